@@ -1,0 +1,87 @@
+"""What a Replica asks its shell to do. Control plane; the shell performs actions in list order."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import Enum
+
+from rmqha.model.identity import Role
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset
+from rmqha.wire.command import Command
+
+Token = Hashable
+"""Names a waiting send; the shell chooses it."""
+
+
+class AckStatus(Enum):
+    """How a wait ended. The send processor maps these to response codes (ruling 13)."""
+
+    OK = "ok"
+    FLUSH_DISK_TIMEOUT = "flush disk timeout"
+    FLUSH_SLAVE_TIMEOUT = "flush slave timeout"
+    SERVICE_NOT_AVAILABLE = "no longer master"
+
+
+@dataclass(frozen=True, slots=True)
+class CallController:
+    """Send `command` to the controllers' leader; answer with `Replica.controller_replied(call_id, ...)` exactly once,
+    with None after `timeout_ms` or when no controller can be reached."""
+
+    call_id: int
+    command: Command
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenHa:
+    """Slave: dial the master's HA port; answer with ha_opened or ha_closed."""
+
+    conn_id: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class SendHa:
+    conn_id: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SendLog:
+    """Master: send `header`, then `size_bytes` of the log from `phy_offset`; answer with ha_sent when both have left."""
+
+    conn_id: int
+    header: bytes
+    phy_offset: PhyOffset
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseHa:
+    """Close the connection; no ha_closed is expected for it, one that comes is ignored."""
+
+    conn_id: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """The wait named `token` is over."""
+
+    token: Token
+    status: AckStatus
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChanged:
+    """Register with the name servers at once under the new role. MASTER: serve. SLAVE: stop serving.
+    `master_address` is the master's broker address ("" if unknown)."""
+
+    role: Role
+    epoch: Epoch
+    master_id: BrokerId | None
+    master_address: str
+
+
+Action = CallController | OpenHa | SendHa | SendLog | CloseHa | Complete | RoleChanged

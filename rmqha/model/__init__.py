@@ -1,0 +1,1 @@
+"""Words of the field: plain values that every other room shares. Pure."""

@@ -1,0 +1,218 @@
+"""The ports: everything that pure code may ask of the world, as Protocols.
+
+Control plane and data plane alike see the clock, the disk, the network and chance only through these types.
+`rmqha.host` implements them over trio and the operating system, `rmqha.sim` over one seed, in files of the same names.
+All paths are relative to the root that the Disk was opened on and use "/"; sizes and positions are bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from rmqha.model.epoch import EpochHistory
+from rmqha.model.offset import Epoch, PhyOffset
+
+# bytes, bytearray, memoryview or mmap; `collections.abc.Buffer` needs Python 3.12
+Buffer = bytes | bytearray | memoryview
+
+
+class Clock(Protocol):
+    """Two clocks. Deadlines use the monotonic one; only stamps that are stored or shown use the wall."""
+
+    def now_ms(self) -> int:
+        """Monotonic milliseconds since an arbitrary origin."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the Unix epoch; may step backwards."""
+        ...
+
+
+class Tracer(Protocol):
+    """One event per state transition, none per record."""
+
+    def event(self, name: str, **fields: Any) -> None: ...
+
+
+class Prng(Protocol):
+    """Chance from one seed. `child(name)` gives an independent stream, so adding one draw moves no other."""
+
+    def below(self, bound: int) -> int:
+        """A uniform integer in [0, bound)."""
+        ...
+
+    def chance(self, numerator: int, denominator: int) -> bool: ...
+
+    def child(self, name: str) -> Prng: ...
+
+
+class MappedRegion(Protocol):
+    """One file of fixed size, mapped. Writes are seen by `view` at once and are durable only after `sync`."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def write(self, position: int, data: Buffer) -> None:
+        """Copy `data` to `position`. The caller keeps inside the region: leaving it is a programming error."""
+        ...
+
+    def view(self, position: int, size_bytes: int) -> memoryview:
+        """The bytes themselves, not a copy; valid until `close`."""
+        ...
+
+    def sync(self) -> None:
+        """Return when every write made before the call is durable. Blocks; raises OSError from the disk.
+        May be called from another thread than the writes."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class AppendFile(Protocol):
+    """A file that grows at its end."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def append(self, data: Buffer) -> None: ...
+
+    def truncate(self, size_bytes: int) -> None: ...
+
+    def sync(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """A directory tree. Everything raises OSError (with errno, e.g. ENOSPC, EACCES) as the system would.
+
+    `write_atomic`, `rename`, `remove` and `create` are durable when they return: they sync the file and its directory.
+    """
+
+    @property
+    def label(self) -> str:
+        """How to name the root in a sentence to the user (an absolute path on the host)."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; [] if there is none."""
+        ...
+
+    def size_bytes(self, path: str) -> int: ...
+
+    def modified_at_ms(self, path: str) -> int: ...
+
+    def read(self, path: str) -> bytes: ...
+
+    def write_atomic(self, path: str, data: Buffer) -> None:
+        """Replace or create the file so that a crash leaves the old or the new content whole, never a mixture."""
+        ...
+
+    def map(self, path: str, size_bytes: int, *, create: bool = False) -> MappedRegion:
+        """Map a file. With `create` a missing file is made, zero-filled, its blocks reserved; without, it must exist.
+        A file shorter than `size_bytes` is extended with zeros, a longer one is an error (ValueError)."""
+        ...
+
+    def open_append(self, path: str) -> AppendFile: ...
+
+    def rename(self, old_path: str, new_path: str) -> None: ...
+
+    def remove(self, path: str) -> None: ...
+
+    def make_dirs(self, path: str) -> None: ...
+
+    def lock(self, path: str) -> Callable[[], None] | None:
+        """Take the exclusive fcntl lock on byte 0 of `path` (ruling 22). Returns the release function, None if held
+        elsewhere."""
+        ...
+
+    def free_bytes(self) -> int: ...
+
+    def boot_id(self) -> str:
+        """The kernel's boot id: it changes at every power loss or reboot (ruling 3)."""
+        ...
+
+
+class ReplicaLog(Protocol):
+    """What `rmqha.ha` needs of the replica's store; `rmqha.store.store.Store` implements it.
+
+    Offsets are physical and half-open: bytes [min_phy_offset, max_phy_offset) exist. Every method that changes
+    metadata (truncate, append_epoch, accept_epoch, restart_at) is durable when it returns.
+    """
+
+    @property
+    def min_phy_offset(self) -> PhyOffset: ...
+
+    @property
+    def max_phy_offset(self) -> PhyOffset: ...
+
+    @property
+    def synced_offset(self) -> PhyOffset:
+        """Bytes below it are on stable storage. Moves when the shell's flusher reports, never above max."""
+        ...
+
+    @property
+    def confirm_offset(self) -> PhyOffset:
+        """Committed end: the limit of dispatch and so of what consumers see."""
+        ...
+
+    @property
+    def dispatched_offset(self) -> PhyOffset:
+        """Records below it are in the ConsumeQueues."""
+        ...
+
+    @property
+    def epochs(self) -> EpochHistory: ...
+
+    @property
+    def highest_epoch(self) -> Epoch:
+        """Highest master epoch ever accepted, from its sidecar (ruling 4); 0 if none."""
+        ...
+
+    @property
+    def unclean(self) -> bool:
+        """True after an unclean boot until `mark_clean` (ruling 3)."""
+        ...
+
+    def append_raw(self, phy_offset: PhyOffset, data: Buffer) -> None:
+        """Append a master's bytes; `phy_offset` must equal max_phy_offset. `data` may end inside a record and may span
+        two files; max_phy_offset moves by len(data)."""
+        ...
+
+    def view(self, phy_offset: PhyOffset, limit_bytes: int) -> memoryview:
+        """Up to `limit_bytes` from `phy_offset`, inside one mapped file and below max_phy_offset; empty at the end."""
+        ...
+
+    def truncate(self, end_offset: PhyOffset) -> None:
+        """Cut the log, everything derived from it and the epoch history to `end_offset`, durably (ruling on issue
+        10666: no byte past the cut can come back). Lowers confirm, synced and dispatched offsets to it if higher.
+        `end_offset` must be a record boundary within [min, max]."""
+        ...
+
+    def restart_at(self, phy_offset: PhyOffset) -> None:
+        """Case 1-1: set the old files aside and start an empty log at `phy_offset`."""
+        ...
+
+    def append_epoch(self, epoch: Epoch, start_offset: PhyOffset) -> bool:
+        """Add an epoch entry; False (and nothing done) unless both numbers exceed those of the last entry."""
+        ...
+
+    def accept_epoch(self, epoch: Epoch) -> None:
+        """Raise the sidecar of the highest accepted epoch; a lower or equal value does nothing."""
+        ...
+
+    def set_confirm_offset(self, offset: PhyOffset) -> None:
+        """Record the committed end, clamped to [min, max]. May move down (a slave after truncation)."""
+        ...
+
+    def dispatch(self, limit_bytes: int) -> bool:
+        """Put records below the confirm offset into the ConsumeQueues, about `limit_bytes` of log at a time.
+        True if more remains."""
+        ...
+
+    def mark_clean(self) -> None:
+        """The replica has followed a master to its end (or an operator insisted): clear `unclean` durably."""
+        ...

@@ -1,0 +1,99 @@
+"""RemotingCommand, the one message of RocketMQ's request/response protocol. Data plane: a mutable slotted class."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from rmqha.model.code import ResponseCode
+
+FLAG_RESPONSE = 1
+FLAG_ONEWAY = 2
+PROTOCOL_VERSION = 493
+"""MQVersion ordinal of 5.4.0, which decides what peers assume of us."""
+
+
+class HeaderCodec(IntEnum):
+    """Top byte of the frame's second word."""
+
+    JSON = 0
+    ROCKETMQ = 1
+
+
+class Language(IntEnum):
+    JAVA = 0
+    CPP = 1
+    DOTNET = 2
+    PYTHON = 3
+    DELPHI = 4
+    ERLANG = 5
+    RUBY = 6
+    OTHER = 7
+    HTTP = 8
+    GO = 9
+    PHP = 10
+    OMS = 11
+    RUST = 12
+    NODE_JS = 13
+
+
+class Command:
+    """`ext` maps string to string (a JSON peer's numbers and booleans arrive as their text: 4 → "4", false → "false").
+
+    `opaque` pairs a response with its request, per connection and per initiator.
+    """
+
+    __slots__ = ("body", "code", "codec", "ext", "flag", "language", "opaque", "remark", "version")
+
+    def __init__(
+        self,
+        code: int,
+        ext: dict[str, str] | None = None,
+        body: bytes | memoryview = b"",
+        *,
+        flag: int = 0,
+        opaque: int = 0,
+        remark: str | None = None,
+        language: int = Language.PYTHON,
+        version: int = PROTOCOL_VERSION,
+        codec: HeaderCodec = HeaderCodec.JSON,
+    ) -> None:
+        self.code = code
+        self.ext = {} if ext is None else ext
+        self.body = body
+        self.flag = flag
+        self.opaque = opaque
+        self.remark = remark
+        self.language = language
+        self.version = version
+        self.codec = codec
+
+    @property
+    def is_response(self) -> bool:
+        return bool(self.flag & FLAG_RESPONSE)
+
+    @property
+    def is_oneway(self) -> bool:
+        return bool(self.flag & FLAG_ONEWAY)
+
+    def reply(
+        self,
+        code: int = ResponseCode.SUCCESS,
+        ext: dict[str, str] | None = None,
+        body: bytes | memoryview = b"",
+        remark: str | None = None,
+    ) -> Command:
+        """The response to this request: same opaque and header codec."""
+        return Command(
+            code, ext, body, flag=FLAG_RESPONSE, opaque=self.opaque, remark=remark, codec=self.codec
+        )
+
+    def __repr__(self) -> str:
+        kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"
+        return f"<{kind} code={self.code} opaque={self.opaque} ext={self.ext} body={len(self.body)} B>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Command) and all(
+            getattr(self, name) == getattr(other, name) for name in self.__slots__
+        )
+
+    __hash__ = None  # type: ignore[assignment]
