@@ -213,13 +213,9 @@ class BrokerConfig(ServerConfig):
         if self.ha_mode not in ("", "ap", "cp"):
             raise ConfigError(f"{source}: haMode = {self.ha_mode!r} must be ap or cp")
         if self.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
-            raise ConfigError(
-                f"{source}: flushDiskType = {self.flush_disk_type!r} must be ASYNC_FLUSH or SYNC_FLUSH"
-            )
+            raise ConfigError(f"{source}: flushDiskType = {self.flush_disk_type!r} must be ASYNC_FLUSH or SYNC_FLUSH")
         if self.broker_role not in ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"):
-            raise ConfigError(
-                f"{source}: brokerRole = {self.broker_role!r} must be ASYNC_MASTER, SYNC_MASTER or SLAVE"
-            )
+            raise ConfigError(f"{source}: brokerRole = {self.broker_role!r} must be ASYNC_MASTER, SYNC_MASTER or SLAVE")
         self.require_range(source, "listen_port", 3, 65534)
         self.require_range(source, "total_replicas", 1, 9)
         self.require_range(source, "in_sync_replicas", 1, self.total_replicas)
@@ -228,9 +224,7 @@ class BrokerConfig(ServerConfig):
         self.require_range(source, "max_message_size", 1, self.mapped_file_size_commit_log // 2)
         self.require_range(source, "ha_transfer_batch_size", 1024, 1024 * 1024)
         if self.mapped_file_size_consume_queue % 20:
-            raise ConfigError(
-                f"{source}: mappedFileSizeConsumeQueue must be a multiple of 20, the size of one entry"
-            )
+            raise ConfigError(f"{source}: mappedFileSizeConsumeQueue must be a multiple of 20, the size of one entry")
         if self.in_sync_replicas < self.min_in_sync_replicas:
             raise ConfigError(f"{source}: inSyncReplicas must not be below minInSyncReplicas")
         if self.mode is HaMode.CP:

@@ -83,9 +83,7 @@ class Command:
         remark: str | None = None,
     ) -> Command:
         """The response to this request: same opaque and header codec."""
-        return Command(
-            code, ext, body, flag=FLAG_RESPONSE, opaque=self.opaque, remark=remark, codec=self.codec
-        )
+        return Command(code, ext, body, flag=FLAG_RESPONSE, opaque=self.opaque, remark=remark, codec=self.codec)
 
     def __repr__(self) -> str:
         kind = "response" if self.is_response else "oneway" if self.is_oneway else "request"

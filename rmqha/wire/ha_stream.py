@@ -44,9 +44,7 @@ class SlaveHandshake:
     async_learner: bool = False
 
     def encode(self) -> bytes:
-        return _SLAVE_HANDSHAKE.pack(
-            HaState.HANDSHAKE, self.sync_from_last_file, self.async_learner, self.broker_id
-        )
+        return _SLAVE_HANDSHAKE.pack(HaState.HANDSHAKE, self.sync_from_last_file, self.async_learner, self.broker_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +170,7 @@ class MasterStreamParser:
         except ValueError as error:
             raise RemoteProtocolError(f"HA handshake: {error}") from None
         frames.append(MasterHandshake(PhyOffset(max_phy_offset), Epoch(last_epoch), entries))
-        return _MASTER_HANDSHAKE.size + body_bytes
+        return _MASTER_HANDSHAKE.size + int(body_bytes)
 
     def _transfer(self, position: int, frames: list[MasterFrame]) -> int:
         if len(self._buffer) - position < _TRANSFER.size:
@@ -183,8 +181,6 @@ class MasterStreamParser:
         start = position + _TRANSFER.size
         if len(self._buffer) < start + size_bytes:
             return 0
-        header = TransferHeader(
-            size_bytes, PhyOffset(offset), Epoch(epoch), PhyOffset(epoch_start), PhyOffset(confirm)
-        )
+        header = TransferHeader(size_bytes, PhyOffset(offset), Epoch(epoch), PhyOffset(epoch_start), PhyOffset(confirm))
         frames.append(Transfer(header, bytes(self._buffer[start : start + size_bytes])))
-        return _TRANSFER.size + size_bytes
+        return _TRANSFER.size + int(size_bytes)
