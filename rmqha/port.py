@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from rmqha.model.epoch import EpochHistory
-from rmqha.model.offset import Epoch, PhyOffset
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 
 # bytes, bytearray, memoryview or mmap; `collections.abc.Buffer` needs Python 3.12
 Buffer = bytes | bytearray | memoryview
@@ -215,4 +215,25 @@ class ReplicaLog(Protocol):
 
     def mark_clean(self) -> None:
         """The replica has followed a master to its end (or an operator insisted): clear `unclean` durably."""
+        ...
+
+
+class IdentityStore(Protocol):
+    """The controller-issued id on disk, applied for in two phases (A1): `begin` before the controller is asked to apply
+    the id, `confirm` once it has. Each is durable when it returns."""
+
+    def broker_id(self) -> BrokerId | None:
+        """The confirmed id, None before the first confirm."""
+        ...
+
+    def pending(self) -> tuple[BrokerId, str] | None:
+        """(id, check code) of an application whose outcome is unknown."""
+        ...
+
+    def begin(self, broker_id: BrokerId, check_code: str) -> None: ...
+
+    def confirm(self) -> None: ...
+
+    def abandon(self) -> None:
+        """Forget a pending application that the controller refused."""
         ...

@@ -12,16 +12,16 @@ from rmqha.ha.action import Action, Token
 from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.identity import Role
-from rmqha.model.offset import BrokerId, PhyOffset
-from rmqha.port import Prng, ReplicaLog, Tracer
+from rmqha.model.offset import PhyOffset
+from rmqha.port import IdentityStore, Prng, ReplicaLog, Tracer
 from rmqha.wire.command import Command
 
 
 class Replica:
-    """`broker_id` is None until the controller has issued one; `wall_ms` inputs stamp invokeTime fields only."""
+    """One per broker. Connection numbers: the shell's accepted ones from 1 up, those of OpenHa below 0."""
 
     def __init__(
-        self, config: BrokerConfig, log: ReplicaLog, broker_id: BrokerId | None, prng: Prng, tracer: Tracer
+        self, config: BrokerConfig, log: ReplicaLog, identity: IdentityStore, prng: Prng, tracer: Tracer
     ) -> None:
         raise AssertionError("skeleton")
 

@@ -1,0 +1,53 @@
+"""Producers that wait for acknowledgement, in one deque ordered by offset. Data plane: no task and no timer each."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from rmqha.ha.action import AckStatus, Complete, Token
+from rmqha.model.offset import PhyOffset
+
+
+class AckQueue:
+    """Waits in the order of their end offsets; all have the same time-out, so deadlines rise too."""
+
+    __slots__ = ("_timeout_ms", "_waits")
+
+    def __init__(self, timeout_ms: int) -> None:
+        self._timeout_ms = timeout_ms
+        self._waits: deque[tuple[PhyOffset, int, Token]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waits)
+
+    def add(self, now_ms: int, end_offset: PhyOffset, token: Token) -> None:
+        assert not self._waits or self._waits[-1][0] <= end_offset, "waits come in log order"
+        self._waits.append((end_offset, now_ms + self._timeout_ms, token))
+
+    def release(self, acked_offset: PhyOffset) -> list[Complete]:
+        """Everything that ends at or below `acked_offset` is acknowledged."""
+        waits = self._waits
+        done: list[Complete] = []
+        while waits and waits[0][0] <= acked_offset:
+            done.append(Complete(waits.popleft()[2], AckStatus.OK))
+        return done
+
+    def expire(self, now_ms: int, status: AckStatus) -> list[Complete]:
+        """Waits whose deadline has come end with `status`."""
+        waits = self._waits
+        done: list[Complete] = []
+        while waits and waits[0][1] <= now_ms:
+            done.append(Complete(waits.popleft()[2], status))
+        return done
+
+    def abandon(self) -> list[Complete]:
+        """Demotion: every wait ends at once with SERVICE_NOT_AVAILABLE (ruling 13)."""
+        done = [Complete(token, AckStatus.SERVICE_NOT_AVAILABLE) for _, _, token in self._waits]
+        self._waits.clear()
+        return done
+
+    def deadline_ms(self) -> int | None:
+        return self._waits[0][1] if self._waits else None
+
+    def oldest_end_offset(self) -> PhyOffset | None:
+        return self._waits[0][0] if self._waits else None

@@ -1,0 +1,275 @@
+"""Slave's end of the HA connection, as a machine.
+
+    IDLE ──dial──▶ DIALING ──opened──▶ HANDSHAKE ──master's answer, aligned──▶ FOLLOWING
+     ▲                │                    │                                       │
+     └── retry ───────┴── closed ──────────┴───────────────────────────────────────┤
+    REFUSED ◀── nothing in common (3-3): keep every byte, wait for an operator ────┘
+
+The consistent point is computed at every handshake, whatever the offsets look like (ruling 2). A cut is durable before
+anything of the master's is appended.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from rmqha.ha.action import Action, CloseHa, OpenHa, SendHa
+from rmqha.ha.alignment import Verdict, align
+from rmqha.model.config import BrokerConfig
+from rmqha.model.epoch import EpochEntry, EpochHistory
+from rmqha.model.error import RemoteProtocolError
+from rmqha.model.identity import HaMode
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset
+from rmqha.port import ReplicaLog, Tracer
+from rmqha.wire.ha_stream import MasterHandshake, MasterStreamParser, SlaveAck, SlaveHandshake, Transfer
+
+DIAL_TIMEOUT_MS = 1000
+HANDSHAKE_TIMEOUT_MS = 3000
+ACK_INTERVAL_MS = 5000
+RETRY_FIRST_MS = 20
+RETRY_MOST_MS = 1000
+
+
+class ClientState(Enum):
+    IDLE = "idle"
+    DIALING = "dialing"
+    HANDSHAKE = "handshake"
+    FOLLOWING = "following"
+    REFUSED = "refused"
+
+
+class HaClient:
+    """Follows one master at a time; `follow` names it, `leave` ends it. Its connection numbers are negative: the shell
+    numbers the connections it accepts from 1."""
+
+    def __init__(self, config: BrokerConfig, log: ReplicaLog, broker_id: BrokerId, tracer: Tracer) -> None:
+        self.state = ClientState.IDLE
+        self.conn_id: int | None = None
+        self.master_address = ""
+        self.refusal = ""
+        self.truncated_bytes = 0
+        self.caught_up_with: PhyOffset | None = None
+        """The master's end as of the handshake; reaching it proves an unclean replica whole again (ruling 3)."""
+        self._config = config
+        self._log = log
+        self._broker_id = broker_id
+        self._tracer = tracer
+        self._parser = MasterStreamParser()
+        self._master_entries: list[EpochEntry] = []
+        self._awaiting_first_transfer = False
+        self._may_restart = False
+        self._next_conn_id = 1
+        self._retry_at_ms: int | None = None
+        self._retry_ms = RETRY_FIRST_MS
+        self._state_since_ms = 0
+        self._heard_at_ms = 0
+        self._acked_at_ms = 0
+        self._acked_offset = PhyOffset(-1)
+
+    # --- what the replica wants ---------------------------------------------------------------------------------------
+    def follow(self, now_ms: int, ha_address: str) -> list[Action]:
+        """Connect to this master, leaving any other."""
+        actions = self.leave("the master changed")
+        self.master_address = ha_address
+        self._retry_ms = RETRY_FIRST_MS
+        return actions + self._dial(now_ms)
+
+    def leave(self, reason: str) -> list[Action]:
+        actions: list[Action] = [] if self.conn_id is None else [CloseHa(self.conn_id, reason)]
+        self.conn_id = None
+        self.master_address = ""
+        self.refusal = ""
+        self.caught_up_with = None
+        self._retry_at_ms = None
+        self.state = ClientState.IDLE
+        return actions
+
+    # --- connection events --------------------------------------------------------------------------------------------
+    def _dial(self, now_ms: int) -> list[Action]:
+        self.conn_id = -self._next_conn_id
+        self._next_conn_id += 1
+        self.state = ClientState.DIALING
+        self._state_since_ms = now_ms
+        self._retry_at_ms = None
+        return [OpenHa(self.conn_id, self.master_address)]
+
+    def opened(self, now_ms: int, conn_id: int) -> list[Action]:
+        if conn_id != self.conn_id or self.state is not ClientState.DIALING:
+            return [CloseHa(conn_id, "superseded")]
+        self.state = ClientState.HANDSHAKE
+        self._state_since_ms = self._heard_at_ms = now_ms
+        self._parser = MasterStreamParser()
+        hello = SlaveHandshake(self._broker_id, async_learner=self._config.async_learner)
+        return [SendHa(conn_id, hello.encode())]
+
+    def closed(self, now_ms: int, conn_id: int) -> None:
+        if conn_id != self.conn_id:
+            return
+        self.conn_id = None
+        self.caught_up_with = None
+        if self.state is ClientState.REFUSED or not self.master_address:
+            return
+        self.state = ClientState.IDLE
+        self._retry_at_ms = now_ms + self._retry_ms
+        self._retry_ms = min(2 * self._retry_ms, RETRY_MOST_MS)
+
+    def received(self, now_ms: int, conn_id: int, data: bytes) -> list[Action]:
+        if conn_id != self.conn_id:
+            return []
+        self._heard_at_ms = now_ms
+        actions: list[Action] = []
+        try:
+            for frame in self._parser.feed(data):
+                if isinstance(frame, MasterHandshake):
+                    actions += self._align(now_ms, frame)
+                else:
+                    self._transfer(frame)
+                if self.conn_id is None:
+                    return actions
+        except RemoteProtocolError as error:
+            return [*actions, *self._drop(now_ms, str(error))]
+        return actions + self.ack(now_ms)
+
+    def _drop(self, now_ms: int, reason: str) -> list[Action]:
+        assert self.conn_id is not None
+        conn_id = self.conn_id
+        self._tracer.event("ha_dropped", master=self.master_address, reason=reason)
+        self.closed(now_ms, conn_id)
+        return [CloseHa(conn_id, reason)]
+
+    # --- alignment ------------------------------------------------------------------------------------------------------
+    def _align(self, now_ms: int, frame: MasterHandshake) -> list[Action]:
+        if self.state is not ClientState.HANDSHAKE:
+            raise RemoteProtocolError("the master shook hands twice")
+        log = self._log
+        floor = log.confirm_offset if self._config.mode is HaMode.CP and not log.unclean else PhyOffset(0)
+        found = align(
+            log.epochs,
+            log.min_phy_offset,
+            log.max_phy_offset,
+            frame.entries,
+            frame.max_phy_offset,
+            floor_offset=floor,
+        )
+        if found.verdict is Verdict.REFUSE:
+            self._tracer.event("ha_refused", case=found.case, reason=found.reason)
+            conn_id = self.conn_id
+            assert conn_id is not None
+            self.conn_id = None
+            self.state = ClientState.REFUSED
+            self.refusal = found.reason
+            return [CloseHa(conn_id, found.reason)]
+        if found.verdict is Verdict.FOLLOW and (found.cut_bytes or self._has_empty_tail()):
+            log.truncate(found.end_offset)
+            self.truncated_bytes += found.cut_bytes
+        if found.cut_bytes or found.case not in ("2-2", "empty"):
+            self._tracer.event(
+                "ha_aligned",
+                case=found.case,
+                end_offset=found.end_offset,
+                cut_bytes=found.cut_bytes,
+                same_epoch_other_start=found.same_epoch_other_start_count,
+            )
+        self._master_entries = list(frame.entries)
+        self._may_restart = found.verdict is Verdict.RESTART or found.case == "empty"
+        self._awaiting_first_transfer = True
+        self.caught_up_with = frame.max_phy_offset
+        self.state = ClientState.FOLLOWING
+        self._retry_ms = RETRY_FIRST_MS
+        self._acked_offset = PhyOffset(-1)
+        self._acked_at_ms = self._state_since_ms = now_ms
+        return []
+
+    def _has_empty_tail(self) -> bool:
+        last = self._log.epochs.last
+        return last is not None and last.start_offset >= self._log.max_phy_offset
+
+    # --- data -----------------------------------------------------------------------------------------------------------
+    def _transfer(self, frame: Transfer) -> None:
+        if self.state is not ClientState.FOLLOWING:
+            raise RemoteProtocolError("the master sent data before its handshake")
+        header, log = frame.header, self._log
+        if header.size_bytes:
+            if header.phy_offset != log.max_phy_offset:
+                self._restart_at(header.phy_offset)
+            self._learn_entry(header.epoch, header.epoch_start_offset)
+            # The entry goes before its bytes: bytes without their entry would pass for the older epoch's.
+            for entry in self._master_entries:
+                if entry.start_offset <= header.phy_offset:
+                    log.append_epoch(entry.epoch, entry.start_offset)
+            log.append_raw(header.phy_offset, frame.data)
+            self._awaiting_first_transfer = False
+        confirm = PhyOffset(min(header.confirm_offset, log.max_phy_offset))
+        if confirm > log.confirm_offset:
+            log.set_confirm_offset(confirm)
+
+    def _restart_at(self, phy_offset: PhyOffset) -> None:
+        """Only the first transfer may start elsewhere than at our end, and only where nothing of ours is kept."""
+        own_max = self._log.max_phy_offset
+        if not (self._awaiting_first_transfer and self._may_restart and phy_offset > own_max):
+            raise RemoteProtocolError(f"the master sent offset {phy_offset}; expected {own_max}")
+        self._tracer.event("ha_restarted", old_end_offset=own_max, new_start_offset=phy_offset)
+        self._log.restart_at(phy_offset)
+
+    def _learn_entry(self, epoch: Epoch, start_offset: PhyOffset) -> None:
+        """Later epochs of the same master arrive in transfer headers, sometimes one frame early (formats.md §13.2)."""
+        known = EpochHistory(self._master_entries).appended(EpochEntry(epoch, start_offset))
+        if known is not None:
+            self._master_entries = list(known)
+
+    def _ackable(self) -> PhyOffset:
+        return self._log.synced_offset if self._config.sync_flush else self._log.max_phy_offset
+
+    def ack(self, now_ms: int) -> list[Action]:
+        """Ack if our end grew or the interval is over; under SYNC_FLUSH the end is what has been synced."""
+        if self.state is not ClientState.FOLLOWING or self.conn_id is None:
+            return []
+        offset = self._ackable()
+        first = self._acked_offset < 0
+        if first and offset < self._log.max_phy_offset:
+            # The first ack also says where to send from, so under SYNC_FLUSH it waits until all we hold is synced.
+            return []
+        if not first and offset <= self._acked_offset and now_ms < self._acked_at_ms + ACK_INTERVAL_MS:
+            return []
+        self._acked_offset = max(offset, self._acked_offset)
+        self._acked_at_ms = now_ms
+        return [SendHa(self.conn_id, SlaveAck(self._acked_offset).encode())]
+
+    @property
+    def is_caught_up(self) -> bool:
+        """True once the master's end as of the handshake has been reached."""
+        return (
+            self.state is ClientState.FOLLOWING
+            and self.caught_up_with is not None
+            and self._log.max_phy_offset >= self.caught_up_with
+        )
+
+    # --- time -----------------------------------------------------------------------------------------------------------
+    def timeout(self, now_ms: int) -> list[Action]:
+        if self._retry_at_ms is not None and now_ms >= self._retry_at_ms:
+            return self._dial(now_ms)
+        if self.conn_id is None:
+            return []
+        if self.state is ClientState.DIALING and now_ms >= self._state_since_ms + DIAL_TIMEOUT_MS:
+            return self._drop(now_ms, "dialing timed out")
+        if self.state is ClientState.HANDSHAKE and now_ms >= self._state_since_ms + HANDSHAKE_TIMEOUT_MS:
+            return self._drop(now_ms, "the master did not answer the handshake")
+        if self.state is ClientState.FOLLOWING:
+            if now_ms >= self._heard_at_ms + self._config.ha_housekeeping_interval:
+                return self._drop(now_ms, "the master was silent")
+            return self.ack(now_ms)
+        return []
+
+    def deadline_ms(self) -> int | None:
+        if self._retry_at_ms is not None:
+            return self._retry_at_ms
+        match self.state:
+            case ClientState.DIALING:
+                return self._state_since_ms + DIAL_TIMEOUT_MS
+            case ClientState.HANDSHAKE:
+                return self._state_since_ms + HANDSHAKE_TIMEOUT_MS
+            case ClientState.FOLLOWING:
+                silent_ms = self._heard_at_ms + self._config.ha_housekeeping_interval
+                return min(silent_ms, self._acked_at_ms + ACK_INTERVAL_MS)
+            case ClientState.IDLE | ClientState.REFUSED:
+                return None

@@ -1,0 +1,52 @@
+"""What is committed, and what may be acknowledged. Decisions over offsets; the rules are rulings 1, 6 and 11.
+
+An acknowledged offset of None is "unknown" (a member that is not connected or still shakes hands), never −1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rmqha.model.config import BrokerConfig
+from rmqha.model.identity import HaMode
+from rmqha.model.offset import PhyOffset
+
+
+def confirm_offset(current: PhyOffset, acked: Iterable[PhyOffset | None]) -> PhyOffset:
+    """The smallest offset that every member has, never below `current`; `current` while any member's is unknown."""
+    known = list(acked)
+    if not known or any(offset is None for offset in known):
+        return current
+    return max(current, min(offset for offset in known if offset is not None))
+
+
+def needed_count(config: BrokerConfig, set_size: int) -> int:
+    """Replicas, the master included, that must hold a record in AP (A10, A11)."""
+    if config.broker_role == "ASYNC_MASTER" and not config.enable_auto_in_sync_replicas:
+        return 1
+    if config.enable_auto_in_sync_replicas:
+        return max(config.min_in_sync_replicas, min(config.in_sync_replicas, set_size))
+    return config.in_sync_replicas
+
+
+def acked_offset(
+    config: BrokerConfig,
+    *,
+    confirm: PhyOffset,
+    own_max: PhyOffset,
+    own_synced: PhyOffset,
+    member_acks: Iterable[PhyOffset | None],
+    set_size: int,
+) -> PhyOffset:
+    """Records that end at or below the result may be answered SEND_OK. `member_acks` are the set's other members.
+
+    CP and allAckInSyncStateSet: the confirm offset. Else the largest offset that enough replicas hold. SYNC_FLUSH bounds
+    it by what the master itself has synced.
+    """
+    if config.mode is HaMode.CP or config.all_ack_in_sync_state_set:
+        offset = confirm
+    else:
+        needed = needed_count(config, set_size)
+        held = sorted((own_max, *(ack for ack in member_acks if ack is not None)), reverse=True)
+        offset = held[needed - 1] if len(held) >= needed else PhyOffset(0)
+    return min(offset, own_synced) if config.sync_flush else offset

@@ -1,0 +1,49 @@
+"""What a controller's answer says of a group: the one parser for the answers to 904, 1002, 1003, 1004 and notice 1008.
+
+Source: formats.md §14.2; masterHaAddress and totalReplicas are ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rmqha.ha.sync_state import Members, as_members
+from rmqha.model.offset import BrokerId, Epoch
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """`master_id` None: the group has no master. `members` None: the answer did not show the set."""
+
+    master_id: BrokerId | None
+    master_address: str
+    master_ha_address: str
+    epoch: Epoch
+    members: Members | None
+    set_epoch: int
+    total_replicas: int | None
+
+
+def parse_group_info(command: Command) -> GroupInfo | None:
+    """None if the command shows nothing of a group (a bare answer of a Java controller, say)."""
+    ext = command.ext
+    if "masterEpoch" not in ext:
+        return None
+    master_id = int(ext.get("masterBrokerId") or -1)
+    body = loads(bytes(command.body)) if command.body else {}
+    shown = body if isinstance(body, dict) else {}
+    listed = shown.get("syncStateSet")
+    members = as_members([int(item) for item in listed]) if isinstance(listed, list) else None
+    set_epoch = ext.get("syncStateSetEpoch") or shown.get("syncStateSetEpoch") or 0
+    total = ext.get("totalReplicas")
+    return GroupInfo(
+        master_id=BrokerId(master_id) if master_id > 0 else None,
+        master_address=ext.get("masterAddress", ""),
+        master_ha_address=ext.get("masterHaAddress", ""),
+        epoch=Epoch(int(ext["masterEpoch"])),
+        members=members,
+        set_epoch=int(set_epoch),
+        total_replicas=int(total) if total else None,
+    )

@@ -1,0 +1,62 @@
+"""SyncStateSet as its one owner, the master, sees it: confirmed by the controller, and perhaps a change in flight.
+
+                 propose()                         decided() with a higher set epoch
+    SETTLED ───────────────────▶ IN_FLIGHT ─────────────────────────────────────────▶ SETTLED
+                                  │      ▲
+                      lost()      ▼      │ propose() again
+                                 UNKNOWN ┘
+
+A lost answer leaves the change possible: acks count against the union of everything that may be in force (ruling 1,
+apache/rocketmq 5663) until a higher set epoch shows the outcome; only then can no earlier proposal still be applied.
+"""
+
+from __future__ import annotations
+
+from rmqha.model.offset import BrokerId
+
+Members = tuple[BrokerId, ...]
+"""Sorted, without duplicates."""
+
+
+def as_members(ids: list[int] | Members) -> Members:
+    return tuple(BrokerId(broker_id) for broker_id in sorted(set(ids)))
+
+
+class SyncStateSet:
+    def __init__(self) -> None:
+        self.confirmed: Members = ()
+        self.set_epoch = 0
+        self.union: Members = ()
+        """confirmed ∪ every proposal that may have been or may yet be applied."""
+        self.proposed: Members | None = None
+        """The change in flight, waiting for its answer."""
+        self.unconfirmed_since_ms: int | None = None
+        """AP with the controllers away: since when the local set is ahead of the confirmed one (ruling 5)."""
+
+    def reset(self, confirmed: Members, set_epoch: int) -> None:
+        """A new master epoch begins: what older epochs proposed can no longer be applied (fenced by master epoch)."""
+        self.confirmed = self.union = confirmed
+        self.set_epoch = set_epoch
+        self.proposed = None
+        self.unconfirmed_since_ms = None
+
+    def propose(self, members: Members) -> None:
+        self.proposed = members
+        self.union = as_members([*self.union, *members])
+
+    def decided(self, members: Members, set_epoch: int) -> bool:
+        """The controller showed its set; True if that is news. An unchanged epoch proves nothing about a proposal."""
+        if set_epoch <= self.set_epoch:
+            return False
+        self.reset(members, set_epoch)
+        return True
+
+    def lost(self) -> None:
+        """The proposal got no answer, or a refusal: it may be proposed anew; the union stays."""
+        self.proposed = None
+
+    def shrink_locally(self, now_ms: int, members: Members) -> None:
+        """AP only: go on with `members` though no controller has confirmed it (ruling 5)."""
+        self.union = members
+        if self.unconfirmed_since_ms is None:
+            self.unconfirmed_since_ms = now_ms
