@@ -1,0 +1,133 @@
+"""The `rmqha` command: a table of names, loaded only when used, and the one place that turns errors into a sentence.
+
+A server must start fast and stay small, so this module imports nothing but click: `rmqha broker` loads no rich, numpy
+or pyspark. Commands of the packages above (namesrv, controller) arrive by the entry point group "rmqha.commands".
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from typing import NoReturn
+
+import click
+
+from rmqha import __version__
+from rmqha.model.error import RmqhaError, UnreachableError, UsageError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "up": ("rmqha.cli.up:up", "Start a local cluster from a cluster file, wait until it is healthy."),
+    "down": ("rmqha.cli.nodes:down", "Stop every node of the local cluster."),
+    "status": ("rmqha.cli.status:status", "Show the nodes of the local cluster; exit code 1 if one is not well."),
+    "start": ("rmqha.cli.nodes:start", "Start a node again."),
+    "stop": ("rmqha.cli.nodes:stop", "Stop a node in order (SIGTERM)."),
+    "kill": ("rmqha.cli.nodes:kill", "Kill a node (SIGKILL)."),
+    "logs": ("rmqha.cli.nodes:logs", "Show the log of a node."),
+    "purge": ("rmqha.cli.nodes:purge", "Delete the directory of a stopped local cluster."),
+    "send": ("rmqha.cli.send:send", "Send the lines or JSON records of a file to a topic."),
+    "receive": ("rmqha.cli.receive:receive", "Print the messages of a topic."),
+    "elect": ("rmqha.cli.elect:elect", "Hand the mastership of a group to another replica."),
+    "history": ("rmqha.cli.history:history", "Show what happened on all nodes, in order of time."),
+    "spark": ("rmqha.cli.spark:spark", "Query the log as a table with Spark."),
+    "broker": ("rmqha.cli.broker:broker", "Run a broker: one replica of a group."),
+}
+"""Own commands: where each lives, and the help line, so that `--help` need not load them."""
+
+SERVERS = {
+    "namesrv": "Run a name server, with or without an embedded controller.",
+    "controller": "Run a controller.",
+}
+"""Help lines of the commands that come by entry point."""
+
+
+class LazyGroup(click.Group):
+    """Looks commands up in COMMANDS, then among the entry points, and imports the one that was asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS, *SERVERS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in COMMANDS:
+            module, _, name = COMMANDS[cmd_name][0].partition(":")
+            command: object = getattr(importlib.import_module(module), name)
+        else:
+            found = entry_points(group="rmqha.commands", name=cmd_name)
+            if not found:
+                return None
+            command = next(iter(found)).load()
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, text) for name, (_, text) in COMMANDS.items()] + list(SERVERS.items())
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.list_commands(ctx) and not args[0].startswith("-"):
+            raise UsageError(
+                f"there is no command {args[0]!r}{nearest(args[0], self.list_commands(ctx))}; see rmqha --help"
+            )
+        return super().resolve_command(ctx, args)
+
+
+def nearest(given: str, known: Sequence[str]) -> str:
+    """ ", did you mean …?" or nothing."""
+    import difflib
+
+    near = difflib.get_close_matches(given, known, n=1)
+    return f", did you mean {near[0]}?" if near else ""
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="rmqha")
+def cli() -> None:
+    """Broker groups with high availability that speak Apache RocketMQ 5's bytes."""
+
+
+def first_error(error: BaseException) -> BaseException:
+    """The error to tell: a nursery wraps what its tasks raise in groups, the first member is as good as any."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def exit_code(error: BaseException) -> int | None:
+    """1 something is wrong, 2 could not ask or wrong usage, 130 interrupted; None for an error of our own making."""
+    match error:
+        case UsageError() | UnreachableError():
+            return 2
+        case RmqhaError() | OSError():
+            return 1
+        case KeyboardInterrupt():
+            return 130
+        case _:
+            return None
+
+
+def main(args: Sequence[str] | None = None) -> NoReturn:
+    try:
+        cli.main(args=args, prog_name="rmqha", standalone_mode=False)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except BaseException as wrapped:
+        error = first_error(wrapped)
+        code = exit_code(error)
+        if code is None:
+            raise
+        click.echo(f"rmqha: {error or 'interrupted'}", err=True)
+        sys.exit(code)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Options that several commands share, so that they read and behave the same everywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from rmqha.model.error import UsageError
+from rmqha.model.identity import parse_address
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_NAMESRV = "127.0.0.1:9876"
+
+
+def resolve_namesrv(given: str | None) -> str:
+    """The name servers to ask, "host:port" joined by ";": as given, else those of the cluster directory, else the
+    quick start's port. Raises UsageError for text that is no address list."""
+    if given is None:
+        from rmqha.cli.cluster_state import ClusterState
+
+        state = ClusterState.find(None)
+        return (state.namesrv_addresses if state else "") or DEFAULT_NAMESRV
+    for address in given.split(";"):
+        try:
+            parse_address(address)
+        except ValueError as error:
+            raise UsageError(f"--namesrv: {error}") from None
+    return given
+
+
+def _namesrv(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
+    return resolve_namesrv(value)
+
+
+def namesrv_option(command: F) -> F:
+    """`--namesrv HOST:PORT`: the command gets `namesrv: str`, resolved."""
+    return click.option(
+        "--namesrv",
+        metavar="HOST:PORT",
+        callback=_namesrv,
+        help=f"Name server; default: the one of the cluster directory, else {DEFAULT_NAMESRV}.",
+    )(command)
+
+
+def output_option(command: F) -> F:
+    """`-o table|json`: the command gets `output: str`."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="Output format.",
+    )(command)
+
+
+def directory_option(command: F) -> F:
+    """`--directory DIR`: the command gets `directory: Path | None`; see `ClusterState.find`."""
+    return click.option(
+        "--directory",
+        type=click.Path(path_type=Path),
+        metavar="DIR",
+        help="Cluster directory; default: $RMQHA_DIRECTORY, else that of the last `rmqha up` here.",
+    )(command)
+
+
+def echo_json(value: Any) -> None:
+    """One JSON document on standard output."""
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
