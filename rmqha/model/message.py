@@ -1,0 +1,130 @@
+"""What a message carries besides its body: properties, system flags, tag hash and ids. Data plane; pure.
+
+Layouts: formats.md §2.1, §2.2, §3 and §12.3. Checked against records and ids of a real broker (tests/golden/store).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+NAME_SEPARATOR = 1
+PROPERTY_SEPARATOR = 2
+MAX_PROPERTIES_BYTES = 32767
+"""The record's length field is a signed int16."""
+MAX_TOPIC_BYTES = 255
+MAX_BATCH_MESSAGE_COUNT = 1 << 15
+
+PROPERTY_KEYS = "KEYS"
+PROPERTY_TAGS = "TAGS"
+PROPERTY_WAIT = "WAIT"
+PROPERTY_DELAY = "DELAY"
+PROPERTY_UNIQUE_KEY = "UNIQ_KEY"
+PROPERTY_MSG_REGION = "MSG_REGION"
+PROPERTY_TRACE_ON = "TRACE_ON"
+PROPERTY_CLUSTER = "CLUSTER"
+PROPERTY_REAL_TOPIC = "REAL_TOPIC"
+PROPERTY_REAL_QUEUE_ID = "REAL_QID"
+PROPERTY_RETRY_TOPIC = "RETRY_TOPIC"
+PROPERTY_ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+PROPERTY_RECONSUME_TIME = "RECONSUME_TIME"
+PROPERTY_MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+PROPERTY_TRANSACTION_PREPARED = "TRAN_MSG"
+PROPERTY_PRODUCER_GROUP = "PGROUP"
+PROPERTY_INNER_BASE = "INNER_BASE"
+PROPERTY_INNER_NUM = "INNER_NUM"
+PROPERTY_MIN_OFFSET = "MIN_OFFSET"
+PROPERTY_MAX_OFFSET = "MAX_OFFSET"
+PROPERTY_TIMER_DELAY_MS = "TIMER_DELAY_MS"
+PROPERTY_TIMER_DELAY_SEC = "TIMER_DELAY_SEC"
+PROPERTY_TIMER_DELIVER_MS = "TIMER_DELIVER_MS"
+PROPERTY_CRC32 = "__CRC32#"
+
+SYS_FLAG_COMPRESSED = 0x1
+SYS_FLAG_MULTI_TAGS = 0x2
+SYS_FLAG_TRANSACTION_MASK = 0xC
+SYS_FLAG_TRANSACTION_PREPARED = 0x4
+SYS_FLAG_TRANSACTION_COMMIT = 0x8
+SYS_FLAG_TRANSACTION_ROLLBACK = 0xC
+SYS_FLAG_BORN_HOST_V6 = 0x10
+SYS_FLAG_STORE_HOST_V6 = 0x20
+SYS_FLAG_NEED_UNWRAP = 0x40
+SYS_FLAG_INNER_BATCH = 0x80
+SYS_FLAG_COMPRESSION_MASK = 0x700
+SYS_FLAG_COMPRESSION_LZ4 = 0x100
+SYS_FLAG_COMPRESSION_ZSTD = 0x200
+SYS_FLAG_COMPRESSION_ZLIB = 0x300
+"""Also meant by an all-zero compression field when SYS_FLAG_COMPRESSED is set (old clients)."""
+
+_OFFSET_ID_TAIL = struct.Struct(">iq")
+_UNIQUE_KEY_TAIL = struct.Struct(">HIIH")
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """`name 0x01 value 0x02` for each pair, in the mapping's order. ValueError if a name or value holds a separator
+    or cannot be UTF-8; the caller checks MAX_PROPERTIES_BYTES after adding its own pairs."""
+    text = "".join([f"{name}\x01{value}\x02" for name, value in properties.items()])
+    if text.count("\x01") != len(properties) or text.count("\x02") != len(properties) or "" in properties:
+        raise ValueError("a property's name is empty, or a name or value holds the character 0x01 or 0x02")
+    return text.encode()
+
+
+def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
+    """The pairs of a properties field. Lenient as Java's decoder: a pair without 0x01 is skipped, the last 0x02 may be
+    missing, a repeated name keeps its last value, bytes that are not UTF-8 become U+FFFD."""
+    pairs = str(data, "utf-8", "replace").split("\x02")
+    return {name: value for name, separator, value in (pair.partition("\x01") for pair in pairs) if separator and name}
+
+
+def find_property(data: bytes, name: bytes) -> bytes | None:
+    """One property's value without decoding the rest; None if absent. Same answer as decode_properties."""
+    needle = name + b"\x01"
+    # a repeated name keeps its last value, so the search runs backwards
+    start = data.rfind(needle)
+    while start > 0 and data[start - 1] != PROPERTY_SEPARATOR:
+        start = data.rfind(needle, 0, start)
+    if start < 0:
+        return None
+    start += len(needle)
+    end = data.find(b"\x02", start)
+    return data[start:] if end < 0 else data[start:end]
+
+
+def java_string_hash(text: str) -> int:
+    """Java's String.hashCode: a signed 32-bit number over UTF-16 units. tagsCode is this of TAGS; index keys hash so
+    too."""
+    value = 0
+    units = text.encode("utf-16-be")
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        value = (value * 31 + (high << 8 | low)) & 0xFFFFFFFF
+    return value - 0x1_0000_0000 if value & 0x8000_0000 else value
+
+
+def tags_code(tags: str | None) -> int:
+    """ConsumeQueue tagsCode of a message's TAGS property; 0 without one."""
+    return java_string_hash(tags) if tags else 0
+
+
+def offset_message_id(store_host: tuple[bytes, int], phy_offset: int) -> str:
+    """offsetMsgId: where a record lies. 32 characters for IPv4, 56 for IPv6."""
+    address, port = store_host
+    return (address + _OFFSET_ID_TAIL.pack(port, phy_offset)).hex().upper()
+
+
+def parse_offset_message_id(message_id: str) -> tuple[tuple[bytes, int], int]:
+    """(store host, physical offset). ValueError if it is not an offsetMsgId."""
+    if len(message_id) not in (32, 56):
+        raise ValueError(f"{message_id!r} is not an offset message id: it must have 32 or 56 hex digits")
+    data = bytes.fromhex(message_id)
+    port, phy_offset = _OFFSET_ID_TAIL.unpack(data[-_OFFSET_ID_TAIL.size :])
+    return (data[: -_OFFSET_ID_TAIL.size], port), phy_offset
+
+
+def unique_key(ip: bytes, pid: int, month_ms: int, counter: int, instance_hash: int = 0) -> str:
+    """UNIQ_KEY, the producer's message id: 32 characters for a 4-byte `ip`, 56 for 16 bytes.
+
+    `month_ms` counts from the start of the current month; `instance_hash` tells processes that share a pid apart
+    (Java puts its class loader's hash there). Numbers wrap to their field's width.
+    """
+    tail = _UNIQUE_KEY_TAIL.pack(pid & 0xFFFF, instance_hash & 0xFFFFFFFF, month_ms & 0xFFFFFFFF, counter & 0xFFFF)
+    return (ip + tail).hex().upper()

@@ -1,0 +1,88 @@
+"""The remoting frame, formats.md §12. Data plane.
+
+int32 length (without itself) | int32 word: top byte header codec, low 24 bits header length | header | body.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from rmqha.model.error import RemoteProtocolError
+from rmqha.wire.command import Command, HeaderCodec
+from rmqha.wire.json_header import decode_json_header, encode_json_header
+from rmqha.wire.rocketmq_header import decode_rocketmq_header, encode_rocketmq_header, fits
+
+MAX_HEADER_BYTES = 256 * 1024
+"""32 KiB of properties with every byte escaped as JSON's six still fit."""
+
+_WORDS = struct.Struct(">iI")
+_unpack_words = _WORDS.unpack_from
+
+
+def encode_frame(command: Command) -> bytes:
+    """The frame of `command`, header in its `codec` (JSON where the binary header's fields are too narrow)."""
+    if command.codec == HeaderCodec.ROCKETMQ and fits(command):
+        header, codec = encode_rocketmq_header(command), 1 << 24
+    else:
+        header, codec = encode_json_header(command), 0
+    size = len(header)
+    return b"".join((_WORDS.pack(4 + size + len(command.body), codec | size), header, command.body))
+
+
+class FrameParser:
+    """Incremental: feed any split of the byte stream, get whole commands in order.
+
+    After a RemoteProtocolError the stream has no known position any more; the connection must be closed.
+    """
+
+    __slots__ = ("_buffer", "_max_frame_bytes", "_wanted")
+
+    def __init__(self, max_frame_bytes: int) -> None:
+        """`max_frame_bytes` bounds the length word, so it bounds the memory that a peer can claim."""
+        self._max_frame_bytes = max_frame_bytes
+        self._buffer = bytearray()
+        self._wanted = 8
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of a frame that is not complete yet."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes) -> list[Command]:
+        """Raises RemoteProtocolError for a length out of bounds or a header that does not decode."""
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._wanted:
+                return []
+            data = bytes(self._buffer)
+            self._buffer.clear()
+        commands: list[Command] = []
+        position, end = 0, len(data)
+        self._wanted = 8
+        while end - position >= 8:
+            size, word = _unpack_words(data, position)
+            header_bytes = word & 0xFFFFFF
+            if not 4 + header_bytes <= size <= self._max_frame_bytes or header_bytes > MAX_HEADER_BYTES:
+                raise RemoteProtocolError(
+                    f"frame announces {size} bytes with a header of {header_bytes}; "
+                    f"at most {self._max_frame_bytes} and {MAX_HEADER_BYTES} are accepted"
+                )
+            frame_end = position + 4 + size
+            if frame_end > end:
+                self._wanted = 4 + size
+                break
+            body_start = position + 8 + header_bytes
+            codec = word >> 24
+            if codec == 0:
+                command = decode_json_header(data[position + 8 : body_start])
+            elif codec == 1:
+                command = decode_rocketmq_header(data[position + 8 : body_start])
+            else:
+                raise RemoteProtocolError(f"frame has header codec {codec}; only 0 (JSON) and 1 (ROCKETMQ) are known")
+            if body_start != frame_end:
+                command.body = data[body_start:frame_end]
+            commands.append(command)
+            position = frame_end
+        if position < end:
+            self._buffer += data[position:] if position else data
+        return commands

@@ -1,0 +1,191 @@
+"""JSON as RocketMQ's fastjson writes and reads it: strict JSON, plus integer map keys without quotes and objects as map
+keys (formats.md §9, §15.3). Control plane.
+
+`loads` accepts both kinds; an unquoted integer key becomes its text, an object key becomes an `ObjectKey`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from json.decoder import scanstring
+from json.encoder import encode_basestring
+from typing import Any
+
+from rmqha.model.error import RemoteProtocolError
+
+MAX_DEPTH = 64
+
+_TOKEN = re.compile(
+    r"""[ \t\n\r]*(?:(?P<punctuation>[{}\[\],:])|(?P<quote>")|(?P<number>-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?)"""
+    r"""|(?P<word>true|false|null)|(?P<end>\Z))""",
+    re.ASCII,
+)
+_WORDS = {"true": True, "false": False, "null": None}
+
+
+class ObjectKey(Mapping[str, Any]):
+    """An object that stands as a map's key, e.g. a MessageQueue. Immutable; equal by content, ordered by nothing."""
+
+    __slots__ = ("_members",)
+
+    def __init__(self, members: Mapping[str, Any]) -> None:
+        self._members = dict(members)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._members[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._members)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted(self._members)))
+
+    def __repr__(self) -> str:
+        return f"ObjectKey({self._members!r})"
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def loads(data: bytes | bytearray | memoryview | str) -> Any:
+    """Raises RemoteProtocolError, also for strings with half a surrogate pair and for nesting beyond MAX_DEPTH."""
+    try:
+        text = data if isinstance(data, str) else str(data, "utf-8")
+        try:
+            value = json.loads(text, parse_constant=_refuse_constant)
+        except json.JSONDecodeError:
+            value = _LenientParser(text).document()
+        if "\\ud" in text or "\\uD" in text:
+            json.dumps(value, ensure_ascii=False, default=dict, skipkeys=True).encode()
+    except (ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"not JSON: {error}") from None
+    return value
+
+
+def dumps(value: Any, *, unquoted_integer_keys: bool = False) -> bytes:
+    """Compact JSON. ObjectKey keys are written as objects, as fastjson does and Java's admin tools require; integer
+    keys are quoted unless `unquoted_integer_keys`. Keys keep the mapping's order."""
+    parts: list[str] = []
+    _write(value, parts.append, unquoted_integer_keys)
+    return "".join(parts).encode()
+
+
+def _write(value: Any, put: Any, unquoted: bool) -> None:
+    if isinstance(value, str):
+        put(encode_basestring(value))
+    elif value is None or isinstance(value, bool | int | float):
+        put(json.dumps(value, allow_nan=False))
+    elif isinstance(value, Mapping):
+        separator = "{"
+        for key, member in value.items():
+            put(separator)
+            separator = ","
+            if isinstance(key, str):
+                put(encode_basestring(key))
+            elif isinstance(key, int):
+                put(f"{int(key)}" if unquoted else f'"{int(key)}"')
+            else:
+                _write(key, put, unquoted)
+            put(":")
+            _write(member, put, unquoted)
+        put("}" if separator == "," else "{}")
+    else:
+        separator = "["
+        for member in value:
+            put(separator)
+            separator = ","
+            _write(member, put, unquoted)
+        put("]" if separator == "," else "[]")
+
+
+class _LenientParser:
+    """A small recursive parser, used only when the strict one has refused."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._position = 0
+
+    def document(self) -> Any:
+        value = self._value(*self._token(), 0)
+        kind, token = self._token()
+        if kind != "end":
+            raise self._unexpected(token)
+        return value
+
+    def _token(self) -> tuple[str, str]:
+        match = _TOKEN.match(self._text, self._position)
+        if match is None or match.lastgroup is None:
+            raise ValueError(f"unexpected character at position {self._position}")
+        self._position = match.end()
+        return match.lastgroup, match[match.lastgroup]
+
+    def _unexpected(self, token: str) -> ValueError:
+        return ValueError(f"unexpected {token or 'end'} before position {self._position}")
+
+    def _string(self) -> str:
+        value, self._position = scanstring(self._text, self._position, True)
+        return value
+
+    def _value(self, kind: str, token: str, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise ValueError(f"nested deeper than {MAX_DEPTH}")
+        if kind == "quote":
+            return self._string()
+        if kind == "word":
+            return _WORDS[token]
+        if kind == "number":
+            return json.loads(token)
+        if token == "{":
+            return self._object(depth)
+        if token == "[":
+            return self._array(depth)
+        raise self._unexpected(token)
+
+    def _array(self, depth: int) -> list[Any]:
+        items: list[Any] = []
+        kind, token = self._token()
+        while token != "]" or kind != "punctuation":
+            items.append(self._value(kind, token, depth + 1))
+            kind, token = self._token()
+            if token == "," and kind == "punctuation":
+                kind, token = self._token()
+                if token == "]":
+                    raise self._unexpected(token)
+            elif token != "]":
+                raise self._unexpected(token)
+        return items
+
+    def _object(self, depth: int) -> dict[Any, Any]:
+        members: dict[Any, Any] = {}
+        kind, token = self._token()
+        while token != "}" or kind != "punctuation":
+            key = self._key(kind, token, depth)
+            kind, token = self._token()
+            if token != ":":
+                raise self._unexpected(token)
+            members[key] = self._value(*self._token(), depth + 1)
+            kind, token = self._token()
+            if token == ",":
+                kind, token = self._token()
+                if token == "}":
+                    raise self._unexpected(token)
+            elif token != "}":
+                raise self._unexpected(token)
+        return members
+
+    def _key(self, kind: str, token: str, depth: int) -> str | ObjectKey:
+        if kind == "quote":
+            return self._string()
+        if kind == "number" and token.lstrip("-").isdigit():
+            return token
+        if token == "{":
+            if depth >= MAX_DEPTH:
+                raise ValueError(f"nested deeper than {MAX_DEPTH}")
+            return ObjectKey(self._object(depth + 1))
+        raise self._unexpected(token)
