@@ -1,1 +1,4 @@
-"""Rules of a broker group as pure machines: who is in the set, what is committed, who may acknowledge. See replica.py."""
+"""Rules of a broker group as pure machines: who is in the set, what is committed, what may be acknowledged.
+
+Start at replica.py, which composes the rest.
+"""

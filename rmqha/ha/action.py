@@ -49,7 +49,7 @@ class SendHa:
 
 @dataclass(frozen=True, slots=True)
 class SendLog:
-    """Master: send `header`, then `size_bytes` of the log from `phy_offset`; answer with ha_sent when both have left."""
+    """Master: send `header`, then `size_bytes` of the log from `phy_offset`; answer with ha_sent when both left."""
 
     conn_id: int
     header: bytes

@@ -58,7 +58,7 @@ def align(
     master: EpochHistory,
     master_max: PhyOffset,
     *,
-    floor_offset: PhyOffset = PhyOffset(0),
+    floor_offset: PhyOffset,
 ) -> Alignment:
     """Decide how the slave goes on. `floor_offset` is its persisted confirm offset in CP, below which nothing is ever
     cut (ruling 4), and 0 in AP. The master's min is not in the handshake: its first epoch's start bounds it from below.

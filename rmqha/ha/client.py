@@ -66,7 +66,7 @@ class HaClient:
         self._acked_at_ms = 0
         self._acked_offset = PhyOffset(-1)
 
-    # --- what the replica wants ---------------------------------------------------------------------------------------
+    # --- what the replica wants -----------------------------------------------------------------------------------
     def follow(self, now_ms: int, ha_address: str) -> list[Action]:
         """Connect to this master, leaving any other."""
         actions = self.leave("the master changed")
@@ -84,7 +84,7 @@ class HaClient:
         self.state = ClientState.IDLE
         return actions
 
-    # --- connection events --------------------------------------------------------------------------------------------
+    # --- connection events ----------------------------------------------------------------------------------------
     def _dial(self, now_ms: int) -> list[Action]:
         self.conn_id = -self._next_conn_id
         self._next_conn_id += 1
@@ -124,11 +124,14 @@ class HaClient:
                     actions += self._align(now_ms, frame)
                 else:
                     self._transfer(frame)
-                if self.conn_id is None:
+                if not self._is_open():
                     return actions
         except RemoteProtocolError as error:
             return [*actions, *self._drop(now_ms, str(error))]
         return actions + self.ack(now_ms)
+
+    def _is_open(self) -> bool:
+        return self.conn_id is not None
 
     def _drop(self, now_ms: int, reason: str) -> list[Action]:
         assert self.conn_id is not None
@@ -137,7 +140,7 @@ class HaClient:
         self.closed(now_ms, conn_id)
         return [CloseHa(conn_id, reason)]
 
-    # --- alignment ------------------------------------------------------------------------------------------------------
+    # --- alignment ------------------------------------------------------------------------------------------------
     def _align(self, now_ms: int, frame: MasterHandshake) -> list[Action]:
         if self.state is not ClientState.HANDSHAKE:
             raise RemoteProtocolError("the master shook hands twice")
@@ -184,7 +187,7 @@ class HaClient:
         last = self._log.epochs.last
         return last is not None and last.start_offset >= self._log.max_phy_offset
 
-    # --- data -----------------------------------------------------------------------------------------------------------
+    # --- data -----------------------------------------------------------------------------------------------------
     def _transfer(self, frame: Transfer) -> None:
         if self.state is not ClientState.FOLLOWING:
             raise RemoteProtocolError("the master sent data before its handshake")
@@ -244,7 +247,7 @@ class HaClient:
             and self._log.max_phy_offset >= self.caught_up_with
         )
 
-    # --- time -----------------------------------------------------------------------------------------------------------
+    # --- time -----------------------------------------------------------------------------------------------------
     def timeout(self, now_ms: int) -> list[Action]:
         if self._retry_at_ms is not None and now_ms >= self._retry_at_ms:
             return self._dial(now_ms)

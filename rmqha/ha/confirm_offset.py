@@ -37,11 +37,12 @@ def acked_offset(
     own_synced: PhyOffset,
     member_acks: Iterable[PhyOffset | None],
     set_size: int,
+    sync_required: bool,
 ) -> PhyOffset:
     """Records that end at or below the result may be answered SEND_OK. `member_acks` are the set's other members.
 
-    CP and allAckInSyncStateSet: the confirm offset. Else the largest offset that enough replicas hold. SYNC_FLUSH bounds
-    it by what the master itself has synced.
+    CP and allAckInSyncStateSet: the confirm offset. Else the largest offset that enough replicas hold. `sync_required`
+    (SYNC_FLUSH, or one copy in CP, ruling 6) bounds it by what the master itself has synced.
     """
     if config.mode is HaMode.CP or config.all_ack_in_sync_state_set:
         offset = confirm
@@ -49,4 +50,4 @@ def acked_offset(
         needed = needed_count(config, set_size)
         held = sorted((own_max, *(ack for ack in member_acks if ack is not None)), reverse=True)
         offset = held[needed - 1] if len(held) >= needed else PhyOffset(0)
-    return min(offset, own_synced) if config.sync_flush else offset
+    return min(offset, own_synced) if sync_required else offset

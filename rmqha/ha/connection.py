@@ -110,6 +110,12 @@ class HaConnection:
             self.caught_up_at_ms = self._mark[1]
             self._mark = (own_max, now_ms)
 
+    def note_level(self, now_ms: int) -> None:
+        """Called at every look at the set: while nothing is owed the slave is caught up, however long it was silent."""
+        if self.acked_offset is not None and self.acked_offset >= self._log.max_phy_offset:
+            self.caught_up_at_ms = self.progress_at_ms = now_ms
+            self._mark = (self.acked_offset, now_ms)
+
     def sent(self) -> None:
         """The shell has handed the last transfer to the kernel."""
         self._in_flight = False
@@ -150,10 +156,9 @@ class HaConnection:
     def timeout(self, now_ms: int) -> list[Action]:
         if self.state is ConnectionState.CLOSED:
             return []
-        if self.state is not ConnectionState.TRANSFER and now_ms >= self.opened_at_ms + HANDSHAKE_TIMEOUT_MS:
+        if self.state is ConnectionState.WAIT_HANDSHAKE and now_ms >= self.opened_at_ms + HANDSHAKE_TIMEOUT_MS:
             # The bound on an unauthenticated session (apache/rocketmq 8875). A Java slave's first ack may take 5 s.
-            if self.state is ConnectionState.WAIT_HANDSHAKE:
-                return [self.close(f"{self.peer} did not shake hands within {HANDSHAKE_TIMEOUT_MS} ms")]
+            return [self.close(f"{self.peer} did not shake hands within {HANDSHAKE_TIMEOUT_MS} ms")]
         if now_ms >= self._heard_at_ms + self._config.ha_housekeeping_interval:
             return [self.close(f"slave {self.slave_id} at {self.peer} was silent")]
         return self.pump(now_ms)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rmqha.ha.sync_state import Members, as_members
+from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import BrokerId, Epoch
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
@@ -27,16 +28,22 @@ class GroupInfo:
 
 
 def parse_group_info(command: Command) -> GroupInfo | None:
-    """None if the command shows nothing of a group (a bare answer of a Java controller, say)."""
+    """None if the command shows nothing of a group (a bare answer of a Java controller, say).
+
+    Raises RemoteProtocolError for values that are not what the protocol says.
+    """
+    try:
+        return _parse(command)
+    except (ValueError, TypeError) as error:
+        raise RemoteProtocolError(f"a controller's answer about the group cannot be read: {error}") from None
+
+
+def _parse(command: Command) -> GroupInfo | None:
     ext = command.ext
     if "masterEpoch" not in ext:
         return None
     master_id = int(ext.get("masterBrokerId") or -1)
-    body = loads(bytes(command.body)) if command.body else {}
-    shown = body if isinstance(body, dict) else {}
-    listed = shown.get("syncStateSet")
-    members = as_members([int(item) for item in listed]) if isinstance(listed, list) else None
-    set_epoch = ext.get("syncStateSetEpoch") or shown.get("syncStateSetEpoch") or 0
+    members, set_epoch = _set_of(command)
     total = ext.get("totalReplicas")
     return GroupInfo(
         master_id=BrokerId(master_id) if master_id > 0 else None,
@@ -44,6 +51,26 @@ def parse_group_info(command: Command) -> GroupInfo | None:
         master_ha_address=ext.get("masterHaAddress", ""),
         epoch=Epoch(int(ext["masterEpoch"])),
         members=members,
-        set_epoch=int(set_epoch),
+        set_epoch=set_epoch,
         total_replicas=int(total) if total else None,
     )
+
+
+def parse_set(command: Command) -> tuple[Members | None, int]:
+    """(members, set epoch) of a successful answer to 1001; members None if it does not list them.
+
+    Raises RemoteProtocolError."""
+    try:
+        return _set_of(command)
+    except (ValueError, TypeError) as error:
+        raise RemoteProtocolError(f"a controller's SyncStateSet cannot be read: {error}") from None
+
+
+def _set_of(command: Command) -> tuple[Members | None, int]:
+    body = loads(bytes(command.body)) if command.body else {}
+    shown = body if isinstance(body, dict) else {}
+    listed = shown.get("syncStateSet")
+    members = as_members([int(item) for item in listed]) if isinstance(listed, list) else None
+    ext = command.ext
+    set_epoch = ext.get("newSyncStateSetEpoch") or ext.get("syncStateSetEpoch") or shown.get("syncStateSetEpoch") or 0
+    return members, int(set_epoch)

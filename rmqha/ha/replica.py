@@ -1,5 +1,13 @@
 """One replica of a broker group: the machine that composes role, replication, SyncStateSet and ack rules.
 
+    STARTING ──another is master──▶ SLAVE ◀──another is master, higher epoch── MASTER
+        │                             │                                          ▲
+        └──────── elected ────────────┴──▶ PROMOTING ──committed and dispatched──┘
+
+PROMOTING: the epoch entry is written, slaves may connect, the name servers know; sends are refused until every record
+of earlier epochs is committed and dispatched (A7). In CP that takes a confirmed set of a majority: raising the confirm
+offset on one copy would show consumers what an election could still cut.
+
 Inputs are methods that take `now_ms` first; outputs are taken by `actions()`. The machine changes the log directly
 (it is synchronous, `rmqha.port.ReplicaLog`) and asks the shell for everything else (`rmqha.ha.action`).
 """
@@ -8,71 +16,499 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmqha.ha.action import Action, Token
-from rmqha.model.code import ResponseCode
+from rmqha.ha.ack import AckQueue
+from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, RoleChanged, Token
+from rmqha.ha.client import ClientState, HaClient
+from rmqha.ha.confirm_offset import acked_offset, confirm_offset
+from rmqha.ha.connection import ConnectionState, HaConnection
+from rmqha.ha.controller_client import ControllerClient, Vitals
+from rmqha.ha.group_info import GroupInfo, parse_group_info
+from rmqha.ha.set_keeper import SetKeeper
+from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
-from rmqha.model.identity import Role
-from rmqha.model.offset import PhyOffset
-from rmqha.port import IdentityStore, Prng, ReplicaLog, Tracer
+from rmqha.model.error import RemoteProtocolError
+from rmqha.model.identity import HaMode, Role, parse_address
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset
+from rmqha.port import IdentityStore, ReplicaLog, Tracer
 from rmqha.wire.command import Command
+
+MAX_HANDSHAKING_COUNT = 16
+"""HA connections that have not shaken hands yet; more are closed at once (apache/rocketmq 8875)."""
+HAND_OVER_AFTER_MS = 1000
+"""A stopping master tells the controller when its slaves have everything, or after this long."""
 
 
 class Replica:
     """One per broker. Connection numbers: the shell's accepted ones from 1 up, those of OpenHa below 0."""
 
     def __init__(
-        self, config: BrokerConfig, log: ReplicaLog, identity: IdentityStore, prng: Prng, tracer: Tracer
+        self,
+        config: BrokerConfig,
+        log: ReplicaLog,
+        identity: IdentityStore,
+        tracer: Tracer,
+        wall_offset_ms: int = 0,
     ) -> None:
-        raise AssertionError("skeleton")
+        """`now_ms + wall_offset_ms` is the wall time that stamps requests to the controllers."""
+        self._config = config
+        self._log = log
+        self._tracer = tracer
+        self._link = ControllerClient(config, identity, tracer, self._vitals, wall_offset_ms)
+        last = log.epochs.last
+        self._role = Role.STARTING
+        self._epoch = Epoch(max(log.highest_epoch, last.epoch if last else 0))
+        self._epoch_start = PhyOffset(0)
+        self._master_id: BrokerId | None = None
+        self._master_address = ""
+        self._has_master = False
+        self._total_replicas = config.total_replicas
+        self._acks = AckQueue(config.sync_flush_timeout if config.sync_flush else config.slave_timeout)
+        self._releasable = PhyOffset(0)
+        self._set = SetKeeper(config, log, self._link)
+        self._connections: dict[int, HaConnection] = {}
+        self._client: HaClient | None = None
+        self._stopping_at_ms: int | None = None
+        self._hand_over_told = False
+        self._stale_count = 0
+        self._actions: list[Action] = []
 
-    # --- time -------------------------------------------------------------------------------------------------------
-    def start(self, now_ms: int) -> None: ...
-    def deadline_ms(self) -> int | None: ...
+    # --- time -----------------------------------------------------------------------------------------------------
+    def start(self, now_ms: int) -> None:
+        self.timeout(now_ms)
+
     def timeout(self, now_ms: int) -> None:
         """Call at or after deadline_ms, and whenever in doubt: it is idempotent."""
+        self._link.timeout(now_ms)
+        if self._client is not None:
+            self._actions += self._client.timeout(now_ms)
+        for connection in list(self._connections.values()):
+            self._perform(connection.timeout(now_ms))
+        if self.is_master:
+            behind_disk = self.sync_required and self._log.synced_offset < (self._acks.oldest_end_offset() or 0)
+            status = AckStatus.FLUSH_DISK_TIMEOUT if behind_disk else AckStatus.FLUSH_SLAVE_TIMEOUT
+            self._actions += self._acks.expire(now_ms, status)
+        self._settle(now_ms)
+
+    def deadline_ms(self) -> int | None:
+        due = [self._link.deadline_ms(), self._acks.deadline_ms()]
+        if self._client is not None:
+            due.append(self._client.deadline_ms())
+        due += [connection.deadline_ms() for connection in self._connections.values()]
+        if self.is_master:
+            due.append(self._set.deadline_ms())
+        if self._stopping_at_ms is not None and not self._hand_over_told:
+            due.append(self._stopping_at_ms + HAND_OVER_AFTER_MS)
+        return min((item for item in due if item is not None), default=None)
 
     def actions(self) -> list[Action]:
         """Take what has accumulated; call after every input and perform in order."""
-        raise AssertionError("skeleton")
+        actions, self._actions = self._actions, []
+        return actions
 
-    # --- controller -------------------------------------------------------------------------------------------------
-    def controller_replied(self, now_ms: int, call_id: int, reply: Command | None) -> None: ...
+    # --- controller -----------------------------------------------------------------------------------------------
+    def controller_replied(self, now_ms: int, call_id: int, reply: Command | None) -> None:
+        code = self._link.replied(now_ms, call_id, reply)
+        try:
+            if code is RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET:
+                self._set.replied(now_ms, call_id, reply)
+            elif code is not None and reply is not None:
+                info = parse_group_info(reply)
+                if info is not None:
+                    self._apply(now_ms, info)
+        except RemoteProtocolError as error:
+            self._tracer.event("controller_nonsense", reason=str(error))
+        self._link.timeout(now_ms)
+        self._settle(now_ms)
+
     def role_notified(self, now_ms: int, command: Command) -> None:
-        """Request 1008 arrived."""
+        """Request 1008 arrived. Raises RemoteProtocolError if it cannot be read."""
+        info = parse_group_info(command)
+        if info is not None and self._link.broker_id is not None:
+            self._apply(now_ms, info)
+            self._settle(now_ms)
 
-    # --- HA connections ---------------------------------------------------------------------------------------------
-    def ha_accepted(self, now_ms: int, conn_id: int, peer: str) -> None: ...
-    def ha_opened(self, now_ms: int, conn_id: int) -> None: ...
-    def ha_received(self, now_ms: int, conn_id: int, data: bytes) -> None: ...
-    def ha_sent(self, now_ms: int, conn_id: int) -> None: ...
-    def ha_closed(self, now_ms: int, conn_id: int) -> None: ...
+    def _vitals(self) -> Vitals:
+        last = self._log.epochs.last
+        return Vitals(
+            epoch=last.epoch if last else Epoch(-1),
+            max_phy_offset=self._log.max_phy_offset,
+            confirm_offset=self._log.confirm_offset,
+            unclean=self._log.unclean,
+            has_master=self._has_master,
+            stopping=self._hand_over_told,
+        )
 
-    # --- log --------------------------------------------------------------------------------------------------------
+    def _apply(self, now_ms: int, info: GroupInfo) -> None:
+        """Level-triggered: make the role what the controller says, unless that is old news."""
+        own_id = self._link.broker_id
+        assert own_id is not None, "a replica without an id asks for nothing about its group"
+        if info.epoch < self._epoch:
+            self._stale_count += 1
+            return
+        if info.total_replicas is not None:
+            self._total_replicas = info.total_replicas
+        if info.master_id is None:
+            self._has_master = False
+            return
+        if info.master_id == own_id:
+            if self._log.unclean:
+                # An old epoch is never resumed after an unclean boot (ruling 3); the controller vacates it.
+                return
+            self._has_master = True
+            if self.is_master and info.epoch == self._epoch:
+                if info.members is not None:
+                    self._set.shown(now_ms, info.members, info.set_epoch)
+            else:
+                self._become_master(now_ms, info, own_id)
+            return
+        self._has_master = True
+        if self.is_master and info.epoch == self._epoch:
+            self._stale_count += 1  # two masters in one epoch: the older answer lost the race
+            return
+        self._become_slave(now_ms, info, own_id)
+
+    def _become_master(self, now_ms: int, info: GroupInfo, own_id: BrokerId) -> None:
+        log, before = self._log, self._log.highest_epoch
+        self._leave_role("elected master")
+        log.accept_epoch(info.epoch)
+        last = log.epochs.last
+        if last is None or last.epoch != info.epoch:
+            if last is not None and last.start_offset >= log.max_phy_offset:
+                # An entry without bytes would lend its epoch to the bytes that we are about to write.
+                log.truncate(log.max_phy_offset)
+            appended = log.append_epoch(info.epoch, log.max_phy_offset)
+            assert appended, f"epoch {info.epoch} at {log.max_phy_offset} does not follow {log.epochs}"
+        last = log.epochs.last
+        assert last is not None
+        self._epoch, self._epoch_start = info.epoch, last.start_offset
+        self._role = Role.PROMOTING
+        self._master_id, self._master_address = own_id, self._config.address
+        members = info.members if info.members else (own_id,)
+        self._set.begin(
+            now_ms, own_id, info.epoch, self._epoch_start, members, info.set_epoch, resumed=info.epoch == before
+        )
+        if self._config.mode is HaMode.AP or self._total_replicas == 1:
+            log.set_confirm_offset(log.max_phy_offset)
+        self._actions.append(RoleChanged(Role.MASTER, self._epoch, own_id, self._master_address))
+
+    def _become_slave(self, now_ms: int, info: GroupInfo, own_id: BrokerId) -> None:
+        assert info.master_id is not None
+        ha_address = info.master_ha_address or _ha_address_of(info.master_address)
+        unchanged = self._role is Role.SLAVE and self._epoch == info.epoch and self._master_id == info.master_id
+        if unchanged and self._client is not None and self._client.master_address == ha_address:
+            return
+        self._leave_role(f"broker {info.master_id} is master of epoch {info.epoch}")
+        self._log.accept_epoch(info.epoch)
+        self._epoch = info.epoch
+        self._role = Role.SLAVE
+        self._master_id, self._master_address = info.master_id, info.master_address
+        if self._client is None:
+            self._client = HaClient(self._config, self._log, own_id, self._tracer)
+        if ha_address:
+            self._actions += self._client.follow(now_ms, ha_address)
+        if not unchanged:
+            self._actions.append(RoleChanged(Role.SLAVE, self._epoch, self._master_id, self._master_address))
+
+    def _leave_role(self, reason: str) -> None:
+        """Acks of another epoch never count, so every HA connection ends with the role."""
+        self._actions += self._acks.abandon()
+        self._releasable = PhyOffset(0)
+        for connection in self._connections.values():
+            self._actions.append(connection.close(reason))
+        self._connections.clear()
+        if self._client is not None:
+            self._actions += self._client.leave(reason)
+
+    # --- HA connections -------------------------------------------------------------------------------------------
+    def ha_accepted(self, now_ms: int, conn_id: int, peer: str) -> None:
+        handshaking = sum(1 for item in self._connections.values() if item.state is ConnectionState.WAIT_HANDSHAKE)
+        if not self.is_master or handshaking >= MAX_HANDSHAKING_COUNT:
+            self._actions.append(CloseHa(conn_id, "too many handshakes" if self.is_master else "not master"))
+            return
+        self._connections[conn_id] = HaConnection(now_ms, conn_id, peer, self._config, self._log)
+
+    def ha_opened(self, now_ms: int, conn_id: int) -> None:
+        if self._client is not None:
+            self._actions += self._client.opened(now_ms, conn_id)
+
+    def ha_received(self, now_ms: int, conn_id: int, data: bytes) -> None:
+        if conn_id < 0:
+            if self._client is not None:
+                self._actions += self._client.received(now_ms, conn_id, data)
+                self._note_whole(now_ms)
+        elif (connection := self._connections.get(conn_id)) is not None:
+            self._perform(connection.received(now_ms, data, self._epoch))
+            self._supersede(connection)
+        self._settle(now_ms)
+
+    def _note_whole(self, now_ms: int) -> None:
+        """An unclean replica that has reached its master's end as of the handshake is whole again (ruling 3)."""
+        if self._log.unclean and self._client is not None and self._client.is_caught_up:
+            self._log.mark_clean()
+            self._tracer.event("whole_again", max_phy_offset=self._log.max_phy_offset)
+            self._link.register_anew(now_ms)
+            self._link.timeout(now_ms)
+
+    def _supersede(self, newest: HaConnection) -> None:
+        """A slave has one connection: the one that shook hands last."""
+        if newest.slave_id is None:
+            return
+        for other in list(self._connections.values()):
+            if other.slave_id == newest.slave_id and other.conn_id < newest.conn_id:
+                self._perform([other.close(f"slave {newest.slave_id} connected anew")])
+
+    def _perform(self, actions: list[Action]) -> None:
+        """Hand on a connection's actions; forget it when it closes itself."""
+        for action in actions:
+            if isinstance(action, CloseHa):
+                self._connections.pop(action.conn_id, None)
+        self._actions += actions
+
+    def ha_sent(self, now_ms: int, conn_id: int) -> None:
+        connection = self._connections.get(conn_id)
+        if connection is not None:
+            connection.sent()
+            self._perform(connection.pump(now_ms))
+
+    def ha_closed(self, now_ms: int, conn_id: int) -> None:
+        if conn_id < 0:
+            if self._client is not None:
+                self._client.closed(now_ms, conn_id)
+        elif self._connections.pop(conn_id, None) is not None:
+            self._settle(now_ms)
+
+    # --- log ------------------------------------------------------------------------------------------------------
     def appended(self, now_ms: int) -> None:
         """The master's send path has appended to the log."""
+        self._settle(now_ms)
 
     def synced(self, now_ms: int) -> None:
         """log.synced_offset has moved."""
+        if self._client is not None:
+            self._actions += self._client.ack(now_ms)
+        self._settle(now_ms)
 
     def dispatched(self, now_ms: int) -> None:
         """log.dispatched_offset has moved. The driver calls log.dispatch while confirm_offset is ahead of it."""
+        self._settle(now_ms)
 
-    # --- sends ------------------------------------------------------------------------------------------------------
+    # --- sends ----------------------------------------------------------------------------------------------------
     def admission(self, now_ms: int) -> tuple[ResponseCode, str]:
         """(SUCCESS, "") or the refusal to give before anything is written (rulings 1 and 13)."""
-        raise AssertionError("skeleton")
+        if not self.is_master:
+            return ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is not the master of its group"
+        if self._stopping_at_ms is not None:
+            return ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is stopping"
+        short = self._shortage(now_ms)
+        if short:
+            return ResponseCode.SYSTEM_ERROR, f"in-sync replicas not enough: {short}"
+        if self._role is Role.PROMOTING:
+            return ResponseCode.SERVICE_NOT_AVAILABLE, "the new master has not taken over yet"
+        return ResponseCode.SUCCESS, ""
+
+    def _shortage(self, now_ms: int) -> str:
+        """Why too few replicas are in the set for a send, or ""."""
+        sync = self._set.state
+        if self._config.mode is HaMode.AP:
+            needed = self._config.min_in_sync_replicas
+            return f"{len(sync.union)} of {needed}" if len(sync.union) < needed else ""
+        if not self._has_quorum():
+            if sync.blind:
+                return "the controller has not settled yet what this master asked for before its restart"
+            return f"the confirmed set {list(sync.confirmed)} has less than {self.majority} of {self._total_replicas}"
+        if self._link.is_away(now_ms):
+            # Without a controller the set cannot shrink, so a send would only wait for its time-out (ruling 5).
+            gone = self._set.unreachable(self._connections.values())
+            if gone:
+                return f"replicas {gone} of the confirmed set are away, and so are the controllers"
+        return ""
+
+    @property
+    def majority(self) -> int:
+        return self._total_replicas // 2 + 1
+
+    def _has_quorum(self) -> bool:
+        """CP: may anything new be committed? A majority is confirmed, or this is the synced copy of two (ruling 6)."""
+        sync = self._set.state
+        return not sync.blind and (len(sync.confirmed) >= self.majority or self._is_sole_copy())
+
+    def _is_sole_copy(self) -> bool:
+        sync = self._set.state
+        own = (self._link.broker_id,)
+        return self._total_replicas == 2 and sync.confirmed == own and sync.union == own
+
+    @property
+    def sync_required(self) -> bool:
+        """True while acks wait for the disk: the shell then syncs at once instead of at intervals."""
+        return self._config.sync_flush or (
+            self.is_master and self._config.mode is HaMode.CP and self._is_sole_copy() and self._total_replicas > 1
+        )
 
     def wait(self, now_ms: int, end_offset: PhyOffset, token: Token) -> None:
-        """The record ending at `end_offset` has been appended; Complete(token, …) follows, perhaps at once."""
+        """The record ending at `end_offset` has been appended; Complete(token, …) follows, perhaps at once.
 
-    # --- look -------------------------------------------------------------------------------------------------------
+        Call `appended` once per batch of appends, before or after."""
+        if not self.is_master:
+            self._actions.append(Complete(token, AckStatus.SERVICE_NOT_AVAILABLE))
+        elif end_offset <= self._releasable and not len(self._acks):
+            self._actions.append(Complete(token, AckStatus.OK))
+        else:
+            self._acks.add(now_ms, end_offset, token)
+
+    # --- the one place that draws conclusions ---------------------------------------------------------------------
+    def _settle(self, now_ms: int) -> None:
+        if self.is_master:
+            connections = self._connections.values()
+            self._set.maintain(now_ms, connections, bool(len(self._acks)))
+            self._advance_confirm()
+            self._release()
+            self._open(now_ms)
+            for connection in list(connections):
+                self._perform(connection.pump(now_ms))
+        self._hand_over(now_ms)
+        self._actions += self._link.take()
+
+    def _advance_confirm(self) -> None:
+        log = self._log
+        if self._config.mode is HaMode.CP and not self._has_quorum():
+            return
+        own = log.synced_offset if self.sync_required and self._config.mode is HaMode.CP else log.max_phy_offset
+        acks = self._set.member_acks(self._connections.values())
+        offset = confirm_offset(log.confirm_offset, (own, *acks))
+        if offset > log.confirm_offset:
+            log.set_confirm_offset(offset)
+
+    def _release(self) -> None:
+        log = self._log
+        acks = self._set.member_acks(self._connections.values())
+        offset = acked_offset(
+            self._config,
+            confirm=log.confirm_offset,
+            own_max=log.max_phy_offset,
+            own_synced=log.synced_offset,
+            member_acks=acks,
+            set_size=len(self._set.state.union),
+            sync_required=self.sync_required,
+        )
+        self._releasable = offset
+        self._actions += self._acks.release(offset)
+
+    def _open(self, now_ms: int) -> None:
+        """PROMOTING ends when everything before this epoch is committed and in the queues (A7)."""
+        if self._role is not Role.PROMOTING:
+            return
+        log = self._log
+        if log.confirm_offset >= self._epoch_start and log.dispatched_offset >= self._epoch_start:
+            self._role = Role.MASTER
+            self._tracer.event("serving", epoch=self._epoch, max_phy_offset=log.max_phy_offset)
+
+    # --- leaving --------------------------------------------------------------------------------------------------
+    def stopping(self, now_ms: int) -> None:
+        """SIGTERM: refuse new sends; once the slaves have everything, ask the controller for a hand-over (ruling 18)."""
+        if self._stopping_at_ms is None:
+            self._stopping_at_ms = now_ms
+            self._settle(now_ms)
+
+    def _hand_over(self, now_ms: int) -> None:
+        if self._stopping_at_ms is None or self._hand_over_told:
+            return
+        done = not self.is_master or (not len(self._acks) and self._set.is_level(self._connections.values()))
+        if done or now_ms >= self._stopping_at_ms + HAND_OVER_AFTER_MS:
+            self._hand_over_told = True
+            self._link.heartbeat(now_ms)
+
+    @property
+    def may_stop(self) -> bool:
+        """True once nobody is left to hand over to, or another is master; a stopping shell waits for it, bounded."""
+        return not self.is_master or (not len(self._acks) and len(self._set.state.union) <= 1)
+
+    # --- look -----------------------------------------------------------------------------------------------------
     @property
     def role(self) -> Role:
-        raise AssertionError("skeleton")
+        return self._role
+
+    @property
+    def is_master(self) -> bool:
+        return self._role in (Role.PROMOTING, Role.MASTER)
+
+    @property
+    def broker_id(self) -> BrokerId | None:
+        return self._link.broker_id
+
+    @property
+    def epoch(self) -> Epoch:
+        return self._epoch
+
+    @property
+    def is_following(self) -> bool:
+        """A slave whose log is aligned with its master's; before, it is registered but fenced (A19)."""
+        return self._client is not None and self._client.state is ClientState.FOLLOWING
+
+    @property
+    def master_address(self) -> str:
+        return self._master_address
 
     def state(self, now_ms: int) -> dict[str, Any]:
-        """JSON-ready view of everything, for request 52000 and `rmqha status`."""
-        raise AssertionError("skeleton")
+        """JSON-ready view of everything, for request 52000 and `rmqha status`. Offsets and times in bytes and ms."""
+        log, sync = self._log, self._set.state
+        admitted, why_not = self.admission(now_ms)
+        view: dict[str, Any] = {
+            "clusterName": self._config.broker_cluster_name,
+            "brokerName": self._config.broker_name,
+            "brokerId": self._link.broker_id,
+            "address": self._config.address,
+            "haAddress": self._config.ha_address,
+            "role": self._role.name,
+            "haMode": self._config.mode.name.lower(),
+            "totalReplicas": self._total_replicas,
+            "epoch": self._epoch,
+            "masterId": self._master_id,
+            "masterAddress": self._master_address,
+            "minPhyOffset": log.min_phy_offset,
+            "maxPhyOffset": log.max_phy_offset,
+            "confirmOffset": log.confirm_offset,
+            "syncedOffset": log.synced_offset,
+            "dispatchedOffset": log.dispatched_offset,
+            "epochs": [[entry.epoch, entry.start_offset] for entry in log.epochs],
+            "unclean": log.unclean,
+            "writable": admitted is ResponseCode.SUCCESS,
+            "whyNotWritable": why_not,
+            "controller": "away" if self._link.is_away(now_ms) else self._link.state.value,
+            "controllerRefusal": self._link.refusal,
+            "staleRoleCount": self._stale_count,
+        }
+        if self.is_master:
+            view["epochStartOffset"] = self._epoch_start
+            view["waitingCount"] = len(self._acks)
+            view["syncStateSet"] = list(sync.confirmed)
+            view["syncStateSetEpoch"] = sync.set_epoch
+            view["ackUnion"] = list(sync.union)
+            view["oneCopySynced"] = self._config.mode is HaMode.CP and self._is_sole_copy()
+            view["unconfirmedForMs"] = None if sync.unconfirmed_since_ms is None else now_ms - sync.unconfirmed_since_ms
+            view["slaves"] = [
+                {
+                    "brokerId": item.slave_id,
+                    "peer": item.peer,
+                    "state": item.state.value,
+                    "ackOffset": item.acked_offset,
+                    "lagBytes": None if item.acked_offset is None else log.max_phy_offset - item.acked_offset,
+                    "lagMs": now_ms - item.caught_up_at_ms,
+                    "inSet": item.slave_id in sync.confirmed,
+                }
+                for item in self._connections.values()
+            ]
+        elif self._client is not None:
+            view["follows"] = self._client.master_address
+            view["followState"] = self._client.state.value
+            view["refusal"] = self._client.refusal
+            view["truncatedBytes"] = self._client.truncated_bytes
+        return view
 
-    def stopping(self, now_ms: int) -> None:
-        """SIGTERM: refuse new sends, answer all waiters, tell the controller with the next heartbeat (B5)."""
+
+def _ha_address_of(broker_address: str) -> str:
+    """Ruling 23: the HA port is the listen port + 1 unless the controller says otherwise."""
+    try:
+        host, port = parse_address(broker_address)
+    except ValueError:
+        return ""
+    return f"{host}:{port + 1}"

@@ -2,8 +2,9 @@
 
                  propose()                         decided() with a higher set epoch
     SETTLED ───────────────────▶ IN_FLIGHT ─────────────────────────────────────────▶ SETTLED
-                                  │      ▲
-                      lost()      ▼      │ propose() again
+        ▲                         │      ▲
+        └──── refused() ──────────┤      │ propose() again
+                      lost()      ▼      │
                                  UNKNOWN ┘
 
 A lost answer leaves the change possible: acks count against the union of everything that may be in force (ruling 1,
@@ -12,13 +13,15 @@ apache/rocketmq 5663) until a higher set epoch shows the outcome; only then can 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from rmqha.model.offset import BrokerId
 
 Members = tuple[BrokerId, ...]
 """Sorted, without duplicates."""
 
 
-def as_members(ids: list[int] | Members) -> Members:
+def as_members(ids: Iterable[int]) -> Members:
     return tuple(BrokerId(broker_id) for broker_id in sorted(set(ids)))
 
 
@@ -30,6 +33,11 @@ class SyncStateSet:
         """confirmed ∪ every proposal that may have been or may yet be applied."""
         self.proposed: Members | None = None
         """The change in flight, waiting for its answer."""
+        self.unknown = False
+        """An answer was lost: only a higher set epoch shows that the request can no longer be applied."""
+        self.blind = False
+        """As `unknown`, but it was a former life of this master that asked, so the union may lack a member: in CP
+        nothing is committed before the set epoch has moved."""
         self.unconfirmed_since_ms: int | None = None
         """AP with the controllers away: since when the local set is ahead of the confirmed one (ruling 5)."""
 
@@ -38,6 +46,7 @@ class SyncStateSet:
         self.confirmed = self.union = confirmed
         self.set_epoch = set_epoch
         self.proposed = None
+        self.unknown = self.blind = False
         self.unconfirmed_since_ms = None
 
     def propose(self, members: Members) -> None:
@@ -52,8 +61,15 @@ class SyncStateSet:
         return True
 
     def lost(self) -> None:
-        """The proposal got no answer, or a refusal: it may be proposed anew; the union stays."""
+        """The proposal got no clear answer: it may be proposed anew; the union stays."""
         self.proposed = None
+        self.unknown = True
+
+    def refused(self) -> None:
+        """The proposal has certainly not been applied."""
+        self.proposed = None
+        if not self.unknown:
+            self.union = self.confirmed
 
     def shrink_locally(self, now_ms: int, members: Members) -> None:
         """AP only: go on with `members` though no controller has confirmed it (ruling 5)."""

@@ -216,6 +216,10 @@ class BrokerConfig(ServerConfig):
             raise ConfigError(f"{source}: flushDiskType = {self.flush_disk_type!r} must be ASYNC_FLUSH or SYNC_FLUSH")
         if self.broker_role not in ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"):
             raise ConfigError(f"{source}: brokerRole = {self.broker_role!r} must be ASYNC_MASTER, SYNC_MASTER or SLAVE")
+        if not self.enable_controller_mode:
+            raise ConfigError(
+                f"{source}: enableControllerMode=false (static groups) is not supported yet; remove the key"
+            )
         self.require_range(source, "listen_port", 3, 65534)
         self.require_range(source, "total_replicas", 1, 9)
         self.require_range(source, "in_sync_replicas", 1, self.total_replicas)

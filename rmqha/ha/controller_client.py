@@ -1,0 +1,270 @@
+"""A replica's dealings with the controllers: identity, registration, heartbeats, questions. A machine.
+
+    APPLYING ──1012, 1013──▶ REGISTERING ──1003──▶ REGISTERED ──2010 or silence──▶ REGISTERING
+
+APPLYING asks for an id in two phases: id and check code are on disk before the controller is asked to apply them,
+so a crash in between repeats that application (A1). REGISTERED sends a heartbeat (904) at every interval; our
+controller's answer shows master and set, which makes role changes level-triggered. An unclean replica registers as such,
+sends no heartbeat and no election request, and asks 1004 instead until it is whole (ruling 3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from rmqha.ha.action import CallController
+from rmqha.ha.sync_state import Members
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config import BrokerConfig
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset
+from rmqha.port import IdentityStore, Tracer
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import dumps
+
+RETRY_MS = 200
+CALL_TIMEOUT_MS = 1500
+ELECT_INTERVAL_MS = 1000
+REPLICA_INFO_INTERVAL_MS = 1000
+AWAY_AFTER_MS = 2000
+"""Without any answer for so long the controllers count as away (ruling 5)."""
+
+
+class LinkState(Enum):
+    APPLYING = "applying for an id"
+    REGISTERING = "registering"
+    REGISTERED = "registered"
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """What heartbeats tell, read afresh at each."""
+
+    epoch: Epoch
+    max_phy_offset: PhyOffset
+    confirm_offset: PhyOffset
+    unclean: bool
+    has_master: bool
+    stopping: bool
+
+
+class ControllerClient:
+    """`vitals` is called whenever a message is built; `now_ms + wall_offset_ms` stamps the invokeTime of requests."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        identity: IdentityStore,
+        tracer: Tracer,
+        vitals: Callable[[], Vitals],
+        wall_offset_ms: int,
+    ) -> None:
+        self.broker_id: BrokerId | None = identity.broker_id()
+        self.state = LinkState.REGISTERING if self.broker_id is not None else LinkState.APPLYING
+        self.answered_at_ms: int | None = None
+        self.refusal = ""
+        """Why the controllers refuse this replica, in their words; empty when they do not."""
+        self._config = config
+        self._identity = identity
+        self._tracer = tracer
+        self._vitals = vitals
+        self._wall_offset_ms = wall_offset_ms
+        self._calls: dict[int, RequestCode] = {}
+        self._next_call_id = 1
+        self._step_at_ms = 0
+        self._heartbeat_at_ms = 0
+        self._elect_at_ms = 0
+        self._info_at_ms = 0
+        self._actions: list[CallController] = []
+
+    # --- out ------------------------------------------------------------------------------------------------------
+    def take(self) -> list[CallController]:
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _call(self, code: RequestCode, ext: dict[str, str], body: bytes = b"") -> int:
+        call_id = self._next_call_id
+        self._next_call_id += 1
+        self._calls[call_id] = code
+        self._actions.append(CallController(call_id, Command(code, ext, body), CALL_TIMEOUT_MS))
+        return call_id
+
+    def _waits_for(self, *codes: RequestCode) -> bool:
+        return any(code in codes for code in self._calls.values())
+
+    def _group_ext(self) -> dict[str, str]:
+        return {"clusterName": self._config.broker_cluster_name, "brokerName": self._config.broker_name}
+
+    def is_away(self, now_ms: int) -> bool:
+        return self.answered_at_ms is None or now_ms >= self.answered_at_ms + AWAY_AFTER_MS
+
+    # --- time -----------------------------------------------------------------------------------------------------
+    def timeout(self, now_ms: int) -> None:
+        match self.state:
+            case LinkState.APPLYING:
+                codes = (RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, RequestCode.CONTROLLER_APPLY_BROKER_ID)
+                if now_ms >= self._step_at_ms and not self._waits_for(*codes):
+                    self._apply_id()
+            case LinkState.REGISTERING:
+                if now_ms >= self._step_at_ms and not self._waits_for(RequestCode.CONTROLLER_REGISTER_BROKER):
+                    self._register(now_ms)
+            case LinkState.REGISTERED:
+                self._keep_in_touch(now_ms)
+
+    def _apply_id(self) -> None:
+        pending = self._identity.pending()
+        if pending is None:
+            self._call(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, self._group_ext())
+            return
+        broker_id, check_code = pending
+        ext = {**self._group_ext(), "appliedBrokerId": str(broker_id), "registerCheckCode": check_code}
+        self._call(RequestCode.CONTROLLER_APPLY_BROKER_ID, ext)
+
+    def _register(self, now_ms: int) -> None:
+        config, vitals = self._config, self._vitals()
+        ext = {
+            **self._group_ext(),
+            "brokerId": str(self.broker_id),
+            "brokerAddress": config.address,
+            "invokeTime": str(now_ms + self._wall_offset_ms),
+            "totalReplicas": str(config.total_replicas),
+            "haMode": config.mode.name.lower(),
+            "haAddress": config.ha_address,
+            "unclean": "true" if vitals.unclean else "false",
+        }
+        self._call(RequestCode.CONTROLLER_REGISTER_BROKER, ext)
+
+    def _keep_in_touch(self, now_ms: int) -> None:
+        vitals = self._vitals()
+        if vitals.unclean:
+            if now_ms >= self._info_at_ms:
+                self.ask_replica_info(now_ms)
+            return
+        if now_ms >= self._heartbeat_at_ms:
+            self.heartbeat(now_ms)
+        if not vitals.has_master and not vitals.stopping and now_ms >= self._elect_at_ms:
+            self._elect_at_ms = now_ms + ELECT_INTERVAL_MS
+            ext = {
+                **self._group_ext(),
+                "brokerId": str(self.broker_id),
+                "designateElect": "false",
+                "invokeTime": str(now_ms + self._wall_offset_ms),
+            }
+            self._call(RequestCode.CONTROLLER_ELECT_MASTER, ext)
+
+    def heartbeat(self, now_ms: int) -> None:
+        """Send one now; the next follows an interval later."""
+        if self.state is not LinkState.REGISTERED or self._vitals().unclean:
+            return
+        config, vitals = self._config, self._vitals()
+        self._heartbeat_at_ms = now_ms + config.controller_heartbeat_interval_millis
+        ext = {
+            **self._group_ext(),
+            "brokerAddr": config.address,
+            "brokerId": str(self.broker_id),
+            "epoch": str(vitals.epoch),
+            "maxOffset": str(vitals.max_phy_offset),
+            "confirmOffset": str(vitals.confirm_offset),
+            "heartbeatTimeoutMills": str(config.controller_heart_beat_timeout_mills),
+            "electionPriority": str(config.broker_election_priority),
+            "totalReplicas": str(config.total_replicas),
+            "haMode": config.mode.name.lower(),
+            "stopping": "true" if vitals.stopping else "false",
+        }
+        self._call(RequestCode.BROKER_HEARTBEAT, ext)
+
+    def ask_replica_info(self, now_ms: int) -> None:
+        self._info_at_ms = now_ms + REPLICA_INFO_INTERVAL_MS
+        if not self._waits_for(RequestCode.CONTROLLER_GET_REPLICA_INFO):
+            ext = {**self._group_ext(), "brokerId": str(self.broker_id)}
+            self._call(RequestCode.CONTROLLER_GET_REPLICA_INFO, ext)
+
+    def alter_sync_state_set(self, now_ms: int, epoch: Epoch, members: Members, set_epoch: int) -> int:
+        ext = {
+            "brokerName": self._config.broker_name,
+            "masterBrokerId": str(self.broker_id),
+            "masterEpoch": str(epoch),
+            "invokeTime": str(now_ms + self._wall_offset_ms),
+            "acceptUnchanged": "true",
+        }
+        # acceptUnchanged is ours: an unchanged set is applied too and moves the set epoch (see SetKeeper).
+        body = dumps({"syncStateSet": list(members), "syncStateSetEpoch": set_epoch})
+        return self._call(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, ext, body)
+
+    def deadline_ms(self) -> int | None:
+        if self.state is not LinkState.REGISTERED:
+            waits = self._waits_for(
+                RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
+                RequestCode.CONTROLLER_APPLY_BROKER_ID,
+                RequestCode.CONTROLLER_REGISTER_BROKER,
+            )
+            return None if waits else self._step_at_ms
+        vitals = self._vitals()
+        if vitals.unclean:
+            return self._info_at_ms
+        if vitals.has_master or vitals.stopping:
+            return self._heartbeat_at_ms
+        return min(self._heartbeat_at_ms, self._elect_at_ms)
+
+    # --- in -------------------------------------------------------------------------------------------------------
+    def register_anew(self, now_ms: int) -> None:
+        """The controllers do not know this session, or what they were told has changed."""
+        if self.state is LinkState.REGISTERED:
+            self.state = LinkState.REGISTERING
+            self._step_at_ms = now_ms
+
+    def replied(self, now_ms: int, call_id: int, reply: Command | None) -> RequestCode | None:
+        """Take an answer; returns the code of the request it answers, None if that is not known (any more)."""
+        code = self._calls.pop(call_id, None)
+        if code is None or reply is None:
+            self._step_at_ms = now_ms + RETRY_MS
+            return code
+        self.answered_at_ms = now_ms
+        match code:
+            case RequestCode.CONTROLLER_GET_NEXT_BROKER_ID:
+                self._next_id_given(now_ms, reply)
+            case RequestCode.CONTROLLER_APPLY_BROKER_ID:
+                self._id_applied(now_ms, reply)
+            case RequestCode.CONTROLLER_REGISTER_BROKER:
+                self._registered(now_ms, reply)
+            case RequestCode.BROKER_HEARTBEAT if reply.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
+                self.register_anew(now_ms)
+            case _:
+                return code
+        return code
+
+    def _next_id_given(self, now_ms: int, reply: Command) -> None:
+        given = reply.ext.get("nextBrokerId", "")
+        if reply.code != ResponseCode.SUCCESS or not given.isdigit() or int(given) < 1:
+            self._refused(now_ms, reply)
+            return
+        self._identity.begin(BrokerId(int(given)), f"{self._config.address};{now_ms + self._wall_offset_ms}")
+        self._step_at_ms = now_ms
+
+    def _id_applied(self, now_ms: int, reply: Command) -> None:
+        pending = self._identity.pending()
+        assert pending is not None, "an application is on disk before it is sent"
+        if reply.code == ResponseCode.SUCCESS:
+            self._identity.confirm()
+            self.broker_id = pending[0]
+            self.state = LinkState.REGISTERING
+            self._step_at_ms = now_ms
+            self._tracer.event("id_applied", broker_id=self.broker_id)
+            return
+        if reply.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
+            self._identity.abandon()
+        self._refused(now_ms, reply)
+
+    def _registered(self, now_ms: int, reply: Command) -> None:
+        if reply.code != ResponseCode.SUCCESS:
+            self._refused(now_ms, reply)
+            return
+        self.refusal = ""
+        self.state = LinkState.REGISTERED
+        self._heartbeat_at_ms = self._elect_at_ms = self._info_at_ms = now_ms
+        self._tracer.event("registered", broker_id=self.broker_id)
+
+    def _refused(self, now_ms: int, reply: Command) -> None:
+        self.refusal = f"code {reply.code}: {reply.remark or 'no remark'}"
+        self._step_at_ms = now_ms + RETRY_MS

@@ -1,0 +1,198 @@
+"""The master's one owner of the SyncStateSet: who joins, who leaves, and what is asked of the controller (A4).
+
+Join: acked ≥ the confirm offset and ≥ the start of the current epoch. Leave: disconnected for DISCONNECT_GRACE_MS, not
+caught up for haMaxTimeSlaveNotCatchup, further behind than haMaxGapNotInSync, or holding back waiting sends for
+haAckStallBoundMs. All who leave at one look leave in one request (apache/rocketmq PR 9897).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rmqha.ha.connection import ConnectionState, HaConnection
+from rmqha.ha.controller_client import ControllerClient
+from rmqha.ha.group_info import parse_set
+from rmqha.ha.sync_state import Members, SyncStateSet, as_members
+from rmqha.model.code import ResponseCode
+from rmqha.model.config import BrokerConfig
+from rmqha.model.identity import HaMode
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset
+from rmqha.port import ReplicaLog
+from rmqha.wire.command import Command
+
+_CERTAIN_REFUSALS = (
+    ResponseCode.CONTROLLER_INVALID_REPLICAS,
+    ResponseCode.CONTROLLER_BROKER_NOT_ALIVE,
+    ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+)
+"""Codes given after both epochs were found right: nothing was applied. A fenced set epoch (2001) is not among them: the
+set has moved, perhaps by an earlier copy of the same request."""
+
+DISCONNECT_GRACE_MS = 500
+LOOK_INTERVAL_MS = 100
+REFUSED_RETRY_MS = 50
+LOST_RETRY_MS = 500
+
+
+class SetKeeper:
+    def __init__(self, config: BrokerConfig, log: ReplicaLog, link: ControllerClient) -> None:
+        self.state = SyncStateSet()
+        self._config = config
+        self._log = log
+        self._link = link
+        self._own_id = BrokerId(0)
+        self._epoch = Epoch(0)
+        self._epoch_start = PhyOffset(0)
+        self._alter_call_id: int | None = None
+        self._alter_at_ms = 0
+        self._refusal_count = 0
+        self._seen_at_ms: dict[BrokerId, int] = {}
+        self._looked_at_ms = 0
+
+    def begin(
+        self,
+        now_ms: int,
+        own_id: BrokerId,
+        epoch: Epoch,
+        epoch_start: PhyOffset,
+        members: Members,
+        set_epoch: int,
+        *,
+        resumed: bool,
+    ) -> None:
+        """This replica has become master of `epoch` with `members` as the controller's set.
+
+        `resumed`: it was master of this epoch before a restart, whose last requests may still reach the controller.
+        Until the set epoch has moved nothing is committed in CP.
+        """
+        self._own_id, self._epoch, self._epoch_start = own_id, epoch, epoch_start
+        self.state.reset(members, set_epoch)
+        self.state.unknown = self.state.blind = resumed
+        self._alter_call_id = None
+        self._alter_at_ms = now_ms
+        self._refusal_count = 0
+        # Members get a grace period to connect before they count as gone.
+        self._seen_at_ms = dict.fromkeys(members, now_ms)
+
+    # --- acks -----------------------------------------------------------------------------------------------------
+    def _connected(self, connections: Iterable[HaConnection]) -> dict[BrokerId, HaConnection]:
+        return {
+            item.slave_id: item
+            for item in connections
+            if item.slave_id is not None and item.state is ConnectionState.TRANSFER and not item.async_learner
+        }
+
+    def member_acks(self, connections: Iterable[HaConnection]) -> list[PhyOffset | None]:
+        """What each other member of the union has acked under this epoch; None where unknown."""
+        connected = self._connected(connections)
+        acks: list[PhyOffset | None] = []
+        for member in self.state.union:
+            if member != self._own_id:
+                item = connected.get(member)
+                acks.append(item.acked_offset if item is not None else None)
+        return acks
+
+    def is_level(self, connections: Iterable[HaConnection]) -> bool:
+        """Every other member of the union holds our whole log."""
+        own_max = self._log.max_phy_offset
+        return all(ack is not None and ack >= own_max for ack in self.member_acks(connections))
+
+    def unreachable(self, connections: Iterable[HaConnection]) -> list[int]:
+        connected = self._connected(connections)
+        return [member for member in self.state.union if member != self._own_id and member not in connected]
+
+    # --- joining and leaving --------------------------------------------------------------------------------------
+    def maintain(self, now_ms: int, connections: Iterable[HaConnection], sends_wait: bool) -> None:
+        """Look who should be in the set, and propose that if it differs and no change is in flight."""
+        connected = self._connected(connections)
+        for member, item in connected.items():
+            self._seen_at_ms[member] = now_ms
+            item.note_level(now_ms)
+        self._looked_at_ms = now_ms
+        if self._alter_call_id is not None or now_ms < self._alter_at_ms:
+            return
+        wanted = self._wanted(now_ms, connected, sends_wait)
+        if wanted != self.state.confirmed:
+            self._propose(now_ms, self._cautious(wanted))
+        elif self.state.unknown:
+            # Proposing the same set again moves the set epoch, which settles what may still be under way.
+            self._propose(now_ms, wanted)
+            if self._config.mode is HaMode.AP:
+                self.state.union = wanted
+
+    def _wanted(self, now_ms: int, connected: dict[BrokerId, HaConnection], sends_wait: bool) -> Members:
+        bar = max(self._log.confirm_offset, self._epoch_start)
+        ids = [self._own_id]
+        for member in self.state.confirmed:
+            if member != self._own_id and not self._lags(now_ms, member, connected.get(member), sends_wait):
+                ids.append(member)
+        for member, item in connected.items():
+            joins = item.acked_offset is not None and item.acked_offset >= bar
+            if joins and member not in self.state.confirmed and not self._lags(now_ms, member, item, sends_wait):
+                ids.append(member)
+        return as_members(ids)
+
+    def _lags(self, now_ms: int, member: BrokerId, item: HaConnection | None, sends_wait: bool) -> bool:
+        config = self._config
+        if item is None:
+            return now_ms - self._seen_at_ms.get(member, 0) >= DISCONNECT_GRACE_MS
+        lag_bytes = self._log.max_phy_offset - (item.acked_offset or 0)
+        return (
+            now_ms - item.caught_up_at_ms >= config.ha_max_time_slave_not_catchup
+            or lag_bytes > config.ha_max_gap_not_in_sync
+            or (sends_wait and lag_bytes > 0 and now_ms - item.progress_at_ms >= config.ha_ack_stall_bound_ms)
+        )
+
+    def _cautious(self, wanted: Members) -> Members:
+        """After a refusal add one newcomer at a time: one that the controller does not know must not block the rest."""
+        new = [member for member in wanted if member not in self.state.confirmed]
+        if self._refusal_count == 0 or len(new) < 2:
+            return wanted
+        chosen = new[self._refusal_count % len(new)]
+        return as_members([member for member in wanted if member not in new or member == chosen])
+
+    def _propose(self, now_ms: int, members: Members) -> None:
+        self.state.propose(members)
+        self._alter_call_id = self._link.alter_sync_state_set(now_ms, self._epoch, members, self.state.set_epoch)
+
+    # --- answers --------------------------------------------------------------------------------------------------
+    def replied(self, now_ms: int, call_id: int, reply: Command | None) -> None:
+        """The answer to 1001. Raises RemoteProtocolError if a success cannot be read."""
+        if call_id != self._alter_call_id:
+            return
+        self._alter_call_id = None
+        proposed = self.state.proposed
+        if reply is not None and reply.code == ResponseCode.SUCCESS:
+            members, set_epoch = parse_set(reply)
+            self._refusal_count = 0
+            self._alter_at_ms = now_ms
+            self.state.decided(members if members is not None else proposed or (), set_epoch)
+            return
+        if reply is None:
+            self.state.lost()
+            self._alter_at_ms = now_ms + LOST_RETRY_MS
+            gone_only = proposed is not None and set(proposed) <= set(self.state.confirmed)
+            if self._config.mode is HaMode.AP and gone_only and proposed is not None:
+                self.state.shrink_locally(now_ms, proposed)
+            return
+        if reply.code in _CERTAIN_REFUSALS:
+            unchanged = proposed == self.state.confirmed
+            self.state.refused()
+            # Apache's controller refuses an unchanged set instead of moving its epoch; it cannot be asked more.
+            if unchanged and reply.code == ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED:
+                self.state.unknown = self.state.blind = False
+        else:
+            self.state.lost()
+        self._refusal_count += 1
+        self._alter_at_ms = now_ms + REFUSED_RETRY_MS
+        self._link.ask_replica_info(now_ms)
+
+    def shown(self, now_ms: int, members: Members, set_epoch: int) -> None:
+        """Any answer that shows the controller's set."""
+        if self.state.decided(members, set_epoch):
+            self._alter_call_id = None
+            self._alter_at_ms = now_ms
+
+    def deadline_ms(self) -> int:
+        """The set is looked at again after LOOK_INTERVAL_MS, or when a change may be proposed."""
+        return max(self._looked_at_ms + LOOK_INTERVAL_MS, self._alter_at_ms)
