@@ -22,8 +22,9 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-# The scanner itself: `loads` would look for white space at both ends first. Fractions keep their text.
-_scan = json.JSONDecoder(parse_float=str, parse_constant=_refuse_constant).scan_once
+# `raw_decode` does not look for white space at both ends, as `decode` would. Fractions keep their text.
+_DECODER = json.JSONDecoder(parse_float=str, parse_constant=_refuse_constant)
+_decode_first, _decode_whole = _DECODER.raw_decode, _DECODER.decode
 
 
 def encode_json_header(command: Command) -> bytes:
@@ -42,11 +43,14 @@ def decode_json_header(data: bytes) -> Command:
     """Raises RemoteProtocolError."""
     try:
         text = data.decode()
-        header, end = _scan(text, 0)
-        if end != len(text) or text[0] != "{":
-            header = json.loads(text)
-    except (ValueError, StopIteration, RecursionError) as error:
-        raise RemoteProtocolError(f"JSON header: {error or 'not JSON'}") from None
+        if text[:1] == "{":
+            header, end = _decode_first(text)
+            if end != len(text):
+                header = _decode_whole(text)
+        else:
+            header = _decode_whole(text)
+    except (ValueError, RecursionError) as error:
+        raise RemoteProtocolError(f"JSON header: {error}") from None
     if header.__class__ is not dict:
         raise RemoteProtocolError("JSON header is not an object")
     get = header.get
@@ -67,8 +71,7 @@ def decode_json_header(data: bytes) -> Command:
     if not (
         code.__class__ is opaque.__class__ is flag.__class__ is version.__class__ is int
         and -_INT32_MAX <= code <= _INT32_MAX
-        and -_INT32_MAX <= opaque + 1
-        and opaque <= _INT32_MAX
+        and -_INT32_MAX <= opaque <= _INT32_MAX
         and 0 <= flag <= _INT32_MAX
         and 0 <= version <= _INT32_MAX
         and (remark is None or remark.__class__ is str)

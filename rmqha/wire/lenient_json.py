@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from json.decoder import scanstring
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -26,12 +25,17 @@ _WORDS = {"true": True, "false": False, "null": None}
 
 
 class ObjectKey(Mapping[str, Any]):
-    """An object that stands as a map's key, e.g. a MessageQueue. Immutable; equal by content, ordered by nothing."""
+    """An object that stands as a map's key, e.g. a MessageQueue. Immutable; two are equal if their JSON is, whatever
+    the order of members."""
 
-    __slots__ = ("_members",)
+    __slots__ = ("_identity", "_members")
 
     def __init__(self, members: Mapping[str, Any]) -> None:
         self._members = dict(members)
+        self._identity = dumps({name: self._members[name] for name in sorted(self._members)})
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectKey) and self._identity == other._identity
 
     def __getitem__(self, name: str) -> Any:
         return self._members[name]
@@ -43,7 +47,7 @@ class ObjectKey(Mapping[str, Any]):
         return len(self._members)
 
     def __hash__(self) -> int:
-        return hash(tuple(sorted(self._members)))
+        return hash(self._identity)
 
     def __repr__(self) -> str:
         return f"ObjectKey({self._members!r})"
@@ -53,16 +57,19 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+
+
 def loads(data: bytes | bytearray | memoryview | str) -> Any:
     """Raises RemoteProtocolError, also for strings with half a surrogate pair and for nesting beyond MAX_DEPTH."""
     try:
         text = data if isinstance(data, str) else str(data, "utf-8")
         try:
-            value = json.loads(text, parse_constant=_refuse_constant)
+            value = _DECODER.decode(text)
         except json.JSONDecodeError:
             value = _LenientParser(text).document()
         if "\\ud" in text or "\\uD" in text:
-            json.dumps(value, ensure_ascii=False, default=dict, skipkeys=True).encode()
+            dumps(value)  # half a surrogate pair cannot be encoded again
     except (ValueError, RecursionError) as error:
         raise RemoteProtocolError(f"not JSON: {error}") from None
     return value
@@ -129,7 +136,9 @@ class _LenientParser:
         return ValueError(f"unexpected {token or 'end'} before position {self._position}")
 
     def _string(self) -> str:
-        value, self._position = scanstring(self._text, self._position, True)
+        """The string whose opening quote was just taken."""
+        value, self._position = _DECODER.raw_decode(self._text, self._position - 1)
+        assert isinstance(value, str)
         return value
 
     def _value(self, kind: str, token: str, depth: int) -> Any:

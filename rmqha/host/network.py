@@ -1,0 +1,83 @@
+"""TCP over trio: dial and listen, with the socket options that a replica's peers need. Shell."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import trio
+
+from rmqha.model.error import UnreachableError, UsageError
+from rmqha.model.identity import parse_address
+
+DIAL_TIMEOUT_MS = 3_000
+BACKLOG_COUNT = 1024
+_USER_TIMEOUT_MS = 10_000
+_KEEPALIVE_IDLE_S = 5
+
+
+def tune(stream: trio.SocketStream) -> None:
+    """Let the kernel notice a peer whose machine is gone: unanswered bytes or probes end the connection in about 10 s.
+    A peer that is only slow or stopped keeps its connection; calls to it time out. (trio sets TCP_NODELAY itself.)"""
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_IDLE_S)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 5)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _USER_TIMEOUT_MS)
+
+
+async def dial(address: str, timeout_ms: int = DIAL_TIMEOUT_MS) -> trio.SocketStream:
+    """Connect to "host:port". Raises UnreachableError."""
+    try:
+        host, port = parse_address(address)
+        with trio.fail_after(timeout_ms / 1000):
+            stream = await trio.open_tcp_stream(host, port)
+    except trio.TooSlowError:
+        raise UnreachableError(f"{address} did not answer a connection within {timeout_ms} ms") from None
+    except (OSError, ValueError) as error:
+        raise UnreachableError(f"cannot connect to {address}: {error}") from None
+    tune(stream)
+    return stream
+
+
+async def listen(address: str) -> list[trio.SocketListener]:
+    """Bind "host:port" (port 0: the system picks one) with SO_REUSEADDR.
+
+    Raises UsageError, one sentence, when the port is taken, not allowed, or the host is none of this machine's.
+    """
+    host, _, port_text = address.rpartition(":")
+    if not host or not port_text.isdigit() or int(port_text) > 65535:
+        raise UsageError(f"{address!r} is not an address of the form host:port")
+    port = int(port_text)
+    try:
+        listeners = await trio.open_tcp_listeners(port, host=host.strip("[]"), backlog=BACKLOG_COUNT)
+    except OSError as error:
+        # trio wraps the refusal of the system in a plain OSError
+        number = error.errno or getattr(error.__cause__, "errno", None)
+        if number == errno.EADDRINUSE:
+            raise UsageError(
+                f"port {port} in use on {host}: stop the process that listens there or choose another port"
+            ) from None
+        if number == errno.EACCES:
+            raise UsageError(f"port {port} on {host} needs privileges: choose a port from 1024 up") from None
+        raise UsageError(f"cannot listen on {address}: {error}; choose an address of this machine") from None
+    if port == 0:
+        # each address family would get a port of its own
+        for extra in listeners[1:]:
+            await extra.aclose()
+        del listeners[1:]
+    return listeners
+
+
+def local_port(listener: trio.SocketListener) -> int:
+    port: int = listener.socket.getsockname()[1]
+    return port
+
+
+def peer_name(stream: trio.SocketStream) -> str:
+    """ "host:port" of the other end; "unknown:0" if it has gone already."""
+    try:
+        host, port = stream.socket.getpeername()[:2]
+    except OSError:
+        return "unknown:0"
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,445 @@
+"""RocketMQ's request/response protocol over TCP: a server shell and a client. Shell; no protocol state of its own
+beyond pairing responses with requests.
+
+One `received` call per socket read, one write per batch of replies. The server's reader also writes the replies of its
+batch, so a peer that does not read is not read from either; replies that come later go through the session's writer.
+A client's reader never writes, so two processes that flood each other cannot block for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from types import TracebackType
+from typing import Any, Protocol
+
+import trio
+
+from rmqha.host import network
+from rmqha.model.error import RemoteProtocolError, UnreachableError
+from rmqha.wire.command import FLAG_ONEWAY, Command
+from rmqha.wire.frame import FrameParser, encode_frame
+
+READ_BYTES = 256 * 1024
+MAX_QUEUED_BYTES = 64 * 1024 * 1024
+"""Replies that wait for one reader; beyond it the session is closed."""
+HANDSHAKE_TIMEOUT_MS = 10_000
+"""A connection must send its first whole frame within this time."""
+IDLE_TIMEOUT_MS = 120_000
+MAX_SESSION_COUNT = 20_000
+_LAST_WORDS_S = 1.0
+"""How long a closing session may take to write what is queued."""
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Counts since start, of one server or client."""
+
+    session_count: int = 0
+    opened_count: int = 0
+    refused_count: int = 0
+    received_count: int = 0
+    received_bytes: int = 0
+    sent_count: int = 0
+    sent_bytes: int = 0
+    bad_frame_count: int = 0
+    idle_closed_count: int = 0
+    slow_reader_count: int = 0
+    timeout_count: int = 0
+
+    def as_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+class Service(Protocol):
+    """What a server does with its sessions. All three are synchronous: reply now or later by `session.send`.
+
+    `received` may raise RemoteProtocolError, which closes and counts the session; any other exception is a bug and ends
+    the server.
+    """
+
+    def opened(self, session: Session) -> None: ...
+
+    def received(self, session: Session, commands: list[Command]) -> None: ...
+
+    def closed(self, session: Session) -> None: ...
+
+
+class _Call:
+    """A request that waits for its response."""
+
+    __slots__ = ("done", "response")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.response: Command | None = None
+
+
+class Session:
+    """One connection, seen from either end."""
+
+    def __init__(
+        self,
+        session_id: int,
+        stream: trio.abc.Stream,
+        peer: str,
+        statistics: Statistics,
+        max_frame_bytes: int,
+        *,
+        max_queued_bytes: int = MAX_QUEUED_BYTES,
+    ) -> None:
+        self.id = session_id
+        self.peer = peer
+        self.attachment: Any = None
+        """For the service's use."""
+        self._stream = stream
+        self._statistics = statistics
+        self._parser = FrameParser(max_frame_bytes)
+        self._max_queued_bytes = max_queued_bytes
+        self._queue: list[bytes] = []
+        self._queued_bytes = 0
+        self._corked = False
+        self._writing = False
+        self._broken = False
+        self._closed = False
+        self._wake = trio.Event()
+        self._scope = trio.CancelScope()
+        self._calls: dict[int, _Call] = {}
+        self._next_opaque = 0
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait to be written."""
+        return self._queued_bytes
+
+    def send(self, command: Command) -> None:
+        """Queue a frame; never blocks. On a closed session it does nothing: the peer is gone."""
+        if self._closed:
+            return
+        frame = encode_frame(command)
+        self._queue.append(frame)
+        self._queued_bytes += len(frame)
+        if self._queued_bytes > self._max_queued_bytes:
+            self._statistics.slow_reader_count += 1
+            self._abort()
+        elif not self._corked and not self._writing:
+            self._wake.set()
+
+    async def call(self, command: Command, timeout_ms: int) -> Command:
+        """Send a request and wait for its response, whatever its code. Sets the request's opaque.
+
+        Raises UnreachableError when the session closes or no response comes in time.
+        """
+        opaque = self._next_opaque
+        self._next_opaque = opaque + 1 & 0x7FFFFFFF
+        command.opaque = opaque
+        call = self._calls[opaque] = _Call()
+        try:
+            self.send(command)
+            if self._closed:
+                raise UnreachableError(f"{self.peer} closed the connection")
+            with trio.move_on_after(timeout_ms / 1000):
+                await call.done.wait()
+            if call.response is not None:
+                return call.response
+            if self._closed:
+                raise UnreachableError(f"{self.peer} closed the connection before it answered")
+            self._statistics.timeout_count += 1
+            raise UnreachableError(f"{self.peer} did not answer request {command.code} within {timeout_ms} ms")
+        finally:
+            self._calls.pop(opaque, None)
+
+    def close(self) -> None:
+        """Stop reading, write what is queued (bounded time), close. Returns at once."""
+        self._scope.cancel()
+
+    def _abort(self) -> None:
+        self._broken = True
+        self._scope.cancel()
+
+    async def run(
+        self, received: Callable[[Session, list[Command]], None], *, idle_timeout_ms: int | None, reader_writes: bool
+    ) -> None:
+        """Serve the connection until either end closes it. The caller owns the task."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write_queued)
+                    await self._read(received, idle_timeout_ms, reader_writes)
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._closed = True
+            for call in self._calls.values():
+                call.done.set()
+            with trio.CancelScope(shield=True):
+                await self._last_words()
+                await trio.aclose_forcefully(self._stream)
+
+    async def _read(
+        self, received: Callable[[Session, list[Command]], None], idle_timeout_ms: int | None, reader_writes: bool
+    ) -> None:
+        statistics, feed, receive_some = self._statistics, self._parser.feed, self._stream.receive_some
+        if idle_timeout_ms is not None:
+            self._scope.deadline = trio.current_time() + min(HANDSHAKE_TIMEOUT_MS, idle_timeout_ms) / 1000
+        try:
+            while True:
+                data = await receive_some(READ_BYTES)
+                if not data:
+                    return
+                commands = feed(bytes(data))
+                statistics.received_bytes += len(data)
+                if not commands:
+                    continue
+                statistics.received_count += len(commands)
+                if idle_timeout_ms is not None:
+                    self._scope.deadline = trio.current_time() + idle_timeout_ms / 1000
+                self._corked = True
+                requests = self._take_responses(commands)
+                if requests:
+                    received(self, requests)
+                self._corked = False
+                if self._queue and not self._writing:
+                    if reader_writes:
+                        await self._flush()
+                    else:
+                        self._wake.set()
+        except RemoteProtocolError:
+            statistics.bad_frame_count += 1
+            self._broken = True
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._broken = True
+        except trio.Cancelled:
+            if idle_timeout_ms is not None and trio.current_time() >= self._scope.deadline:
+                statistics.idle_closed_count += 1
+            raise
+
+    def _take_responses(self, commands: list[Command]) -> list[Command]:
+        """Hand responses to their calls; the requests remain. A response that nobody waits for is late: dropped."""
+        if not self._calls and not any(command.flag & 1 for command in commands):
+            return commands
+        requests = []
+        for command in commands:
+            if not command.flag & 1:
+                requests.append(command)
+            elif (call := self._calls.get(command.opaque)) is not None:
+                call.response = command
+                call.done.set()
+        return requests
+
+    async def _flush(self) -> None:
+        """Write all that is queued, also what comes while writing, in one write per turn."""
+        self._writing = True
+        statistics = self._statistics
+        while self._queue and not self._broken:
+            batch, count = b"".join(self._queue), len(self._queue)
+            self._queue.clear()
+            self._broken = True  # until the whole batch has left: half a frame cannot be continued
+            await self._stream.send_all(batch)
+            self._broken = False
+            self._queued_bytes -= len(batch)
+            statistics.sent_count += count
+            statistics.sent_bytes += len(batch)
+        self._writing = False
+
+    async def _write_queued(self) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake = trio.Event()
+                if not self._writing:
+                    await self._flush()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._abort()
+
+    async def _last_words(self) -> None:
+        if self._queue and not self._broken:
+            with trio.move_on_after(_LAST_WORDS_S):
+                try:
+                    await self._flush()
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    self._queue.clear()
+
+
+async def serve(
+    service: Service,
+    address: str,
+    *,
+    max_frame_bytes: int,
+    idle_timeout_ms: int = IDLE_TIMEOUT_MS,
+    max_queued_bytes: int = MAX_QUEUED_BYTES,
+    statistics: Statistics | None = None,
+    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Bind `address`, report the actual port by `task_status.started`, and serve until cancelled.
+
+    Raises UsageError if the address cannot be bound. When cancelled, sessions get a second to write what is queued.
+    """
+    counts = Statistics() if statistics is None else statistics
+    listeners = await network.listen(address)
+    next_id = 0
+
+    async def handle(stream: trio.SocketStream) -> None:
+        nonlocal next_id
+        if counts.session_count >= MAX_SESSION_COUNT:
+            counts.refused_count += 1
+            await trio.aclose_forcefully(stream)
+            return
+        next_id += 1
+        await serve_stream(
+            service,
+            stream,
+            network.peer_name(stream),
+            session_id=next_id,
+            max_frame_bytes=max_frame_bytes,
+            idle_timeout_ms=idle_timeout_ms,
+            max_queued_bytes=max_queued_bytes,
+            statistics=counts,
+        )
+
+    task_status.started(network.local_port(listeners[0]))
+    await trio.serve_listeners(handle, listeners)
+
+
+async def serve_stream(
+    service: Service,
+    stream: trio.abc.Stream,
+    peer: str,
+    *,
+    session_id: int,
+    max_frame_bytes: int,
+    idle_timeout_ms: int,
+    max_queued_bytes: int,
+    statistics: Statistics,
+) -> None:
+    """Serve one accepted connection to its end."""
+    if isinstance(stream, trio.SocketStream):
+        network.tune(stream)
+    session = Session(session_id, stream, peer, statistics, max_frame_bytes, max_queued_bytes=max_queued_bytes)
+    statistics.opened_count += 1
+    statistics.session_count += 1
+    service.opened(session)
+    try:
+        await session.run(service.received, idle_timeout_ms=idle_timeout_ms, reader_writes=True)
+    finally:
+        statistics.session_count -= 1
+        service.closed(session)
+
+
+class _Peer:
+    """The connection to one address, or the dial that is under way."""
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self.error: UnreachableError | None = None
+        self.ready = trio.Event()
+
+
+class RemotingClient:
+    """Calls to any number of addresses, one connection each, opened on demand and again after a loss.
+
+    An async context manager; leaving it closes the connections. `on_request` gets what peers ask by themselves (its
+    returned command is sent back unless the request is oneway); `on_closed` is told the address of a lost connection.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_frame_bytes: int = 16 * 1024 * 1024,
+        on_request: Callable[[str, Command], Command | None] | None = None,
+        on_closed: Callable[[str], None] | None = None,
+    ) -> None:
+        self._max_frame_bytes = max_frame_bytes
+        self._on_request = on_request
+        self._on_closed = on_closed
+        self._peers: dict[str, _Peer] = {}
+        self._statistics = Statistics()
+        self._nursery: trio.Nursery | None = None
+
+    async def __aenter__(self) -> RemotingClient:
+        self._nursery_manager = trio.open_nursery()
+        self._nursery = await self._nursery_manager.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._nursery is not None
+        self._nursery.cancel_scope.cancel()
+        self._nursery = None
+        if isinstance(error, Exception) and not isinstance(error, ExceptionGroup):
+            # the body's own error leaves as it is; the nursery would wrap it in a group
+            await self._nursery_manager.__aexit__(None, None, None)
+        else:
+            await self._nursery_manager.__aexit__(kind, error, trace)
+
+    def statistics(self) -> dict[str, int]:
+        return self._statistics.as_dict()
+
+    async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
+        """The response, whatever its code. Raises UnreachableError: refused, closed or not answered in time."""
+        deadline = trio.current_time() + timeout_ms / 1000
+        session = await self._session(address, timeout_ms)
+        return await session.call(command, max(1, round((deadline - trio.current_time()) * 1000)))
+
+    async def oneway(self, address: str, command: Command, timeout_ms: int = network.DIAL_TIMEOUT_MS) -> None:
+        """Queue a request that gets no response. Raises UnreachableError if there is no connection."""
+        session = await self._session(address, timeout_ms)
+        command.flag |= FLAG_ONEWAY
+        session.send(command)
+
+    def close(self, address: str) -> None:
+        """Close the connection to `address`, if any; the next call opens a new one."""
+        peer = self._peers.get(address)
+        if peer is not None and peer.session is not None:
+            peer.session.close()
+
+    async def _session(self, address: str, timeout_ms: int) -> Session:
+        peer = self._peers.get(address)
+        if peer is None or (peer.session is not None and peer.session.closed):
+            if self._nursery is None:
+                raise UnreachableError(f"{address}: the client is closed")
+            peer = self._peers[address] = _Peer()
+            self._nursery.start_soon(self._connect, address, peer)
+        with trio.move_on_after(timeout_ms / 1000):
+            await peer.ready.wait()
+        if peer.session is not None:
+            return peer.session
+        if peer.error is not None:
+            raise UnreachableError(str(peer.error))
+        raise UnreachableError(f"{address} did not answer a connection within {timeout_ms} ms")
+
+    async def _connect(self, address: str, peer: _Peer) -> None:
+        """Task of one connection, from dial to close."""
+        try:
+            try:
+                stream = await network.dial(address)
+            except UnreachableError as error:
+                peer.error = error
+                return
+            self._statistics.opened_count += 1
+            self._statistics.session_count += 1
+            session = Session(self._statistics.opened_count, stream, address, self._statistics, self._max_frame_bytes)
+            peer.session = session
+            peer.ready.set()
+            try:
+                await session.run(
+                    lambda _, commands: self._received(session, commands), idle_timeout_ms=None, reader_writes=False
+                )
+            finally:
+                self._statistics.session_count -= 1
+        finally:
+            peer.ready.set()
+            if self._peers.get(address) is peer:
+                del self._peers[address]
+        if self._on_closed is not None:
+            self._on_closed(address)
+
+    def _received(self, session: Session, commands: list[Command]) -> None:
+        for command in commands:
+            reply = self._on_request(session.peer, command) if self._on_request is not None else None
+            if reply is not None and not command.is_oneway:
+                session.send(reply)
