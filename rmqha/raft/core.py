@@ -1,0 +1,212 @@
+"""State that every part of a Raft node shares: who it is, its log, its role, its outbox. Pure.
+
+Follower      → PreCandidate   its random timeout passed without a leader's word
+Follower      → Candidate      TimeoutNow from the leader; or it is the only voter
+PreCandidate  → Candidate      a majority would vote for it
+PreCandidate  → Follower       lost, timed out, or heard of a leader or a newer term
+Candidate     → Leader         a majority voted for it
+Candidate     → Follower       lost, timed out, or heard of a leader or a newer term
+Leader        → Follower       newer term, or no majority answered for quorum_timeout_ms
+Leader        → Candidate      an abandoned transfer ends its term
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import assert_never
+
+from rmqha.model.offset import RaftIndex, Term
+from rmqha.port import Prng, Tracer
+from rmqha.raft.config import RaftConfig
+from rmqha.raft.log import RaftLog, StoredState
+from rmqha.raft.progress import Progress
+from rmqha.raft.quorum import Configuration
+from rmqha.raft.snapshot import SnapshotAssembly
+from rmqha.wire.raft_message import ZERO_TERM, AnyMessage, HardState
+
+
+class RaftRole(IntEnum):
+    FOLLOWER = 0
+    PRE_CANDIDATE = 1
+    CANDIDATE = 2
+    LEADER = 3
+
+
+@dataclass(slots=True)
+class Follower:
+    """`leader_id` is "" while unknown. No campaign before `election_deadline_ms` (None: never, a learner)."""
+
+    election_deadline_ms: int | None
+    leader_id: str = ""
+    assembly: SnapshotAssembly | None = None
+
+
+@dataclass(slots=True)
+class PreCandidate:
+    election_deadline_ms: int
+    votes: dict[str, bool]
+
+
+@dataclass(slots=True)
+class Candidate:
+    election_deadline_ms: int
+    votes: dict[str, bool]
+
+
+@dataclass(slots=True)
+class PendingRead:
+    context: bytes
+    index: RaftIndex
+    round: int
+
+
+@dataclass(slots=True)
+class Transfer:
+    """`ordered` once TimeoutNow has left: from then on the leader has no lease."""
+
+    to: str
+    deadline_ms: int
+    ordered: bool = False
+
+
+@dataclass(slots=True)
+class Leader:
+    """`noop_index` opens the term: nothing is known to be committed, no lease holds, before it is committed."""
+
+    noop_index: RaftIndex
+    heartbeat_deadline_ms: int
+    progress: dict[str, Progress]
+    round: int = 0
+    round_open: bool = False
+    """The newest round's heartbeats have not been handed out yet: whoever needs a round may join it."""
+    rounds: deque[tuple[int, int]] = field(default_factory=deque)
+    """(round, sent at) of rounds from the last one that a majority answered."""
+    quorum_at_ms: int = 0
+    """When the newest round that a majority answered was sent; the time of election before there is one."""
+    lease_at_ms: int | None = None
+    """The same, None before there is one."""
+    reads: list[PendingRead] = field(default_factory=list)
+    transfer: Transfer | None = None
+
+
+RoleState = Follower | PreCandidate | Candidate | Leader
+
+_ROLES: dict[type[RoleState], RaftRole] = {
+    Follower: RaftRole.FOLLOWER,
+    PreCandidate: RaftRole.PRE_CANDIDATE,
+    Candidate: RaftRole.CANDIDATE,
+    Leader: RaftRole.LEADER,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadState:
+    """A read named `context` may be answered once entry `index` has been applied."""
+
+    context: bytes
+    index: RaftIndex
+
+
+class Core:
+    def __init__(
+        self,
+        node_id: str,
+        configuration: Configuration,
+        stored: StoredState,
+        config: RaftConfig,
+        prng: Prng,
+        tracer: Tracer,
+        now_ms: int,
+    ) -> None:
+        self.node_id = node_id
+        self.configuration = configuration
+        self.config = config
+        self.prng = prng
+        self.tracer = tracer
+        self.log = RaftLog(stored)
+        self.hard_state = HardState(stored.term, stored.voted_for)
+        self.hard_state_changed = False
+        self.outbox: list[AnyMessage] = []
+        self.read_states: list[ReadState] = []
+        # a restarted node may have granted a lease that it no longer remembers; one without a term has not
+        fresh = stored.term == ZERO_TERM
+        self.promised_until_ms = now_ms if fresh else now_ms + config.election_timeout_ms
+        self.role: RoleState = Follower(self.election_deadline(now_ms))
+
+    @property
+    def term(self) -> Term:
+        return self.hard_state.term
+
+    @property
+    def is_voter(self) -> bool:
+        return self.node_id in self.configuration.voters
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        return tuple(member for member in self.configuration.members if member != self.node_id)
+
+    @property
+    def raft_role(self) -> RaftRole:
+        return _ROLES[type(self.role)]
+
+    @property
+    def leader_id(self) -> str:
+        """Whom this node takes for the leader of its term, "" if unknown."""
+        if isinstance(self.role, Leader):
+            return self.node_id
+        return self.role.leader_id if isinstance(self.role, Follower) else ""
+
+    def send(self, message: AnyMessage) -> None:
+        self.outbox.append(message)
+
+    def set_hard_state(self, term: Term, voted_for: str) -> None:
+        assert term >= self.term, f"term {term} after {self.term}"
+        new = replace(self.hard_state, term=term, voted_for=voted_for)
+        if new != self.hard_state:
+            self.hard_state = new
+            self.hard_state_changed = True
+
+    def election_deadline(self, now_ms: int) -> int | None:
+        """A random moment between once and twice the election timeout from now; None for a learner."""
+        if not self.is_voter:
+            return None
+        timeout_ms = self.config.election_timeout_ms
+        return now_ms + timeout_ms + self.prng.below(timeout_ms)
+
+    def retry_deadline(self, now_ms: int) -> int:
+        """When to try again after a campaign that got no majority: sooner, since no leader was there to wait for."""
+        timeout_ms = self.config.election_timeout_ms
+        return now_ms + timeout_ms // 2 + self.prng.below(timeout_ms)
+
+    def step_down(self, now_ms: int, term: Term) -> None:
+        """Follow nobody yet, in `term`. A newer term clears the vote; the same term keeps it."""
+        if term > self.term:
+            self.set_hard_state(term, "")
+        match self.role:
+            case Follower(election_deadline_ms=running):
+                deadline_ms = running
+            case PreCandidate() | Candidate():
+                deadline_ms = self.retry_deadline(now_ms)
+            case Leader():
+                deadline_ms = self.election_deadline(now_ms)
+            case _:
+                assert_never(self.role)
+        self.role = Follower(deadline_ms)
+        self.trace_role()
+
+    def heard_from(self, now_ms: int, leader_id: str) -> Follower:
+        """The leader of the current term has spoken: follow it, and promise to stand by it for a lease."""
+        role = self.role
+        if not isinstance(role, Follower) or role.leader_id != leader_id:
+            role = self.role = Follower(None, leader_id)
+            self.trace_role()
+        role.election_deadline_ms = self.election_deadline(now_ms)
+        self.promised_until_ms = now_ms + self.config.election_timeout_ms
+        return role
+
+    def trace_role(self) -> None:
+        self.tracer.event(
+            "raft_role_changed", node=self.node_id, role=self.raft_role.name, term=self.term, leader=self.leader_id
+        )

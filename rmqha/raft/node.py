@@ -1,0 +1,366 @@
+"""RaftNode: one node of the controllers' Raft group as a machine. Control plane, pure.
+
+    now_ms, message → step        bytes durable → advance
+    now_ms          → timeout     ready → what the shell must do, in order
+The roles and their transitions are listed in core.py. Source: Ongaro's dissertation (2014); the shape of Ready and of
+the golden scripts after etcd-io/raft, a type per role after Kafka's QuorumState.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from rmqha.model.offset import RaftIndex, Term
+from rmqha.port import Prng, Tracer
+from rmqha.raft import election, follower, leader
+from rmqha.raft.config import RaftConfig
+from rmqha.raft.core import Core, Leader, RaftRole, ReadState
+from rmqha.raft.log import StoredState
+from rmqha.raft.quorum import Configuration
+from rmqha.wire.raft_codec import MAX_ENTRY_BYTES
+from rmqha.wire.raft_message import (
+    AnyMessage,
+    AppendReject,
+    AppendReply,
+    AppendRequest,
+    Entry,
+    HardState,
+    Heartbeat,
+    HeartbeatReply,
+    PreVoteReply,
+    PreVoteRequest,
+    Snapshot,
+    SnapshotChunk,
+    SnapshotReply,
+    TimeoutNow,
+    VoteReply,
+    VoteRequest,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Work for the shell, in this order; None and () mean nothing to do.
+
+    1. send `early` (a leader's appends and heartbeats; sending them together with `messages` is right too);
+    2. make durable: `hard_state`, then cut the log from `truncate_from` on, then replace the whole log by `snapshot`
+       (a leader's), then append `entries`, then drop the entries up to `compaction.index` after storing it;
+    3. only when all of that is on stable storage: call advance(ready), send `messages`;
+    4. restore the application from `snapshot`, then apply `committed` in order (skip what is not EntryKind.DATA);
+    5. answer `reads` whose index has been applied, and the clients whose entries were applied.
+    A crash after any part of 2 is safe as long as the order held. Between ready() and advance() the node accepts
+    step, timeout and propose, but gives no further Ready.
+    """
+
+    early: tuple[AnyMessage, ...]
+    hard_state: HardState | None
+    truncate_from: RaftIndex | None
+    snapshot: Snapshot | None
+    entries: tuple[Entry, ...]
+    compaction: Snapshot | None
+    messages: tuple[AnyMessage, ...]
+    committed: tuple[Entry, ...]
+    reads: tuple[ReadState, ...]
+
+    @property
+    def must_persist(self) -> bool:
+        return bool(
+            self.hard_state or self.truncate_from is not None or self.snapshot or self.entries or self.compaction
+        )
+
+
+class RaftNode:
+    """`voters` and `learners` name every node of the group by the same ids that messages carry.
+
+    `stored` is what the durable log holds. The application must have been restored from `stored.snapshot` already;
+    entries after it come again in `Ready.committed`. A node that is the only voter elects itself at once.
+    """
+
+    def __init__(
+        self,
+        node_id: str,
+        voters: tuple[str, ...],
+        stored: StoredState,
+        config: RaftConfig,
+        prng: Prng,
+        tracer: Tracer,
+        now_ms: int,
+        learners: tuple[str, ...] = (),
+    ) -> None:
+        configuration = Configuration(tuple(sorted(voters)), tuple(sorted(learners)))
+        assert node_id in configuration.members, f"{node_id} is not among {configuration}"
+        self._core = Core(node_id, configuration, stored, config, prng, tracer, now_ms)
+        self._applied_index = self._core.log.snapshot_index
+        self._outstanding: Ready | None = None
+        if configuration.voters == (node_id,):
+            election.campaign(self._core, now_ms)
+
+    # --- inputs -----------------------------------------------------------------------------------------------------
+
+    def step(self, now_ms: int, message: AnyMessage) -> None:
+        """Take a message. Strangers' messages are dropped; a leader whose log contradicts what is committed here
+        raises RemoteProtocolError, and nothing has changed then."""
+        core = self._core
+        if message.to != core.node_id or message.sender not in core.peers:
+            core.tracer.event("raft_stranger", node=core.node_id, sender=message.sender, to=message.to)
+            return
+        if message.term > core.term and not self._adopt_term(now_ms, message):
+            return
+        if message.term < core.term:
+            self._answer_stale(message)
+            return
+        self._dispatch(now_ms, message)
+
+    def _adopt_term(self, now_ms: int, message: AnyMessage) -> bool:
+        """A newer term was seen. False if the message ends here."""
+        core = self._core
+        match message:
+            case PreVoteRequest():
+                election.on_pre_vote_request(core, now_ms, message)
+                return False
+            case PreVoteReply(granted=True):
+                election.on_pre_vote_reply(core, now_ms, message)
+                return False
+            case VoteRequest(forced=False) if election.is_sticky(core, now_ms):
+                core.tracer.event("raft_vote_ignored", node=core.node_id, candidate=message.sender, term=message.term)
+                return False
+            case _:
+                core.step_down(now_ms, message.term)
+                return True
+
+    def _answer_stale(self, message: AnyMessage) -> None:
+        """Tell a sender of an older term about the newer one, so that it does not stay behind."""
+        core = self._core
+        match message:
+            case PreVoteRequest():
+                core.send(PreVoteReply(core.node_id, message.sender, core.term, False))
+            case VoteRequest():
+                core.send(VoteReply(core.node_id, message.sender, core.term, False))
+            case AppendRequest() | Heartbeat() | SnapshotChunk():
+                core.send(HeartbeatReply(core.node_id, message.sender, core.term, 0))
+            case _:
+                pass
+
+    def _dispatch(self, now_ms: int, message: AnyMessage) -> None:
+        """The message is of the current term."""
+        core, role = self._core, self._core.role
+        match message:
+            case PreVoteRequest():
+                election.on_pre_vote_request(core, now_ms, message)
+            case PreVoteReply():
+                election.on_pre_vote_reply(core, now_ms, message)
+            case VoteRequest():
+                election.on_vote_request(core, now_ms, message)
+            case VoteReply():
+                election.on_vote_reply(core, now_ms, message)
+            case TimeoutNow():
+                election.on_timeout_now(core, now_ms, message)
+            case AppendRequest() | Heartbeat() | SnapshotChunk() if isinstance(role, Leader):
+                core.tracer.event("raft_second_leader", node=core.node_id, sender=message.sender, term=core.term)
+            case AppendRequest():
+                follower.on_append(core, now_ms, message)
+            case Heartbeat():
+                follower.on_heartbeat(core, now_ms, message)
+            case SnapshotChunk():
+                follower.on_snapshot_chunk(core, now_ms, message)
+            case AppendReply() | AppendReject() | HeartbeatReply() | SnapshotReply():
+                if isinstance(role, Leader):
+                    self._lead(role, now_ms, message)
+            case _:
+                assert_never(message)
+
+    def _lead(
+        self, role: Leader, now_ms: int, message: AppendReply | AppendReject | HeartbeatReply | SnapshotReply
+    ) -> None:
+        match message:
+            case AppendReply():
+                leader.on_append_reply(self._core, role, now_ms, message)
+            case AppendReject():
+                leader.on_append_reject(self._core, role, message)
+            case HeartbeatReply():
+                leader.on_heartbeat_reply(self._core, role, message)
+            case SnapshotReply():
+                leader.on_snapshot_reply(role, message)
+            case _:
+                assert_never(message)
+
+    def timeout(self, now_ms: int) -> None:
+        """Call at or after deadline_ms; before it, it does nothing."""
+        core, role = self._core, self._core.role
+        if isinstance(role, Leader):
+            if leader.timed_out(core, role, now_ms):
+                election.campaign(core, now_ms, forced=True)
+        elif role.election_deadline_ms is not None and now_ms >= role.election_deadline_ms:
+            election.timed_out(core, now_ms)
+
+    def deadline_ms(self) -> int | None:
+        """When to call timeout next; None for a learner."""
+        role = self._core.role
+        return leader.deadline_ms(self._core, role) if isinstance(role, Leader) else role.election_deadline_ms
+
+    def propose(self, now_ms: int, data: bytes) -> tuple[Term, RaftIndex] | None:
+        """Append to the group's log. None if this node does not lead or is handing over; the entry is decided when
+        (term, index) comes in Ready.committed, and lost if that index comes with another term. ValueError if `data` is
+        longer than an entry may be."""
+        if len(data) > MAX_ENTRY_BYTES:
+            raise ValueError(f"a Raft entry of {len(data)} bytes exceeds {MAX_ENTRY_BYTES}")
+        role = self._core.role
+        return leader.propose(self._core, role, data) if isinstance(role, Leader) else None
+
+    def read_index(self, now_ms: int, context: bytes) -> bool:
+        """Ask for a linearizable read; its ReadState comes in Ready.reads, or never if leadership is lost. False if
+        this node does not lead or has not committed in its term yet."""
+        role = self._core.role
+        return isinstance(role, Leader) and leader.read_index(self._core, role, now_ms, context)
+
+    def transfer_leadership(self, now_ms: int, to: str) -> bool:
+        """Hand over to voter `to`: proposals are refused until it leads or election_timeout_ms has passed."""
+        role = self._core.role
+        return isinstance(role, Leader) and leader.begin_transfer(self._core, role, now_ms, to)
+
+    def compact(self, index: RaftIndex, snapshot_data: bytes) -> None:
+        """Drop the log up to `index`, which must be applied and above the last snapshot; `snapshot_data` is the
+        application's state after it."""
+        assert index <= self._applied_index, f"entry {index} is not applied"
+        self._core.log.compact(index, snapshot_data)
+
+    # --- outputs ----------------------------------------------------------------------------------------------------
+
+    def ready(self) -> Ready | None:
+        """What has accumulated, None if nothing has or the last Ready was not advanced yet."""
+        core, log = self._core, self._core.log
+        if self._outstanding is not None:
+            return None
+        if isinstance(core.role, Leader):
+            leader.replicate(core, core.role)
+            core.role.round_open = False
+        has_committed = self._applied_index < log.commit_index
+        if not (core.hard_state_changed or log.has_changes() or core.outbox or has_committed or core.read_states):
+            return None
+        hard_state = core.hard_state if core.hard_state_changed else None
+        change = log.take_changes()
+        early, messages = self._take_messages(hard_state)
+        ready = Ready(
+            early=early,
+            hard_state=hard_state,
+            truncate_from=change.truncate_from,
+            snapshot=change.installed,
+            entries=change.entries,
+            compaction=change.compaction,
+            messages=messages,
+            committed=self._take_committed(),
+            reads=tuple(core.read_states),
+        )
+        core.hard_state_changed = False
+        core.read_states = []
+        self._outstanding = ready
+        return ready
+
+    def _take_messages(self, hard_state: HardState | None) -> tuple[tuple[AnyMessage, ...], tuple[AnyMessage, ...]]:
+        """A leader's appends and heartbeats say nothing about its own disk, so they need not wait for it, unless its
+        very term is not durable yet (dissertation §10.2.1)."""
+        outbox, self._core.outbox = self._core.outbox, []
+        if hard_state is not None:
+            return (), tuple(outbox)
+        early = [message for message in outbox if isinstance(message, AppendRequest | Heartbeat | SnapshotChunk)]
+        later = [message for message in outbox if not isinstance(message, AppendRequest | Heartbeat | SnapshotChunk)]
+        return tuple(early), tuple(later)
+
+    def _take_committed(self) -> tuple[Entry, ...]:
+        log = self._core.log
+        start = RaftIndex(max(self._applied_index, log.snapshot_index) + 1)
+        end = RaftIndex(min(log.commit_index, start + self._core.config.max_committed_entries - 1) + 1)
+        return log.slice(start, end) if end > start else ()
+
+    def advance(self, ready: Ready) -> None:
+        """Everything `ready` asked to persist is on stable storage."""
+        assert ready is self._outstanding, "advance must follow its own ready"
+        self._outstanding = None
+        core = self._core
+        if ready.snapshot is not None:
+            self._applied_index = max(self._applied_index, ready.snapshot.index)
+        if ready.committed:
+            self._applied_index = max(self._applied_index, ready.committed[-1].index)
+        if ready.entries:
+            core.log.persisted(ready.entries[-1])
+        if isinstance(core.role, Leader):
+            leader.count_commits(core, core.role)
+
+    # --- look -------------------------------------------------------------------------------------------------------
+
+    @property
+    def node_id(self) -> str:
+        return self._core.node_id
+
+    @property
+    def configuration(self) -> Configuration:
+        return self._core.configuration
+
+    @property
+    def role(self) -> RaftRole:
+        return self._core.raft_role
+
+    @property
+    def is_leader(self) -> bool:
+        return isinstance(self._core.role, Leader)
+
+    @property
+    def leader_id(self) -> str:
+        """The leader of the current term, "" if unknown."""
+        return self._core.leader_id
+
+    @property
+    def term(self) -> Term:
+        return self._core.term
+
+    @property
+    def commit_index(self) -> RaftIndex:
+        return self._core.log.commit_index
+
+    @property
+    def applied_index(self) -> RaftIndex:
+        """Last entry of an advanced Ready.committed, or the end of a snapshot."""
+        return self._applied_index
+
+    @property
+    def last_index(self) -> RaftIndex:
+        return self._core.log.last_index
+
+    @property
+    def snapshot_index(self) -> RaftIndex:
+        return self._core.log.snapshot_index
+
+    @property
+    def has_caught_up(self) -> bool:
+        """A leader whose application has been given everything decided before its term: it may decide now."""
+        role = self._core.role
+        return isinstance(role, Leader) and role.noop_index <= self._applied_index
+
+    def lease_valid(self, now_ms: int) -> bool:
+        """True if a read of the applied state, taken now, is linearizable. It may become false at any later moment."""
+        role = self._core.role
+        return self.has_caught_up and isinstance(role, Leader) and leader.lease_valid(self._core, role, now_ms)
+
+    def state(self) -> dict[str, Any]:
+        """JSON-ready view, for request 52003."""
+        core, log, role = self._core, self._core.log, self._core.role
+        view: dict[str, Any] = {
+            "node": core.node_id,
+            "role": self.role.name,
+            "term": core.term,
+            "leader": core.leader_id,
+            "voters": list(core.configuration.voters),
+            "learners": list(core.configuration.learners),
+            "lastIndex": log.last_index,
+            "durableIndex": log.durable_index,
+            "commitIndex": log.commit_index,
+            "appliedIndex": self._applied_index,
+            "snapshotIndex": log.snapshot_index,
+        }
+        if isinstance(role, Leader):
+            view["followers"] = {
+                peer: {"matchIndex": progress.match_index, "state": progress.state.name}
+                for peer, progress in role.progress.items()
+            }
+        return view

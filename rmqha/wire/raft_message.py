@@ -1,0 +1,164 @@
+"""Values of the controllers' Raft: entries, snapshots, and the messages between nodes. Pure; encoded by raft_codec.py.
+
+Names follow the Raft dissertation (Ongaro 2014). No message carries a clock reading: the leader numbers its heartbeat
+rounds and remembers by itself when it sent them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from rmqha.model.offset import RaftIndex, Term
+
+ZERO_INDEX = RaftIndex(0)
+ZERO_TERM = Term(0)
+
+
+class EntryKind(IntEnum):
+    """NOOP opens a term (dissertation §6.4) and carries no data; DATA is the application's."""
+
+    DATA = 0
+    NOOP = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    index: RaftIndex
+    term: Term
+    data: bytes = b""
+    kind: EntryKind = EntryKind.DATA
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The application's state after applying entry `index`, which was written in `term`."""
+
+    index: RaftIndex
+    term: Term
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HardState:
+    """What must be durable before any message that depends on it leaves. `voted_for` is "" before a vote."""
+
+    term: Term = ZERO_TERM
+    voted_for: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """`term` is the sender's, except in PreVoteRequest and a granted PreVoteReply: the term it would campaign in."""
+
+    sender: str
+    to: str
+    term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class PreVoteRequest(Message):
+    """Would you vote for me? Changes nothing at the receiver (dissertation §9.6)."""
+
+    last_index: RaftIndex
+    last_term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class PreVoteReply(Message):
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VoteRequest(Message):
+    """`forced`: the leader itself gave up its lease for this campaign (transfer), so stickiness does not apply."""
+
+    last_index: RaftIndex
+    last_term: Term
+    forced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class VoteReply(Message):
+    granted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AppendRequest(Message):
+    """`entries` follow `prev_index` without a gap."""
+
+    prev_index: RaftIndex
+    prev_term: Term
+    commit_index: RaftIndex
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AppendReply(Message):
+    """The sender's log equals the leader's up to `match_index`, durably."""
+
+    match_index: RaftIndex
+
+
+@dataclass(frozen=True, slots=True)
+class AppendReject(Message):
+    """No entry (rejected_index, prev_term) here. The hint names the last entry here that could still match."""
+
+    rejected_index: RaftIndex
+    hint_index: RaftIndex
+    hint_term: Term
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Message):
+    """Renews the lease. `commit_index` never exceeds what the receiver is known to hold."""
+
+    commit_index: RaftIndex
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReply(Message):
+    """Grants the lease for the round. Round 0 only tells a stale leader the newer term."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChunk(Message):
+    """`data` is the part from `offset` of a snapshot of `total_bytes`."""
+
+    index: RaftIndex
+    snapshot_term: Term
+    total_bytes: int
+    offset: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReply(Message):
+    """Send on from `next_offset`; a node that has installed it answers with AppendReply instead."""
+
+    index: RaftIndex
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimeoutNow(Message):
+    """The leader hands over: campaign at once (dissertation §3.10)."""
+
+
+AnyMessage = (
+    PreVoteRequest
+    | PreVoteReply
+    | VoteRequest
+    | VoteReply
+    | AppendRequest
+    | AppendReply
+    | AppendReject
+    | Heartbeat
+    | HeartbeatReply
+    | SnapshotChunk
+    | SnapshotReply
+    | TimeoutNow
+)
