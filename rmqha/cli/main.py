@@ -120,11 +120,11 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
         error.show()
         sys.exit(2)
     except BaseException as wrapped:
-        error = first_error(wrapped)
-        code = exit_code(error)
+        cause = first_error(wrapped)
+        code = exit_code(cause)
         if code is None:
             raise
-        click.echo(f"rmqha: {error or 'interrupted'}", err=True)
+        click.echo(f"rmqha: {str(cause) or 'interrupted'}", err=True)
         sys.exit(code)
     sys.exit(0)
 

@@ -1,0 +1,412 @@
+"""The cluster file: one TOML file that says what `rmqha up` starts, expanded to one properties file per node.
+
+    [cluster]      name, directory, haMode (ap or cp), listenAddress
+    [namesrv]      count, listenPort, portStep, embedController
+    [controllers]  count, listenPort, portStep
+    [[group]]      name, replicas, listenPort, portStep
+    [broker]       any key of a broker's properties file, for every broker
+
+An unknown key, a value of the wrong kind or two keys that contradict each other is a ConfigError naming file and key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from rmqha.model.config import BrokerConfig
+from rmqha.model.error import ConfigError, UsageError
+
+
+class NodeKind(Enum):
+    """Which server a node runs; the value is the name of its command."""
+
+    NAMESRV = "namesrv"
+    CONTROLLER = "controller"
+    BROKER = "broker"
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """A port that a node binds; `key` is what the user changes to move it."""
+
+    number: int
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """One process: its name, its command and its properties file. `ports` are all the ports it binds."""
+
+    name: str
+    kind: NodeKind
+    address: str
+    ports: tuple[Port, ...]
+    properties: Mapping[str, str]
+    group: str = ""
+    embeds_controller: bool = False
+
+
+@dataclass(frozen=True)
+class Group:
+    """A [[group]]: the broker group `name`, replica n listening on listen_port + (n - 1) * port_step."""
+
+    name: str = "broker-a"
+    replicas: int = 1
+    listen_port: int = field(default=10911, metadata={"key": "listenPort"})
+    port_step: int = field(default=10, metadata={"key": "portStep"})
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """A cluster file that has been read and checked. `source` names it in sentences."""
+
+    source: str
+    name: str
+    directory: Path
+    ha_mode: str
+    nodes: tuple[NodeSpec, ...]
+    groups: tuple[Group, ...]
+    namesrv_addresses: str
+    controller_addresses: str
+
+    def node(self, name: str) -> NodeSpec:
+        return next(node for node in self.nodes if node.name == name)
+
+
+PRESETS: dict[str, dict[str, str]] = {
+    "ap": {"brokerRole": "ASYNC_MASTER", "allAckInSyncStateSet": "false"},
+    "cp": {"brokerRole": "SYNC_MASTER", "allAckInSyncStateSet": "true"},
+}
+"""What haMode writes into every broker's properties file besides itself."""
+
+SET_BY = {
+    "brokerClusterName": "[cluster] name",
+    "haMode": "[cluster] haMode",
+    "listenAddress": "[cluster] listenAddress",
+    "brokerName": "[[group]] name",
+    "totalReplicas": "[[group]] replicas",
+    "listenPort": "[[group]] listenPort",
+    "haListenPort": "[[group]] listenPort",
+    "brokerId": "the controller",
+    "namesrvAddr": "[namesrv]",
+    "controllerAddr": "[controllers]",
+    "enableControllerMode": "rmqha up",
+    "storePathRootDir": "[cluster] directory",
+    "logFile": "[cluster] directory",
+}
+"""Broker keys that differ from node to node or are given once elsewhere, and where."""
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+
+
+@dataclass(frozen=True)
+class _Cluster:
+    name: str = "DefaultCluster"
+    directory: str = ""
+    ha_mode: str = field(default="cp", metadata={"key": "haMode"})
+    listen_address: str = field(default="127.0.0.1", metadata={"key": "listenAddress"})
+
+
+@dataclass(frozen=True)
+class _Namesrv:
+    count: int = 1
+    listen_port: int = field(default=9876, metadata={"key": "listenPort"})
+    port_step: int = field(default=1, metadata={"key": "portStep"})
+    embed_controller: bool = field(default=True, metadata={"key": "embedController"})
+
+
+@dataclass(frozen=True)
+class _Controllers:
+    count: int = 0
+    listen_port: int = field(default=9878, metadata={"key": "listenPort"})
+    port_step: int = field(default=1, metadata={"key": "portStep"})
+
+
+KINDS = {str: "a text", int: "a whole number", bool: "true or false"}
+
+
+class _Reader:
+    """Reads tables of one TOML document and words what is wrong with them."""
+
+    def __init__(self, source: str, document: dict[str, Any]) -> None:
+        self.source = source
+        self.document = document
+
+    def wrong(self, sentence: str) -> ConfigError:
+        return ConfigError(f"{self.source}: {sentence}")
+
+    def known(self, given: str, known: Iterable[str], place: str) -> None:
+        names = list(known)
+        if given not in names:
+            near = difflib.get_close_matches(given, names, n=1, cutoff=0.0)[0]
+            raise self.wrong(f"unknown {place} {given}; the nearest known one is {near}")
+
+    def table(self, name: str) -> dict[str, Any]:
+        value = self.document.get(name, {})
+        if not isinstance(value, dict):
+            raise self.wrong(f"{name} must be a table, [{name}]")
+        return value
+
+    def fill(self, kind: Any, table: dict[str, Any], place: str) -> Any:
+        """`table` as a `kind`: every key known, every value of its field's type."""
+        keys = {item.metadata.get("key", item.name): item for item in dataclasses.fields(kind)}
+        values = {}
+        for key, value in table.items():
+            self.known(key, keys, f"key in {place}:")
+            item = keys[key]
+            wanted = type(item.default)
+            if type(value) is not wanted:
+                raise self.wrong(f"{place} {key} = {value!r} must be {KINDS[wanted]}")
+            values[item.name] = value
+        return kind(**values)
+
+    def within(self, place: str, value: int, low: int, high: int) -> None:
+        if not low <= value <= high:
+            raise self.wrong(f"{place} = {value} must lie between {low} and {high}")
+
+
+def load(path: Path, *, ha_mode: str | None = None, directory: Path | None = None) -> ClusterSpec:
+    """Read and check a cluster file; `ha_mode` and `directory` overrule what it says.
+
+    Raises UsageError if it cannot be read, ConfigError if something in it is wrong. Touches nothing.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read the cluster file {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not a text file in UTF-8, so not a cluster file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from None
+    return parse(str(path), document, ha_mode=ha_mode, directory=directory)
+
+
+def parse(
+    source: str, document: dict[str, Any], *, ha_mode: str | None = None, directory: Path | None = None
+) -> ClusterSpec:
+    """The same from a TOML document that has been read."""
+    reader = _Reader(source, document)
+    for section in document:
+        reader.known(section, ("cluster", "namesrv", "controllers", "group", "broker"), "section")
+    cluster: _Cluster = reader.fill(_Cluster, reader.table("cluster"), "[cluster]")
+    mode = ha_mode or cluster.ha_mode
+    if mode not in PRESETS:
+        raise reader.wrong(f"[cluster] haMode = {mode!r} must be ap or cp")
+    if not NAME.fullmatch(cluster.name):
+        raise reader.wrong(f"[cluster] name = {cluster.name!r} must be letters, digits, - and _")
+    root = directory or Path(cluster.directory or f"rmqha-data/{cluster.name}")
+    root = root.expanduser().absolute()
+
+    namesrv, controllers = _check_servers(reader)
+    groups = _read_groups(reader)
+    layout = _Layout(
+        root=root,
+        ip=cluster.listen_address,
+        name_servers=[(f"ns-{n + 1}", namesrv.listen_port + n * namesrv.port_step) for n in range(namesrv.count)],
+        controllers=_controller_nodes(namesrv, controllers),
+    )
+    shared = {"brokerClusterName": cluster.name, "haMode": mode, **_broker_properties(reader, mode)}
+    nodes = _server_nodes(layout) + [node for group in groups for node in _broker_nodes(layout, group, shared)]
+    for node in nodes:
+        if node.kind is NodeKind.BROKER:
+            BrokerConfig.from_properties(node.properties, source)
+    _check_distinct(reader, nodes)
+    return ClusterSpec(
+        source,
+        cluster.name,
+        root,
+        mode,
+        tuple(nodes),
+        groups,
+        layout.addresses(layout.name_servers),
+        layout.addresses(layout.controllers),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where things are: (node, port) of name servers and controllers; an embedded controller has its host's name."""
+
+    root: Path
+    ip: str
+    name_servers: list[tuple[str, int]]
+    controllers: list[tuple[str, int]]
+
+    def addresses(self, nodes: list[tuple[str, int]]) -> str:
+        return ";".join(f"{self.ip}:{port}" for _, port in nodes)
+
+    def common_properties(self, name: str) -> dict[str, str]:
+        return {"listenAddress": self.ip, "logFile": str(self.root / name / "log" / f"{name}.log")}
+
+    def controller_properties(self, name: str) -> dict[str, str]:
+        ids = {peer: f"n{number}" for number, (peer, _) in enumerate(self.controllers)}
+        return {
+            "controllerDLegerGroup": "group1",
+            "controllerDLegerPeers": ";".join(f"{ids[peer]}-{self.ip}:{port}" for peer, port in self.controllers),
+            "controllerDLegerSelfId": ids[name],
+            "controllerStorePath": str(self.root / name / "controller"),
+        }
+
+
+def _server_nodes(layout: _Layout) -> list[NodeSpec]:
+    """Name servers, each with the controller that it embeds, then the controllers that stand alone."""
+    nodes = []
+    standing = dict(layout.controllers)
+    for name, port in layout.name_servers:
+        ports = [Port(port, "[namesrv] listenPort")]
+        properties = layout.common_properties(name) | {"listenPort": str(port)}
+        embedded = standing.pop(name, None)
+        if embedded is not None:
+            ports.append(Port(embedded, "[controllers] listenPort"))
+            properties |= {"enableControllerInNamesrv": "true"} | layout.controller_properties(name)
+        address = f"{layout.ip}:{port}"
+        nodes.append(
+            NodeSpec(name, NodeKind.NAMESRV, address, tuple(ports), properties, embeds_controller=embedded is not None)
+        )
+    for name, port in standing.items():
+        properties = layout.common_properties(name) | layout.controller_properties(name)
+        ports = [Port(port, "[controllers] listenPort")]
+        nodes.append(NodeSpec(name, NodeKind.CONTROLLER, f"{layout.ip}:{port}", tuple(ports), properties))
+    return nodes
+
+
+def _broker_nodes(layout: _Layout, group: Group, shared: Mapping[str, str]) -> list[NodeSpec]:
+    nodes = []
+    for n in range(group.replicas):
+        name = f"{group.name}-{n + 1}"
+        port = group.listen_port + n * group.port_step
+        properties = {
+            "brokerName": group.name,
+            "totalReplicas": str(group.replicas),
+            "namesrvAddr": layout.addresses(layout.name_servers),
+            "controllerAddr": layout.addresses(layout.controllers),
+            "enableControllerMode": "true",
+            "listenPort": str(port),
+            "storePathRootDir": str(layout.root / name / "store"),
+            **layout.common_properties(name),
+            **shared,
+        }
+        ports = tuple(Port(port + shift, "[[group]] listenPort") for shift in (0, 1, -2))
+        address = f"{layout.ip}:{port}"
+        nodes.append(NodeSpec(name, NodeKind.BROKER, address, ports, properties, group=group.name))
+    return nodes
+
+
+def _check_servers(reader: _Reader) -> tuple[_Namesrv, _Controllers]:
+    namesrv: _Namesrv = reader.fill(_Namesrv, reader.table("namesrv"), "[namesrv]")
+    controllers: _Controllers = reader.fill(_Controllers, reader.table("controllers"), "[controllers]")
+    reader.within("[namesrv] count", namesrv.count, 1, 9)
+    for place, section in (("[namesrv]", namesrv), ("[controllers]", controllers)):
+        reader.within(f"{place} listenPort", section.listen_port, 1, 65535)
+        reader.within(f"{place} portStep", section.port_step, 1, 1000)
+    if namesrv.embed_controller:
+        if "count" in reader.table("controllers"):
+            raise reader.wrong(
+                "[controllers] count contradicts [namesrv] embedController, by which each name server holds one; "
+                "remove count or set embedController = false"
+            )
+    elif "controllers" not in reader.document:
+        raise reader.wrong(
+            "[namesrv] embedController = false needs a section [controllers] with a count, since groups elect by them"
+        )
+    else:
+        reader.within("[controllers] count", controllers.count, 1, 9)
+    return namesrv, controllers
+
+
+def _read_groups(reader: _Reader) -> tuple[Group, ...]:
+    tables = reader.document.get("group", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise reader.wrong("group must be given as [[group]], once for each broker group")
+    if not tables:
+        raise reader.wrong("there is no [[group]], so no broker to start; add one with a name")
+    groups: list[Group] = []
+    for table in tables:
+        if "name" not in table:
+            raise reader.wrong('a [[group]] has no name; give it one, for example name = "broker-a"')
+        group: Group = reader.fill(Group, table, "[[group]]")
+        if not NAME.fullmatch(group.name):
+            raise reader.wrong(f"[[group]] name = {group.name!r} must be letters, digits, - and _")
+        if group.name in ("ns", "ctl"):
+            raise reader.wrong(f"[[group]] name = {group.name!r} is how name servers or controllers are called")
+        if any(other.name == group.name for other in groups):
+            raise reader.wrong(f"[[group]] name = {group.name!r} is given twice")
+        reader.within(f"[[group]] {group.name}: replicas", group.replicas, 1, 9)
+        reader.within(f"[[group]] {group.name}: listenPort", group.listen_port, 3, 65534)
+        reader.within(f"[[group]] {group.name}: portStep", group.port_step, 1, 1000)
+        last_port = group.listen_port + (group.replicas - 1) * group.port_step
+        reader.within(f"[[group]] {group.name}: the last replica's listenPort", last_port, 3, 65534)
+        groups.append(group)
+    return tuple(groups)
+
+
+def _broker_properties(reader: _Reader, ha_mode: str) -> dict[str, str]:
+    """The preset of haMode, then [broker]; a key that takes back what CP promises is a contradiction."""
+    preset = PRESETS[ha_mode]
+    given = {}
+    for key, value in reader.table("broker").items():
+        if key in SET_BY:
+            raise reader.wrong(f"[broker] {key} is set by {SET_BY[key]}; remove it")
+        reader.known(key, BrokerConfig.keys(), "key in [broker]:")
+        if not isinstance(value, str | int | bool):
+            raise reader.wrong(f"[broker] {key} = {value!r} must be a text, a whole number, or true or false")
+        given[key] = str(value).lower() if isinstance(value, bool) else str(value)
+        if ha_mode == "cp" and preset.get(key, given[key]) != given[key]:
+            raise reader.wrong(f"[broker] {key} = {given[key]} contradicts haMode = cp, which sets {preset[key]}")
+    return preset | given
+
+
+def _controller_nodes(namesrv: _Namesrv, controllers: _Controllers) -> list[tuple[str, int]]:
+    """(node, port) of each controller; an embedded one has its name server's node name."""
+    count, prefix = (namesrv.count, "ns") if namesrv.embed_controller else (controllers.count, "ctl")
+    return [(f"{prefix}-{n + 1}", controllers.listen_port + n * controllers.port_step) for n in range(count)]
+
+
+def _check_distinct(reader: _Reader, nodes: list[NodeSpec]) -> None:
+    """No two nodes may have one name or bind one port."""
+    taken: dict[int, str] = {}
+    names: set[str] = set()
+    for node in nodes:
+        if node.name in names:
+            raise reader.wrong(f"two nodes would be called {node.name}; rename a [[group]]")
+        names.add(node.name)
+        for port in node.ports:
+            other = taken.setdefault(port.number, node.name)
+            if other != node.name:
+                raise reader.wrong(f"{node.name} and {other} would both bind port {port.number}; change {port.key}")
+
+
+def properties_text(spec: ClusterSpec, node: NodeSpec) -> str:
+    """The properties file of a node."""
+    head = f"# {node.name}, written by `rmqha up` from {spec.source}: change that file, not this one\n"
+    return head + "".join(f"{key}={value}\n" for key, value in node.properties.items())
+
+
+def guarantee(spec: ClusterSpec) -> str:
+    """What haMode promises, in words, with the plain keys that it stands for."""
+    keys = " ".join(f"{key}={value}" for key, value in PRESETS[spec.ha_mode].items())
+    if spec.ha_mode == "ap":
+        return (
+            f"haMode=ap: {keys}; a send is acknowledged when the master has it, so a group stays writable with one "
+            "replica left, and what a dead master had not yet passed on is lost"
+        )
+    parts = []
+    for replicas in sorted({group.replicas for group in spec.groups}):
+        majority = replicas // 2 + 1
+        lost = replicas - majority
+        parts.append(
+            f"{majority} of {replicas} replicas at least, so the loss of any {lost} takes no acknowledged message"
+            if lost
+            else "both replicas"
+            if replicas == 2
+            else "the only replica: nothing protects it from that replica's loss"
+        )
+    return f"haMode=cp: {keys}; a send is acknowledged when the whole in-sync set has it: " + "; ".join(parts)

@@ -1,0 +1,196 @@
+"""Ask every node of a cluster how it is, and say what is not well. Control plane.
+
+Each answer is one party's word: the broker's about itself (request 52000), the controllers' about the group (1004),
+the name servers' about where clients go (106). A group is healthy when they agree.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from rmqha.cli.cluster_state import ClusterState, NodeRecord
+from rmqha.ha.group_info import GroupInfo, parse_group_info
+from rmqha.host.remoting import RemotingClient
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteError, RmqhaError, UnreachableError
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
+
+ASK_TIMEOUT_MS = 1000
+
+
+@dataclass(slots=True)
+class NodeView:
+    """A node as it was a moment ago. `state` is the body of its own state request, {} if it did not answer."""
+
+    node: NodeRecord
+    alive: bool
+    state: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def answers(self) -> bool:
+        return bool(self.state)
+
+
+@dataclass(slots=True)
+class GroupView:
+    """A group as the controllers see it (`info`, None if none of them answered) and as clients are routed."""
+
+    name: str
+    info: GroupInfo | None = None
+    routes: dict[int, str] = field(default_factory=dict)
+    """Broker id → address of the name servers' answer; the master is id 0."""
+
+
+@dataclass(slots=True)
+class ClusterView:
+    state: ClusterState
+    nodes: dict[str, NodeView]
+    groups: dict[str, GroupView]
+
+    def replicas(self, group: str) -> list[NodeView]:
+        return [view for view in self.nodes.values() if view.node.group == group]
+
+
+def asked(reply: Command, address: str) -> Command:
+    """The reply if it is a success; RemoteError otherwise."""
+    if reply.code != ResponseCode.SUCCESS:
+        raise RemoteError(reply.code, reply.remark or "", address)
+    return reply
+
+
+async def ask(client: RemotingClient, address: str, command: Command) -> Command:
+    """One request to one node. Raises UnreachableError or RemoteError."""
+    return asked(await client.call(address, command, ASK_TIMEOUT_MS), address)
+
+
+async def ask_leader(
+    client: RemotingClient, addresses: list[str], command: Callable[[], Command], timeout_ms: int = ASK_TIMEOUT_MS
+) -> tuple[Command, str]:
+    """One request to the leader of the controllers, whichever of `addresses` that is: (reply, who answered).
+
+    Raises RemoteError for its refusal, UnreachableError if no leader can be found."""
+    waiting, tried = list(addresses), set[str]()
+    trouble = "none is configured"
+    while waiting:
+        address = waiting.pop(0)
+        if address in tried:
+            continue
+        tried.add(address)
+        try:
+            reply = await client.call(address, command(), timeout_ms)
+        except UnreachableError as error:
+            trouble = str(error)
+            continue
+        if reply.code == ResponseCode.CONTROLLER_NOT_LEADER:
+            leader = reply.ext.get("controllerLeaderAddress", "")
+            trouble = f"{address} knows no leader" if not leader else f"{address} says that {leader} leads"
+            waiting = [leader, *waiting] if leader else waiting
+            continue
+        return asked(reply, address), address
+    raise UnreachableError(f"no controller could be asked: {trouble}")
+
+
+async def look(client: RemotingClient, state: ClusterState) -> ClusterView:
+    """Ask all nodes at once; never raises for a node that does not answer."""
+    view = ClusterView(
+        state,
+        {name: NodeView(node, node.alive) for name, node in state.nodes.items()},
+        {name: GroupView(name) for name in state.groups},
+    )
+    async with trio.open_nursery() as nursery:
+        for node in view.nodes.values():
+            if node.alive:
+                nursery.start_soon(_look_at_node, client, node)
+        for group in view.groups.values():
+            nursery.start_soon(_look_at_group, client, state, group)
+    return view
+
+
+async def _look_at_node(client: RemotingClient, view: NodeView) -> None:
+    async def state() -> None:
+        code = RequestCode.RMQHA_GET_REPLICA_STATE if view.node.is_broker else RequestCode.RMQHA_GET_CONTROLLER_STATE
+        address = view.node.address if view.node.is_broker else view.node.controller_address
+        if address:
+            reply = await ask(client, address, Command(code))
+            view.state = json.loads(bytes(reply.body))
+        else:
+            await ask(client, view.node.address, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+            view.state = {"role": "namesrv"}
+
+    view.error = await _said(state)
+
+
+async def _look_at_group(client: RemotingClient, state: ClusterState, view: GroupView) -> None:
+    async def controllers() -> None:
+        request = {"brokerName": view.name}
+        reply, _ = await ask_leader(
+            client, state.controller_addresses, lambda: Command(RequestCode.CONTROLLER_GET_REPLICA_INFO, dict(request))
+        )
+        view.info = parse_group_info(reply)
+
+    async def name_servers() -> None:
+        for address in state.namesrv_addresses.split(";"):
+            reply = await ask(client, address, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+            table = loads(bytes(reply.body)).get("brokerAddrTable", {})
+            addresses = table.get(view.name, {}).get("brokerAddrs", {})
+            view.routes = {int(broker_id): where for broker_id, where in addresses.items()}
+
+    await _said(controllers)
+    await _said(name_servers)
+
+
+async def _said(question: Callable[[], Awaitable[None]]) -> str:
+    """Run it; what went wrong as a sentence, "" if nothing did."""
+    try:
+        await question()
+    except RmqhaError as error:
+        return str(error)
+    except (ValueError, TypeError, AttributeError) as error:
+        return f"its answer cannot be read: {error}"
+    return ""
+
+
+def problems(view: ClusterView) -> dict[str, str]:
+    """What is not well, node → sentence; groups under their own name. Empty = healthy."""
+    found: dict[str, str] = {}
+    for name, node in view.nodes.items():
+        if not node.alive:
+            found[name] = "not running"
+        elif not node.answers:
+            found[name] = f"does not answer: {node.error}" if node.error else "does not answer yet"
+    for group in view.groups.values():
+        members = {node.node.name: node for node in view.replicas(group.name)}
+        found |= {name: trouble for name, trouble in _group_problems(group, members).items() if name not in found}
+    return found
+
+
+def _group_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str, str]:
+    info = group.info
+    if info is None:
+        return {group.name: "no controller answers"}
+    if info.master_id is None:
+        return {group.name: "has no master"}
+    found = {}
+    for name, node in replicas.items():
+        broker_id, role = node.state.get("brokerId"), node.state.get("role")
+        is_master = broker_id == info.master_id
+        if broker_id is None:
+            found[name] = node.state.get("controllerRefusal") or "has no id from the controller yet"
+        elif is_master and role != "MASTER":
+            found[name] = f"elected, its role is still {role}"
+        elif is_master and not node.state.get("writable"):
+            found[name] = f"master, not writable: {node.state.get('whyNotWritable') or 'no reason given'}"
+        elif not is_master and role != "SLAVE":
+            found[name] = f"its role is {role}, the controller's master is broker id {info.master_id}"
+        elif info.members is not None and broker_id not in info.members:
+            found[name] = node.state.get("refusal") or "not in the SyncStateSet"
+        elif is_master and group.routes.get(0) != node.node.address:
+            found[group.name] = f"the name server does not route to the master {name} yet"
+    return found

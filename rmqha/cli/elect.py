@@ -1,0 +1,98 @@
+"""`rmqha elect`: hand the mastership of a group over, or force it. Control plane."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+from rmqha.cli.cluster_state import ClusterState
+from rmqha.cli.cluster_view import ClusterView, GroupView, NodeView, ask_leader, look
+from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.host.remoting import RemotingClient
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RmqhaError, UnreachableError, UsageError
+from rmqha.wire.command import Command
+
+ELECT_TIMEOUT_MS = 5000
+
+
+@click.command()
+@click.argument("group")
+@click.option("--to", "target", metavar="NODE", help="The replica to elect; default: the best member of the set.")
+@click.option("--unclean", is_flag=True, help="Elect a replica outside the SyncStateSet: may lose messages.")
+@click.option("--yes", is_flag=True, help="Accept the loss that --unclean shows.")
+@directory_option
+@output_option
+def elect(group: str, target: str | None, unclean: bool, yes: bool, directory: Path | None, output: str) -> None:
+    """Make another replica of GROUP its master."""
+    state = ClusterState.require(directory)
+    if group not in state.groups:
+        raise UsageError(f"there is no group {group}; the cluster {state.name} has {', '.join(state.groups)}")
+    if unclean and target is None:
+        raise UsageError("--unclean needs --to NODE: name the replica whose messages are to be kept")
+    if target is not None and state.node(target).group != group:
+        raise UsageError(f"{target} is not a replica of {group}")
+    result = trio.run(_elect, state, group, target, unclean, yes)
+    if output == "json":
+        echo_json(result)
+    else:
+        click.echo(f"{result['master']} is master of {group}, epoch {result['epoch']}")
+
+
+async def _elect(state: ClusterState, group: str, target: str | None, unclean: bool, yes: bool) -> dict[str, Any]:
+    async with RemotingClient() as client:
+        view = await look(client, state)
+        seen = view.groups[group]
+        if seen.info is None:
+            raise UnreachableError(f"no controller of {state.name} answers, so nobody can elect; see rmqha status")
+        chosen = view.nodes[target] if target else _best_member(view, seen)
+        if not chosen.answers or chosen.state.get("brokerId") is None:
+            raise RmqhaError(f"{chosen.node.name} does not answer, so it cannot be elected: start it first")
+        if unclean:
+            click.echo(at_stake(view, seen, chosen), err=True)
+            if not yes:
+                raise UsageError("nothing changed; add --yes to accept that")
+        ext = {
+            "clusterName": state.name,
+            "brokerName": group,
+            "brokerId": str(chosen.state["brokerId"]),
+            "designateElect": "true",
+            "unclean": "true" if unclean else "false",
+        }
+        request = lambda: Command(RequestCode.CONTROLLER_ELECT_MASTER, dict(ext))  # noqa: E731
+        reply, _ = await ask_leader(client, state.controller_addresses, request, ELECT_TIMEOUT_MS)
+    master = reply.ext.get("masterAddress", "")
+    name = next((node.name for node in state.brokers if node.address == master), master)
+    return {"group": group, "master": name, "address": master, "epoch": int(reply.ext.get("masterEpoch", 0))}
+
+
+def _best_member(view: ClusterView, group: GroupView) -> NodeView:
+    """The member of the set, other than the master, that has the most."""
+    assert group.info is not None
+    members = group.info.members or ()
+    fit = [
+        node
+        for node in view.replicas(group.name)
+        if node.answers and node.state.get("brokerId") in members and node.state.get("brokerId") != group.info.master_id
+    ]
+    if not fit:
+        raise RmqhaError(f"{group.name} has no other member of its SyncStateSet that answers; see rmqha status")
+    return max(fit, key=lambda node: int(node.state.get("maxPhyOffset", 0)))
+
+
+def at_stake(view: ClusterView, group: GroupView, chosen: NodeView) -> str:
+    """What may be lost if `chosen` becomes master although it is not in the set."""
+    own = int(chosen.state.get("maxPhyOffset", 0))
+    parts = []
+    for node in view.replicas(group.name):
+        if node is chosen:
+            continue
+        if not node.answers:
+            parts.append(f"what {node.node.name} has beyond that is unknown, it does not answer")
+        elif (more := int(node.state.get("maxPhyOffset", 0)) - own) > 0:
+            parts.append(f"{node.node.name} has {more:,} bytes more, which would be cut")
+    loss = "; ".join(parts) or "no replica has more"
+    return f"{chosen.node.name} ends at byte {own:,}, epoch {chosen.state.get('epoch')}: {loss}"

@@ -1,0 +1,71 @@
+"""`rmqha history`: what happened on all nodes, in order of wall time. Control plane."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+from rmqha.cli.cluster_state import ClusterState, NodeRecord
+from rmqha.cli.cluster_view import ask
+from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.host.remoting import RemotingClient
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RmqhaError, UnreachableError
+from rmqha.wire.command import Command
+
+
+async def collect(state: ClusterState) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """(events of all running nodes with their "node", sorted by "at_ms"; node → why it told nothing)."""
+    events: list[dict[str, Any]] = []
+    silent: dict[str, str] = {}
+
+    async def of_node(client: RemotingClient, node: NodeRecord) -> None:
+        try:
+            reply = await ask(client, node.address, Command(RequestCode.RMQHA_GET_HISTORY))
+            events.extend({"node": node.name, **event} for event in json.loads(bytes(reply.body))["events"])
+        except RmqhaError as error:
+            silent[node.name] = str(error)
+        except (ValueError, KeyError, TypeError) as error:
+            silent[node.name] = f"its answer cannot be read: {error}"
+
+    async with RemotingClient() as client, trio.open_nursery() as nursery:
+        for node in state.nodes.values():
+            if node.alive:
+                nursery.start_soon(of_node, client, node)
+            else:
+                silent[node.name] = "not running"
+    return sorted(events, key=lambda event: (event["at_ms"], event["node"])), silent
+
+
+def line(event: dict[str, Any]) -> str:
+    """One event for people."""
+    at = datetime.fromtimestamp(event["at_ms"] / 1000).astimezone()
+    fields = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("at_ms", "node", "event"))
+    return f"{at:%H:%M:%S}.{event['at_ms'] % 1000:03} {event['node']:<12} {event['event']} {fields}".rstrip()
+
+
+@click.command(help=__doc__)
+@directory_option
+@output_option
+@click.option("-n", "--last", type=click.IntRange(min=1), metavar="N", help="Only the last N events.")
+def history(directory: Path | None, output: str, last: int | None) -> None:
+    state = ClusterState.require(directory)
+    events, silent = trio.run(collect, state)
+    if len(silent) == len(state.nodes):
+        raise UnreachableError(f"no node of {state.name} told anything: {'; '.join(sorted(set(silent.values())))}")
+    shown = events[-last:] if last else events
+    if output == "json":
+        echo_json({"events": shown, "silent": silent})
+    else:
+        for event in shown:
+            click.echo(line(event))
+    for name, reason in sorted(silent.items()):
+        click.echo(f"{name}: {reason}", err=True)
+    if silent:
+        sys.exit(1)

@@ -1,0 +1,60 @@
+"""The phases of one failover, from the events of all nodes. Pure.
+
+    detect    the controllers have decided that the master is dead
+    elect     the new master is agreed
+    role      the elected broker has taken the role
+    writable  it accepts sends
+    route     the name server answers with its address
+    first_ack a client got an acknowledgement from it
+
+All are cumulative milliseconds from the kill, by the wall clocks of the nodes: exact on one machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+Event = Mapping[str, Any]
+"""{"at_ms": wall, "event": name, …fields}, as request 52001 answers them."""
+
+PHASES = ("detect_ms", "elect_ms", "role_ms", "writable_ms", "route_ms", "first_ack_ms")
+
+
+def failover_phases(
+    events: Iterable[Event], killed_at_ms: int, group: str, ack_stamps_ms: Iterable[int] = ()
+) -> dict[str, int | None]:
+    """`ack_stamps_ms` are the wall stamps of acknowledgements; the first after the new master was writable counts.
+
+    A phase that did not happen, or of which no node told, is None."""
+    after = sorted((event for event in events if event["at_ms"] >= killed_at_ms), key=lambda event: int(event["at_ms"]))
+
+    def first(wanted: Callable[[Event], bool]) -> Event | None:
+        return next((event for event in after if wanted(event)), None)
+
+    elected = first(lambda event: event["event"] == "master_elected" and event.get("group", group) == group)
+    epoch = elected["epoch"] if elected else None
+
+    def of_epoch(name: str) -> Callable[[Event], bool]:
+        return lambda event: event["event"] == name and event.get("epoch") == epoch
+
+    found = {
+        "detect_ms": first(lambda event: event["event"] == "master_dead" and event.get("group", group) == group),
+        "elect_ms": elected,
+        "role_ms": first(lambda event: of_epoch("role_changed")(event) and event.get("role") == "MASTER"),
+        "writable_ms": first(of_epoch("writable")),
+        "route_ms": first(
+            lambda event: event["event"] == "route_changed" and event.get("broker_name") == group and _has_master(event)
+        ),
+    }
+    phases = {name: int(event["at_ms"]) - killed_at_ms if event else None for name, event in found.items()}
+    writable_ms = phases["writable_ms"]
+    acked = [stamp - killed_at_ms for stamp in ack_stamps_ms if stamp - killed_at_ms >= (writable_ms or 0)]
+    phases["first_ack_ms"] = min(acked) if acked and writable_ms is not None else None
+    return phases
+
+
+def _has_master(event: Event) -> bool:
+    """Does the route that the event tells of have a master, broker id 0?"""
+    addresses = event.get("broker_addrs", event.get("addresses", {}))
+    return "0" in addresses or 0 in addresses

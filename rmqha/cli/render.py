@@ -1,0 +1,127 @@
+"""Tables for people: at most 80 columns, plain where the output is no terminal. Control plane."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rmqha.cli.cluster_view import ClusterView, NodeView, problems
+
+WIDTH = 80
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console no wider than 80 columns, so that a table looks the same in a pipe and a terminal."""
+    found = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    if not found.is_terminal or found.width > WIDTH:
+        found.width = WIDTH
+    return found
+
+
+def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]]) -> Table:
+    """`columns` are (heading, "left" or "right")."""
+    made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for heading, justify in columns:
+        made.add_column(heading, justify="right" if justify == "right" else "left", no_wrap=True)
+    for row in rows:
+        made.add_row(*(cell if isinstance(cell, Text) else Text("" if cell is None else str(cell)) for cell in row))
+    return made
+
+
+def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:
+    """What is shown of a node, JSON-ready; None where it does not apply or is not known."""
+    state = node.state
+    row: dict[str, Any] = {
+        "node": node.node.name,
+        "kind": node.node.kind,
+        "role": str(state.get("role") or "?").lower() if node.alive else "down",
+        "brokerId": None,
+        "epoch": None,
+        "maxOffset": None,
+        "confirmOffset": None,
+        "inSync": None,
+        "address": node.node.address,
+        "pid": node.node.pid if node.alive else None,
+        "dataDirectory": str(view.state.data_path(node.node)),
+    }
+    if node.node.is_broker:
+        info = view.groups[node.node.group].info
+        broker_id = state.get("brokerId")
+        row |= {"brokerId": broker_id, "epoch": state.get("epoch")}
+        row |= {"maxOffset": state.get("maxPhyOffset"), "confirmOffset": state.get("confirmOffset")}
+        if info is not None and info.members is not None and broker_id is not None:
+            row["inSync"] = broker_id in info.members
+    elif node.alive:
+        row["role"] = server_role(node)
+        row["epoch"] = state.get("term")
+    return row
+
+
+def server_role(node: NodeView) -> str:
+    """namesrv, leader or follower; with an embedded controller the controller's role says more."""
+    role = node.state.get("role")
+    return str(role).lower() if node.answers else "?"
+
+
+COLUMNS = [
+    ("NODE", "left"),
+    ("ROLE", "left"),
+    ("ID", "right"),
+    ("EPOCH", "right"),
+    ("MAX", "right"),
+    ("CONFIRM", "right"),
+    ("SET", "left"),
+    ("ADDRESS", "left"),
+    ("PID", "right"),
+]
+
+
+def print_cluster(view: ClusterView, out: Console) -> None:
+    """The table of nodes, then what is not well."""
+    rows = []
+    for node in view.nodes.values():
+        row = node_row(view, node)
+        in_sync = {None: "", True: "in", False: "out"}[row["inSync"]]
+        style = {"master": "bold green", "down": "bold red"}.get(row["role"], "")
+        rows.append(
+            [
+                row["node"],
+                Text(row["role"], style),
+                *(row[key] for key in ("brokerId", "epoch", "maxOffset", "confirmOffset")),
+                in_sync,
+                row["address"],
+                row["pid"],
+            ]
+        )
+    out.print(table(COLUMNS, rows))
+    out.print(Text(f"cluster {view.state.name}, haMode={view.state.ha_mode}; data in {view.state.directory}/NODE"))
+    for name, trouble in problems(view).items():
+        out.print(Text(f"{name}: {trouble}", "red"))
+
+
+def cluster_json(view: ClusterView) -> dict[str, Any]:
+    """The same for scripts."""
+    return {
+        "name": view.state.name,
+        "haMode": view.state.ha_mode,
+        "directory": str(view.state.directory),
+        "namesrv": view.state.namesrv_addresses,
+        "controllers": view.state.controller_addresses,
+        "healthy": not problems(view),
+        "problems": problems(view),
+        "nodes": [node_row(view, node) | {"state": node.state} for node in view.nodes.values()],
+        "groups": [
+            {
+                "name": group.name,
+                "masterId": group.info.master_id if group.info else None,
+                "epoch": group.info.epoch if group.info else None,
+                "syncStateSet": sorted(group.info.members or ()) if group.info else None,
+                "routes": {str(broker_id): address for broker_id, address in sorted(group.routes.items())},
+            }
+            for group in view.groups.values()
+        ],
+    }

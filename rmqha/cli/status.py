@@ -1,0 +1,39 @@
+"""`rmqha status`: the nodes of the local cluster as they are now. Control plane."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import trio
+
+from rmqha.cli.cluster_state import ClusterState
+from rmqha.cli.cluster_view import ClusterView, look, problems
+from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.cli.render import cluster_json, console, print_cluster
+from rmqha.host.remoting import RemotingClient
+
+
+async def view_once(state: ClusterState) -> ClusterView:
+    """Ask all nodes once."""
+    async with RemotingClient() as client:
+        return await look(client, state)
+
+
+def show(view: ClusterView, output: str) -> None:
+    """Print the table or the JSON document."""
+    if output == "json":
+        echo_json(cluster_json(view))
+    else:
+        print_cluster(view, console())
+
+
+@click.command(help=__doc__)
+@directory_option
+@output_option
+def status(directory: Path | None, output: str) -> None:
+    view = trio.run(view_once, ClusterState.require(directory))
+    show(view, output)
+    if problems(view):
+        sys.exit(1)

@@ -1,0 +1,121 @@
+"""Start, recognise and signal the processes of a local cluster. Control plane; knows no RocketMQ.
+
+A process is known by its id and the moment the kernel started it: an id alone may long belong to somebody else, and
+no stranger must ever be signalled (ruling 24).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rmqha.model.error import RmqhaError
+
+POLL_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """`start` is the kernel's start stamp of `pid`, an opaque text that no later process with this id shares."""
+
+    pid: int
+    start: str
+
+    @property
+    def alive(self) -> bool:
+        return start_stamp(self.pid) == self.start
+
+
+def start_stamp(pid: int) -> str | None:
+    """The kernel's start stamp of a process that runs; None if there is none or it is a zombie."""
+    if sys.platform != "linux":
+        return _start_stamp_by_ps(pid)
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # proc(5): the name stands in parentheses and may hold anything; state is field 3, start time field 22
+    fields = text.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def _start_stamp_by_ps(pid: int) -> str | None:
+    found = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
+    state, _, started = found.stdout.strip().partition(" ")
+    return None if not state or state.startswith("Z") else started.strip()
+
+
+def spawn(arguments: Sequence[str], output: Path) -> Process:
+    """Start a process in a session of its own, so that it outlives the caller and its terminal. Both its outputs are
+    appended to the file `output`. Raises RmqhaError if it cannot be started."""
+    try:
+        pid = os.posix_spawn(
+            arguments[0],
+            list(arguments),
+            dict(os.environ),
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(output), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+        )
+    except OSError as error:
+        raise RmqhaError(f"cannot start {arguments[0]}: {error.strerror}") from None
+    # a child that has already ended is a zombie of ours: its id cannot be taken by another process yet
+    return Process(pid, start_stamp(pid) or "ended")
+
+
+def server_arguments(command: str, config: Path) -> list[str]:
+    """The command line of a server. -P keeps a directory `controller` of the user's out of the way."""
+    return [sys.executable, "-P", "-m", "rmqha.cli.main", command, "-c", str(config)]
+
+
+def send_signal(process: Process, number: signal.Signals) -> bool:
+    """Signal the process if it is still the one that was started; False if it has gone."""
+    if sys.platform != "linux":
+        if not process.alive:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, number)
+        return True
+    try:
+        handle = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return False
+    try:
+        # the handle names one process for ever, so the check cannot go stale before the signal
+        if not process.alive:
+            return False
+        signal.pidfd_send_signal(handle, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def wait_gone(processes: Sequence[Process], timeout_s: float) -> list[Process]:
+    """Wait until all have ended; returns those that have not when the time is up."""
+    deadline = time.monotonic() + timeout_s
+    while (left := [process for process in processes if process.alive]) and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+    return left
+
+
+def stop_all(processes: Sequence[Process], timeout_s: float) -> list[Process]:
+    """SIGTERM to all, wait, SIGKILL to those that stay; returns the ones that had to be killed."""
+    for process in processes:
+        send_signal(process, signal.SIGTERM)
+    stubborn = wait_gone(processes, timeout_s)
+    for process in stubborn:
+        send_signal(process, signal.SIGKILL)
+    wait_gone(stubborn, timeout_s)
+    return stubborn

@@ -1,0 +1,74 @@
+"""`rmqha up`: start a local cluster from a cluster file and wait until it is healthy. Control plane."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import trio
+
+from rmqha.cli.cluster_file import ClusterSpec, guarantee, load, properties_text
+from rmqha.cli.cluster_state import ClusterState, write_atomic
+from rmqha.cli.cluster_view import ClusterView
+from rmqha.cli.launch import launch, wait_well
+from rmqha.cli.options import output_option
+from rmqha.cli.preflight import check_cluster
+from rmqha.cli.status import show
+from rmqha.cli.supervisor import Process, stop_all
+from rmqha.model.error import UsageError
+
+STOP_TIMEOUT_S = 5.0
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--mode", type=click.Choice(["ap", "cp"]), help="Overrules haMode of the file.")
+@click.option("--directory", type=click.Path(path_type=Path), metavar="DIR", help="Overrules directory of the file.")
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds to healthy.")
+@output_option
+def up(file: Path, mode: str | None, directory: Path | None, timeout: float, output: str) -> None:
+    """Start the cluster that FILE describes and wait until it is healthy.
+
+    Everything is checked before anything is written. A second `up` starts only what does not run."""
+    spec = load(file, ha_mode=mode, directory=directory)
+    running = check_cluster(spec)
+    click.echo(guarantee(spec), err=True)
+    state = prepare(spec, running)
+    with state.locked():
+        view = start_missing(state, timeout)
+        state.remember_as_last()
+    show(view, output)
+
+
+def prepare(spec: ClusterSpec, running: ClusterState | None) -> ClusterState:
+    """Write the directory of the cluster: a properties file per node and the record."""
+    state = ClusterState.of(spec)
+    try:
+        state.directory.mkdir(parents=True, exist_ok=True)
+        with state.locked():
+            for name, record in running.nodes.items() if running else ():
+                if record.alive:
+                    state.nodes[name] = record
+            for node in spec.nodes:
+                state.node_directory(node.name).mkdir(exist_ok=True)
+                if not state.nodes[node.name].alive:
+                    write_atomic(state.config_path(node.name), properties_text(spec, node))
+            state.write()
+    except OSError as error:
+        raise UsageError(f"cannot write {error.filename or state.directory}: {error.strerror}") from None
+    return state
+
+
+def start_missing(state: ClusterState, timeout_s: float) -> ClusterView:
+    """Start what does not run and wait for health; on any failure stop what was started here, nothing else."""
+    started: list[Process] = []
+    try:
+        for name, node in list(state.nodes.items()):
+            if node.alive:
+                click.echo(f"{name}: runs already, pid {node.pid}", err=True)
+            else:
+                started.append(launch(state, name))
+        return trio.run(wait_well, state, [*state.nodes, *state.groups], timeout_s)
+    except BaseException:
+        stop_all(started, STOP_TIMEOUT_S)
+        raise
