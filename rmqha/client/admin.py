@@ -1,0 +1,157 @@
+"""Admin: questions and orders to name servers, brokers and controllers, answers as plain dicts. Control plane."""
+
+from __future__ import annotations
+
+import json
+from types import TracebackType
+from typing import Any
+
+from rmqha.client.route import parse_route
+from rmqha.client.session import ClientSession
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
+
+TIMEOUT_MS = 3_000
+ELECT_TIMEOUT_MS = 30_000
+"""A directed switch waits until the target has caught up."""
+
+
+class Admin:
+    """Async context manager. Every method raises UnreachableError, RemoteError (the peer answered with another code
+    than success) or RemoteProtocolError (its answer is not readable)."""
+
+    def __init__(self, namesrv: str, timeout_ms: int = TIMEOUT_MS) -> None:
+        """`namesrv`: "host:port" or several joined by ";". Raises UsageError if it is not."""
+        self._session = ClientSession(namesrv)
+        self._timeout_ms = timeout_ms
+        self._ask_count = 0
+        self._failure_count = 0
+
+    async def __aenter__(self) -> Admin:
+        await self._session.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.__aexit__(kind, error, trace)
+
+    async def cluster_info(self) -> dict[str, Any]:
+        """{"brokers": {brokerName: {"cluster", "addresses": {broker id: address}}}, "clusters": {name: [brokerName]}};
+        id 0 is the master."""
+        address, body = await self._session.routes.ask(RequestCode.GET_BROKER_CLUSTER_INFO, {})
+        value = _readable(address, body)
+        try:
+            brokers = {
+                str(name): {
+                    "cluster": group.get("cluster", ""),
+                    "addresses": {int(key): str(item) for key, item in sorted(group["brokerAddrs"].items())},
+                }
+                for name, group in value["brokerAddrTable"].items()
+            }
+            clusters = {str(name): sorted(members) for name, members in value["clusterAddrTable"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise RemoteProtocolError(f"{address}: the cluster list is not readable: {error!r}") from error
+        return {"brokers": brokers, "clusters": clusters}
+
+    async def route(self, topic: str) -> dict[str, Any]:
+        """{"topic", "brokers": {name: {id: address}}, "queues": {name: {"read", "write", "perm"}}, "answered_by"}."""
+        address, body = await self._session.routes.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        route = parse_route(topic, body)
+        return {
+            "topic": topic,
+            "brokers": {name: dict(group) for name, group in route.addresses.items()},
+            "queues": {
+                data.broker_name: {"read": data.read_queue_count, "write": data.write_queue_count, "perm": data.perm}
+                for data in route.queue_data
+            },
+            "answered_by": address,
+        }
+
+    async def topics(self) -> list[str]:
+        """Names of all topics that the name server knows, sorted."""
+        address, body = await self._session.routes.ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, {})
+        names = _readable(address, body).get("topicList")
+        if not isinstance(names, list):
+            raise RemoteProtocolError(f"{address}: the topic list is not readable")
+        return sorted(str(name) for name in names)
+
+    async def replica_state(self, address: str) -> dict[str, Any]:
+        """What a broker of ours says about its replica (52000)."""
+        return await self._ask_json(address, RequestCode.RMQHA_GET_REPLICA_STATE)
+
+    async def history(self, address: str) -> list[dict[str, Any]]:
+        """The last traced events of any server of ours, oldest first (52001)."""
+        events = (await self._ask_json(address, RequestCode.RMQHA_GET_HISTORY)).get("events")
+        if not isinstance(events, list):
+            raise RemoteProtocolError(f"{address}: the history is not readable")
+        return events
+
+    async def controller_state(self, address: str) -> dict[str, Any]:
+        """What a controller of ours says about itself and its groups (52003)."""
+        return await self._ask_json(address, RequestCode.RMQHA_GET_CONTROLLER_STATE)
+
+    async def epochs(self, address: str) -> dict[str, Any]:
+        """A broker's epoch history (1007): epochList of epoch, startOffset and endOffset, and maxOffset."""
+        return await self._ask_json(address, RequestCode.GET_BROKER_EPOCH_CACHE)
+
+    async def controller_metadata(self, address: str) -> dict[str, str]:
+        """A controller's group, leader and peers (1005); every controller answers."""
+        return dict((await self.ask(address, Command(RequestCode.CONTROLLER_GET_METADATA_INFO))).ext)
+
+    async def sync_state(self, controller: str, broker_names: list[str]) -> dict[str, Any]:
+        """The SyncStateSet of each group (1006): replicasInfoTable as mqadmin shows it."""
+        body = json.dumps(broker_names).encode()
+        command = Command(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, {}, body)
+        answer = await self._ask_leader(controller, command, self._timeout_ms)
+        return _readable(controller, bytes(answer.body))
+
+    async def elect_master(
+        self, controller: str, cluster_name: str, broker_name: str, broker_id: int, *, unclean: bool = False
+    ) -> dict[str, Any]:
+        """Hand the mastership of a group to a replica (1002). Returns masterBrokerId, masterAddress, masterEpoch, …
+
+        `controller` may be any controller: the leader is asked in the end. `unclean` accepts the loss of messages."""
+        ext = {
+            "clusterName": cluster_name,
+            "brokerName": broker_name,
+            "brokerId": str(broker_id),
+            "designateElect": "true",
+        }
+        if unclean:
+            ext["unclean"] = "true"
+        command = Command(RequestCode.CONTROLLER_ELECT_MASTER, ext)
+        answer = await self._ask_leader(controller, command, ELECT_TIMEOUT_MS)
+        return {**answer.ext, **(_readable(controller, bytes(answer.body)) if answer.body else {})}
+
+    async def ask(self, address: str, command: Command, timeout_ms: int | None = None) -> Command:
+        """Any request; its successful answer."""
+        self._ask_count += 1
+        try:
+            answer = await self._session.remoting.call(address, command, timeout_ms or self._timeout_ms)
+        except UnreachableError:
+            self._failure_count += 1
+            raise
+        if answer.code != ResponseCode.SUCCESS:
+            self._failure_count += 1
+            raise RemoteError(answer.code, answer.remark or "", address)
+        return answer
+
+    def statistics(self) -> dict[str, int]:
+        return {"asked": self._ask_count, "failed": self._failure_count}
+
+    async def _ask_json(self, address: str, code: RequestCode) -> dict[str, Any]:
+        return _readable(address, bytes((await self.ask(address, Command(code))).body))
+
+    async def _ask_leader(self, controller: str, command: Command, timeout_ms: int) -> Command:
+        leader = (await self.controller_metadata(controller)).get("controllerLeaderAddress") or controller
+        return await self.ask(leader, command, timeout_ms)
+
+
+def _readable(address: str, body: bytes) -> dict[str, Any]:
+    value = loads(body)
+    if not isinstance(value, dict):
+        raise RemoteProtocolError(f"{address}: the answer is no JSON object")
+    return value

@@ -1,0 +1,122 @@
+"""A consumer's membership in its group: heartbeats, the list of members, leaving. Control plane."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import trio
+
+from rmqha.client.rebalance import parse_tags
+from rmqha.client.route import TopicRoute
+from rmqha.client.session import ClientSession
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteProtocolError, UnreachableError
+from rmqha.model.message import java_string_hash
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
+
+CALL_TIMEOUT_MS = 3_000
+LEAVE_TIMEOUT_MS = 1_000
+HEARTBEAT_MS = 30_000
+
+_client_numbers = count(1)
+
+
+class Membership:
+    """One member of consumer group `group` with one subscription. The session must be open before the first call."""
+
+    def __init__(self, session: ClientSession, group: str, topic: str, tags: str) -> None:
+        """`tags`: "*" or "A || B". Raises UsageError for another expression."""
+        self._session = session
+        self._remoting = session.remoting
+        self._group = group
+        self._topic = topic
+        self.expression = tags.strip() or "*"
+        self.tags = parse_tags(tags)
+        """The wanted tags, None for all."""
+        self.sub_version = time.time_ns() // 1_000_000
+        self._number = next(_client_numbers)
+        self._heard: dict[str, float] = {}
+
+    @property
+    def client_id(self) -> str:
+        """Unique among all members of all groups: address, process and number in the process."""
+        return f"{self._session.local_host}@{self._session.process_id}#{self._number}#{self.sub_version}"
+
+    async def members(self, route: TopicRoute) -> Sequence[str]:
+        """Client ids of the group, sorted. Raises UnreachableError if no broker of the topic tells."""
+        await self.heartbeat(route)
+        reason = f"topic {self._topic} has no broker"
+        for broker_name in sorted(route.addresses):
+            for broker_id in sorted(route.addresses[broker_name]):
+                address = route.addresses[broker_name][broker_id]
+                command = Command(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": self._group})
+                try:
+                    answer = await self._remoting.call(address, command, CALL_TIMEOUT_MS)
+                except UnreachableError as error:
+                    reason = str(error)
+                    continue
+                if answer.code == ResponseCode.SUCCESS:
+                    return _client_ids(bytes(answer.body))
+                reason = f"{address} answered {answer.code}: {answer.remark or 'no remark'}"
+        raise UnreachableError(f"no broker tells the members of group {self._group}: {reason}")
+
+    async def heartbeat(self, route: TopicRoute) -> None:
+        """To all replicas: a slave that becomes master must know the members already."""
+        body = json.dumps(self._body(), separators=(",", ":")).encode()
+        due = trio.current_time() - HEARTBEAT_MS / 1000
+        for address in route.brokers():
+            if self._heard.get(address, float("-inf")) > due:
+                continue
+            with suppress(UnreachableError):
+                answer = await self._remoting.call(address, Command(RequestCode.HEART_BEAT, {}, body), CALL_TIMEOUT_MS)
+                if answer.code == ResponseCode.SUCCESS:
+                    self._heard[address] = trio.current_time()
+
+    def _body(self) -> dict[str, Any]:
+        tags = sorted(self.tags or ())
+        subscription = {
+            "topic": self._topic,
+            "subString": self.expression,
+            "tagsSet": tags,
+            "codeSet": [java_string_hash(tag) for tag in tags],
+            "subVersion": self.sub_version,
+            "expressionType": "TAG",
+            "classFilterMode": False,
+        }
+        consumer = {
+            "groupName": self._group,
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "subscriptionDataSet": [subscription],
+            "unitMode": False,
+        }
+        return {
+            "clientID": self.client_id,
+            "producerDataSet": [],
+            "consumerDataSet": [consumer],
+            "heartbeatFingerprint": 0,
+            "withoutSub": False,
+        }
+
+    async def leave(self) -> None:
+        """Tell the brokers that this member goes, so that the others take its queues at once."""
+        ext = {"clientID": self.client_id, "consumerGroup": self._group}
+        for address in sorted(self._heard):
+            with suppress(UnreachableError):
+                command = Command(RequestCode.UNREGISTER_CLIENT, dict(ext))
+                await self._remoting.call(address, command, LEAVE_TIMEOUT_MS)
+
+
+def _client_ids(body: bytes) -> list[str]:
+    value = loads(body)
+    ids = value.get("consumerIdList") if isinstance(value, dict) else None
+    if not isinstance(ids, list):
+        raise RemoteProtocolError("the list of a consumer group's members is not readable")
+    return sorted(str(item) for item in ids)

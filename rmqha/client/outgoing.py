@@ -1,0 +1,156 @@
+"""A message on its way to a broker: what the application gives, and the request it becomes. Data plane.
+
+The properties, the short header names and the compression are those of the Java client (formats: request 310 and 320).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rmqha.client.route import MessageQueue
+from rmqha.model.code import RequestCode
+from rmqha.model.error import UsageError
+from rmqha.model.message import (
+    MAX_PROPERTIES_BYTES,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQUE_KEY,
+    PROPERTY_WAIT,
+    SYS_FLAG_COMPRESSED,
+    SYS_FLAG_COMPRESSION_ZLIB,
+    encode_properties,
+)
+from rmqha.wire.command import Command
+
+COMPRESS_OVER_BYTES = 4096
+COMPRESS_LEVEL = 5
+MAX_BODY_BYTES = 4 * 1024 * 1024
+MAX_TOPIC_CHARS = 127
+_TOPIC = re.compile(r"[%a-zA-Z0-9_|-]+")
+_RESERVED = (PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, PROPERTY_WAIT)
+_BATCH_HEAD = struct.Struct(">iiiii")
+_BATCH_PROPERTIES = struct.Struct(">h")
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMessage:
+    """What an application sends. `keys`: several are joined by one space. `key`: the ordering key, whose hash picks the
+    queue; `queue_id` picks it directly (of the first group that has it). Without either the queues take turns."""
+
+    topic: str
+    body: bytes
+    keys: str = ""
+    tags: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+    key: str | None = None
+    queue_id: int | None = None
+
+    @property
+    def lane(self) -> tuple[str, str | int] | None:
+        """Messages of one lane are stored in the order they were given; None promises nothing."""
+        if self.key is not None:
+            return self.topic, self.key
+        return None if self.queue_id is None else (self.topic, self.queue_id)
+
+
+def check_topic(topic: str) -> None:
+    """Raise UsageError unless brokers take `topic` as a name."""
+    if not _TOPIC.fullmatch(topic):
+        raise UsageError(f"topic {topic!r} must consist of letters, digits, % | _ and -")
+    if len(topic) > MAX_TOPIC_CHARS:
+        raise UsageError(f"topic {topic!r} is longer than {MAX_TOPIC_CHARS} characters")
+
+
+def check_message(message: OutgoingMessage) -> None:
+    """Raise UsageError for a message that every broker refuses."""
+    check_topic(message.topic)
+    if not message.body:
+        raise UsageError(f"a message for topic {message.topic} has an empty body")
+    if len(message.body) > MAX_BODY_BYTES:
+        raise UsageError(
+            f"a message for topic {message.topic} has {len(message.body)} bytes; brokers take {MAX_BODY_BYTES} at most"
+        )
+    for name in _RESERVED:
+        if name in message.properties:
+            raise UsageError(f"property {name} is set by the client; use the argument for it")
+
+
+def message_properties(message: OutgoingMessage, unique_key: str) -> bytes:
+    """As the Java client sets them. Raises UsageError if they are longer than a record can hold or hold
+    a separator."""
+    properties = dict(message.properties)
+    if message.keys:
+        properties[PROPERTY_KEYS] = message.keys
+    if message.tags:
+        properties[PROPERTY_TAGS] = message.tags
+    properties[PROPERTY_UNIQUE_KEY] = unique_key
+    properties[PROPERTY_WAIT] = "true"
+    try:
+        data = encode_properties(properties)
+    except ValueError as error:
+        raise UsageError(f"a message for topic {message.topic}: {error}") from None
+    if len(data) > MAX_PROPERTIES_BYTES:
+        raise UsageError(f"the properties of a message take {len(data)} bytes; {MAX_PROPERTIES_BYTES} fit")
+    return data
+
+
+class Outgoing:
+    """One request and where it may go; `request` may be called again for each try."""
+
+    __slots__ = ("body", "code", "ext", "key", "queue_id", "topic", "unique_key")
+
+    def __init__(
+        self, code: RequestCode, group: str, message: OutgoingMessage, unique_key: str, born_at_ms: int, compress: bool
+    ) -> None:
+        self.code = code
+        self.topic = message.topic
+        self.key = message.key
+        self.queue_id = message.queue_id
+        self.unique_key = unique_key
+        self.body = message.body
+        sys_flag = 0
+        if compress and len(self.body) > COMPRESS_OVER_BYTES:
+            self.body = zlib.compress(self.body, COMPRESS_LEVEL)
+            sys_flag = SYS_FLAG_COMPRESSED | SYS_FLAG_COMPRESSION_ZLIB
+        self.ext = {
+            "a": group,
+            "b": message.topic,
+            "c": "TBW102",
+            "d": "4",
+            "e": "0",
+            "f": str(sys_flag),
+            "g": str(born_at_ms),
+            "h": "0",
+            "i": message_properties(message, unique_key).decode(),
+            "j": "0",
+            "k": "false",
+            "m": "true" if code is RequestCode.SEND_BATCH_MESSAGE else "false",
+            "n": "",
+        }
+
+    @property
+    def pinned(self) -> bool:
+        """True if it must wait for its own queue."""
+        return self.key is not None or self.queue_id is not None
+
+    def request(self, queue: MessageQueue) -> Command:
+        return Command(self.code, {**self.ext, "e": str(queue.queue_id), "n": queue.broker_name}, self.body)
+
+
+def encode_batch(messages: Sequence[OutgoingMessage], unique_keys: Sequence[str]) -> bytes:
+    """Body of request 320: size, magic, CRC and flag (all but the size zero), body, properties, for each message."""
+    parts = []
+    for message, unique_key in zip(messages, unique_keys, strict=True):
+        properties = message_properties(message, unique_key)
+        size = _BATCH_HEAD.size + len(message.body) + _BATCH_PROPERTIES.size + len(properties)
+        parts += [
+            _BATCH_HEAD.pack(size, 0, 0, 0, len(message.body)),
+            message.body,
+            _BATCH_PROPERTIES.pack(len(properties)),
+            properties,
+        ]
+    return b"".join(parts)

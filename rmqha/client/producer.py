@@ -1,0 +1,384 @@
+"""Producer: sends until the group has acknowledged, through failovers. Data plane.
+
+Rules: a try that fails asks the name server at once and goes on at the new master with the same UNIQ_KEY, so that a
+duplicate, which a lost answer makes possible, can be recognised. A message with an ordering key or a queue waits for
+its group; any other takes a queue of another group. `send_many` keeps the order per key by having one message of a key
+on its way at a time: several in flight could be stored in another order after a failure, whatever a client does next.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from ipaddress import ip_address
+from types import TracebackType
+from typing import NoReturn
+
+import trio
+
+from rmqha.client.outgoing import Outgoing, OutgoingMessage, check_message, encode_batch
+from rmqha.client.pipeline import Pipeline
+from rmqha.client.result import STATUS_OF_CODE, OnResult, SendResult, SendStatus, SendTally
+from rmqha.client.route import Backoff, MessageQueue, TopicRoute
+from rmqha.client.session import ClientSession
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
+from rmqha.model.message import java_string_hash, unique_key
+from rmqha.wire.command import Command
+
+SEND_TIMEOUT_MS = 3_000
+LONGEST_MONTH_MS = 31 * 86_400_000
+HEDGE_CHECK_MS = 250
+HEDGE_AFTER_MS = 500
+"""A try without an answer for this long makes the producer look whether the group has another master by now."""
+RETRIABLE = frozenset(
+    (
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+    )
+)
+NOTHING_WRITTEN = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST))
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What the tries of one message have come to so far."""
+
+    failure: RmqhaError | None = None
+    tries: int = 0
+    duplicate_possible: bool = False
+    avoid: str = ""
+
+
+@dataclass(slots=True)
+class _Try:
+    """A request without an answer yet, watched by the hedge."""
+
+    topic: str
+    broker_name: str
+    address: str
+    started: float
+    scope: trio.CancelScope
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The queues of a route, listed once per route."""
+
+    route: TopicRoute
+    ordered: list[MessageQueue]
+    writable: list[MessageQueue]
+    turn: int = 0
+
+
+class Producer:
+    """Async context manager; any number of tasks may send at the same time over one connection per broker."""
+
+    def __init__(self, namesrv: str, group: str = "rmqha-producer", *, compress: bool = True) -> None:
+        """`namesrv`: "host:port" or several joined by ";". Raises UsageError if it is not."""
+        self._session = ClientSession(namesrv)
+        self._routes = self._session.routes
+        self._remoting = self._session.remoting
+        self._group = group
+        self._compress = compress
+        self._host = b""
+        self._counter = 0
+        self._month_at_ms = 0
+        # two producers of a process, or of two containers with the same address and pid, must not make the same ids
+        self._instance_hash = secrets.randbits(32)
+        self._plans: dict[str, _Plan] = {}
+        self._tries: dict[int, _Try] = {}
+        self._try_count = 0
+        self._hedged_count = 0
+        self._in_flight = 0
+        self._tally = SendTally()
+
+    async def __aenter__(self) -> Producer:
+        await self._session.__aenter__()
+        self._host = ip_address(self._session.local_host).packed
+        self._session.nursery.start_soon(self._hedge)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._session.__aexit__(kind, error, trace)
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Where `topic` is. Raises UnreachableError if no name server answers, RemoteError (17) if none knows it."""
+        return await self._routes.get(topic)
+
+    async def send(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        keys: str = "",
+        tags: str = "",
+        properties: Mapping[str, str] | None = None,
+        key: str | None = None,
+        queue_id: int | None = None,
+        timeout_ms: int = SEND_TIMEOUT_MS,
+        require_ok: bool = False,
+    ) -> SendResult:
+        """Send one message and wait for the answer, trying again until `timeout_ms` are over.
+
+        With `require_ok` an answer that the record is stored but not copied or flushed in time is tried again as well,
+        else it is returned with that status, as the Java client does.
+        Raises UsageError for a message that no broker takes, RemoteError for an answer that a retry cannot change or
+        the last one before the deadline, UnreachableError if no answer came.
+        """
+        message = OutgoingMessage(topic, body, keys, tags, properties or {}, key, queue_id)
+        return await self.send_message(message, timeout_ms=timeout_ms, require_ok=require_ok)
+
+    async def send_message(
+        self, message: OutgoingMessage, *, timeout_ms: int = SEND_TIMEOUT_MS, require_ok: bool = False
+    ) -> SendResult:
+        """As `send`."""
+        check_message(message)
+        return await self._deliver(self._outgoing(message), timeout_ms, require_ok)
+
+    async def send_batch(
+        self, messages: Sequence[OutgoingMessage], *, timeout_ms: int = SEND_TIMEOUT_MS, require_ok: bool = False
+    ) -> SendResult:
+        """Send messages of one topic as one request into one queue: all are stored one after the other or none is.
+
+        The first message decides on the queue. `queue_offset` is that of the first. Raises as `send`."""
+        if not messages:
+            raise UsageError("a batch holds no message")
+        first = messages[0]
+        for message in messages:
+            check_message(message)
+            if message.topic != first.topic or message.lane != first.lane:
+                raise UsageError("the messages of a batch must share their topic and their ordering key or queue")
+        unique_keys = [self._unique_key() for _ in messages]
+        whole = OutgoingMessage(
+            first.topic, encode_batch(messages, unique_keys), key=first.key, queue_id=first.queue_id
+        )
+        check_message(whole)
+        outgoing = Outgoing(
+            RequestCode.SEND_BATCH_MESSAGE, self._group, whole, self._unique_key(), _wall_ms(), compress=False
+        )
+        outgoing.unique_key = ",".join(unique_keys)
+        return await self._deliver(outgoing, timeout_ms, require_ok)
+
+    async def send_oneway(self, message: OutgoingMessage) -> None:
+        """Hand the message to the connection and forget it: no answer, no retry, no promise. Raises UnreachableError if
+        the group has no master or its connection cannot be made."""
+        check_message(message)
+        outgoing = self._outgoing(message)
+        queue, address = self._choose(await self._routes.get(message.topic), outgoing, "")
+        if address is None:
+            raise UnreachableError(f"group {queue.broker_name} has no master")
+        await self._remoting.oneway(address, outgoing.request(queue))
+        self._tally.sent += 1
+
+    async def send_many(
+        self,
+        messages: Iterable[OutgoingMessage] | AsyncIterable[OutgoingMessage],
+        *,
+        window: int = 64,
+        timeout_ms: int = SEND_TIMEOUT_MS,
+        require_ok: bool = True,
+        on_result: OnResult | None = None,
+    ) -> SendTally:
+        """Send all, at most `window` on their way at once, and report each as it ends: `on_result(position, message,
+        result or error)`.
+
+        Messages with the same ordering key (or queue id) are stored in the order given; one that fails for good leaves
+        a gap and the next goes on. `timeout_ms` counts per message from its first try. Never raises for a message."""
+
+        async def send(message: OutgoingMessage) -> SendResult:
+            return await self.send_message(message, timeout_ms=timeout_ms, require_ok=require_ok)
+
+        return await Pipeline(send, on_result).run(messages, window)
+
+    def statistics(self) -> dict[str, int]:
+        """Counts since the start; `in_flight` is now."""
+        return {
+            "sent": self._tally.sent,
+            "acknowledged": self._tally.acknowledged,
+            "failed": self._tally.failed,
+            "retried": self._tally.retried,
+            "duplicates_possible": self._tally.duplicates_possible,
+            "hedged": self._hedged_count,
+            "in_flight": self._in_flight,
+            **{f"route_{name}": count for name, count in self._routes.statistics().items()},
+        }
+
+    # -- one message -----------------------------------------------------------------------------------------------
+
+    def _unique_key(self) -> str:
+        self._counter += 1
+        now_ms = _wall_ms()
+        if not self._month_at_ms <= now_ms < self._month_at_ms + LONGEST_MONTH_MS:
+            self._month_at_ms = _month_start_ms()
+        return unique_key(
+            self._host, self._session.process_id, now_ms - self._month_at_ms, self._counter, self._instance_hash
+        )
+
+    def _outgoing(self, message: OutgoingMessage) -> Outgoing:
+        return Outgoing(
+            RequestCode.SEND_MESSAGE_V2, self._group, message, self._unique_key(), _wall_ms(), self._compress
+        )
+
+    async def _deliver(self, outgoing: Outgoing, timeout_ms: int, require_ok: bool) -> SendResult:
+        progress = _Progress()
+        self._tally.sent += 1
+        self._in_flight += 1
+        try:
+            with trio.move_on_after(timeout_ms / 1000):
+                result = await self._try_on(outgoing, progress, timeout_ms, require_ok)
+                self._tally.add(result)
+                return result
+            _raise_too_late(outgoing, progress, timeout_ms)
+        except RmqhaError:
+            self._tally.failed += 1
+            raise
+        finally:
+            self._in_flight -= 1
+
+    async def _try_on(self, outgoing: Outgoing, progress: _Progress, timeout_ms: int, require_ok: bool) -> SendResult:
+        """Try until an answer ends it; the caller's deadline cancels."""
+        backoff = Backoff()
+        while True:
+            try:
+                route = await self._routes.get(outgoing.topic)
+            except UnreachableError as error:
+                progress.failure = error
+                await self._routes.recover(outgoing.topic, backoff)
+                continue
+            queue, address = self._choose(route, outgoing, progress.avoid)
+            if address is None:
+                progress.failure = UnreachableError(f"group {queue.broker_name} has no master")
+            else:
+                progress.tries += 1
+                answer = await self._ask(outgoing, queue, address, progress, timeout_ms)
+                if answer is not None:
+                    result = self._judge(answer, outgoing, queue, address, route, progress)
+                    if result is not None and (result.status is SendStatus.SEND_OK or not require_ok):
+                        return result
+            progress.avoid = queue.broker_name
+            await self._routes.recover(outgoing.topic, backoff)
+
+    async def _ask(
+        self, outgoing: Outgoing, queue: MessageQueue, address: str, progress: _Progress, timeout_ms: int
+    ) -> Command | None:
+        """One request. None if no answer came, with the reason in `progress`."""
+        self._try_count += 1
+        number = self._try_count
+        with trio.CancelScope() as scope:
+            self._tries[number] = _Try(outgoing.topic, queue.broker_name, address, trio.current_time(), scope)
+            try:
+                return await self._remoting.call(address, outgoing.request(queue), timeout_ms)
+            except UnreachableError as error:
+                progress.failure = error
+                progress.duplicate_possible = True
+                return None
+            finally:
+                del self._tries[number]
+        self._hedged_count += 1
+        progress.failure = UnreachableError(f"{address} did not answer and is no longer master of {queue.broker_name}")
+        progress.duplicate_possible = True
+        return None
+
+    def _judge(
+        self,
+        answer: Command,
+        outgoing: Outgoing,
+        queue: MessageQueue,
+        address: str,
+        route: TopicRoute,
+        progress: _Progress,
+    ) -> SendResult | None:
+        """A result, None to try again, or RemoteError if trying again cannot help."""
+        status = STATUS_OF_CODE.get(answer.code)
+        if status is not SendStatus.SEND_OK:
+            progress.failure = RemoteError(answer.code, answer.remark or "", address)
+        if status is None:
+            # A master that has just been promoted may not know a topic yet that the name server still routes to it.
+            lagging = answer.code == ResponseCode.TOPIC_NOT_EXIST and not route.auto_created
+            if answer.code not in RETRIABLE and not lagging:
+                raise RemoteError(answer.code, answer.remark or "", address)
+            progress.duplicate_possible |= answer.code not in NOTHING_WRITTEN
+            return None
+        ext = answer.ext
+        result = SendResult(
+            status,
+            outgoing.unique_key,
+            ext.get("msgId", ""),
+            queue.broker_name,
+            int(ext.get("queueId", queue.queue_id)),
+            int(ext.get("queueOffset", -1)),
+            progress.tries,
+            progress.duplicate_possible,
+        )
+        progress.duplicate_possible |= status is not SendStatus.SEND_OK
+        return result
+
+    def _choose(self, route: TopicRoute, outgoing: Outgoing, avoid: str) -> tuple[MessageQueue, str | None]:
+        """The queue for the next try and the address of its master, if there is one. Raises UsageError if there is no
+        such queue."""
+        plan = self._plans.get(outgoing.topic)
+        if plan is None or plan.route is not route:
+            plan = _Plan(route, route.ordered_queues(), route.write_queues(), plan.turn if plan else 0)
+            self._plans[outgoing.topic] = plan
+        if not plan.ordered:
+            raise RemoteError(ResponseCode.NO_PERMISSION, f"topic {outgoing.topic} has no queue that may be written")
+        queue = self._pinned_queue(plan, outgoing) if outgoing.pinned else self._next_queue(plan, avoid)
+        return queue, route.master(queue.broker_name)
+
+    def _pinned_queue(self, plan: _Plan, outgoing: Outgoing) -> MessageQueue:
+        if outgoing.queue_id is None:
+            return plan.ordered[abs(java_string_hash(outgoing.key or "")) % len(plan.ordered)]
+        for queue in plan.ordered:
+            if queue.queue_id == outgoing.queue_id:
+                return queue
+        raise UsageError(f"topic {outgoing.topic} has no queue {outgoing.queue_id} that may be written")
+
+    def _next_queue(self, plan: _Plan, avoid: str) -> MessageQueue:
+        queues = plan.writable or plan.ordered
+        for _ in range(len(queues)):
+            plan.turn += 1
+            queue = queues[plan.turn % len(queues)]
+            if queue.broker_name != avoid:
+                return queue
+        return queues[plan.turn % len(queues)]
+
+    async def _hedge(self) -> None:
+        """Give up a request that has no answer, once its group has another master."""
+        while True:
+            await trio.sleep(HEDGE_CHECK_MS / 1000)
+            overdue = trio.current_time() - HEDGE_AFTER_MS / 1000
+            topics = sorted({item.topic for item in self._tries.values() if item.started < overdue})
+            for topic in topics:
+                try:
+                    route = await self._routes.refresh(topic)
+                except RmqhaError:
+                    break
+                for item in self._tries.values():
+                    master = route.master(item.broker_name)
+                    if item.topic == topic and item.started < overdue and master not in (None, item.address):
+                        item.scope.cancel()
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _month_start_ms() -> int:
+    """Start of the current month in local time, from which the Java client counts in its ids."""
+    return int(datetime.now().replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp() * 1000)
+
+
+def _raise_too_late(outgoing: Outgoing, progress: _Progress, timeout_ms: int) -> NoReturn:
+    text = f"topic {outgoing.topic}: not acknowledged within {timeout_ms} ms after {progress.tries} tries"
+    failure = progress.failure
+    if isinstance(failure, RemoteError):
+        raise RemoteError(failure.code, f"{failure.remark or 'no remark'} ({text})", failure.address)
+    raise UnreachableError(f"{text}; last: {failure or 'no answer'}")

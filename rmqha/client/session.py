@@ -1,0 +1,62 @@
+"""What every client holds while it is open: connections, routes, a nursery for its own tasks. Control plane."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from types import TracebackType
+
+import trio
+
+from rmqha.client.route import RouteTable, name_servers
+from rmqha.host.remoting import RemotingClient
+from rmqha.model.identity import parse_address
+from rmqha.wire.command import Command
+
+
+class ClientSession:
+    """Async context manager. An error raised inside leaves as it is, not wrapped in a group by the nursery."""
+
+    def __init__(self, namesrv: str, on_request: Callable[[str, Command], Command | None] | None = None) -> None:
+        """Raises UsageError if `namesrv` is no address list. `on_request` sees what brokers push to the client."""
+        self._namesrv = namesrv
+        self.remoting = RemotingClient(on_request=on_request)
+        self.routes = RouteTable(self.remoting, namesrv)
+        self.local_host = "127.0.0.1"
+        self.process_id = os.getpid()
+        self._stack = AsyncExitStack()
+        self.nursery: trio.Nursery
+
+    async def __aenter__(self) -> ClientSession:
+        async with AsyncExitStack() as stack:
+            self.local_host = await local_host_towards(name_servers(self._namesrv)[0])
+            await stack.enter_async_context(self.remoting)
+            self.nursery = await stack.enter_async_context(trio.open_nursery())
+            self.nursery.start_soon(self.routes.run)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.nursery.cancel_scope.cancel()
+        if isinstance(error, Exception):
+            await self._stack.aclose()
+        else:
+            await self._stack.__aexit__(kind, error, trace)
+
+
+async def local_host_towards(address: str) -> str:
+    """The IP address that this machine uses towards `address`, as ids of messages and clients carry it.
+
+    Nothing is sent: connecting a datagram socket only picks the route. 127.0.0.1 if there is none."""
+    host, port = parse_address(address)
+    try:
+        found = await trio.socket.getaddrinfo(host, port, type=trio.socket.SOCK_DGRAM)
+        family, _, _, _, target = found[0]
+        with trio.socket.socket(family, trio.socket.SOCK_DGRAM) as probe:
+            await probe.connect(target)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return "127.0.0.1"
