@@ -17,7 +17,7 @@ class Verdict(Enum):
     FOLLOW = "follow"
     """Cut to `end_offset` (often the own max), then follow."""
     RESTART = "restart"
-    """Nothing to keep: set the old files aside and start where the master's first transfer starts."""
+    """Set the old files aside, unharmed, and start empty where the master's first transfer starts."""
     REFUSE = "refuse"
     """Keep every byte and ask an operator."""
 
@@ -58,10 +58,14 @@ def align(
     master: EpochHistory,
     master_max: PhyOffset,
     *,
-    floor_offset: PhyOffset,
+    slave_confirm: PhyOffset,
+    keep_confirmed: bool,
 ) -> Alignment:
-    """Decide how the slave goes on. `floor_offset` is its persisted confirm offset in CP, below which nothing is ever
-    cut (ruling 4), and 0 in AP. The master's min is not in the handshake: its first epoch's start bounds it from below.
+    """Decide how the slave goes on. With `keep_confirmed` (CP) nothing below the slave's own confirm offset is ever cut
+    (ruling 4). The master's min is not in the handshake: its first epoch's start bounds it from below.
+
+    A slave none of whose bytes was ever confirmed has nothing to protect: a fork at the very start of the log (a first
+    master that died before its first record was replicated) is no 3-3, but its files are still only set aside.
     """
     starts = {entry.epoch: entry.start_offset for entry in master}
     other_start_count = sum(1 for entry in slave if starts.get(entry.epoch, entry.start_offset) != entry.start_offset)
@@ -70,15 +74,17 @@ def align(
         return Alignment(Verdict.FOLLOW, "empty", slave_max, 0, "the log is empty", other_start_count)
     point = consistent_point(slave, slave_max, master)
     if point is None or point < slave_min:
-        if len(master) and slave_max <= master[0].start_offset and floor_offset <= master[0].start_offset:
-            return Alignment(
-                Verdict.RESTART, "1-1", slave_max, 0, "the log ends before the master's begins", other_start_count
-            )
+        if len(master) and slave_max <= master[0].start_offset:
+            why = "the log ends before the master's begins"
+            return Alignment(Verdict.RESTART, "1-1", slave_max, 0, why, other_start_count)
+        if slave_confirm <= slave_min:
+            why = "nothing of this log was ever confirmed and it shares nothing with the master's"
+            return Alignment(Verdict.RESTART, "1-1", slave_max, 0, why, other_start_count)
         reason = f"no epoch in common: own {slave} up to {slave_max}, master {master} up to {master_max}"
         return Alignment(Verdict.REFUSE, "3-3", slave_max, 0, reason, other_start_count)
-    if point < floor_offset:
+    if keep_confirmed and point < slave_confirm:
         reason = (
-            f"following would cut to {point}, below the own confirm offset {floor_offset}: "
+            f"following would cut to {point}, below the own confirm offset {slave_confirm}: "
             f"own {slave} up to {slave_max}, master {master} up to {master_max}"
         )
         return Alignment(Verdict.REFUSE, "3-3", slave_max, 0, reason, other_start_count)

@@ -56,8 +56,7 @@ class HaClient:
         self._tracer = tracer
         self._parser = MasterStreamParser()
         self._master_entries: list[EpochEntry] = []
-        self._awaiting_first_transfer = False
-        self._may_restart = False
+        self._may_start_elsewhere = False
         self._next_conn_id = 1
         self._retry_at_ms: int | None = None
         self._retry_ms = RETRY_FIRST_MS
@@ -145,14 +144,14 @@ class HaClient:
         if self.state is not ClientState.HANDSHAKE:
             raise RemoteProtocolError("the master shook hands twice")
         log = self._log
-        floor = log.confirm_offset if self._config.mode is HaMode.CP and not log.unclean else PhyOffset(0)
         found = align(
             log.epochs,
             log.min_phy_offset,
             log.max_phy_offset,
             frame.entries,
             frame.max_phy_offset,
-            floor_offset=floor,
+            slave_confirm=log.confirm_offset,
+            keep_confirmed=self._config.mode is HaMode.CP and not log.unclean,
         )
         if found.verdict is Verdict.REFUSE:
             self._tracer.event("ha_refused", case=found.case, reason=found.reason)
@@ -165,17 +164,19 @@ class HaClient:
         if found.verdict is Verdict.FOLLOW and (found.cut_bytes or self._has_empty_tail()):
             log.truncate(found.end_offset)
             self.truncated_bytes += found.cut_bytes
+        if found.verdict is Verdict.RESTART:
+            log.restart_at(PhyOffset(0))
         if found.cut_bytes or found.case not in ("2-2", "empty"):
             self._tracer.event(
                 "ha_aligned",
                 case=found.case,
                 end_offset=found.end_offset,
+                reason=found.reason,
                 cut_bytes=found.cut_bytes,
                 same_epoch_other_start=found.same_epoch_other_start_count,
             )
         self._master_entries = list(frame.entries)
-        self._may_restart = found.verdict is Verdict.RESTART or found.case == "empty"
-        self._awaiting_first_transfer = True
+        self._may_start_elsewhere = log.max_phy_offset == log.min_phy_offset
         self.caught_up_with = frame.max_phy_offset
         self.state = ClientState.FOLLOWING
         self._retry_ms = RETRY_FIRST_MS
@@ -201,15 +202,15 @@ class HaClient:
                 if entry.start_offset <= header.phy_offset:
                     log.append_epoch(entry.epoch, entry.start_offset)
             log.append_raw(header.phy_offset, frame.data)
-            self._awaiting_first_transfer = False
+            self._may_start_elsewhere = False
         confirm = PhyOffset(min(header.confirm_offset, log.max_phy_offset))
         if confirm > log.confirm_offset:
             log.set_confirm_offset(confirm)
 
     def _restart_at(self, phy_offset: PhyOffset) -> None:
-        """Only the first transfer may start elsewhere than at our end, and only where nothing of ours is kept."""
+        """Only the first transfer to an empty log may start elsewhere than at our end: at the master's min."""
         own_max = self._log.max_phy_offset
-        if not (self._awaiting_first_transfer and self._may_restart and phy_offset > own_max):
+        if not self._may_start_elsewhere or phy_offset < own_max:
             raise RemoteProtocolError(f"the master sent offset {phy_offset}; expected {own_max}")
         self._tracer.event("ha_restarted", old_end_offset=own_max, new_start_offset=phy_offset)
         self._log.restart_at(phy_offset)

@@ -359,7 +359,7 @@ class Replica:
     def _settle(self, now_ms: int) -> None:
         if self.is_master:
             connections = self._connections.values()
-            self._set.maintain(now_ms, connections, bool(len(self._acks)))
+            self._set.maintain(now_ms, connections)
             self._advance_confirm()
             self._release()
             self._open(now_ms)
@@ -404,7 +404,7 @@ class Replica:
 
     # --- leaving --------------------------------------------------------------------------------------------------
     def stopping(self, now_ms: int) -> None:
-        """SIGTERM: refuse new sends; once the slaves have everything, ask the controller for a hand-over (ruling 18)."""
+        """SIGTERM: refuse new sends; once the slaves have all, ask the controller for a hand-over (ruling 18)."""
         if self._stopping_at_ms is None:
             self._stopping_at_ms = now_ms
             self._settle(now_ms)

@@ -1,8 +1,8 @@
 """The master's one owner of the SyncStateSet: who joins, who leaves, and what is asked of the controller (A4).
 
 Join: acked ≥ the confirm offset and ≥ the start of the current epoch. Leave: disconnected for DISCONNECT_GRACE_MS, not
-caught up for haMaxTimeSlaveNotCatchup, further behind than haMaxGapNotInSync, or holding back waiting sends for
-haAckStallBoundMs. All who leave at one look leave in one request (apache/rocketmq PR 9897).
+caught up for haMaxTimeSlaveNotCatchup, further behind than haMaxGapNotInSync, or owing bytes
+without any new ack for haAckStallBoundMs. All who leave at one look leave in one request (apache/rocketmq PR 9897).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class SetKeeper:
         return [member for member in self.state.union if member != self._own_id and member not in connected]
 
     # --- joining and leaving --------------------------------------------------------------------------------------
-    def maintain(self, now_ms: int, connections: Iterable[HaConnection], sends_wait: bool) -> None:
+    def maintain(self, now_ms: int, connections: Iterable[HaConnection]) -> None:
         """Look who should be in the set, and propose that if it differs and no change is in flight."""
         connected = self._connected(connections)
         for member, item in connected.items():
@@ -111,7 +111,7 @@ class SetKeeper:
         self._looked_at_ms = now_ms
         if self._alter_call_id is not None or now_ms < self._alter_at_ms:
             return
-        wanted = self._wanted(now_ms, connected, sends_wait)
+        wanted = self._wanted(now_ms, connected)
         if wanted != self.state.confirmed:
             self._propose(now_ms, self._cautious(wanted))
         elif self.state.unknown:
@@ -120,19 +120,19 @@ class SetKeeper:
             if self._config.mode is HaMode.AP:
                 self.state.union = wanted
 
-    def _wanted(self, now_ms: int, connected: dict[BrokerId, HaConnection], sends_wait: bool) -> Members:
+    def _wanted(self, now_ms: int, connected: dict[BrokerId, HaConnection]) -> Members:
         bar = max(self._log.confirm_offset, self._epoch_start)
         ids = [self._own_id]
         for member in self.state.confirmed:
-            if member != self._own_id and not self._lags(now_ms, member, connected.get(member), sends_wait):
+            if member != self._own_id and not self._lags(now_ms, member, connected.get(member)):
                 ids.append(member)
         for member, item in connected.items():
             joins = item.acked_offset is not None and item.acked_offset >= bar
-            if joins and member not in self.state.confirmed and not self._lags(now_ms, member, item, sends_wait):
+            if joins and member not in self.state.confirmed and not self._lags(now_ms, member, item):
                 ids.append(member)
         return as_members(ids)
 
-    def _lags(self, now_ms: int, member: BrokerId, item: HaConnection | None, sends_wait: bool) -> bool:
+    def _lags(self, now_ms: int, member: BrokerId, item: HaConnection | None) -> bool:
         config = self._config
         if item is None:
             return now_ms - self._seen_at_ms.get(member, 0) >= DISCONNECT_GRACE_MS
@@ -140,7 +140,7 @@ class SetKeeper:
         return (
             now_ms - item.caught_up_at_ms >= config.ha_max_time_slave_not_catchup
             or lag_bytes > config.ha_max_gap_not_in_sync
-            or (sends_wait and lag_bytes > 0 and now_ms - item.progress_at_ms >= config.ha_ack_stall_bound_ms)
+            or (lag_bytes > 0 and now_ms - item.progress_at_ms >= config.ha_ack_stall_bound_ms)
         )
 
     def _cautious(self, wanted: Members) -> Members:

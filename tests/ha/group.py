@@ -1,0 +1,242 @@
+"""A whole group in memory: replicas, a scripted controller, HA links. Time moves by hand, nothing is random."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from rmqha.ha.action import (
+    AckStatus,
+    CallController,
+    CloseHa,
+    Complete,
+    OpenHa,
+    RoleChanged,
+    SendHa,
+    SendLog,
+)
+from rmqha.ha.replica import Replica
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config import BrokerConfig
+from rmqha.model.identity import Role
+from rmqha.model.offset import PhyOffset
+from rmqha.wire.command import Command
+
+from .memory_log import MemoryIdentity, MemoryLog
+
+
+class Trace:
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def event(self, name: str, **fields: Any) -> None:
+        self.events.append((name, fields))
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.events]
+
+
+@dataclass
+class ScriptedController:
+    """Answers as a controller would; the test decides who is elected and when it is away or silent."""
+
+    addresses: dict[int, str] = field(default_factory=dict)
+    master: int | None = None
+    epoch: int = 0
+    members: list[int] = field(default_factory=list)
+    set_epoch: int = 0
+    away: bool = False
+    lose_alter_replies: bool = False
+    refuse_alter: int = 0
+    seen: list[Command] = field(default_factory=list)
+
+    def group(self) -> tuple[dict[str, str], bytes]:
+        ext = {"masterEpoch": str(self.epoch), "syncStateSetEpoch": str(self.set_epoch)}
+        if self.master is not None:
+            ext |= {"masterBrokerId": str(self.master), "masterAddress": self.addresses[self.master]}
+        body = {"syncStateSet": self.members, "syncStateSetEpoch": self.set_epoch}
+        return ext, json.dumps(body).encode()
+
+    def elect(self, broker_id: int) -> Command:
+        self.master, self.epoch, self.members = broker_id, self.epoch + 1, [broker_id]
+        self.set_epoch += 1
+        ext, body = self.group()
+        return Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, ext, body)
+
+    def answer(self, command: Command) -> Command | None:
+        if self.away:
+            return None
+        self.seen.append(command)
+        ext, body = self.group()
+        match command.code:
+            case RequestCode.CONTROLLER_GET_NEXT_BROKER_ID:
+                return command.reply(ext={"nextBrokerId": str(len(self.addresses) + 1)})
+            case RequestCode.CONTROLLER_APPLY_BROKER_ID:
+                return command.reply(ext=dict(command.ext))
+            case RequestCode.CONTROLLER_REGISTER_BROKER:
+                self.addresses[int(command.ext["brokerId"])] = command.ext["brokerAddress"]
+                return command.reply(ext=ext, body=body)
+            case RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET:
+                return self._alter(command)
+            case RequestCode.CONTROLLER_ELECT_MASTER:
+                code = ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
+                return command.reply(code, ext if self.master else {}, body if self.master else b"")
+        return command.reply(ext=ext, body=body)
+
+    def _alter(self, command: Command) -> Command | None:
+        wanted = json.loads(bytes(command.body))
+        if int(command.ext["masterEpoch"]) != self.epoch or wanted["syncStateSetEpoch"] != self.set_epoch:
+            return command.reply(ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH)
+        if self.refuse_alter:
+            return command.reply(self.refuse_alter)
+        self.members = wanted["syncStateSet"]
+        self.set_epoch += 1
+        body = json.dumps({"syncStateSet": self.members, "syncStateSetEpoch": self.set_epoch}).encode()
+        if self.lose_alter_replies:
+            return None
+        return command.reply(ext={"newSyncStateSetEpoch": str(self.set_epoch)}, body=body)
+
+
+class Node:
+    def __init__(self, group: Group, number: int, log: MemoryLog | None = None, identity: int | None = None) -> None:
+        self.group = group
+        self.number = number
+        self.log = log or MemoryLog()
+        self.trace = Trace()
+        self.config = BrokerConfig(listen_port=10901 + 10 * number, **group.options)
+        self.identity = MemoryIdentity(identity)
+        self.replica = Replica(self.config, self.log, self.identity, self.trace)
+        self.done: dict[Any, AckStatus] = {}
+        self.roles: list[RoleChanged] = []
+        self.links: dict[int, tuple[Node, int]] = {}
+        self.next_accept = 1
+        self.alive = True
+
+
+class Group:
+    def __init__(self, count: int = 3, **options: Any) -> None:
+        self.options = {"total_replicas": count, "ha_mode": "cp", **options}
+        self.now_ms = 1000
+        self.controller = ScriptedController()
+        self.nodes: dict[int, Node] = {}
+        self.cut: set[tuple[int, int]] = set()
+        self.auto_sync = True
+        for number in range(1, count + 1):
+            self.add(number)
+
+    def add(self, number: int, log: MemoryLog | None = None, identity: int | None = None) -> Node:
+        node = Node(self, number, log, identity)
+        self.nodes[number] = node
+        node.replica.start(self.now_ms)
+        self.settle()
+        return node
+
+    def __getitem__(self, number: int) -> Node:
+        return self.nodes[number]
+
+    # --- time and messages ---------------------------------------------------------------------------------------
+    def settle(self) -> None:
+        """Perform actions until nobody has any."""
+        busy = True
+        while busy:
+            busy = False
+            for _, node in sorted(self.nodes.items()):
+                if not node.alive:
+                    continue
+                if self.auto_sync and node.log.synced < node.log.max_phy_offset:
+                    node.log.sync()
+                    node.replica.synced(self.now_ms)
+                if node.log.dispatched < node.log.confirm:
+                    node.log.dispatch(1 << 30)
+                    node.replica.dispatched(self.now_ms)
+                for action in node.replica.actions():
+                    busy = True
+                    self.perform(node, action)
+
+    def perform(self, node: Node, action: Any) -> None:
+        match action:
+            case CallController(call_id, command, _):
+                node.replica.controller_replied(self.now_ms, call_id, self.controller.answer(command))
+            case OpenHa(conn_id, address):
+                self.dial(node, conn_id, address)
+            case SendHa(conn_id, data):
+                self.deliver(node, conn_id, data)
+            case SendLog(conn_id, header, phy_offset, size_bytes):
+                self.deliver(node, conn_id, header + bytes(node.log.view(phy_offset, size_bytes)))
+                node.replica.ha_sent(self.now_ms, conn_id)
+            case CloseHa(conn_id, _):
+                self.close(node, conn_id)
+            case Complete(token, status):
+                node.done[token] = status
+            case RoleChanged():
+                node.roles.append(action)
+
+    def dial(self, node: Node, conn_id: int, address: str) -> None:
+        for peer in self.nodes.values():
+            reachable = (node.number, peer.number) not in self.cut and peer.alive
+            if peer.config.ha_address == address and reachable:
+                accepted = peer.next_accept
+                peer.next_accept += 1
+                node.links[conn_id] = (peer, accepted)
+                peer.links[accepted] = (node, conn_id)
+                peer.replica.ha_accepted(self.now_ms, accepted, node.config.address)
+                node.replica.ha_opened(self.now_ms, conn_id)
+                return
+        node.replica.ha_closed(self.now_ms, conn_id)
+
+    def deliver(self, node: Node, conn_id: int, data: bytes) -> None:
+        if conn_id in node.links:
+            peer, other = node.links[conn_id]
+            if (node.number, peer.number) not in self.cut:
+                peer.replica.ha_received(self.now_ms, other, data)
+
+    def close(self, node: Node, conn_id: int) -> None:
+        if conn_id in node.links:
+            peer, other = node.links.pop(conn_id)
+            peer.links.pop(other, None)
+            if peer.alive:
+                peer.replica.ha_closed(self.now_ms, other)
+
+    def run(self, duration_ms: int) -> None:
+        """Advance the clock in steps of 10 ms, firing due timers."""
+        for _ in range(0, duration_ms, 10):
+            self.now_ms += 10
+            for _, node in sorted(self.nodes.items()):
+                due = node.replica.deadline_ms()
+                if node.alive and due is not None and due <= self.now_ms:
+                    node.replica.timeout(self.now_ms)
+            self.settle()
+
+    # --- the story's verbs ------------------------------------------------------------------------------------------
+    def elect(self, number: int, *, tell: tuple[int, ...] | None = None) -> None:
+        notice = self.controller.elect(number)
+        for each in self.nodes if tell is None else tell:
+            if self.nodes[each].alive:
+                self.nodes[each].replica.role_notified(self.now_ms, notice)
+        self.settle()
+
+    def send(self, number: int, data: bytes = b"x" * 100) -> str:
+        """Append on a master and wait; returns the token."""
+        node = self.nodes[number]
+        code, remark = node.replica.admission(self.now_ms)
+        assert code == ResponseCode.SUCCESS, remark
+        node.log.data += data
+        token = f"{number}@{node.log.max_phy_offset}"
+        node.replica.wait(self.now_ms, PhyOffset(node.log.max_phy_offset), token)
+        node.replica.appended(self.now_ms)
+        return token
+
+    def kill(self, number: int) -> None:
+        node = self.nodes[number]
+        node.alive = False
+        for conn_id in list(node.links):
+            self.close(node, conn_id)
+        self.settle()
+
+    def restart(self, number: int) -> Node:
+        old = self.nodes[number]
+        return self.add(number, old.log, old.identity.id)
+
+    def master_is(self, number: int) -> bool:
+        return self.nodes[number].replica.role is Role.MASTER

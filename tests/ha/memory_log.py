@@ -1,0 +1,108 @@
+"""A ReplicaLog of plain bytes, so that the group rules are tested apart from the store."""
+
+from __future__ import annotations
+
+from rmqha.model.epoch import EpochEntry, EpochHistory
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset
+
+
+class MemoryLog:
+    def __init__(self) -> None:
+        self.start = 0
+        self.data = bytearray()
+        self.synced = 0
+        self.confirm = 0
+        self.dispatched = 0
+        self.epochs = EpochHistory()
+        self.highest_epoch = Epoch(0)
+        self.unclean = False
+        self.lowest_cut: int | None = None
+
+    @property
+    def min_phy_offset(self) -> PhyOffset:
+        return PhyOffset(self.start)
+
+    @property
+    def max_phy_offset(self) -> PhyOffset:
+        return PhyOffset(self.start + len(self.data))
+
+    @property
+    def synced_offset(self) -> PhyOffset:
+        return PhyOffset(self.synced)
+
+    @property
+    def confirm_offset(self) -> PhyOffset:
+        return PhyOffset(self.confirm)
+
+    @property
+    def dispatched_offset(self) -> PhyOffset:
+        return PhyOffset(self.dispatched)
+
+    def append_raw(self, phy_offset: PhyOffset, data: bytes | bytearray | memoryview) -> None:
+        assert phy_offset == self.max_phy_offset
+        self.data += data
+
+    def view(self, phy_offset: PhyOffset, limit_bytes: int) -> memoryview:
+        begin = phy_offset - self.start
+        return memoryview(bytes(self.data[begin : begin + limit_bytes]))
+
+    def truncate(self, end_offset: PhyOffset) -> None:
+        assert self.start <= end_offset <= self.max_phy_offset
+        if end_offset < self.max_phy_offset:
+            self.lowest_cut = min(end_offset, self.lowest_cut if self.lowest_cut is not None else end_offset)
+        del self.data[end_offset - self.start :]
+        self.epochs = self.epochs.truncated(end_offset)
+        self.synced = min(self.synced, end_offset)
+        self.confirm = min(self.confirm, end_offset)
+        self.dispatched = min(self.dispatched, end_offset)
+
+    def restart_at(self, phy_offset: PhyOffset) -> None:
+        self.start = phy_offset
+        self.data.clear()
+        self.epochs = EpochHistory()
+        self.synced = self.confirm = self.dispatched = phy_offset
+
+    def append_epoch(self, epoch: Epoch, start_offset: PhyOffset) -> bool:
+        appended = self.epochs.appended(EpochEntry(epoch, start_offset))
+        if appended is None:
+            return False
+        self.epochs = appended
+        return True
+
+    def accept_epoch(self, epoch: Epoch) -> None:
+        self.highest_epoch = max(self.highest_epoch, epoch)
+
+    def set_confirm_offset(self, offset: PhyOffset) -> None:
+        self.confirm = max(self.start, min(offset, self.max_phy_offset))
+
+    def dispatch(self, limit_bytes: int) -> bool:
+        self.dispatched = min(self.confirm, self.dispatched + limit_bytes)
+        return self.dispatched < self.confirm
+
+    def mark_clean(self) -> None:
+        self.unclean = False
+
+    def sync(self) -> None:
+        self.synced = self.max_phy_offset
+
+
+class MemoryIdentity:
+    def __init__(self, broker_id: int | None = None) -> None:
+        self.id = None if broker_id is None else BrokerId(broker_id)
+        self.temp: tuple[BrokerId, str] | None = None
+
+    def broker_id(self) -> BrokerId | None:
+        return self.id
+
+    def pending(self) -> tuple[BrokerId, str] | None:
+        return self.temp
+
+    def begin(self, broker_id: BrokerId, check_code: str) -> None:
+        self.temp = (broker_id, check_code)
+
+    def confirm(self) -> None:
+        assert self.temp is not None
+        self.id, self.temp = self.temp[0], None
+
+    def abandon(self) -> None:
+        self.temp = None
