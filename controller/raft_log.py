@@ -1,0 +1,328 @@
+"""The durable side of a Raft node: log, hard state and snapshot over the Disk port. Control plane.
+
+Files below `path`, all big-endian:
+
+    segment-<number>   header: "RQRL" | version i16 | length of node id i16 | node id
+                       frames: "RQRF" | payload length i32 | CRC32 i32 | payload
+    snapshot           "RQRS" | version i16 | 0 i16 | index i64 | term i64 | data length i64 | CRC32 i32 | data
+
+A frame is what one Ready asks to persist, so one append and one sync make it durable as a whole. Its payload is the
+CBOR array [version, term, voted for, reset, base index, [entries]]: everything above the base index is replaced by the
+entries; with `reset` everything below it too (a snapshot stands in its place). Segments are never rewritten. The CRC
+covers the frame's position, so that bytes inside an entry cannot pass for a frame.
+
+Only the last frame of the last segment can be torn by a crash; it is cut. Anything else that is wrong is damage, and
+starting anyway could forget a vote or a committed entry: StoreError.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+from zlib import crc32
+
+import cbor2
+
+from rmqha.model.error import RemoteProtocolError, StoreError
+from rmqha.model.offset import RaftIndex, Term
+from rmqha.port import AppendFile, Disk, Tracer
+from rmqha.raft.log import StoredState
+from rmqha.raft.node import Ready
+from rmqha.wire.raft_codec import decode_entry, encode_entry
+from rmqha.wire.raft_message import Entry, HardState, Snapshot
+
+VERSION = 1
+SEGMENT_BYTES = 16 * 1024 * 1024
+
+_SEGMENT_HEAD = struct.Struct(">4shh")
+_SEGMENT_MAGIC = b"RQRL"
+_FRAME_HEAD = struct.Struct(">4siI")
+_FRAME_MAGIC = b"RQRF"
+_SNAPSHOT_HEAD = struct.Struct(">4shhqqqI")
+_SNAPSHOT_MAGIC = b"RQRS"
+
+
+@dataclass(slots=True)
+class _Segment:
+    name: str
+    last_index: RaftIndex = field(default=RaftIndex(0))
+    """Highest index that any of its frames speaks of: the segment may go when a snapshot covers it."""
+
+
+@dataclass(slots=True)
+class _Replay:
+    """The log as the frames tell it, up to the one read last. entries[0] has index first_index."""
+
+    hard_state: HardState = field(default_factory=HardState)
+    first_index: RaftIndex = field(default=RaftIndex(1))
+    entries: list[Entry] = field(default_factory=list)
+
+    @property
+    def last_index(self) -> RaftIndex:
+        return RaftIndex(self.first_index + len(self.entries) - 1)
+
+    def apply(self, frame: _Frame) -> None:
+        """ValueError if the frame does not follow."""
+        self.hard_state = frame.hard_state
+        if frame.reset or frame.base_index < self.first_index:
+            self.entries.clear()
+            self.first_index = RaftIndex(frame.base_index + 1)
+        if frame.base_index > self.last_index:
+            if self.entries:
+                raise ValueError(f"entries {self.last_index + 1} to {frame.base_index} are missing before it")
+            self.first_index = RaftIndex(frame.base_index + 1)
+        del self.entries[frame.base_index + 1 - self.first_index :]
+        for entry in frame.entries:
+            if entry.index != self.last_index + 1:
+                raise ValueError(f"entry {entry.index} follows entry {self.last_index}")
+            self.entries.append(entry)
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    hard_state: HardState
+    reset: bool
+    base_index: RaftIndex
+    entries: tuple[Entry, ...]
+
+    def encode(self, position: int) -> bytes:
+        """The whole frame as it stands at `position` of its segment."""
+        entries = [encode_entry(entry) for entry in self.entries]
+        state = self.hard_state
+        payload = cbor2.dumps([VERSION, state.term, state.voted_for, self.reset, self.base_index, entries])
+        return _FRAME_HEAD.pack(_FRAME_MAGIC, len(payload), _frame_crc(payload, position)) + payload
+
+    @classmethod
+    def decode(cls, payload: bytes) -> _Frame:
+        """ValueError with what is wrong."""
+        try:
+            values: Any = cbor2.loads(payload)
+            version, term, voted_for, reset, base_index, raw_entries = values
+            if version != VERSION:
+                raise ValueError(f"a frame of version {version!r}; this release reads {VERSION}")
+            hard_state = HardState(Term(int(term)), str(voted_for))
+            return cls(hard_state, bool(reset), RaftIndex(int(base_index)), tuple(map(decode_entry, raw_entries)))
+        except (cbor2.CBORDecodeError, TypeError, RemoteProtocolError) as error:
+            raise ValueError(f"a frame that cannot be read ({error})") from None
+
+
+def _frame_crc(payload: bytes, position: int) -> int:
+    return crc32(payload, crc32(position.to_bytes(8, "big")))
+
+
+class DurableRaftLog:
+    """One node's files. `stored` is what `RaftNode` starts from, `recovery_lines` one sentence per finding."""
+
+    def __init__(
+        self, disk: Disk, node_id: str, tracer: Tracer, path: str = "raft", segment_bytes: int = SEGMENT_BYTES
+    ) -> None:
+        """Read everything, cut a torn tail. Raises StoreError for files that are damaged, newer than this release or
+        another node's; OSError from the disk."""
+        self._disk, self._node_id, self._tracer, self._path = disk, node_id, tracer, path
+        self._segment_bytes = segment_bytes
+        self.recovery_lines: list[str] = []
+        disk.make_dirs(path)
+        self._replay = _Replay()
+        self._segments: list[_Segment] = []
+        snapshot = self._read_snapshot()
+        names = [name for name in disk.list(path) if name.startswith("segment-")]
+        if snapshot is not None and not names:
+            raise self._fail("snapshot", 0, "a state without the segments that hold this node's vote")
+        for older, newer in pairwise(names):
+            if _number(newer) != _number(older) + 1:
+                raise self._fail(older, 0, f"a segment whose successor is missing: the next one is {newer}")
+        for name in names:
+            self._read_segment(name, is_last=name == names[-1])
+        discarded = self._reconcile(snapshot)
+        self._snapshot_index = snapshot.index if snapshot else RaftIndex(0)
+        self._file: AppendFile = self._open_last_segment()
+        if discarded:
+            self._append(_Frame(self._replay.hard_state, True, self._snapshot_index, ()))
+        replay = self._replay
+        start = self._snapshot_index + 1 - replay.first_index
+        self.stored = StoredState(
+            replay.hard_state.term, replay.hard_state.voted_for, snapshot, tuple(replay.entries[max(start, 0) :])
+        )
+        replay.entries = []
+        self._hard_state, self._last_index = replay.hard_state, self.stored_last_index
+        for line in self.recovery_lines:
+            tracer.event("raft_log_recovery", node=node_id, finding=line)
+
+    @property
+    def stored_last_index(self) -> RaftIndex:
+        stored = self.stored
+        return stored.entries[-1].index if stored.entries else self._snapshot_index
+
+    def persist(self, ready: Ready) -> None:
+        """Make durable what `ready` asks for; blocks. After an OSError the node must not go on: what is durable is
+        unknown until the files are read again."""
+        if ready.snapshot is not None:
+            self._write_snapshot(ready.snapshot)
+        if ready.hard_state or ready.truncate_from is not None or ready.snapshot or ready.entries:
+            self._hard_state = ready.hard_state or self._hard_state
+            base_index = self._last_index
+            if ready.snapshot is not None:
+                base_index = ready.snapshot.index
+            elif ready.truncate_from is not None:
+                base_index = RaftIndex(ready.truncate_from - 1)
+            self._append(_Frame(self._hard_state, ready.snapshot is not None, base_index, ready.entries))
+        if ready.compaction is not None:
+            self._write_snapshot(ready.compaction)
+        if ready.snapshot is not None or ready.compaction is not None:
+            self._drop_covered_segments()
+
+    def close(self) -> None:
+        self._file.close()
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def _append(self, frame: _Frame) -> None:
+        if self._file.size_bytes >= self._segment_bytes:
+            self._file.close()
+            self._create_segment(_number(self._segments[-1].name) + 1)
+            self._file = self._disk.open_append(f"{self._path}/{self._segments[-1].name}")
+        self._file.append(frame.encode(self._file.size_bytes))
+        self._file.sync()
+        self._last_index = frame.entries[-1].index if frame.entries else frame.base_index
+        segment = self._segments[-1]
+        segment.last_index = max(segment.last_index, self._last_index)
+
+    def _create_segment(self, number: int) -> None:
+        """Every segment opens with a frame of its own, so that older ones may go."""
+        name = f"segment-{number:010d}"
+        node_id = self._node_id.encode()
+        head = _SEGMENT_HEAD.pack(_SEGMENT_MAGIC, VERSION, len(node_id)) + node_id
+        frame = _Frame(self._hard_state, False, self._last_index, ())
+        self._disk.write_atomic(f"{self._path}/{name}", head + frame.encode(len(head)))
+        self._segments.append(_Segment(name, self._last_index))
+
+    def _open_last_segment(self) -> AppendFile:
+        if not self._segments:
+            self._hard_state, self._last_index = self._replay.hard_state, self._snapshot_index
+            self._create_segment(1)
+        return self._disk.open_append(f"{self._path}/{self._segments[-1].name}")
+
+    def _write_snapshot(self, snapshot: Snapshot) -> None:
+        head = _SNAPSHOT_HEAD.pack(
+            _SNAPSHOT_MAGIC, VERSION, 0, snapshot.index, snapshot.term, len(snapshot.data), crc32(snapshot.data)
+        )
+        self._disk.write_atomic(f"{self._path}/snapshot", head + snapshot.data)
+        self._snapshot_index = snapshot.index
+
+    def _drop_covered_segments(self) -> None:
+        while len(self._segments) > 1 and self._segments[0].last_index <= self._snapshot_index:
+            self._disk.remove(f"{self._path}/{self._segments.pop(0).name}")
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def _fail(self, name: str, position: int, problem: str) -> StoreError:
+        return StoreError(
+            f"{self._disk.label}/{self._path}/{name} at byte {position} holds {problem}; restore the directory from "
+            "this node's backup, or move it away and let the node rejoin under a new id"
+        )
+
+    def _read_snapshot(self) -> Snapshot | None:
+        path = f"{self._path}/snapshot"
+        if not self._disk.exists(path):
+            return None
+        content = self._disk.read(path)
+        if len(content) < _SNAPSHOT_HEAD.size:
+            raise self._fail("snapshot", 0, f"{len(content)} bytes, no whole snapshot header")
+        magic, version, _, index, term, size_bytes, crc = _SNAPSHOT_HEAD.unpack_from(content)
+        if magic != _SNAPSHOT_MAGIC:
+            raise self._fail("snapshot", 0, f"{magic!r} where a Raft snapshot begins with {_SNAPSHOT_MAGIC!r}")
+        if version != VERSION:
+            raise self._fail("snapshot", 4, f"version {version}; this release reads {VERSION}")
+        data = content[_SNAPSHOT_HEAD.size :]
+        if len(data) != size_bytes or crc32(data) != crc:
+            raise self._fail("snapshot", _SNAPSHOT_HEAD.size, "data that does not match its length and checksum")
+        return Snapshot(RaftIndex(index), Term(term), data)
+
+    def _read_segment(self, name: str, *, is_last: bool) -> None:
+        content = self._disk.read(f"{self._path}/{name}")
+        segment = _Segment(name)
+        position = self._read_segment_head(name, content)
+        while position < len(content):
+            payload = _frame_at(content, position)
+            if payload is None:
+                if not is_last or _has_frame_after(content, position + 1):
+                    raise self._fail(name, position, "a damaged frame with sound ones after it")
+                self._cut(name, content, position)
+                break
+            try:
+                frame = _Frame.decode(payload)
+                self._replay.apply(frame)
+            except ValueError as error:
+                raise self._fail(name, position, str(error)) from None
+            segment.last_index = max(segment.last_index, self._replay.last_index)
+            position += _FRAME_HEAD.size + len(payload)
+        self._segments.append(segment)
+
+    def _read_segment_head(self, name: str, content: bytes) -> int:
+        if len(content) < _SEGMENT_HEAD.size:
+            raise self._fail(name, 0, f"{len(content)} bytes, no whole segment header")
+        magic, version, size_bytes = _SEGMENT_HEAD.unpack_from(content)
+        if magic != _SEGMENT_MAGIC:
+            raise self._fail(name, 0, f"{magic!r} where a Raft segment begins with {_SEGMENT_MAGIC!r}")
+        if version != VERSION:
+            raise self._fail(name, 4, f"version {version}; this release reads {VERSION}")
+        end = _SEGMENT_HEAD.size + size_bytes
+        owner = content[_SEGMENT_HEAD.size : end].decode(errors="replace")
+        if owner != self._node_id:
+            raise StoreError(
+                f"{self._disk.label}/{self._path} belongs to controller node {owner!r}, this is {self._node_id!r}; "
+                "give each node its own directory"
+            )
+        return int(end)
+
+    def _cut(self, name: str, content: bytes, position: int) -> None:
+        file = self._disk.open_append(f"{self._path}/{name}")
+        file.truncate(position)
+        file.sync()
+        file.close()
+        self.recovery_lines.append(
+            f"{self._path}/{name}: cut a torn frame of {len(content) - position} bytes at byte {position}"
+        )
+
+    def _reconcile(self, snapshot: Snapshot | None) -> bool:
+        """Fit log and snapshot together; True if the whole log gives way to the snapshot. That is so after a crash
+        between the two writes of an installed snapshot, which contradicted the log."""
+        replay = self._replay
+        index = snapshot.index if snapshot else RaftIndex(0)
+        if replay.first_index > index + 1:
+            raise self._fail("snapshot", 0, f"a state up to entry {index}, but the log begins at {replay.first_index}")
+        if snapshot is None or replay.first_index == index + 1:
+            return False
+        held = replay.entries[index - replay.first_index] if index <= replay.last_index else None
+        if held is not None and held.term == snapshot.term:
+            return False
+        replay.entries.clear()
+        replay.first_index = RaftIndex(index + 1)
+        self.recovery_lines.append(f"{self._path}: the log gives way to the leader's snapshot up to entry {index}")
+        return True
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix("segment-"))
+
+
+def _frame_at(content: bytes, position: int) -> bytes | None:
+    """The payload of the frame at `position`, None if there is no sound one."""
+    if position + _FRAME_HEAD.size > len(content):
+        return None
+    magic, size_bytes, crc = _FRAME_HEAD.unpack_from(content, position)
+    start = position + _FRAME_HEAD.size
+    if magic != _FRAME_MAGIC or size_bytes < 0 or start + size_bytes > len(content):
+        return None
+    payload = content[start : start + size_bytes]
+    return payload if _frame_crc(payload, position) == crc else None
+
+
+def _has_frame_after(content: bytes, position: int) -> bool:
+    while (position := content.find(_FRAME_MAGIC, position)) >= 0:
+        if _frame_at(content, position) is not None:
+            return True
+        position += 1
+    return False
