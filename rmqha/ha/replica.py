@@ -173,9 +173,11 @@ class Replica:
         log.accept_epoch(info.epoch)
         last = log.epochs.last
         if last is None or last.epoch != info.epoch:
-            if last is not None and last.start_offset >= log.max_phy_offset:
-                # An entry without bytes would lend its epoch to the bytes that we are about to write.
-                log.truncate(log.max_phy_offset)
+            # Half a record at the end will never be completed, and an entry without bytes would lend its epoch to the
+            # bytes that we are about to write: both go.
+            end_offset = log.record_end_offset
+            if end_offset < log.max_phy_offset or (last is not None and last.start_offset >= end_offset):
+                log.truncate(end_offset)
             appended = log.append_epoch(info.epoch, log.max_phy_offset)
             assert appended, f"epoch {info.epoch} at {log.max_phy_offset} does not follow {log.epochs}"
         last = log.epochs.last

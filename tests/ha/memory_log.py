@@ -16,7 +16,8 @@ class MemoryLog:
         self.epochs = EpochHistory()
         self.highest_epoch = Epoch(0)
         self.unclean = False
-        self.lowest_cut: int | None = None
+        self.half_record_bytes = 0
+        """Bytes at the end that belong to a record whose rest has not arrived."""
 
     @property
     def min_phy_offset(self) -> PhyOffset:
@@ -38,6 +39,10 @@ class MemoryLog:
     def dispatched_offset(self) -> PhyOffset:
         return PhyOffset(self.dispatched)
 
+    @property
+    def record_end_offset(self) -> PhyOffset:
+        return PhyOffset(self.max_phy_offset - self.half_record_bytes)
+
     def append_raw(self, phy_offset: PhyOffset, data: bytes | bytearray | memoryview) -> None:
         assert phy_offset == self.max_phy_offset
         self.data += data
@@ -48,8 +53,7 @@ class MemoryLog:
 
     def truncate(self, end_offset: PhyOffset) -> None:
         assert self.start <= end_offset <= self.max_phy_offset
-        if end_offset < self.max_phy_offset:
-            self.lowest_cut = min(end_offset, self.lowest_cut if self.lowest_cut is not None else end_offset)
+        self.half_record_bytes = max(0, self.half_record_bytes - (self.max_phy_offset - end_offset))
         del self.data[end_offset - self.start :]
         self.epochs = self.epochs.truncated(end_offset)
         self.synced = min(self.synced, end_offset)

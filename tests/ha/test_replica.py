@@ -291,6 +291,17 @@ def test_an_empty_epoch_leaves_no_entry_that_could_lend_its_number() -> None:
     assert group[1].log.epochs == group[3].log.epochs == group[2].log.epochs
 
 
+def test_a_new_master_cuts_half_a_record_before_its_epoch_starts() -> None:
+    group = started()
+    group.send(1)
+    group.settle()
+    group[2].log.half_record_bytes = 40
+    group.kill(1)
+    group.elect(2)
+    assert group[2].log.max_phy_offset == 60
+    assert [(e.epoch, e.start_offset) for e in group[2].log.epochs] == [(1, 0), (2, 60)]
+
+
 def test_cp_never_cuts_below_the_own_confirm_offset() -> None:
     """Ruling 4: it stops with both histories instead."""
     group = started()
