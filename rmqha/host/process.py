@@ -1,0 +1,98 @@
+"""The process around a server: file descriptors, signals, and what /proc says about any process. Shell."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import trio
+
+GRACE_MS = 10_000
+KILLED_EXIT_CODE = 130
+_CLOCK_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+def raise_file_limit() -> int:
+    """Raise NOFILE to the hard limit; returns the limit in force."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def run_server(
+    serve: Callable[[trio.Event], Awaitable[None]],
+    *,
+    on_hangup: Callable[[], None] = lambda: None,
+    grace_ms: int = GRACE_MS,
+) -> bool:
+    """Run a server under trio until it ends; False if it had to be cancelled because `grace_ms` ran out.
+
+    `serve(stopping)` returns, or hands over and drains when `stopping` is set by SIGTERM or SIGINT, and is cancelled
+    `grace_ms` later. A second such signal ends the process at once, exit code KILLED_EXIT_CODE, as a kill would.
+    SIGHUP calls `on_hangup` (reopen the logs).
+    """
+    raise_file_limit()
+    return trio.run(_supervise, serve, on_hangup, grace_ms)
+
+
+async def _supervise(
+    serve: Callable[[trio.Event], Awaitable[None]], on_hangup: Callable[[], None], grace_ms: int
+) -> bool:
+    stopping = trio.Event()
+    finished = False
+
+    async def watch(task_status: trio.TaskStatus[None]) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            task_status.started()
+            async for number in signals:
+                if number == signal.SIGHUP:
+                    on_hangup()
+                elif stopping.is_set():
+                    # a thread that waits for the disk cannot be cancelled, so nothing less ends at once
+                    os._exit(KILLED_EXIT_CODE)
+                else:
+                    stopping.set()
+                    nursery.cancel_scope.deadline = trio.current_time() + grace_ms / 1000
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(watch)
+        await serve(stopping)
+        finished = True
+        nursery.cancel_scope.cancel()
+    return finished
+
+
+def started_at_ticks(pid: int) -> int | None:
+    """The kernel's start time of a process, in clock ticks since boot: with the pid it names one process for ever.
+    None if there is no such process."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # the command's name, in parentheses, may hold anything, also ") "
+    return int(stat.rpartition(")")[2].split()[19])
+
+
+def uptime_ms(pid: int) -> int | None:
+    """How long a process has been running; None if there is no such process."""
+    ticks = started_at_ticks(pid)
+    if ticks is None:
+        return None
+    since_boot = float(Path("/proc/uptime").read_text().split()[0])
+    return max(0, round((since_boot - ticks / _CLOCK_TICKS_PER_SECOND) * 1000))
+
+
+def anonymous_rss_bytes(pid: int) -> int | None:
+    """RssAnon: resident memory without mapped files, "idle memory" in our figures. None without such a process."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    for line in status.splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return None

@@ -1,0 +1,111 @@
+"""The Tracer port: one structured line per event, and the last events for RMQHA_GET_HISTORY. Shell.
+
+A line is `2026-11-21T07:55:37.123Z name key=value …`; a value with white space, quotes or "=" is written as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections import deque
+from collections.abc import Callable
+from datetime import UTC, datetime
+from enum import Enum
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+from typing import Any
+
+from rmqha.host.clock import HostClock
+from rmqha.model.error import UsageError
+from rmqha.port import Clock
+
+HISTORY_COUNT = 1000
+KEPT_FILE_COUNT = 3
+
+
+class _LogFile(RotatingFileHandler):
+    """Rotation and reopening as the standard library does them. A full or failing disk loses lines, not the server:
+    the loss is counted and shows up in `HostTracer.statistics`."""
+
+    lost_count = 0
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the library's name)
+        self.lost_count += 1
+
+
+class HostTracer:
+    """Safe to use from several threads."""
+
+    def __init__(
+        self,
+        log_file: str = "",
+        max_bytes: int = 16 * 1024 * 1024,
+        *,
+        clock: Clock | None = None,
+        write: Callable[[str], object] | None = None,
+    ) -> None:
+        """Lines go to `log_file`, rotated at `max_bytes` with KEPT_FILE_COUNT old ones, or to standard error if it is
+        empty; `write` replaces standard error. Raises UsageError if the file cannot be opened."""
+        self._clock: Clock = HostClock() if clock is None else clock
+        self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY_COUNT)
+        self._write: Callable[[str], object] = sys.stderr.write if write is None else write
+        self._file: _LogFile | None = None
+        if log_file:
+            try:
+                Path(log_file).parent.mkdir(parents=True, exist_ok=True)
+                self._file = _LogFile(log_file, maxBytes=max_bytes, backupCount=KEPT_FILE_COUNT, encoding="utf-8")
+            except OSError as error:
+                raise UsageError(f"cannot write the log file {log_file}: {error.strerror}; set logFile") from None
+
+    def event(self, name: str, **fields: Any) -> None:
+        at_ms = self._clock.wall_ms()
+        known = {key: _plain(value) for key, value in fields.items()}
+        self._history.append({"at_ms": at_ms, "event": name, **known})
+        line = " ".join([_stamp(at_ms), name, *(f"{key}={_text(value)}" for key, value in known.items())])
+        if self._file is None:
+            self._write(line + "\n")
+        else:
+            self._file.handle(logging.LogRecord("", logging.INFO, "", 0, line, None, None))
+
+    def history(self) -> list[dict[str, Any]]:
+        """The last HISTORY_COUNT events, oldest first: `at_ms`, `event` and the event's fields, ready for JSON."""
+        return list(self._history)
+
+    def statistics(self) -> dict[str, int]:
+        return {"lost_line_count": self._file.lost_count if self._file is not None else 0}
+
+    def reopen(self) -> None:
+        """Go on in a new file if the present one was moved away (SIGHUP)."""
+        if self._file is not None:
+            self._file.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _stamp(at_ms: int) -> str:
+    seconds, milliseconds = divmod(at_ms, 1000)
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+
+
+def _plain(value: Any) -> Any:
+    """A JSON value: enums by name, sets sorted, anything unknown by its text."""
+    if isinstance(value, Enum):
+        return value.name
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, dict):
+        return {str(key): _plain(member) for key, member in value.items()}
+    if isinstance(value, set | frozenset):
+        return sorted(map(_plain, value), key=str)
+    if isinstance(value, list | tuple):
+        return [_plain(member) for member in value]
+    return str(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str) and value and value.isprintable() and not any(mark in value for mark in ' "='):
+        return value
+    return json.dumps(value, separators=(",", ":"))
