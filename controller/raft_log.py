@@ -127,7 +127,7 @@ class DurableRaftLog:
         self._replay = _Replay()
         self._segments: list[_Segment] = []
         snapshot = self._read_snapshot()
-        names = [name for name in disk.list(path) if name.startswith("segment-")]
+        names = [name for name in disk.list(path) if name.removeprefix("segment-").isdigit()]
         if snapshot is not None and not names:
             raise self._fail("snapshot", 0, "a state without the segments that hold this node's vote")
         for older, newer in pairwise(names):

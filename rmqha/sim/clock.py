@@ -1,0 +1,36 @@
+"""A host's two clocks over virtual time: its monotonic clock may run fast or slow, its wall clock may jump."""
+
+from __future__ import annotations
+
+from rmqha.sim.scheduler import Scheduler
+
+EPOCH_AT_MS = 1_700_000_000_000
+"""What wall clocks show when a simulation begins."""
+_MILLION = 1_000_000
+
+
+class SimClock:
+    """Implements port.Clock. `rate_ppm` above a million runs fast; `origin_ms` is where the monotonic clock began."""
+
+    def __init__(
+        self, scheduler: Scheduler, rate_ppm: int = _MILLION, origin_ms: int = 0, wall_at_ms: int = EPOCH_AT_MS
+    ) -> None:
+        assert rate_ppm > 0
+        self._scheduler = scheduler
+        self._rate_ppm = rate_ppm
+        self._origin_ms = origin_ms
+        self._wall_at_ms = wall_at_ms
+
+    def now_ms(self) -> int:
+        return self._origin_ms + self._scheduler.now_ms * self._rate_ppm // _MILLION
+
+    def wall_ms(self) -> int:
+        return self._wall_at_ms + self._scheduler.now_ms * self._rate_ppm // _MILLION
+
+    def step_wall(self, by_ms: int) -> None:
+        """Someone set the wall clock."""
+        self._wall_at_ms += by_ms
+
+    def moment_of(self, deadline_ms: int) -> int:
+        """The first moment of virtual time at which now_ms() has reached `deadline_ms`."""
+        return -((self._origin_ms - deadline_ms) * _MILLION // self._rate_ppm)

@@ -1,0 +1,72 @@
+"""Virtual time: a heap of events that happen one at a time, in the order of their moments, then of their making."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+
+class Timer:
+    """An event to come."""
+
+    __slots__ = ("_action", "at_ms")
+
+    def __init__(self, at_ms: int, action: Callable[[], None]) -> None:
+        self.at_ms = at_ms
+        self._action: Callable[[], None] | None = action
+
+    def cancel(self) -> None:
+        """It will not happen; harmless if it has."""
+        self._action = None
+
+    def fire(self) -> None:
+        action, self._action = self._action, None
+        if action is not None:
+            action()
+
+    @property
+    def is_pending(self) -> bool:
+        return self._action is not None
+
+
+class Scheduler:
+    """`now_ms` is the simulated world's own time; what a host takes for it is its SimClock's business."""
+
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.event_count = 0
+        self._heap: list[tuple[int, int, Timer]] = []
+        self._made_count = 0
+
+    def at(self, at_ms: int, action: Callable[[], None]) -> Timer:
+        """Do `action` at `at_ms`, or now if that has passed, after everything already due then."""
+        timer = Timer(max(at_ms, self.now_ms), action)
+        self._made_count += 1
+        heapq.heappush(self._heap, (timer.at_ms, self._made_count, timer))
+        return timer
+
+    def after(self, delay_ms: int, action: Callable[[], None]) -> Timer:
+        return self.at(self.now_ms + delay_ms, action)
+
+    def next_at_ms(self) -> int | None:
+        """The moment of the next event, None if nothing is to come."""
+        while self._heap and not self._heap[0][2].is_pending:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def step(self) -> bool:
+        """Let one event happen; False if there is none."""
+        at_ms = self.next_at_ms()
+        if at_ms is None:
+            return False
+        timer = heapq.heappop(self._heap)[2]
+        self.now_ms = at_ms
+        self.event_count += 1
+        timer.fire()
+        return True
+
+    def run_until(self, end_ms: int) -> None:
+        """Let everything due up to and including `end_ms` happen; now_ms is `end_ms` afterwards."""
+        while (at_ms := self.next_at_ms()) is not None and at_ms <= end_ms:
+            self.step()
+        self.now_ms = max(self.now_ms, end_ms)
