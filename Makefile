@@ -1,0 +1,45 @@
+# Every target makes its environment first (.venv, by tools/bootstrap.py) and is then one command that you can run yourself.
+PYTHON ?= python3
+BIN := .venv/bin
+MODE ?= cp
+SEEDS ?= 200
+
+.PHONY: help demo test interop chaos lint types sim sim-many bench clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
+
+demo: .venv/stamp ## a group of three, two killed masters, nothing lost: MODE=cp|ap, INPUT=my.jsonl
+	$(BIN)/python examples/demo.py --mode $(MODE) $(if $(INPUT),--input "$(INPUT)")
+
+test: .venv/stamp ## everything but what needs the real RocketMQ or minutes of faults
+	$(BIN)/pytest tests -m "not interop and not chaos"
+	@echo "left to others: interop (the real RocketMQ: make interop), chaos (minutes of faults: make chaos)"
+
+interop: .venv/stamp ## beside the real Apache RocketMQ
+	$(BIN)/pytest tests -m interop
+
+chaos: .venv/stamp ## faults on real processes
+	$(BIN)/pytest tests -m chaos
+
+lint: .venv/stamp ## format, rules, layers
+	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports
+
+types: .venv/stamp ## mypy --strict
+	$(BIN)/mypy
+
+sim: .venv/stamp ## whole clusters from SEEDS=200 seeds; SEED=n replays one
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+
+sim-many: .venv/stamp ## the same from 20,000 seeds
+	$(BIN)/python -m tests.simulation --seeds 20000
+
+bench: .venv/stamp ## figures, into benchmarks/results
+	$(BIN)/python -m benchmarks
+
+clean: ## the environment and all caches
+	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+.venv/stamp: pyproject.toml tools/bootstrap.py
+	$(PYTHON) tools/bootstrap.py .venv
+	@touch $@

@@ -1,0 +1,175 @@
+"""Make the environment that the Makefile's targets run in: .venv with rmqha and all its extras. Standard library only.
+
+    python3 tools/bootstrap.py [DIRECTORY]
+
+Looks for a Python of 3.11 or newer, makes a virtual environment with it and installs the package in place with pip.
+Some systems split `ensurepip` or `venv` off their Python; pip's wheel is then fetched from the package index. pip's own
+environment variables (PIP_INDEX_URL, PIP_CERT, proxies) are honoured.
+This file is read by whatever `python3` is, so it keeps to what Python 3.6 understands.
+"""
+
+import hashlib
+import html.parser
+import os
+import re
+import shutil
+import ssl
+import subprocess
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+OLDEST = (3, 11)
+CANDIDATES = ["python3.13", "python3.12", "python3.11", "python3.14", "python3", "python"]
+EXTRAS = "spark,demo,dev"
+INDEX = "https://pypi.org/simple"
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def say(text):
+    print(f"bootstrap: {text}", file=sys.stderr, flush=True)
+
+
+def version_of(python):
+    """(major, minor) of an interpreter, (0, 0) if it does not run."""
+    try:
+        text = subprocess.check_output(
+            [str(python), "-c", "import sys; print(sys.version_info[0], sys.version_info[1])"],
+            stderr=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return (0, 0)
+    major, minor = text.decode().split()
+    return (int(major), int(minor))
+
+
+def find_python():
+    """An interpreter that is new enough: this one, else the first found on PATH."""
+    if sys.version_info >= OLDEST:
+        return sys.executable
+    for name in CANDIDATES:
+        path = shutil.which(name)
+        if path and version_of(path) >= OLDEST:
+            return path
+    sys.exit(
+        f"bootstrap: rmqha needs Python {OLDEST[0]}.{OLDEST[1]} or newer; {sys.executable} is "
+        f"{sys.version_info[0]}.{sys.version_info[1]} and no newer one is on PATH: install one and run make again"
+    )
+
+
+class Links(html.parser.HTMLParser):
+    """The files that a page of a package index (PEP 503) offers."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attrs):
+        fields = dict(attrs)
+        if tag == "a" and fields.get("href") and "data-yanked" not in fields:
+            self.found.append(fields["href"])
+
+
+def fetch(url):
+    """The bytes at a URL; user and password in it are sent as basic authentication, proxies are the environment's."""
+    parts = urllib.parse.urlsplit(url)
+    handlers = [urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=os.environ.get("PIP_CERT")))]
+    if parts.username:
+        url = urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        passwords = urllib.request.HTTPPasswordMgrWithPriorAuth()
+        user, password = urllib.parse.unquote(parts.username), urllib.parse.unquote(parts.password or "")
+        passwords.add_password(None, url, user, password, is_authenticated=True)
+        handlers.append(urllib.request.HTTPBasicAuthHandler(passwords))
+    timeout = float(os.environ.get("PIP_DEFAULT_TIMEOUT", "60"))
+    try:
+        with urllib.request.build_opener(*handlers).open(url, timeout=timeout) as answer:
+            return answer.read()
+    except urllib.error.URLError as error:
+        raise OSError(f"cannot fetch {url}: {error.reason}") from None
+
+
+def newest_pip(page, page_url):
+    """(URL, sha256 or "") of the newest final release of pip's wheel on an index page."""
+    links = Links()
+    links.feed(page)
+    wheels = []
+    for link in links.found:
+        url, _, fragment = urllib.parse.urljoin(page_url, link).partition("#")
+        match = re.search(r"/pip-([0-9]+(?:\.[0-9]+)*)-py3-none-any\.whl$", url)
+        if match:
+            digest = fragment.partition("sha256=")[2]
+            wheels.append(([int(part) for part in match.group(1).split(".")], url, digest))
+    if not wheels:
+        raise ValueError(f"{page_url} offers no wheel of pip")
+    _, url, digest = max(wheels)
+    return url, digest
+
+
+def fetch_pip(directory):
+    """Put pip's wheel into `directory`; returns its path. It runs from there without being installed."""
+    page_url = os.environ.get("PIP_INDEX_URL", INDEX).rstrip("/") + "/pip/"
+    url, digest = newest_pip(fetch(page_url).decode(), page_url)
+    name = url.rpartition("/")[2]
+    say(f"fetching {name}")
+    data = fetch(url)
+    if digest and hashlib.sha256(data).hexdigest() != digest:
+        raise ValueError(f"what came from {url} is not what the index promised")
+    path = directory / name
+    path.write_bytes(data)
+    return path
+
+
+def make_environment(python, directory):
+    """A virtual environment without pip in it, unless there is one that runs; returns its interpreter."""
+    inside = directory / "bin" / "python"
+    if version_of(inside) >= OLDEST:
+        return inside
+    if directory.exists():
+        shutil.rmtree(str(directory))
+    if subprocess.call([python, "-c", "import venv"], stderr=subprocess.DEVNULL) == 0:
+        subprocess.check_call([python, "-m", "venv", "--without-pip", str(directory)])
+        return inside
+    # PEP 405: a file and a link are all that makes an environment
+    major, minor = version_of(python)
+    real = Path(subprocess.check_output([python, "-c", "import sys; print(sys._base_executable)"]).decode().strip())
+    (directory / "lib" / f"python{major}.{minor}" / "site-packages").mkdir(parents=True)
+    inside.parent.mkdir()
+    (directory / "pyvenv.cfg").write_text(f"home = {real.parent}\ninclude-system-site-packages = false\n")
+    for name in ("python", "python3", f"python{major}.{minor}"):
+        (inside.parent / name).symlink_to(real)
+    return inside
+
+
+def pip_command(inside, directory):
+    """How to run pip inside the environment."""
+    if subprocess.call([str(inside), "-c", "import ensurepip"], stderr=subprocess.DEVNULL) == 0:
+        subprocess.check_call([str(inside), "-m", "ensurepip", "--default-pip"], stdout=subprocess.DEVNULL)
+        return [str(inside), "-m", "pip"]
+    say("this Python has no ensurepip")
+    return [str(inside), f"{fetch_pip(directory)}/pip"]
+
+
+def main():
+    python = find_python()
+    if python != sys.executable:
+        sys.exit(subprocess.call([python, str(Path(__file__).resolve()), *sys.argv[1:]]))
+    directory = Path(sys.argv[1]).absolute() if len(sys.argv) > 1 else ROOT / ".venv"
+    major, minor = version_of(python)
+    say(f"{directory} with Python {major}.{minor}")
+    try:
+        inside = make_environment(python, directory)
+        pip = pip_command(inside, directory)
+        say(f"installing rmqha[{EXTRAS}]; the first time this fetches about 500 MB, most of it Spark")
+        target = f"{ROOT}[{EXTRAS}]"
+        subprocess.check_call([*pip, "install", "--disable-pip-version-check", "--editable", target])
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"bootstrap: {' '.join(error.cmd[:4])} failed; what it said stands above")
+    except (OSError, ValueError) as error:
+        sys.exit(f"bootstrap: {error}")
+    say("done")
+
+
+if __name__ == "__main__":
+    main()
