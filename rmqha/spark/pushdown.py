@@ -1,0 +1,99 @@
+"""Which of Spark's filters the reader applies itself: exactly, so that Spark need not look again.
+
+topic with = and IN; queueId, queueOffset, physicalOffset, bornTimestamp and storeTimestamp with =, IN, <, <=, >, >=.
+Timestamps are kept in milliseconds, Spark compares microseconds: bounds are rounded inwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from rmqha.store.scan import Interval, RowFilter
+
+WHOLE_NUMBERS = frozenset(("queueId", "queueOffset", "physicalOffset"))
+TIMESTAMPS = frozenset(("bornTimestamp", "storeTimestamp"))
+NEVER_NULL = WHOLE_NUMBERS | {"topic"}
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def push(rows: RowFilter, filters: Iterable[Filter]) -> tuple[RowFilter, list[Filter]]:
+    """The row filter with all that can be pushed, and the filters that Spark must still apply."""
+    left = []
+    for item in filters:
+        pushed = _push_one(rows, item)
+        if pushed is None:
+            left.append(item)
+        else:
+            rows = pushed
+    return rows, left
+
+
+def _push_one(rows: RowFilter, item: Filter) -> RowFilter | None:
+    path: tuple[str, ...] = getattr(item, "attribute", ())
+    if len(path) != 1:
+        return None
+    name = path[0]
+    if isinstance(item, IsNotNull):
+        return rows if name in NEVER_NULL else None
+    if name == "topic":
+        return _push_topic(rows, item)
+    if name in WHOLE_NUMBERS:
+        return _push_number(rows, name, item, 1)
+    return _push_number(rows, name, item, 1000) if name in TIMESTAMPS else None
+
+
+def _push_topic(rows: RowFilter, item: Filter) -> RowFilter | None:
+    match item:
+        case EqualTo(value=str(topic)):
+            return rows.with_topics(frozenset([topic]))
+        case In(value=topics) if all(isinstance(topic, str) for topic in topics):
+            return rows.with_topics(frozenset(topics))
+    return None
+
+
+def _push_number(rows: RowFilter, name: str, item: Filter, per_unit: int) -> RowFilter | None:
+    """`per_unit` of the literal's units make one of the column's."""
+    if isinstance(item, In):
+        numbers = [_number(value, per_unit) for value in item.value]
+        if any(number is None for number in numbers):
+            return None
+        exact = frozenset(number // per_unit for number in numbers if number is not None and number % per_unit == 0)
+        return rows.with_values(name, exact)
+    number = _number(getattr(item, "value", None), per_unit)
+    if number is None:
+        return None
+    floor, ceiling = number // per_unit, -(-number // per_unit)
+    match item:
+        case EqualTo():
+            return rows.with_interval(name, Interval(ceiling, floor))
+        case GreaterThan():
+            return rows.with_interval(name, Interval(low=floor + 1))
+        case GreaterThanOrEqual():
+            return rows.with_interval(name, Interval(low=ceiling))
+        case LessThan():
+            return rows.with_interval(name, Interval(high=ceiling - 1))
+        case LessThanOrEqual():
+            return rows.with_interval(name, Interval(high=floor))
+    return None
+
+
+def _number(value: Any, per_unit: int) -> int | None:
+    """A literal as a whole number: itself, or microseconds of a timestamp. None for anything else."""
+    if per_unit == 1:
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if isinstance(value, datetime) and value.tzinfo is not None:
+        return (value - _EPOCH) // timedelta(microseconds=1)
+    return None
