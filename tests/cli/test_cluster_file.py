@@ -1,0 +1,149 @@
+"""The cluster file: what it expands to, and that every slip in it is one sentence naming file and key."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqha.cli.cluster_file import ClusterSpec, NodeKind, guarantee, load, parse, properties_text
+from rmqha.model.config import BrokerConfig, parse_properties
+from rmqha.model.error import ConfigError, UsageError
+
+CONF = Path(__file__).parents[2] / "conf"
+GROUP = '[[group]]\nname = "broker-a"\n'
+
+
+def spec(text: str, **overrules: Any) -> ClusterSpec:
+    return parse("my.toml", tomllib.loads(text), **overrules)
+
+
+def broker_config(found: ClusterSpec, name: str) -> BrokerConfig:
+    text = properties_text(found, found.node(name))
+    return BrokerConfig.from_properties(parse_properties(text, name), name)
+
+
+@pytest.mark.parametrize("path", sorted(CONF.glob("*.toml")), ids=lambda path: path.name)
+def test_shipped_cluster_files_are_right(path: Path) -> None:
+    found = load(path)
+    assert found.groups
+    for node in found.nodes:
+        if node.kind is NodeKind.BROKER:
+            assert broker_config(found, node.name).mapped_file_size_commit_log == 64 * 1024 * 1024
+    assert found.name in str(found.directory)
+
+
+def test_shipped_broker_file_is_right() -> None:
+    path = CONF / "broker.conf"
+    config = BrokerConfig.from_properties(parse_properties(path.read_text(), str(path)), str(path))
+    assert (config.ha_mode, config.total_replicas, config.listen_port) == ("cp", 3, 10911)
+
+
+def test_quickstart_is_one_name_server_with_controller_and_three_brokers() -> None:
+    found = load(CONF / "quickstart.toml")
+    assert [(node.name, node.kind.value, node.address) for node in found.nodes] == [
+        ("ns-1", "namesrv", "127.0.0.1:9876"),
+        ("broker-a-1", "broker", "127.0.0.1:10911"),
+        ("broker-a-2", "broker", "127.0.0.1:10921"),
+        ("broker-a-3", "broker", "127.0.0.1:10931"),
+    ]
+    server = found.node("ns-1")
+    assert server.embeds_controller
+    assert server.properties["controllerDLegerPeers"] == "n0-127.0.0.1:9878"
+    config = broker_config(found, "broker-a-2")
+    assert config.controller_addr == "127.0.0.1:9878"
+    assert config.store_path_root_dir == str(Path("rmqha-data/quickstart/broker-a-2/store").absolute())
+    assert (config.broker_role, config.all_ack_in_sync_state_set) == ("SYNC_MASTER", True)
+
+
+def test_controllers_of_their_own_know_each_other_and_themselves() -> None:
+    found = load(CONF / "three-controllers.toml")
+    peers = "n0-127.0.0.1:9878;n1-127.0.0.1:9879;n2-127.0.0.1:9880"
+    for number in range(3):
+        properties = found.node(f"ctl-{number + 1}").properties
+        assert properties["controllerDLegerPeers"] == peers
+        assert properties["controllerDLegerSelfId"] == f"n{number}"
+    assert not found.node("ns-1").embeds_controller
+    assert found.namesrv_addresses == "127.0.0.1:9876;127.0.0.1:9877"
+
+
+def test_mode_and_directory_of_the_command_line_win() -> None:
+    found = spec('[cluster]\nname = "c"\nhaMode = "cp"\n' + GROUP, ha_mode="ap", directory=Path("/nowhere/else"))
+    assert broker_config(found, "broker-a-1").broker_role == "ASYNC_MASTER"
+    assert broker_config(found, "broker-a-1").store_path_root_dir == "/nowhere/else/broker-a-1/store"
+
+
+@pytest.mark.parametrize(
+    ("replicas", "words"),
+    [(1, "one copy"), (2, "the loss of either"), (3, "2 of 3"), (5, "the loss of any 2")],
+)
+def test_cp_says_its_guarantee_in_words(replicas: int, words: str) -> None:
+    assert words in guarantee(spec(GROUP + f"replicas = {replicas}\n"))
+
+
+def test_cp_says_what_a_power_loss_of_all_takes() -> None:
+    assert "ASYNC_FLUSH" in guarantee(spec(GROUP))
+    assert guarantee(spec(GROUP + '[broker]\nflushDiskType = "SYNC_FLUSH"\n')).endswith("takes none")
+
+
+def test_ap_says_what_is_lost() -> None:
+    assert "lost" in guarantee(spec('[cluster]\nhaMode = "ap"\n' + GROUP))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[clutser]\n" + GROUP, "unknown section clutser; the nearest known one is cluster"),
+        ('[cluster]\nhamode = "cp"\n' + GROUP, "unknown key in [cluster]: hamode; the nearest known one is haMode"),
+        (GROUP + "[broker]\nflushDiskTyp = 1\n", "flushDiskTyp; the nearest known one is flushDiskType"),
+        (GROUP + "replica = 3\n", "unknown key in [[group]]: replica; the nearest known one is replicas"),
+        ('[cluster]\nhaMode = "pc"\n' + GROUP, "haMode = 'pc' must be ap or cp"),
+        ('[cluster]\nname = "../up"\n' + GROUP, "must be letters, digits"),
+        (GROUP + 'replicas = "3"\n', "replicas = '3' must be a whole number"),
+        (GROUP + "replicas = true\n", "replicas = True must be a whole number"),
+        (GROUP + "replicas = 0\n", "replicas = 0 must lie between 1 and 9"),
+        (GROUP + "listenPort = 65530\nreplicas = 3\n", "the last replica's listenPort = 65550"),
+        (GROUP + GROUP, "'broker-a' is given twice"),
+        ('[[group]]\nname = "ns"\n', "is how name servers or controllers are called"),
+        ("[[group]]\nreplicas = 3\n", "a [[group]] has no name"),
+        ('[group]\nname = "a"\n', "must be given as [[group]]"),
+        ("[cluster]\n", "there is no [[group]]"),
+        (GROUP + "[controllers]\ncount = 3\n", "[controllers] count contradicts [namesrv] embedController"),
+        (GROUP + "[namesrv]\nembedController = false\n", "needs a section [controllers]"),
+        (GROUP + "[broker]\nlistenPort = 1\n", "[broker] listenPort is set by [[group]] listenPort"),
+        (GROUP + '[broker]\nbrokerRole = "ASYNC_MASTER"\n', "brokerRole = ASYNC_MASTER contradicts haMode = cp"),
+        (GROUP + "[broker]\nenableAutoInSyncReplicas = true\n", "enableAutoInSyncReplicas contradicts haMode=cp"),
+        (GROUP + "[broker]\nslaveTimeout = 'soon'\n", "slaveTimeout = 'soon' must be a whole number"),
+        (GROUP + "[broker]\nslaveTimeout = [1]\n", "must be a text, a whole number, or true or false"),
+        (GROUP + "portStep = 1\nreplicas = 2\n", "would both bind port 10912"),
+        (
+            GROUP + '[[group]]\nname = "b"\nlistenPort = 10921\n' + GROUP.replace("-a", "-c"),
+            "would both bind port 10911",
+        ),
+        ('[[group]]\nname = "a"\nreplicas = 1\n[[group]]\nname = "a-1"\nlistenPort = 11911\n', None),
+    ],
+)
+def test_slips_are_named(text: str, words: str | None) -> None:
+    if words is None:
+        assert [node.name for node in spec(text).nodes] == ["ns-1", "a-1", "a-1-1"]
+        return
+    with pytest.raises(ConfigError) as raised:
+        spec(text)
+    sentence = str(raised.value)
+    assert sentence.startswith("my.toml: ")
+    assert words in sentence
+    assert "\n" not in sentence
+
+
+def test_a_file_that_is_no_toml_or_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot read the cluster file"):
+        load(tmp_path / "none.toml")
+    bad = tmp_path / "bad.toml"
+    bad.write_text("name = \n")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        load(bad)
+    bad.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match="not a text file"):
+        load(bad)
