@@ -92,13 +92,12 @@ class RaftLog:
         return (last_term, last_index) >= (self.last_term, self.last_index)
 
     def last_index_not_above(self, index: RaftIndex, term: Term) -> RaftIndex:
-        """The last position ≤ `index` whose term is ≤ `term`: where the other log can match at best."""
+        """The last position ≤ `index` whose term is ≤ `term`: where the other log can match at best. Positions below
+        the snapshot, whose terms are forgotten, count as possible."""
         position = min(index, self.last_index)
-        while position > self.snapshot_index:
-            if self._entries[position - self.snapshot_index - 1].term <= term:
-                return position
+        while (own_term := self.term_at(position)) is not None and own_term > term:
             position = RaftIndex(position - 1)
-        return min(position, self.snapshot_index)
+        return position
 
     def append(self, entry: Entry) -> None:
         assert entry.index == self.last_index + 1, f"entry {entry.index} after {self.last_index}"
