@@ -401,12 +401,18 @@ def guarantee(spec: ClusterSpec) -> str:
     parts = []
     for replicas in sorted({group.replicas for group in spec.groups}):
         majority = replicas // 2 + 1
-        lost = replicas - majority
-        parts.append(
-            f"{majority} of {replicas} replicas at least, so the loss of any {lost} takes no acknowledged message"
-            if lost
-            else "both replicas"
-            if replicas == 2
-            else "the only replica: nothing protects it from that replica's loss"
-        )
-    return f"haMode=cp: {keys}; a send is acknowledged when the whole in-sync set has it: " + "; ".join(parts)
+        if replicas == 1:
+            parts.append("that is one copy, nothing protects it from the loss of its broker")
+        elif replicas == 2:
+            parts.append("that is both replicas, the loss of either takes no acknowledged message")
+        else:
+            parts.append(
+                f"that is {majority} of {replicas} replicas at least, the loss of any {replicas - majority} takes no "
+                "acknowledged message"
+            )
+    flush = next(node.properties.get("flushDiskType", "") for node in spec.nodes if node.kind is NodeKind.BROKER)
+    power = "none" if flush == "SYNC_FLUSH" else "those of the last moments (flushDiskType=ASYNC_FLUSH)"
+    return (
+        f"haMode=cp: {keys}; a send is acknowledged when the whole in-sync set has it: {'; '.join(parts)}; "
+        f"a power loss of all replicas at once takes {power}"
+    )

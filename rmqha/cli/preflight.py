@@ -108,3 +108,16 @@ def _cannot_bind(host: str, port: int) -> str:
         except OSError as error:
             return "is in use" if error.errno == errno.EADDRINUSE else f"cannot be bound: {error.strerror}"
     return ""
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` neighbouring ports on loopback that nobody has: for tests, drills and the demo.
+
+    They lie below the range that the system hands out to clients, so that no connection takes one before the server.
+    Where the search begins depends on the process, so that two at a time seldom choose the same."""
+    low, high = 12000, 32000 - count
+    for step in range(0, high - low, count):
+        base = low + (os.getpid() * count + step) % (high - low)
+        if not any(_cannot_bind("127.0.0.1", port) for port in range(base, base + count)):
+            return base
+    raise UsageError(f"no {count} neighbouring ports are free on 127.0.0.1 between {low} and {high}")

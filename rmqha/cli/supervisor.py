@@ -6,24 +6,24 @@ no stranger must ever be signalled (ruling 24).
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rmqha.host.process import started_at_ticks
 from rmqha.model.error import RmqhaError
 
 POLL_S = 0.02
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """`start` is the kernel's start stamp of `pid`, an opaque text that no later process with this id shares."""
+    """`start` is the stamp of the moment when the kernel started `pid`: no other process with this id shares it."""
 
     pid: int
     start: str
@@ -34,22 +34,11 @@ class Process:
 
 
 def start_stamp(pid: int) -> str | None:
-    """The kernel's start stamp of a process that runs; None if there is none or it is a zombie."""
-    if sys.platform != "linux":
-        return _start_stamp_by_ps(pid)
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # proc(5): the name stands in parentheses and may hold anything; state is field 3, start time field 22
-    fields = text.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else fields[19]
+    """The kernel's start stamp of a process that runs; None if there is none or it is a zombie.
 
-
-def _start_stamp_by_ps(pid: int) -> str | None:
-    found = subprocess.run(["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    state, _, started = found.stdout.strip().partition(" ")
-    return None if not state or state.startswith("Z") else started.strip()
+    Ticks since boot, with the boot's id, since ticks begin again."""
+    ticks = started_at_ticks(pid)
+    return None if ticks is None else f"{ticks}@{BOOT_ID_FILE.read_text().strip()}"
 
 
 def spawn(arguments: Sequence[str], output: Path) -> Process:
@@ -80,12 +69,6 @@ def server_arguments(command: str, config: Path) -> list[str]:
 
 def send_signal(process: Process, number: signal.Signals) -> bool:
     """Signal the process if it is still the one that was started; False if it has gone."""
-    if sys.platform != "linux":
-        if not process.alive:
-            return False
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, number)
-        return True
     try:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:

@@ -68,13 +68,14 @@ async def _supervise(
 
 def started_at_ticks(pid: int) -> int | None:
     """The kernel's start time of a process, in clock ticks since boot: with the pid it names one process for ever.
-    None if there is no such process."""
+    None if there is no such process, or it has ended and only waits for its parent to notice (a zombie)."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
     # the command's name, in parentheses, may hold anything, also ") "
-    return int(stat.rpartition(")")[2].split()[19])
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in "ZX" else int(fields[19])
 
 
 def uptime_ms(pid: int) -> int | None:

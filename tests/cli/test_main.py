@@ -1,0 +1,112 @@
+"""The `rmqha` command as a user meets it: exit codes, one sentence for every slip, and a fast start."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONF = Path(__file__).parents[2] / "conf"
+
+
+def rmqha(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "rmqha.cli.main", *arguments],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["statu"], "there is no command 'statu', did you mean status?"),
+        (["up", "none.toml"], "cannot read the cluster file none.toml"),
+        (["status"], "no cluster is known here"),
+        (["down", "--directory", "nowhere"], "nowhere holds no cluster"),
+        (["kill", "broker-a-1"], "no cluster is known here"),
+        (["history"], "no cluster is known here"),
+        (["elect", "broker-a"], "no cluster is known here"),
+        (["purge"], "no cluster is known here"),
+        (["logs", "ns-1"], "no cluster is known here"),
+    ],
+)
+def test_wrong_usage_is_one_sentence_and_writes_nothing(tmp_path: Path, arguments: list[str], words: str) -> None:
+    done = rmqha(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.startswith("rmqha: ")
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["up"], ["up", "f", "--mode", "xp"], ["status", "-o", "xml"], ["--frob"]])
+def test_wrong_options_exit_with_2(tmp_path: Path, arguments: list[str]) -> None:
+    done = rmqha(tmp_path, *arguments)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_up_refuses_a_foreign_directory_and_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos" / "cat.jpg").touch()
+    done = rmqha(tmp_path, "up", str(CONF / "quickstart.toml"), "--directory", "photos")
+    assert done.returncode == 2
+    assert "is not empty and has no cluster.json" in done.stderr
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["cat.jpg", "photos"]
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"version": 1}', '{"version": 99, "nodes": []}', '{"version": 1, "nodes": [3]}']
+)
+def test_a_cluster_record_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "cluster.json").write_text(text)
+    done = rmqha(tmp_path, "status", "--directory", ".")
+    assert done.returncode == 2
+    assert "cluster.json is " in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_help_lists_all_commands_without_loading_them(tmp_path: Path) -> None:
+    program = """
+import sys
+from rmqha.cli.main import main
+try:
+    main(["--help"])
+finally:
+    print(sorted(sys.modules), file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    for name in ("up", "status", "broker", "namesrv", "controller", "spark", "send"):
+        assert f"\n  {name} " in done.stdout
+    assert "'trio'" not in done.stderr
+    assert "'rich'" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["broker", "namesrv", "controller"])
+def test_servers_load_no_rich_numpy_or_pyspark(tmp_path: Path, command: str) -> None:
+    program = f"""
+import json, sys
+from rmqha.cli.main import cli
+assert cli.get_command(None, {command!r}) is not None
+print(json.dumps(sorted({{name.partition(".")[0] for name in sys.modules}})))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    loaded = set(json.loads(done.stdout))
+    assert loaded.isdisjoint({"rich", "numpy", "pyspark", "pyarrow", "pandas"}), loaded
+
+
+@pytest.mark.parametrize("command", ["broker", "namesrv", "controller"])
+def test_a_server_with_an_unknown_key_says_the_nearest(tmp_path: Path, command: str) -> None:
+    (tmp_path / "node.conf").write_text("listenAdress=127.0.0.1\n")
+    done = rmqha(tmp_path, command, "-c", "node.conf")
+    assert done.returncode == 2
+    assert "node.conf: unknown key listenAdress; the nearest known key is listenAddress" in done.stderr
+    assert done.stderr.count("\n") == 1
