@@ -1,0 +1,1 @@
+"""The controller: it issues broker ids, keeps SyncStateSets and master epochs in a Raft log, and elects masters."""

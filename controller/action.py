@@ -1,0 +1,55 @@
+"""What a ControllerMachine asks of its shell. Pure; the shell performs actions in list order."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from rmqha.wire.command import Command
+
+Token = Hashable
+"""Names the asker of a request; the shell chooses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answer the request that came with `token`."""
+
+    token: Token
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """Send a oneway request to a broker; a failure needs no report, since heartbeats carry the same (B6)."""
+
+    address: str
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Ask a broker; answer with `probe_replied(probe_id, …)` exactly once, with None when no answer came in time."""
+
+    probe_id: int
+    address: str
+    command: Command
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendRaft:
+    """Send `data` to controller `peer` as the body of a oneway request 52002; it may get lost."""
+
+    peer: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SaveConfig:
+    """Keep these changed keys over a restart."""
+
+    properties: dict[str, str]
+
+
+Action = Reply | Notify | Probe | SendRaft | SaveConfig

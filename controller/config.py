@@ -1,0 +1,123 @@
+"""Configuration of a controller: RocketMQ's keys where it has them, our own where it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar, Self
+
+from rmqha.model.config import ServerConfig, key_field
+from rmqha.model.error import ConfigError
+
+LIVE_KEYS = frozenset(
+    {"enableElectUncleanMaster", "notifyBrokerRoleChanged", "scanNotActiveBrokerInterval", "totalReplicas"}
+)
+"""Keys that request 1009 changes at once; the others need a restart (ruling 25)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControllerConfig(ServerConfig):
+    """Times are milliseconds. Fields marked "Own" are not keys of Apache RocketMQ."""
+
+    aliases: ClassVar[Mapping[str, str]] = {"scanInactiveMasterInterval": "scanNotActiveBrokerInterval"}
+
+    controller_dleger_group: str = key_field("controllerDLegerGroup", "DefaultControllerGroup")
+    controller_dleger_peers: str = key_field("controllerDLegerPeers", "n0-127.0.0.1:9878")
+    """`id-host:port` of every controller, separated by `;`. All controllers of a group have the same value."""
+    controller_dleger_self_id: str = key_field("controllerDLegerSelfId", "n0")
+    controller_store_path: str = "controller-store"
+    enable_elect_unclean_master: bool = False
+    """Elect a replica outside the SyncStateSet when no member is alive. AP groups only; it may lose messages."""
+    notify_broker_role_changed: bool = True
+    """Tell brokers of a new master by request 1008; without it they learn it with their next heartbeat."""
+    scan_not_active_broker_interval: int = 500
+    """Period at which every group without a live master is looked at again. RocketMQ: 5000."""
+    total_replicas: int = 0
+    """Own. Replicas that must answer before the first election of a group; 0 takes the number that the brokers
+    declare (a group of Apache brokers then gets its first asker as master, as in RocketMQ)."""
+    default_heartbeat_timeout_mills: int = 2000
+    """Own. Assumed of a broker that has not yet said how long a silence it allows itself. RocketMQ: 10000."""
+    suspect_heartbeats: int = 2
+    """Own. After this many heartbeat intervals of silence a broker is probed (B6)."""
+    probe_timeout_ms: int = 50
+    """Own. How long an answer to request 1007 may take, in a probe and in an election (ruling 8)."""
+    election_timeout_ms: int = 250
+    """Own. How long controllers stand by their leader after hearing from it."""
+    snapshot_after_entries: int = 10000
+    """Own. The Raft log is replaced by a snapshot after so many entries."""
+    max_connections: int = 10000
+    """Own. Further connections are closed at once."""
+
+    @cached_property
+    def peers(self) -> Mapping[str, str]:
+        """Address of every controller by its id, sorted by id. ValueError with a sentence if the key is malformed."""
+        found: dict[str, str] = {}
+        for item in self.controller_dleger_peers.split(";"):
+            if not (item := item.strip()):
+                continue
+            node_id, dash, address = item.partition("-")
+            host, colon, port = address.rpartition(":")
+            if not (node_id and dash and host and colon and port.isdigit() and int(port) < 65536):
+                raise ValueError(f"{item!r} is not of the form id-host:port")
+            if node_id in found:
+                raise ValueError(f"the id {node_id} is given twice")
+            if address in found.values() and port != "0":
+                raise ValueError(f"the address {address} is given twice")
+            found[node_id] = address
+        return dict(sorted(found.items()))
+
+    @property
+    def self_address(self) -> str:
+        """What the other controllers and the brokers know this one by."""
+        return self.peers[self.controller_dleger_self_id]
+
+    @property
+    def bind_address(self) -> str:
+        """listenAddress with the port of the own entry in controllerDLegerPeers."""
+        return f"{self.listen_address}:{self.self_address.rpartition(':')[2]}"
+
+    def with_self_port(self, port: int) -> Self:
+        """The same with the own port filled in: port 0 lets the system choose one, which only a sole voter can."""
+        peers = {**self.peers, self.controller_dleger_self_id: f"{self.self_address.rpartition(':')[0]}:{port}"}
+        return replace(self, controller_dleger_peers=";".join(f"{key}-{value}" for key, value in peers.items()))
+
+    def updated(self, changes: Mapping[str, str], source: str) -> tuple[Self, tuple[str, ...]]:
+        """With the live keys among `changes` set, and the keys that would need a restart. Raises ConfigError."""
+        known = self.to_properties()
+        changed = {
+            key: value
+            for key, value in ((self.aliases.get(key, key), value) for key, value in changes.items())
+            if known.get(key) != value
+        }
+        wanted = type(self).from_properties({**known, **changed}, source)
+        live = {key: item.name for key, item in self.keys().items() if key in changed and key in LIVE_KEYS}
+        return replace(self, **{name: getattr(wanted, name) for name in live.values()}), tuple(
+            sorted(key for key in changed if key not in LIVE_KEYS)
+        )
+
+    def check(self, source: str) -> None:
+        try:
+            peers = self.peers
+        except ValueError as problem:
+            raise ConfigError(f"{source}: controllerDLegerPeers: {problem}") from None
+        if self.controller_dleger_self_id not in peers:
+            raise ConfigError(
+                f"{source}: controllerDLegerSelfId = {self.controller_dleger_self_id} is not among "
+                f"controllerDLegerPeers ({', '.join(peers)})"
+            )
+        if len(peers) > 1 and any(address.endswith(":0") for address in peers.values()):
+            raise ConfigError(f"{source}: controllerDLegerPeers: port 0 is possible only for a sole controller")
+        if not self.controller_store_path:
+            raise ConfigError(f"{source}: controllerStorePath must name a directory")
+        for name, low, high in (
+            ("scan_not_active_broker_interval", 10, 60_000),
+            ("total_replicas", 0, 9),
+            ("default_heartbeat_timeout_mills", 100, 600_000),
+            ("suspect_heartbeats", 1, 100),
+            ("probe_timeout_ms", 1, 10_000),
+            ("election_timeout_ms", 20, 60_000),
+            ("snapshot_after_entries", 16, 10_000_000),
+            ("max_connections", 8, 1_000_000),
+        ):
+            self.require_range(source, name, low, high)

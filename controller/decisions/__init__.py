@@ -1,0 +1,1 @@
+"""Decisions of the leading controller: functions from state, request and liveness to events or a refusal. Pure."""

@@ -1,0 +1,148 @@
+"""Who may become master, and who of them does. Pure.
+
+An election has two steps. `electorate` names the replicas to ask for their log's end (request 1007), or says why there
+is nobody. `choose` ranks the answers: highest epoch, highest offset, longest in the set, configured priority (a lower
+number is preferred, as in RocketMQ), lowest id. No two replicas are equal in that order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from controller.decisions.refusal import Refusal
+from controller.decisions.sync_state_set import least_acknowledging_size
+from controller.event import Cause, MasterElected
+from controller.replicas_info import Group
+from rmqha.model.code import ResponseCode
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset
+
+FAILED = ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
+DEFAULT_PRIORITY = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """How far a replica's log reaches: the epoch of its last byte (-1 if it has none) and its end."""
+
+    epoch: Epoch
+    max_offset: PhyOffset
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """Why an election is held. `target` and `unclean` come from an operator, `asker` is the broker that sent 1002,
+    `avoid` a master that hands over."""
+
+    cause: Cause
+    target: BrokerId | None = None
+    asker: BrokerId | None = None
+    avoid: BrokerId | None = None
+    unclean: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Electorate:
+    """`needed_answers` of `ids` must answer before anyone is chosen. `ask` False: the only candidate has just spoken
+    for itself and may not listen yet."""
+
+    ids: tuple[BrokerId, ...]
+    cause: Cause
+    needed_answers: int = 1
+    ask: bool = True
+
+
+def electorate(
+    group: Group, fit: Collection[BrokerId], wish: Wish, *, total_replicas: int, unclean_allowed: bool
+) -> Electorate | Refusal:
+    """`fit`: replicas that have reported to this leader, cleanly booted, and are not stopping. `total_replicas`: 0 if
+    nobody has declared it. `unclean_allowed`: enableElectUncleanMaster."""
+    if wish.target is not None:
+        return _designated(group, fit, wish)
+    candidates = tuple(broker_id for broker_id in group.replicas if broker_id in fit and broker_id != wish.avoid)
+    if wish.unclean:
+        ids = tuple(broker_id for broker_id in group.replicas if broker_id != wish.avoid)
+        return Electorate(ids, Cause.UNCLEAN_BY_OPERATOR)
+    if not group.set_known:
+        return _first(group, candidates, wish, total_replicas)
+    members = tuple(broker_id for broker_id in group.electable_ids if broker_id in candidates)
+    if members:
+        return Electorate(members, wish.cause)
+    if unclean_allowed and not group.is_cp and candidates and wish.avoid is None:
+        return Electorate(candidates, Cause.UNCLEAN_AUTOMATIC)
+    return Refusal(FAILED, why_no_member(group))
+
+
+def why_no_member(group: Group) -> str:
+    if group.electable_ids:
+        ids = ", ".join(map(str, sorted(group.electable_ids)))
+        return f"no member of the last SyncStateSet is ready to lead; waiting for one of: {ids}"
+    if group.unclean_ids:
+        ids = ", ".join(map(str, group.unclean_ids))
+        return f"the last members ({ids}) lost power and may have lost messages; an operator must elect with unclean"
+    return "the SyncStateSet is empty; an operator must elect with unclean"
+
+
+def _designated(group: Group, fit: Collection[BrokerId], wish: Wish) -> Electorate | Refusal:
+    target = wish.target
+    assert target is not None
+    if target not in group.replicas:
+        return Refusal(FAILED, f"{group.broker_name} has no replica {target}")
+    if wish.unclean:
+        # its answer to 1007 is the proof of life: a replica after an unclean boot sends no heartbeat
+        return Electorate((target,), Cause.UNCLEAN_BY_OPERATOR)
+    if not group.set_known and group.total_replicas:
+        return Refusal(FAILED, "the SyncStateSet is unknown: wait for all replicas, or elect with unclean")
+    if group.set_known and target not in group.electable_ids:
+        return Refusal(
+            FAILED,
+            f"replica {target} is not in the SyncStateSet {sorted(group.sync_state_set)} and may lack acknowledged "
+            "messages; elect with unclean to accept their loss",
+        )
+    if target not in fit:
+        return Refusal(FAILED, f"replica {target} is not alive, or stopping")
+    return Electorate((target,), wish.cause)
+
+
+def _first(group: Group, candidates: tuple[BrokerId, ...], wish: Wish, total_replicas: int) -> Electorate | Refusal:
+    """Ruling 8."""
+    if not total_replicas:
+        if wish.asker is not None:
+            return Electorate((wish.asker,), Cause.FIRST_ELECTION, ask=False)
+        return Refusal(FAILED, "no replica has asked to become the first master")
+    if len(candidates) < total_replicas:
+        return Refusal(
+            FAILED,
+            f"first election: {len(candidates)} of {total_replicas} replicas have reported; "
+            "start the others, or elect with unclean",
+        )
+    return Electorate(candidates, Cause.FIRST_ELECTION, needed_answers=total_replicas)
+
+
+def choose(
+    answers: Mapping[BrokerId, LogEnd], seniority: tuple[BrokerId, ...], priorities: Mapping[BrokerId, int]
+) -> BrokerId:
+    """The best of `answers`, which must not be empty. `seniority`: longest in the set first."""
+
+    def rank(broker_id: BrokerId) -> tuple[int, int, int, int, int]:
+        end = answers[broker_id]
+        place = seniority.index(broker_id) if broker_id in seniority else len(seniority)
+        return -end.epoch, -end.max_offset, place, priorities.get(broker_id, DEFAULT_PRIORITY), broker_id
+
+    return min(answers, key=rank)
+
+
+def elected(
+    group: Group, winner: BrokerId, cause: Cause, known_epochs: Iterable[Epoch], alive: Collection[BrokerId]
+) -> MasterElected:
+    """The event. The new epoch exceeds every epoch that a replica has reported: the controllers may have lost theirs.
+
+    The members that are alive stay eligible (ruling 9), unless the winner acknowledges alone in CP: then its first
+    acknowledged message exists nowhere else.
+    """
+    master_epoch = Epoch(max(group.master_epoch, *known_epochs, 0) + 1)
+    unclean = cause in (Cause.UNCLEAN_BY_OPERATOR, Cause.UNCLEAN_AUTOMATIC)
+    acks_alone = group.replicas[winner].ha_mode == "cp" and least_acknowledging_size(group, winner) == 1
+    eligible = () if unclean or acks_alone or not group.set_known else group.electable_ids
+    survivors = tuple(member for member in eligible if member != winner and member in alive)
+    return MasterElected(group.broker_name, winner, master_epoch, survivors, cause)

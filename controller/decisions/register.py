@@ -1,0 +1,80 @@
+"""A broker reports for duty (1003). Pure.
+
+An unclean boot takes the replica out of the set before anything else (ruling 3). The first totalReplicas that a
+replica declares is the group's (ruling 15): later, different declarations change nothing and are shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controller.decisions.refusal import Refusal
+from controller.event import BrokerRegistered, Event, GroupSized, MemberRemoved
+from controller.replicas_info import Group
+from rmqha.model.code import ResponseCode
+from rmqha.model.identity import parse_address
+from rmqha.model.offset import BrokerId
+
+MAX_TOTAL_REPLICAS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """The request's fields. An Apache broker sends no haAddress, totalReplicas, haMode and unclean."""
+
+    broker_name: str
+    broker_id: BrokerId
+    address: str
+    ha_address: str = ""
+    total_replicas: int = 0
+    ha_mode: str = ""
+    unclean: bool = False
+
+
+def register(group: Group | None, request: Registration) -> list[Event] | Refusal:
+    """The events, [] if nothing is new."""
+    broker_id = request.broker_id
+    if group is None or broker_id not in group.replicas:
+        return Refusal(
+            ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
+            f"{request.broker_name} has no replica {broker_id} here; apply for the id first",
+        )
+    if problem := _problem(request):
+        return Refusal(ResponseCode.CONTROLLER_INVALID_REQUEST, problem)
+    events: list[Event] = []
+    if request.unclean and broker_id in group.electable_ids:
+        events.append(MemberRemoved(group.broker_name, broker_id))
+    replica = group.replicas[broker_id]
+    if (replica.address, replica.ha_address, replica.total_replicas, replica.ha_mode) != (
+        request.address,
+        request.ha_address,
+        request.total_replicas,
+        request.ha_mode,
+    ):
+        events.append(
+            BrokerRegistered(
+                group.broker_name,
+                broker_id,
+                request.address,
+                request.ha_address,
+                request.total_replicas,
+                request.ha_mode,
+            )
+        )
+    if not group.total_replicas and request.total_replicas:
+        events.append(GroupSized(group.broker_name, request.total_replicas))
+    return events
+
+
+def _problem(request: Registration) -> str:
+    try:
+        parse_address(request.address)
+        if request.ha_address:
+            parse_address(request.ha_address)
+    except ValueError as problem:
+        return str(problem)
+    if not 0 <= request.total_replicas <= MAX_TOTAL_REPLICAS:
+        return f"totalReplicas = {request.total_replicas} must lie between 0 and {MAX_TOTAL_REPLICAS}"
+    if request.ha_mode not in ("", "ap", "cp"):
+        return f"haMode = {request.ha_mode!r} must be ap or cp"
+    return ""

@@ -1,0 +1,168 @@
+"""Events of the controllers' log, and their CBOR form. Pure.
+
+Only events enter the Raft log. An entry is the array [version, [event…]] and an event the array [kind, field…] in the
+order of its class, so all hand-overs decided together share one append. Broker ids stand in the order in which the
+replicas joined the set; on the wire they are sorted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, get_type_hints
+
+import cbor2
+
+from rmqha.model.error import StoreError
+from rmqha.model.offset import BrokerId, Epoch
+
+VERSION = 1
+
+
+class Cause(IntEnum):
+    """Why a mastership changed. On disk."""
+
+    FIRST_ELECTION = 1
+    MASTER_DEAD = 2
+    MEMBER_RETURNED = 3
+    DESIGNATED = 4
+    CONTROLLED_SHUTDOWN = 5
+    UNCLEAN_BY_OPERATOR = 6
+    UNCLEAN_AUTOMATIC = 7
+    UNCLEAN_BOOT = 8
+    CLEANED = 9
+    NO_LIVE_MEMBER = 10
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerIdApplied:
+    """A broker has taken a free id; `check_code` lets only that broker repeat the request (two-phase, A1)."""
+
+    cluster_name: str
+    broker_name: str
+    broker_id: BrokerId
+    address: str
+    check_code: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistered:
+    """What a replica says of itself. `total_replicas` 0 and `ha_mode` "" are an Apache broker's."""
+
+    broker_name: str
+    broker_id: BrokerId
+    address: str
+    ha_address: str
+    total_replicas: int
+    ha_mode: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSized:
+    """The group's totalReplicas from now on (ruling 15)."""
+
+    broker_name: str
+    total_replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class SyncStateSetAltered:
+    """Valid only under `master_epoch` and directly after set epoch `sync_state_set_epoch` - 1."""
+
+    broker_name: str
+    master_epoch: Epoch
+    sync_state_set_epoch: int
+    sync_state_set: tuple[BrokerId, ...]
+    eligible: tuple[BrokerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MasterElected:
+    """The set becomes {broker_id}, its epoch rises by one; `master_epoch` exceeds every earlier one."""
+
+    broker_name: str
+    broker_id: BrokerId
+    master_epoch: Epoch
+    eligible: tuple[BrokerId, ...]
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class MasterVacated:
+    """The master elected in `master_epoch` is gone and nobody could follow. The set stays."""
+
+    broker_name: str
+    master_epoch: Epoch
+    cause: Cause
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRemoved:
+    """A replica that booted unclean leaves the set, the eligible ones and the mastership (ruling 3)."""
+
+    broker_name: str
+    broker_id: BrokerId
+
+
+@dataclass(frozen=True, slots=True)
+class BrokersCleaned:
+    """An operator has removed replicas. Their ids and the master epoch are never handed out again."""
+
+    broker_name: str
+    broker_ids: tuple[BrokerId, ...]
+
+
+Event = (
+    BrokerIdApplied
+    | BrokerRegistered
+    | GroupSized
+    | SyncStateSetAltered
+    | MasterElected
+    | MasterVacated
+    | MemberRemoved
+    | BrokersCleaned
+)
+
+_KINDS: tuple[type[Event], ...] = (
+    BrokerIdApplied,
+    BrokerRegistered,
+    GroupSized,
+    SyncStateSetAltered,
+    MasterElected,
+    MasterVacated,
+    MemberRemoved,
+    BrokersCleaned,
+)
+_NUMBER_OF = {kind: number for number, kind in enumerate(_KINDS, 1)}
+_FIELDS = {kind: tuple(item.name for item in dataclasses.fields(kind)) for kind in _KINDS}
+_IS_TUPLE = {kind: tuple("tuple" in str(get_type_hints(kind)[name]) for name in _FIELDS[kind]) for kind in _KINDS}
+
+
+def encode_events(events: Sequence[Event]) -> bytes:
+    """One entry of the Raft log."""
+    rows = [[_NUMBER_OF[type(event)], *(getattr(event, name) for name in _FIELDS[type(event)])] for event in events]
+    return cbor2.dumps([VERSION, rows])
+
+
+def _decode_event(row: Any) -> Event:
+    kind = _KINDS[row[0] - 1]
+    values: list[Any] = [
+        tuple(value) if is_tuple else value for value, is_tuple in zip(row[1:], _IS_TUPLE[kind], strict=True)
+    ]
+    if kind in (MasterElected, MasterVacated):
+        values[-1] = Cause(values[-1])
+    event: Event = kind(*values)
+    return event
+
+
+def decode_events(data: bytes) -> list[Event]:
+    """Raises StoreError for bytes that this release cannot read: another version, or not events at all."""
+    try:
+        version, rows = cbor2.loads(data)
+        if version == VERSION:
+            return [_decode_event(row) for row in rows]
+    except (cbor2.CBORDecodeError, TypeError, ValueError, IndexError) as problem:
+        raise StoreError(f"an entry of the controllers' log cannot be read: {problem}") from problem
+    raise StoreError(f"an entry of the controllers' log has version {version}; this release reads version {VERSION}")

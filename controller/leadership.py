@@ -1,0 +1,449 @@
+"""What only the leading controller has: liveness, elections under way, changes on their way through the log. Pure.
+
+It lives from the moment its node leads and has applied everything decided before, until the node leads no more. One
+change of a group is under way at a time; requests that would change the group wait for it, so every decision is made
+on applied state. `reconcile` is level-triggered: at every change of a group's state or liveness, and at a period for
+each group without a live master, it compares what is with what should be.
+
+A mastership ends in three ways, which all come together in `reconcile`:
+    session closed or heartbeat late → master_suspected → probe → master_dead → ballot → master_elected
+    stopping=true in a heartbeat                                              → ballot → master_elected
+    unclean boot, operator's clean   → vacated by the event                   → ballot → master_elected
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from controller.action import Action, Notify, Probe, Reply, Token
+from controller.answers import elect_answer, master_ext, parse_log_end, set_body
+from controller.config import ControllerConfig
+from controller.decisions.elect_master import Electorate, LogEnd, Wish, choose, elected, electorate
+from controller.decisions.refusal import Refusal
+from controller.event import BrokersCleaned, Cause, Event, MasterElected, MasterVacated, MemberRemoved
+from controller.heartbeat import NO_LOG, BrokerKey, BrokerLive, HeartbeatTable
+from controller.replicas_info import Group, ReplicasInfo
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.offset import BrokerId
+from rmqha.port import Tracer
+from rmqha.wire.command import FLAG_ONEWAY, Command
+
+MAX_WAITING_COUNT = 1000
+"""Requests that wait for one group's change; more are answered SYSTEM_BUSY."""
+LOST_PROBE_FACTOR = 8
+"""A probe whose end the shell never reports is given up after so many of its time-outs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request and where its answer goes."""
+
+    session_id: int
+    token: Token
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Events of one group on their way, and who is answered once they are applied."""
+
+    broker_name: str
+    events: tuple[Event, ...]
+    asked: tuple[Asked, ...] = ()
+    answer: Callable[[Command], Command] = Command.reply
+
+
+@dataclass(slots=True)
+class Ballot:
+    """Candidates being asked for their log's end."""
+
+    group: Group
+    wish: Wish
+    electorate: Electorate
+    asked: tuple[Asked, ...]
+    waiting: dict[int, BrokerId] = field(default_factory=dict)
+    """By probe id."""
+    answers: dict[BrokerId, LogEnd] = field(default_factory=dict)
+
+
+def _log_end(reply: Command | None, broker_name: str, broker_id: BrokerId) -> LogEnd | None:
+    if reply is None or reply.code != ResponseCode.SUCCESS:
+        return None
+    return parse_log_end(reply.body, broker_name, broker_id)
+
+
+class Leadership:
+    """`serve` handles a request that had to wait; `emit` takes actions; `probe_ids` never repeat in this process."""
+
+    def __init__(
+        self,
+        now_ms: int,
+        info: ReplicasInfo,
+        config: Callable[[], ControllerConfig],
+        tracer: Tracer,
+        emit: Callable[[Action], None],
+        serve: Callable[[int, Asked], None],
+        probe_ids: Iterator[int],
+    ) -> None:
+        self.table = HeartbeatTable(now_ms, config().default_heartbeat_timeout_mills, config().suspect_heartbeats)
+        self.batch: list[Change] = []
+        """Decided in the current input; the machine proposes all of it as one entry (B5)."""
+        self._info = info
+        self._config = config
+        self._tracer = tracer
+        self._emit = emit
+        self._serve = serve
+        self._probe_ids = probe_ids
+        self._busy: dict[str, deque[Asked]] = {}
+        """Groups with a ballot or a change under way, and the requests that wait for it."""
+        self._suspect_probes: dict[int, BrokerKey] = {}
+        self._ballots: dict[str, Ballot] = {}
+        """By group: candidates are being asked."""
+        self._ballot_probes: dict[int, Ballot] = {}
+        self._given_up: deque[tuple[int, int]] = deque()
+        """(deadline, probe id) in the order of sending."""
+        self._attention: dict[str, int] = {}
+        """Groups without a live master, and the time before which not to try again unasked."""
+        self._why_no_master: dict[str, str] = {}
+        self._next_scan_ms = now_ms
+        for group in info.groups.values():
+            if group.master_id is not None:
+                self.table.presume(now_ms, BrokerKey(group.broker_name, group.master_id))
+            elif group.replicas:
+                self._attention[group.broker_name] = now_ms
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def deadline_ms(self) -> int | None:
+        deadlines = [
+            deadline
+            for deadline in (
+                self.table.deadline_ms(),
+                self._next_scan_ms if self._attention else None,
+                self._given_up[0][0] if self._given_up else None,
+            )
+            if deadline is not None
+        ]
+        return min(deadlines, default=None)
+
+    def timeout(self, now_ms: int) -> None:
+        while self._given_up and self._given_up[0][0] <= now_ms:
+            _, probe_id = self._given_up.popleft()
+            self.probe_replied(now_ms, probe_id, None, refused=False)
+        for broker in self.table.due(now_ms):
+            if self.table.is_timed_out(broker, now_ms):
+                self._suspect(broker, "heartbeat time-out")
+                self._dead(now_ms, broker, "heartbeat time-out")
+            else:
+                self._suspect(broker, "heartbeat late")
+                self._probe_suspect(now_ms, broker)
+        if self._attention and now_ms >= self._next_scan_ms:
+            self._next_scan_ms = now_ms + self._config().scan_not_active_broker_interval
+            for broker_name in list(self._attention):
+                self.reconcile(now_ms, broker_name)
+
+    # --- liveness ---------------------------------------------------------------------------------------------------
+
+    def is_alive(self, now_ms: int, group: Group, broker_id: BrokerId) -> bool:
+        return self.table.is_alive(now_ms, BrokerKey(group.broker_name, broker_id))
+
+    def has_live_master(self, now_ms: int, group: Group) -> bool:
+        return group.master_id is not None and self.is_alive(now_ms, group, group.master_id)
+
+    def session_closed(self, now_ms: int, session_id: int) -> None:
+        for broker in self.table.session_closed(session_id):
+            self._suspect(broker, "session closed")
+            if broker.unclean:
+                self._dead(now_ms, broker, "session closed")
+            else:
+                self._probe_suspect(now_ms, broker)
+
+    def _is_master(self, key: BrokerKey) -> bool:
+        group = self._info.group(key.broker_name)
+        return group is not None and group.master_id == key.broker_id
+
+    def _trace(self, what: str, key: BrokerKey, **fields: object) -> None:
+        who = "master" if self._is_master(key) else "broker"
+        self._tracer.event(f"{who}_{what}", group=key.broker_name, broker_id=key.broker_id, **fields)
+
+    def _suspect(self, broker: BrokerLive, why: str) -> None:
+        if not broker.suspect:
+            broker.suspect = True
+            self._trace("suspected", broker.key, why=why)
+
+    def _probe_suspect(self, now_ms: int, broker: BrokerLive) -> None:
+        group = self._info.group(broker.key.broker_name)
+        if broker.probe_id is not None or group is None or broker.key.broker_id not in group.replicas:
+            return
+        broker.probe_id = self._send_probe(now_ms, group, broker.key.broker_id)
+        self._suspect_probes[broker.probe_id] = broker.key
+
+    def _send_probe(self, now_ms: int, group: Group, broker_id: BrokerId) -> int:
+        probe_id, timeout_ms = next(self._probe_ids), self._config().probe_timeout_ms
+        self._given_up.append((now_ms + LOST_PROBE_FACTOR * timeout_ms, probe_id))
+        address = group.replicas[broker_id].address
+        self._emit(Probe(probe_id, address, Command(RequestCode.GET_BROKER_EPOCH_CACHE), timeout_ms))
+        return probe_id
+
+    def probe_replied(self, now_ms: int, probe_id: int, reply: Command | None, *, refused: bool) -> None:
+        """A second report about the same probe, or one about a probe of an earlier leadership, does nothing."""
+        if (key := self._suspect_probes.pop(probe_id, None)) is not None:
+            self._suspect_answered(now_ms, probe_id, key, reply, refused=refused)
+        elif (ballot := self._ballot_probes.pop(probe_id, None)) is not None:
+            broker_id = ballot.waiting.pop(probe_id)
+            end = _log_end(reply, ballot.group.broker_name, broker_id)
+            if end is not None:
+                ballot.answers[broker_id] = end
+            if not ballot.waiting:
+                self._count(now_ms, ballot)
+
+    def _suspect_answered(
+        self, now_ms: int, probe_id: int, key: BrokerKey, reply: Command | None, *, refused: bool
+    ) -> None:
+        broker = self.table.get(key)
+        if broker is None or broker.probe_id != probe_id:
+            return  # it has spoken for itself meanwhile
+        broker.probe_id = None
+        if _log_end(reply, key.broker_name, key.broker_id) is not None:
+            broker.session_lost = False
+            self._trace("answers", key)
+        elif refused or broker.session_lost:
+            self._dead(now_ms, broker, "probe failed")
+
+    def _dead(self, now_ms: int, broker: BrokerLive, why: str) -> None:
+        self._trace("dead", broker.key, why=why)
+        self.table.mark_dead(broker)
+        self.reconcile(now_ms, broker.key.broker_name, urgent=True)
+
+    # --- changes of a group -----------------------------------------------------------------------------------------
+
+    def must_wait(self, broker_name: str, asked: Asked) -> bool:
+        """True if a change of the group is under way: `asked` is served after it (or refused, too many wait)."""
+        queue = self._busy.get(broker_name)
+        if queue is None:
+            return False
+        if len(queue) < MAX_WAITING_COUNT:
+            queue.append(asked)
+        else:
+            self.answer(asked, asked.command.reply(ResponseCode.SYSTEM_BUSY, remark=f"{broker_name} is busy"))
+        return True
+
+    def answer(self, asked: Asked, reply: Command) -> None:
+        if not asked.command.is_oneway:
+            self._emit(Reply(asked.token, reply))
+
+    def propose(self, change: Change) -> None:
+        self._busy.setdefault(change.broker_name, deque())
+        self.batch.append(change)
+
+    def applied(self, now_ms: int, changes: Sequence[Change]) -> None:
+        """The changes of one entry have been applied; their askers have been answered."""
+        for change in changes:
+            for event in change.events:
+                self._event_applied(event)
+        for change in changes:
+            self._release(now_ms, change.broker_name)
+
+    def _event_applied(self, event: Event) -> None:
+        match event:
+            case MasterElected():
+                self._why_no_master.pop(event.broker_name, None)
+                self._tracer.event(
+                    "master_elected",
+                    group=event.broker_name,
+                    broker_id=event.broker_id,
+                    epoch=event.master_epoch,
+                    cause=event.cause.name,
+                )
+                if self._config().notify_broker_role_changed:
+                    self._notify(event.broker_name)
+            case MasterVacated():
+                self._tracer.event("group_masterless", group=event.broker_name, why=event.cause.name)
+            case MemberRemoved():
+                self._tracer.event("member_removed", group=event.broker_name, broker_id=event.broker_id)
+            case BrokersCleaned():
+                for broker_id in event.broker_ids:
+                    self.table.forget(BrokerKey(event.broker_name, broker_id))
+            case _:
+                pass
+
+    def _notify(self, broker_name: str) -> None:
+        """Request 1008 to every live replica, the old master included."""
+        group = self._info.group(broker_name)
+        if group is None or group.master_id is None:
+            return
+        for broker_id, replica in group.replicas.items():
+            broker = self.table.get(BrokerKey(broker_name, broker_id))
+            if broker is not None and broker.alive:
+                notice = Command(
+                    RequestCode.NOTIFY_BROKER_ROLE_CHANGED, master_ext(group), set_body(group), flag=FLAG_ONEWAY
+                )
+                self._emit(Notify(replica.address, notice))
+
+    def _release(self, now_ms: int, broker_name: str) -> None:
+        """Nothing of the group is under way any more: look at it, then serve who has waited."""
+        waiting = self._busy.pop(broker_name, deque())
+        self.reconcile(now_ms, broker_name)
+        while waiting:
+            asked = waiting.popleft()
+            if broker_name in self._busy:
+                self._busy[broker_name].append(asked)
+            else:
+                self._serve(now_ms, asked)
+
+    def lost(self, now_ms: int, changes: Sequence[Change]) -> None:
+        """The log took none of the changes: the node is handing over its leadership. Their askers have been told."""
+        for change in changes:
+            for asked in self._busy.pop(change.broker_name, ()):
+                self._serve(now_ms, asked)
+            self._attention[change.broker_name] = now_ms + self._config().scan_not_active_broker_interval
+
+    def resign(self) -> list[Asked]:
+        """The node leads no more. Returns the requests that have proposed nothing: the new leader shall decide them."""
+        asked = [item for queue in self._busy.values() for item in queue]
+        asked += [item for ballot in self._ballots.values() for item in ballot.asked]
+        asked += [item for change in self.batch for item in change.asked]
+        return asked
+
+    def why_no_master(self, broker_name: str) -> str | None:
+        """Why the last attempt to give the group a master found nobody; None if there is nothing to say."""
+        return self._why_no_master.get(broker_name)
+
+    # --- elections --------------------------------------------------------------------------------------------------
+
+    def reconcile(self, now_ms: int, broker_name: str, *, urgent: bool = False) -> None:
+        """Give the group a live master if it has none and can have one. `urgent`: something has changed, so a recent
+        failure is no reason to wait."""
+        group = self._info.group(broker_name)
+        if group is None:
+            self._attention.pop(broker_name, None)
+            return
+        if broker_name in self._busy:
+            return
+        wish = self._wish(now_ms, group)
+        if wish is None:
+            self._attention.pop(broker_name, None)
+            self._why_no_master.pop(broker_name, None)
+            return
+        if broker_name not in self._attention and not self._attention:
+            self._next_scan_ms = now_ms + self._config().scan_not_active_broker_interval
+        not_before_ms = self._attention.setdefault(broker_name, now_ms)
+        if not urgent and now_ms < not_before_ms:
+            return
+        refusal = self.elect(now_ms, group, wish)
+        if refusal is not None:
+            self._without_master(now_ms, group, refusal)
+
+    def _wish(self, now_ms: int, group: Group) -> Wish | None:
+        """None: the group has the master it should have."""
+        if group.master_id is None:
+            return Wish(Cause.MEMBER_RETURNED)
+        if not self.has_live_master(now_ms, group):
+            return Wish(Cause.MASTER_DEAD)
+        master = self.table.get(BrokerKey(group.broker_name, group.master_id))
+        if master is not None and master.stopping:
+            return Wish(Cause.CONTROLLED_SHUTDOWN, avoid=group.master_id)
+        return None
+
+    def _without_master(self, now_ms: int, group: Group, refusal: Refusal) -> None:
+        """An election of our own accord has found nobody."""
+        name = group.broker_name
+        if name in self._attention:
+            self._attention[name] = now_ms + self._config().scan_not_active_broker_interval
+        if self._why_no_master.get(name) != refusal.remark:
+            self._why_no_master[name] = refusal.remark
+            self._tracer.event("election_failed", group=name, why=refusal.remark)
+        if group.master_id is not None and not self.has_live_master(now_ms, group):
+            self.propose(Change(name, (MasterVacated(name, group.master_epoch, Cause.NO_LIVE_MEMBER),)))
+
+    def is_released(self, now_ms: int, group: Group, broker_id: BrokerId) -> bool:
+        """A stopping broker may go: it is not the master, or nobody can take over from it."""
+        if group.master_id != broker_id:
+            return True
+        return group.broker_name not in self._busy and group.broker_name in self._why_no_master
+
+    def elect(self, now_ms: int, group: Group, wish: Wish, asked: tuple[Asked, ...] = ()) -> Refusal | None:
+        """Begin an election; the askers are answered when it ends. A refusal is the caller's to answer."""
+        fit = [item for item in group.replicas if self.table.is_fit(BrokerKey(group.broker_name, item))]
+        config = self._config()
+        who = electorate(
+            group,
+            fit,
+            wish,
+            total_replicas=config.total_replicas or group.total_replicas,
+            unclean_allowed=config.enable_elect_unclean_master,
+        )
+        if isinstance(who, Refusal):
+            return who
+        ballot = Ballot(group, wish, who, asked)
+        self._busy[group.broker_name] = deque()
+        self._ballots[group.broker_name] = ballot
+        if not who.ask:
+            ballot.answers = {item: self._reported_end(group, item) for item in who.ids}
+            self._count(now_ms, ballot)
+            return None
+        for broker_id in who.ids:
+            probe_id = self._send_probe(now_ms, group, broker_id)
+            self._ballot_probes[probe_id] = ballot
+            ballot.waiting[probe_id] = broker_id
+        return None
+
+    def _reported_end(self, group: Group, broker_id: BrokerId) -> LogEnd:
+        broker = self.table.get(BrokerKey(group.broker_name, broker_id))
+        return broker.log_end if broker is not None else NO_LOG
+
+    def _count(self, now_ms: int, ballot: Ballot) -> None:
+        """Every candidate has answered or had its time."""
+        group, who, name = ballot.group, ballot.electorate, ballot.group.broker_name
+        del self._ballots[name]
+        answers = {
+            item: end
+            for item, end in ballot.answers.items()
+            if not who.ask or who.cause is Cause.UNCLEAN_BY_OPERATOR or self.table.is_fit(BrokerKey(name, item))
+        }
+        if len(answers) < who.needed_answers:
+            self._fail(now_ms, ballot, len(answers))
+            return
+        live = [item for item in group.replicas if self.is_alive(now_ms, group, item)]
+        priorities = {
+            item: broker.priority for item in answers if (broker := self.table.get(BrokerKey(name, item))) is not None
+        }
+        winner = choose(answers, group.electable_ids, priorities)
+        epochs = [end.epoch for end in answers.values()]
+        epochs += [self._reported_end(group, item).epoch for item in group.replicas]
+        event = elected(group, winner, who.cause, epochs, live)
+        if who.cause in (Cause.UNCLEAN_BY_OPERATOR, Cause.UNCLEAN_AUTOMATIC):
+            self._trace_unclean(group, event, answers[winner])
+        self.propose(Change(name, (event,), ballot.asked, lambda request: elect_answer(request, group)))
+
+    def _trace_unclean(self, group: Group, event: MasterElected, end: LogEnd) -> None:
+        """Say what may be lost: bytes that any replica has reported and the new master does not have."""
+        most = max((self._reported_end(group, item).max_offset for item in group.replicas), default=end.max_offset)
+        self._tracer.event(
+            "unclean_election",
+            group=group.broker_name,
+            broker_id=event.broker_id,
+            epoch=event.master_epoch,
+            bytes_at_stake=max(0, most - end.max_offset),
+        )
+
+    def _fail(self, now_ms: int, ballot: Ballot, answer_count: int) -> None:
+        who, name = ballot.electorate, ballot.group.broker_name
+        refusal = Refusal(
+            ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
+            f"{answer_count} of the replicas {list(who.ids)} answered request 1007 within "
+            f"{self._config().probe_timeout_ms} ms; {who.needed_answers} must",
+        )
+        for asked in ballot.asked:
+            self.answer(asked, asked.command.reply(refusal.code, remark=refusal.remark))
+        waiting = self._busy.pop(name)
+        if ballot.wish.target is None:
+            self._without_master(now_ms, ballot.group, refusal)
+        queue = self._busy.get(name)
+        if queue is not None:
+            queue.extend(waiting)
+            return
+        self._busy[name] = waiting
+        self._release(now_ms, name)

@@ -1,0 +1,307 @@
+"""ControllerMachine: one controller as a machine, decide → replicate → apply. Control plane, pure.
+
+Inputs take `now_ms` first. After every input the shell takes `actions()` and performs them, and serves `ready()` as
+`rmqha.raft.node.Ready` says: make durable, then `advance`. Only events enter the log; every member applies them to its
+`ReplicasInfo`, so a new leader needs no reload. What only a leader knows lives in a `Leadership`, which begins when the
+node leads, holds a lease, and has applied everything decided before it:
+
+    follower → leading    raft leads and has caught up       a Leadership, everybody presumed alive for one time-out
+    leading  → follower   raft leads no more                 requests that proposed nothing are answered NOT_LEADER
+
+A request whose events were proposed and then overtaken by another leader's is answered NOT_LEADER as well: it surely
+had no effect. If its fate cannot be known, nobody answers, and the asker's time-out says just that.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from controller.action import Action, Reply, SaveConfig, SendRaft, Token
+from controller.answers import MasterViews
+from controller.config import ControllerConfig
+from controller.event import Event, decode_events, encode_events
+from controller.image import decode_image, encode_image
+from controller.leadership import Asked, Change, Leadership
+from controller.replicas_info import ReplicasInfo
+from controller.requests import LEADER_CODES, Requests
+from controller.state_view import controller_state
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config import parse_properties
+from rmqha.model.error import ConfigError, RemoteProtocolError
+from rmqha.model.offset import RaftIndex, Term
+from rmqha.port import Tracer
+from rmqha.raft.node import RaftNode, Ready
+from rmqha.wire import lenient_json
+from rmqha.wire.command import Command
+from rmqha.wire.raft_codec import decode_message, encode_message
+from rmqha.wire.raft_message import AnyMessage, EntryKind
+
+
+class ControllerMachine:
+    """`raft` has been built from the durable log; `image` is the data of its stored snapshot, b"" without one."""
+
+    def __init__(self, config: ControllerConfig, raft: RaftNode, image: bytes, tracer: Tracer) -> None:
+        self._config = config
+        self._raft = raft
+        self._tracer = tracer
+        self._info = decode_image(image)
+        self._views = MasterViews(self._info)
+        self._actions: list[Action] = []
+        self._changes: dict[RaftIndex, tuple[Term, list[Change]]] = {}
+        """Proposed by this node and not applied yet, by the index of their entry."""
+        self._leadership: Leadership | None = None
+        self._requests: Requests | None = None
+        self._led_term = Term(0)
+        self._probe_ids = count(1)
+
+    # --- inputs -----------------------------------------------------------------------------------------------------
+
+    def start(self, now_ms: int) -> None:
+        """Call once before anything else."""
+        self._settle(now_ms)
+
+    def timeout(self, now_ms: int) -> None:
+        """Call at or after deadline_ms, and whenever in doubt."""
+        self._raft.timeout(now_ms)
+        self._settle(now_ms)
+        if self._leadership is not None:
+            self._leadership.timeout(now_ms)
+            self._settle(now_ms)
+
+    def deadline_ms(self) -> int | None:
+        """When to call timeout next."""
+        raft_ms = self._raft.deadline_ms()
+        own_ms = self._leadership.deadline_ms() if self._leadership is not None else None
+        if raft_ms is None or own_ms is None:
+            return own_ms if raft_ms is None else raft_ms
+        return min(raft_ms, own_ms)
+
+    def request(self, now_ms: int, session_id: int, token: Token, command: Command) -> None:
+        """A request has arrived; Reply(token, …) follows now, later, or (its fate being unknown) never. Raises
+        RemoteProtocolError for Raft messages that are not the protocol: close the session."""
+        code = command.code
+        if code in LEADER_CODES:
+            self._leader_request(now_ms, Asked(session_id, token, command))
+        elif code == RequestCode.RMQHA_RAFT_MESSAGE:
+            self._raft.step(now_ms, decode_message(bytes(command.body)))
+        else:
+            self._actions.append(Reply(token, self._any_node_answer(now_ms, command)))
+            return
+        self._settle(now_ms)
+
+    def raft_received(self, now_ms: int, peer: str, data: bytes) -> None:
+        """A message from controller `peer`. Raises RemoteProtocolError if it is none, or not from that peer."""
+        message = decode_message(data)
+        if message.sender != peer:
+            raise RemoteProtocolError(f"Raft message of {message.sender} came from {peer}")
+        self._raft.step(now_ms, message)
+        self._settle(now_ms)
+
+    def session_closed(self, now_ms: int, session_id: int) -> None:
+        if self._leadership is not None:
+            self._leadership.session_closed(now_ms, session_id)
+            self._settle(now_ms)
+
+    def probe_replied(self, now_ms: int, probe_id: int, reply: Command | None, *, refused: bool = False) -> None:
+        """The end of Probe `probe_id`. `refused`: the address surely has no such process, the connection was refused or
+        closed; a mere silence is not that."""
+        if self._leadership is not None:
+            self._leadership.probe_replied(now_ms, probe_id, reply, refused=refused)
+            self._settle(now_ms)
+
+    def stopping(self, now_ms: int) -> None:
+        """SIGTERM: hand the leadership to the voter that the log has reached furthest (B5)."""
+        followers = self._raft.state().get("followers", {})
+        voters = [item for item in self._raft.configuration.voters if item in followers]
+        if voters:
+            target = max(voters, key=lambda item: (followers[item]["matchIndex"], item))
+            self._raft.transfer_leadership(now_ms, target)
+            self._settle(now_ms)
+
+    # --- outputs ----------------------------------------------------------------------------------------------------
+
+    def actions(self) -> list[Action]:
+        """Take what has accumulated; perform it in order."""
+        taken, self._actions = self._actions, []
+        return taken
+
+    def ready(self, now_ms: int) -> Ready | None:
+        """What to make durable (`must_persist` may be False); then call advance. Committed entries have been applied
+        when it returns: what a majority holds needs no further wait."""
+        ready = self._raft.ready()
+        if ready is None:
+            return None
+        self._send(ready.early)
+        if ready.snapshot is not None:
+            self._restore(now_ms, ready.snapshot.data)
+        for entry in ready.committed:
+            if entry.kind is EntryKind.DATA:
+                self._apply(now_ms, entry.index, entry.term, decode_events(entry.data))
+        if self._raft.applied_index - self._raft.snapshot_index >= self._config.snapshot_after_entries:
+            self._raft.compact(self._raft.applied_index, encode_image(self._info))
+        self._settle(now_ms)
+        return ready
+
+    def advance(self, now_ms: int, ready: Ready) -> None:
+        """Everything that `ready` asked to persist is on stable storage."""
+        self._raft.advance(ready)
+        self._send(ready.messages)
+        self._settle(now_ms)
+
+    # --- look -------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_leading(self) -> bool:
+        return self._leadership is not None
+
+    @property
+    def info(self) -> ReplicasInfo:
+        """To read only."""
+        return self._info
+
+    @property
+    def config(self) -> ControllerConfig:
+        return self._config
+
+    def state(self, now_ms: int) -> dict[str, Any]:
+        """JSON-ready view of everything, for request 52003."""
+        return controller_state(now_ms, self._info, self._raft.state(), self._leadership)
+
+    # --- inside -----------------------------------------------------------------------------------------------------
+
+    def _leader_address(self) -> str:
+        return self._config.peers.get(self._raft.leader_id, "")
+
+    def _not_leader(self, command: Command) -> Command:
+        ext = {"controllerLeaderAddress": "" if self._raft.is_leader else self._leader_address()}
+        remark = f"the controllers' leader is {self._raft.leader_id or 'not elected yet'}"
+        return command.reply(ResponseCode.CONTROLLER_NOT_LEADER, ext, remark=remark)
+
+    def _leader_request(self, now_ms: int, asked: Asked) -> None:
+        command = asked.command
+        if self._requests is not None and self._raft.lease_valid(now_ms):
+            self._requests.serve(now_ms, asked)
+            return
+        if self._requests is not None and command.code == RequestCode.BROKER_HEARTBEAT:
+            self._requests.observe(now_ms, asked)
+        if not command.is_oneway:
+            self._actions.append(Reply(asked.token, self._not_leader(command)))
+
+    def _any_node_answer(self, now_ms: int, command: Command) -> Command:
+        match command.code:
+            case RequestCode.CONTROLLER_GET_METADATA_INFO:
+                return command.reply(
+                    ext={
+                        "group": self._config.controller_dleger_group,
+                        "controllerLeaderId": self._raft.leader_id,
+                        "controllerLeaderAddress": self._leader_address(),
+                        "isLeader": str(self._raft.is_leader).lower(),
+                        "peers": "".join(f"{node}:{address};" for node, address in self._config.peers.items()),
+                    }
+                )
+            case RequestCode.CONTROLLER_GET_CONFIG:
+                lines = [f"{key}={value}\n" for key, value in self._config.to_properties().items()]
+                return command.reply(body="".join(lines).encode())
+            case RequestCode.CONTROLLER_UPDATE_CONFIG:
+                return self._update_config(command)
+            case RequestCode.RMQHA_GET_CONTROLLER_STATE:
+                return command.reply(body=lenient_json.dumps(self.state(now_ms)))
+            case _:
+                return command.reply(
+                    ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"a controller has no request {command.code}"
+                )
+
+    def _update_config(self, command: Command) -> Command:
+        """Live keys apply at once and are kept; a request with any other key changes nothing (ruling 25)."""
+        try:
+            changes = parse_properties(str(command.body, "utf-8"), "request 1009")
+            config, needs_restart = self._config.updated(changes, "request 1009")
+        except UnicodeDecodeError:
+            return command.reply(ResponseCode.CONTROLLER_INVALID_REQUEST, remark="the body is no UTF-8 text")
+        except ConfigError as problem:
+            return command.reply(ResponseCode.CONTROLLER_INVALID_REQUEST, remark=str(problem))
+        if needs_restart:
+            keys = ", ".join(needs_restart)
+            remark = f"{keys}: restart needed; write it to the controller's file and restart it"
+            return command.reply(ResponseCode.CONTROLLER_INVALID_REQUEST, remark=remark)
+        self._config = config
+        self._actions.append(SaveConfig(changes))
+        return command.reply()
+
+    def _send(self, messages: tuple[AnyMessage, ...]) -> None:
+        self._actions.extend(SendRaft(message.to, encode_message(message)) for message in messages)
+
+    def _settle(self, now_ms: int) -> None:
+        """After every input: begin or end the leadership as raft says, and propose what was decided."""
+        if self._leadership is not None and (not self._raft.is_leader or self._raft.term != self._led_term):
+            self._resign()
+        if self._leadership is None and self._raft.is_leader and self._raft.has_caught_up:
+            self._lead(now_ms)
+        while self._leadership is not None and self._leadership.batch:
+            self._propose(now_ms, self._leadership)
+
+    def _lead(self, now_ms: int) -> None:
+        self._led_term = self._raft.term
+        leadership = Leadership(
+            now_ms, self._info, lambda: self._config, self._tracer, self._actions_append, self._serve, self._probe_ids
+        )
+        self._leadership = leadership
+        self._requests = Requests(self._info, self._views, leadership)
+        self._tracer.event("controller_leads", node=self._raft.node_id, term=self._led_term)
+
+    def _actions_append(self, action: Action) -> None:
+        self._actions.append(action)
+
+    def _serve(self, now_ms: int, asked: Asked) -> None:
+        """A request that waited for its group."""
+        self._leader_request(now_ms, asked)
+
+    def _resign(self) -> None:
+        leadership, self._leadership, self._requests = self._leadership, None, None
+        assert leadership is not None
+        for asked in leadership.resign():
+            leadership.answer(asked, self._not_leader(asked.command))
+        self._tracer.event("controller_resigned", node=self._raft.node_id, term=self._led_term)
+
+    def _propose(self, now_ms: int, leadership: Leadership) -> None:
+        """All that one input has decided goes into one entry (B5)."""
+        changes, leadership.batch = leadership.batch, []
+        place = self._raft.propose(now_ms, encode_events([event for change in changes for event in change.events]))
+        if place is None:
+            self._refuse_changes(changes)
+            leadership.lost(now_ms, changes)
+            return
+        term, index = place
+        self._changes[index] = (term, changes)
+
+    def _refuse_changes(self, changes: list[Change]) -> None:
+        for change in changes:
+            for asked in change.asked:
+                if not asked.command.is_oneway:
+                    self._actions.append(Reply(asked.token, self._not_leader(asked.command)))
+
+    def _apply(self, now_ms: int, index: RaftIndex, term: Term, events: list[Event]) -> None:
+        for event in events:
+            self._info.apply(event)
+            self._views.changed(event.broker_name)
+        proposed_term, changes = self._changes.pop(index, (Term(0), []))
+        if not changes:
+            return
+        if proposed_term != term:
+            self._refuse_changes(changes)
+            return
+        for change in changes:
+            for asked in change.asked:
+                if not asked.command.is_oneway:
+                    self._actions.append(Reply(asked.token, change.answer(asked.command)))
+        if self._leadership is not None and term == self._led_term:
+            self._leadership.applied(now_ms, changes)
+
+    def _restore(self, now_ms: int, image: bytes) -> None:
+        """A leader's snapshot replaces everything; this node follows. Whether proposals below it took effect is
+        unknown, so their askers get no answer."""
+        assert self._leadership is None, "a leader installs no snapshot"
+        self._info.groups = decode_image(image).groups
+        self._views = MasterViews(self._info)
+        self._changes = {index: item for index, item in self._changes.items() if index > self._raft.snapshot_index}

@@ -1,0 +1,226 @@
+"""What the controllers know of every broker group, and how events change it. Pure, the same on every member.
+
+`apply` is total: an event that no longer fits (a stale master epoch, an unknown replica) changes nothing. The leader
+decides on applied state only, one change of a group at a time, so an event that it proposed and that commits in its
+own term always fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.event import (
+    BrokerIdApplied,
+    BrokerRegistered,
+    BrokersCleaned,
+    Cause,
+    Event,
+    GroupSized,
+    MasterElected,
+    MasterVacated,
+    MemberRemoved,
+    SyncStateSetAltered,
+)
+from rmqha.model.offset import BrokerId, Epoch
+
+REMEMBERED_ELECTIONS = 8
+FIRST_BROKER_ID = BrokerId(1)
+NO_EPOCH = Epoch(0)
+"""No master has been elected yet."""
+
+
+@dataclass(slots=True)
+class ReplicaInfo:
+    """`address` is where clients and controllers reach it, `ha_address` where slaves do ("" of an Apache broker)."""
+
+    broker_id: BrokerId
+    address: str
+    check_code: str
+    ha_address: str = ""
+    total_replicas: int = 0
+    ha_mode: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionRecord:
+    """`broker_id` None: the mastership was vacated."""
+
+    master_epoch: Epoch
+    broker_id: BrokerId | None
+    cause: Cause
+
+
+@dataclass(slots=True)
+class Group:
+    """One broker group. A group whose replicas have all been cleaned stays, so that its epochs and ids never repeat.
+
+    `set_known` is False before the first election and after a clean that took the last member (ruling 8). A known set
+    may be empty: its last member lost power (ruling 3), and only an operator can say what to elect.
+    """
+
+    cluster_name: str
+    broker_name: str
+    next_broker_id: BrokerId = FIRST_BROKER_ID
+    replicas: dict[BrokerId, ReplicaInfo] = field(default_factory=dict)
+    """By id, ascending."""
+    total_replicas: int = 0
+    """0: no replica has declared it yet."""
+    master_id: BrokerId | None = None
+    master_epoch: Epoch = NO_EPOCH
+    sync_state_set: tuple[BrokerId, ...] = ()
+    """In the order of joining."""
+    sync_state_set_epoch: int = 0
+    eligible: tuple[BrokerId, ...] = ()
+    """Not in the set, and yet sure to hold every acknowledged message (ruling 9). Disjoint from the set."""
+    unclean_ids: tuple[BrokerId, ...] = ()
+    """Members that booted unclean since the last election."""
+    set_known: bool = False
+    elections: tuple[ElectionRecord, ...] = ()
+    """The last ones, oldest first."""
+
+    @property
+    def is_cp(self) -> bool:
+        """One replica that promises CP is enough: the controller then never elects uncleanly by itself."""
+        return any(replica.ha_mode == "cp" for replica in self.replicas.values())
+
+    @property
+    def electable_ids(self) -> tuple[BrokerId, ...]:
+        """Longest in the set first."""
+        return self.sync_state_set + self.eligible
+
+    @property
+    def master_address(self) -> str:
+        return "" if self.master_id is None else self.replicas[self.master_id].address
+
+    def remembered(self, broker_id: BrokerId | None, cause: Cause) -> tuple[ElectionRecord, ...]:
+        return (*self.elections, ElectionRecord(self.master_epoch, broker_id, cause))[-REMEMBERED_ELECTIONS:]
+
+
+def without(ids: tuple[BrokerId, ...], *gone: BrokerId) -> tuple[BrokerId, ...]:
+    return tuple(broker_id for broker_id in ids if broker_id not in gone)
+
+
+class ReplicasInfo:
+    """All groups by name. `apply` is the only way to change it."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Group] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ReplicasInfo) and self.groups == other.groups
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def group(self, broker_name: str) -> Group | None:
+        """None also for a group whose replicas have all been cleaned."""
+        group = self.groups.get(broker_name)
+        return group if group is not None and group.replicas else None
+
+    def apply(self, event: Event) -> None:
+        if isinstance(event, BrokerIdApplied):
+            self._broker_id_applied(event)
+            return
+        group = self.groups.get(event.broker_name)
+        if group is not None:
+            _APPLY[type(event)](group, event)
+
+    def _broker_id_applied(self, event: BrokerIdApplied) -> None:
+        group = self.groups.get(event.broker_name)
+        if group is None:
+            group = self.groups[event.broker_name] = Group(event.cluster_name, event.broker_name)
+        if event.broker_id in group.replicas:
+            return
+        if not group.replicas:
+            group.cluster_name = event.cluster_name
+        replica = ReplicaInfo(event.broker_id, event.address, event.check_code)
+        group.replicas = dict(sorted([*group.replicas.items(), (event.broker_id, replica)]))
+        group.next_broker_id = BrokerId(max(group.next_broker_id, event.broker_id + 1))
+
+
+def _broker_registered(group: Group, event: BrokerRegistered) -> None:
+    replica = group.replicas.get(event.broker_id)
+    if replica is not None:
+        replica.address, replica.ha_address = event.address, event.ha_address
+        replica.total_replicas, replica.ha_mode = event.total_replicas, event.ha_mode
+
+
+def _group_sized(group: Group, event: GroupSized) -> None:
+    group.total_replicas = event.total_replicas
+
+
+def _sync_state_set_altered(group: Group, event: SyncStateSetAltered) -> None:
+    fits = (
+        event.master_epoch == group.master_epoch
+        and event.sync_state_set_epoch == group.sync_state_set_epoch + 1
+        and group.master_id in event.sync_state_set
+        and all(member in group.replicas for member in event.sync_state_set + event.eligible)
+    )
+    if fits:
+        group.sync_state_set, group.sync_state_set_epoch = event.sync_state_set, event.sync_state_set_epoch
+        group.eligible = without(event.eligible, *event.sync_state_set)
+        group.unclean_ids = without(group.unclean_ids, *event.sync_state_set)
+
+
+def _master_elected(group: Group, event: MasterElected) -> None:
+    if event.master_epoch <= group.master_epoch or event.broker_id not in group.replicas:
+        return
+    group.master_id, group.master_epoch, group.set_known = event.broker_id, event.master_epoch, True
+    group.sync_state_set, group.unclean_ids = (event.broker_id,), ()
+    group.sync_state_set_epoch += 1
+    group.eligible = tuple(
+        member for member in event.eligible if member in group.replicas and member != event.broker_id
+    )
+    group.elections = group.remembered(event.broker_id, event.cause)
+
+
+def _vacate(group: Group, cause: Cause) -> None:
+    group.master_id = None
+    group.elections = group.remembered(None, cause)
+
+
+def _master_vacated(group: Group, event: MasterVacated) -> None:
+    if group.master_id is not None and event.master_epoch == group.master_epoch:
+        _vacate(group, event.cause)
+
+
+def _drop_members(group: Group, gone: tuple[BrokerId, ...], cause: Cause) -> None:
+    """Out of the set and the eligible ones; the set's epoch rises if the set changed, so that a request of a master
+    that knew the old one is fenced."""
+    left = without(group.sync_state_set, *gone)
+    if left != group.sync_state_set:
+        group.sync_state_set, group.sync_state_set_epoch = left, group.sync_state_set_epoch + 1
+    group.eligible = without(group.eligible, *gone)
+    if group.master_id in gone:
+        _vacate(group, cause)
+
+
+def _member_removed(group: Group, event: MemberRemoved) -> None:
+    if event.broker_id in group.electable_ids:
+        group.unclean_ids = (*without(group.unclean_ids, event.broker_id), event.broker_id)
+        _drop_members(group, (event.broker_id,), Cause.UNCLEAN_BOOT)
+
+
+def _brokers_cleaned(group: Group, event: BrokersCleaned) -> None:
+    gone = tuple(broker_id for broker_id in event.broker_ids if broker_id in group.replicas)
+    had_members = bool(group.electable_ids)
+    _drop_members(group, gone, Cause.CLEANED)
+    group.unclean_ids = without(group.unclean_ids, *gone)
+    for broker_id in gone:
+        del group.replicas[broker_id]
+    if (had_members and not group.electable_ids) or not group.replicas:
+        group.set_known = False
+    if not group.replicas:
+        group.total_replicas = 0
+
+
+_APPLY: dict[type[Any], Callable[[Group, Any], None]] = {
+    BrokerRegistered: _broker_registered,
+    GroupSized: _group_sized,
+    SyncStateSetAltered: _sync_state_set_altered,
+    MasterElected: _master_elected,
+    MasterVacated: _master_vacated,
+    MemberRemoved: _member_removed,
+    BrokersCleaned: _brokers_cleaned,
+}

@@ -1,0 +1,314 @@
+"""What the leading controller answers to brokers and operators, request by request. Pure.
+
+The heartbeat (904) is the only frequent one; it changes no durable state and is answered with what the group's master
+and set are, so that a lost notice (1008) is made good within one interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from controller.answers import (
+    MAX_EPOCH,
+    MAX_OFFSET,
+    InvalidRequestError,
+    MasterViews,
+    elect_answer,
+    flag,
+    integer,
+    parse_names,
+    parse_set,
+    set_body,
+    sync_state_data,
+    text,
+)
+from controller.decisions.broker_id import apply_broker_id, next_broker_id
+from controller.decisions.clean import clean_brokers
+from controller.decisions.elect_master import DEFAULT_PRIORITY, Wish
+from controller.decisions.refusal import Refusal
+from controller.decisions.register import Registration, register
+from controller.decisions.sync_state_set import alter_sync_state_set
+from controller.event import Cause
+from controller.heartbeat import MAX_TIMEOUT_MS, Beat, BrokerKey
+from controller.leadership import Asked, Change, Leadership
+from controller.replicas_info import Group, ReplicasInfo
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset
+from rmqha.wire.command import Command
+
+_NOT_REGISTERED = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
+
+
+def refuse(command: Command, refusal: Refusal, ext: dict[str, str] | None = None) -> Command:
+    return command.reply(refusal.code, ext, remark=refusal.remark)
+
+
+def parse_beat(ext: dict[str, str]) -> Beat:
+    """InvalidRequestError unless every number is there and in range."""
+    try:
+        beat = Beat(
+            Epoch(int(ext["epoch"])),
+            PhyOffset(int(ext["maxOffset"])),
+            PhyOffset(int(ext["confirmOffset"])),
+            int(ext.get("heartbeatTimeoutMills") or 0),
+            int(ext.get("electionPriority") or DEFAULT_PRIORITY),
+            ext.get("stopping") == "true",
+        )
+    except KeyError as missing:
+        raise InvalidRequestError(f"the heartbeat lacks the field {missing.args[0]}") from None
+    except ValueError:
+        raise InvalidRequestError("a field of the heartbeat is no whole number") from None
+    if not (
+        -1 <= beat.epoch <= MAX_EPOCH
+        and 0 <= beat.max_offset <= MAX_OFFSET
+        and -1 <= beat.confirm_offset <= MAX_OFFSET
+        and 0 <= beat.timeout_ms <= MAX_TIMEOUT_MS
+    ):
+        raise InvalidRequestError("a number of the heartbeat is out of range")
+    return beat
+
+
+class Requests:
+    """Handlers of one leadership. Each answers through it, at once or after its change has been applied."""
+
+    def __init__(self, info: ReplicasInfo, views: MasterViews, leadership: Leadership) -> None:
+        self._info = info
+        self._views = views
+        self._leadership = leadership
+        self._handlers: dict[int, Callable[[int, Asked], None]] = {
+            RequestCode.BROKER_HEARTBEAT: self._heartbeat,
+            RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: self._alter_sync_state_set,
+            RequestCode.CONTROLLER_ELECT_MASTER: self._elect_master,
+            RequestCode.CONTROLLER_REGISTER_BROKER: self._register_broker,
+            RequestCode.CONTROLLER_GET_REPLICA_INFO: self._get_replica_info,
+            RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: self._get_sync_state_data,
+            RequestCode.CONTROLLER_CLEAN_BROKER_METADATA: self._clean_broker_metadata,
+            RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: self._get_next_broker_id,
+            RequestCode.CONTROLLER_APPLY_BROKER_ID: self._apply_broker_id,
+        }
+
+    def serve(self, now_ms: int, asked: Asked) -> None:
+        """`asked.command.code` is one of LEADER_CODES."""
+        try:
+            self._handlers[asked.command.code](now_ms, asked)
+        except InvalidRequestError as problem:
+            self._refuse(asked, Refusal(ResponseCode.CONTROLLER_INVALID_REQUEST, str(problem)))
+
+    def observe(self, now_ms: int, asked: Asked) -> None:
+        """A heartbeat that this leader must not answer, its lease being in doubt: the broker lives all the same."""
+        try:
+            self._beat(now_ms, asked)
+        except InvalidRequestError:
+            return
+
+    def _refuse(self, asked: Asked, refusal: Refusal) -> None:
+        self._leadership.answer(asked, refuse(asked.command, refusal))
+
+    # --- liveness ---------------------------------------------------------------------------------------------------
+
+    def _beat(self, now_ms: int, asked: Asked) -> Group | None:
+        ext = asked.command.ext
+        beat = parse_beat(ext)
+        key = BrokerKey(text(ext, "brokerName"), BrokerId(integer(ext, "brokerId")))
+        group = self._info.group(key.broker_name)
+        if group is None or key.broker_id not in group.replicas:
+            return None
+        if self._leadership.table.beat(now_ms, key, asked.session_id, beat):
+            self._leadership.reconcile(now_ms, key.broker_name, urgent=True)
+        return group
+
+    def _heartbeat(self, now_ms: int, asked: Asked) -> None:
+        command = asked.command
+        group = self._beat(now_ms, asked)
+        if command.is_oneway:
+            return
+        if group is None:
+            self._refuse(asked, Refusal(_NOT_REGISTERED, "no such replica here; register first"))
+            return
+        view = self._views.of(group.broker_name)
+        ext = dict(view.ext)
+        if command.ext.get("stopping") == "true":
+            broker_id = BrokerId(int(command.ext["brokerId"]))
+            ext["released"] = str(self._leadership.is_released(now_ms, group, broker_id)).lower()
+        self._leadership.answer(asked, command.reply(ext=ext, body=view.body if view.ext else b""))
+
+    def _register_broker(self, now_ms: int, asked: Asked) -> None:
+        ext = asked.command.ext
+        request = Registration(
+            broker_name=text(ext, "brokerName"),
+            broker_id=BrokerId(integer(ext, "brokerId")),
+            address=text(ext, "brokerAddress"),
+            ha_address=text(ext, "haAddress", ""),
+            total_replicas=integer(ext, "totalReplicas", 0),
+            ha_mode=text(ext, "haMode", ""),
+            unclean=flag(ext, "unclean"),
+        )
+        name = request.broker_name
+        if self._leadership.must_wait(name, asked):
+            return
+        events = register(self._info.group(name), request)
+        if isinstance(events, Refusal):
+            self._refuse(asked, events)
+            return
+        key = BrokerKey(name, request.broker_id)
+        self._leadership.table.registered(now_ms, key, asked.session_id, unclean=request.unclean)
+        if events:
+            self._leadership.propose(Change(name, tuple(events), (asked,), self._registered_answer))
+        else:
+            self._leadership.answer(asked, self._registered_answer(asked.command))
+            self._leadership.reconcile(now_ms, name, urgent=True)
+
+    def _registered_answer(self, command: Command) -> Command:
+        name = command.ext["brokerName"]
+        group, view = self._info.groups[name], self._views.of(name)
+        ext = {"clusterName": group.cluster_name, "brokerName": name, **view.ext}
+        if group.total_replicas:
+            ext["totalReplicas"] = str(group.total_replicas)
+        return command.reply(ext=ext, body=set_body(group))
+
+    # --- ids --------------------------------------------------------------------------------------------------------
+
+    def _get_next_broker_id(self, now_ms: int, asked: Asked) -> None:
+        ext = asked.command.ext
+        cluster_name, broker_name = text(ext, "clusterName"), text(ext, "brokerName")
+        number = next_broker_id(self._info.groups.get(broker_name))
+        self._leadership.answer(
+            asked,
+            asked.command.reply(
+                ext={"clusterName": cluster_name, "brokerName": broker_name, "nextBrokerId": str(number)}
+            ),
+        )
+
+    def _apply_broker_id(self, now_ms: int, asked: Asked) -> None:
+        ext = asked.command.ext
+        cluster_name, name = text(ext, "clusterName"), text(ext, "brokerName")
+        if self._leadership.must_wait(name, asked):
+            return
+        result = apply_broker_id(
+            self._info.groups.get(name),
+            cluster_name,
+            name,
+            integer(ext, "appliedBrokerId"),
+            text(ext, "registerCheckCode"),
+        )
+        echo = {"clusterName": cluster_name, "brokerName": name}
+        if isinstance(result, Refusal):
+            self._leadership.answer(asked, refuse(asked.command, result, echo))
+        elif result is None:
+            self._leadership.answer(asked, asked.command.reply(ext=echo))
+        else:
+            self._leadership.propose(Change(name, (result,), (asked,), lambda command: command.reply(ext=echo)))
+
+    # --- set and master ---------------------------------------------------------------------------------------------
+
+    def _alter_sync_state_set(self, now_ms: int, asked: Asked) -> None:
+        ext, name = asked.command.ext, text(asked.command.ext, "brokerName")
+        master_id, master_epoch = integer(ext, "masterBrokerId"), integer(ext, "masterEpoch")
+        new_set, set_epoch = parse_set(asked.command.body)
+        if self._leadership.must_wait(name, asked):
+            return
+        group = self._info.group(name)
+        result = (
+            alter_sync_state_set(
+                group,
+                master_id,
+                master_epoch,
+                new_set,
+                set_epoch,
+                lambda broker_id: self._leadership.is_alive(now_ms, group, broker_id),
+            )
+            if group is not None
+            else Refusal(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, f"there is no group {name}")
+        )
+        if isinstance(result, Refusal):
+            self._leadership.answer(asked, refuse(asked.command, result, {"newSyncStateSetEpoch": "0"}))
+        else:
+            self._leadership.propose(Change(name, (result,), (asked,), self._altered_answer))
+
+    def _altered_answer(self, command: Command) -> Command:
+        group = self._info.groups[command.ext["brokerName"]]
+        return command.reply(ext={"newSyncStateSetEpoch": str(group.sync_state_set_epoch)}, body=set_body(group))
+
+    def _elect_master(self, now_ms: int, asked: Asked) -> None:
+        """A broker asks for a master, or an operator for this master."""
+        ext, name = asked.command.ext, text(asked.command.ext, "brokerName")
+        broker_id, designated = integer(ext, "brokerId", -1), flag(ext, "designateElect")
+        if self._leadership.must_wait(name, asked):
+            return
+        group = self._info.group(name)
+        known = group is not None and (designated or broker_id in group.replicas)
+        if group is None or not known:
+            self._refuse(asked, Refusal(_NOT_REGISTERED, f"{name} has no replica {broker_id} here; register first"))
+            return
+        has_master = self._leadership.has_live_master(now_ms, group)
+        if has_master and (not designated or broker_id == group.master_id):
+            code = ResponseCode.CONTROLLER_MASTER_STILL_EXIST
+            self._leadership.answer(asked, elect_answer(asked.command, group, code))
+            return
+        if designated:
+            target = BrokerId(broker_id) if broker_id > 0 else None
+            avoid = group.master_id if target is None and has_master else None
+            wish = Wish(Cause.DESIGNATED, target=target, avoid=avoid, unclean=flag(ext, "unclean"))
+        else:
+            cause = Cause.MEMBER_RETURNED if group.master_id is None else Cause.MASTER_DEAD
+            wish = Wish(cause, asker=BrokerId(broker_id))
+        refusal = self._leadership.elect(now_ms, group, wish, (asked,))
+        if refusal is not None:
+            self._refuse(asked, refusal)
+
+    def _clean_broker_metadata(self, now_ms: int, asked: Asked) -> None:
+        ext, name = asked.command.ext, text(asked.command.ext, "brokerName")
+        if self._leadership.must_wait(name, asked):
+            return
+        group = self._info.group(name)
+        result = clean_brokers(
+            group,
+            name,
+            text(ext, "brokerControllerIdsToClean", ""),
+            flag(ext, "isCleanLivingBroker") or flag(ext, "cleanLivingBroker"),
+            lambda broker_id: group is not None and self._leadership.is_alive(now_ms, group, broker_id),
+        )
+        if isinstance(result, Refusal):
+            self._refuse(asked, result)
+        else:
+            self._leadership.propose(Change(name, (result,), (asked,)))
+
+    # --- look -------------------------------------------------------------------------------------------------------
+
+    def _get_replica_info(self, now_ms: int, asked: Asked) -> None:
+        name = text(asked.command.ext, "brokerName")
+        group = self._info.group(name)
+        if group is None:
+            code = ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
+            self._refuse(asked, Refusal(code, f"there is no group {name}"))
+            return
+        view = self._views.of(name)
+        ext = {key: value for key, value in view.ext.items() if key != "syncStateSetEpoch"}
+        self._leadership.answer(
+            asked, asked.command.reply(ext=ext or {"masterEpoch": str(group.master_epoch)}, body=view.body)
+        )
+
+    def _get_sync_state_data(self, now_ms: int, asked: Asked) -> None:
+        names = parse_names(asked.command.body)
+        groups = [group for name in names if (group := self._info.group(name)) is not None]
+
+        def is_alive(name: str, broker_id: BrokerId) -> bool:
+            return self._leadership.table.is_alive(now_ms, BrokerKey(name, broker_id))
+
+        self._leadership.answer(asked, asked.command.reply(body=sync_state_data(groups, is_alive)))
+
+
+LEADER_CODES = frozenset(
+    {
+        RequestCode.BROKER_HEARTBEAT,
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
+        RequestCode.CONTROLLER_ELECT_MASTER,
+        RequestCode.CONTROLLER_REGISTER_BROKER,
+        RequestCode.CONTROLLER_GET_REPLICA_INFO,
+        RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
+        RequestCode.CONTROLLER_CLEAN_BROKER_METADATA,
+        RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
+        RequestCode.CONTROLLER_APPLY_BROKER_ID,
+    }
+)
+"""Only a leader whose lease is valid answers these."""

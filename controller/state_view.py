@@ -1,0 +1,82 @@
+"""The JSON-ready view of a controller (request 52003, `rmqha describe`). Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.heartbeat import BrokerKey
+from controller.leadership import Leadership
+from controller.replicas_info import Group, ReplicasInfo
+
+VERSION = 1
+
+
+def controller_state(
+    now_ms: int, info: ReplicasInfo, raft: dict[str, Any], leadership: Leadership | None
+) -> dict[str, Any]:
+    """Durable facts from every node; liveness, offsets and reasons only from the leader (else null)."""
+    return {
+        "version": VERSION,
+        "leading": leadership is not None,
+        "raft": raft,
+        "groups": {
+            name: _group(now_ms, group, leadership) for name, group in sorted(info.groups.items()) if group.replicas
+        },
+    }
+
+
+def _group(now_ms: int, group: Group, leadership: Leadership | None) -> dict[str, Any]:
+    return {
+        "clusterName": group.cluster_name,
+        "masterBrokerId": group.master_id,
+        "masterAddress": group.master_address,
+        "masterEpoch": group.master_epoch,
+        "syncStateSet": sorted(group.sync_state_set),
+        "syncStateSetEpoch": group.sync_state_set_epoch,
+        "eligible": sorted(group.eligible),
+        "uncleanIds": sorted(group.unclean_ids),
+        "setKnown": group.set_known,
+        "totalReplicas": group.total_replicas,
+        "haMode": "cp" if group.is_cp else "ap",
+        "whyNoMaster": leadership.why_no_master(group.broker_name) if leadership is not None else None,
+        "elections": [
+            {"masterEpoch": item.master_epoch, "brokerId": item.broker_id, "cause": item.cause.name}
+            for item in group.elections
+        ],
+        "replicas": [_replica(now_ms, group, broker_id, leadership) for broker_id in group.replicas],
+    }
+
+
+def _replica(now_ms: int, group: Group, broker_id: Any, leadership: Leadership | None) -> dict[str, Any]:
+    replica = group.replicas[broker_id]
+    view: dict[str, Any] = {
+        "brokerId": broker_id,
+        "address": replica.address,
+        "haAddress": replica.ha_address,
+        "totalReplicas": replica.total_replicas,
+        "haMode": replica.ha_mode,
+        "isMaster": broker_id == group.master_id,
+        "inSyncStateSet": broker_id in group.sync_state_set,
+        "alive": None,
+    }
+    if leadership is None:
+        return view
+    view["alive"] = leadership.is_alive(now_ms, group, broker_id)
+    broker = leadership.table.get(BrokerKey(group.broker_name, broker_id))
+    if broker is None:
+        return view
+    master = (
+        leadership.table.get(BrokerKey(group.broker_name, group.master_id)) if group.master_id is not None else None
+    )
+    return view | {
+        "epoch": broker.log_end.epoch,
+        "maxOffset": broker.log_end.max_offset,
+        "confirmOffset": broker.confirm_offset,
+        "lagBytes": max(0, master.log_end.max_offset - broker.log_end.max_offset) if master is not None else None,
+        "silentMs": now_ms - broker.last_ms,
+        "timeoutMs": broker.timeout_ms,
+        "priority": broker.priority,
+        "suspect": broker.suspect,
+        "stopping": broker.stopping,
+        "unclean": broker.unclean,
+    }
