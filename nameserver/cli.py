@@ -1,0 +1,32 @@
+"""`rmqha namesrv`: run a name server, with or without an embedded controller."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("namesrv", short_help="Run a name server, with or without an embedded controller.")
+@click.option("-c", "--config", "config_file", metavar="FILE", help="RocketMQ-style properties file.")
+def namesrv(config_file: str | None) -> None:
+    """Run a name server in the foreground. With enableControllerInNamesrv=true it also holds a controller.
+
+    SIGTERM stops it in order, a second one at once; SIGHUP reopens the log.
+    """
+    import trio
+
+    from nameserver.config import read_config
+    from nameserver.server import run_name_server
+    from rmqha.host.process import run_server
+    from rmqha.host.tracer import HostTracer
+
+    config, controller_config = read_config(config_file)
+    tracer = HostTracer(config.log_file, config.log_max_bytes)
+
+    async def serve(stopping: trio.Event) -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(run_name_server, config, tracer)
+            await stopping.wait()
+            tracer.event("name_server_stopping")
+            nursery.cancel_scope.cancel()
+
+    run_server(serve, on_hangup=tracer.reopen)

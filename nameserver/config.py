@@ -1,0 +1,87 @@
+"""Configuration of a name server, and how one file also configures the controller embedded in it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rmqha.model.config import ServerConfig, parse_properties
+from rmqha.model.error import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from controller.config import ControllerConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamesrvConfig(ServerConfig):
+    """Times are milliseconds. Fields marked "Own" are not keys of Apache RocketMQ."""
+
+    listen_port: int = 9876
+    kv_config_path: str = ""
+    """File of the settings that request 100 stores; empty: they are forgotten when the process ends."""
+    order_message_enable: bool = False
+    """Routes carry orderTopicConf, which `mqadmin updateTopic -o true` stores."""
+    lite_heartbeat_timeout_millis: int = 5_000
+    """Own. A broker that sends lite heartbeats (904, each second) is removed after so long a silence (A14)."""
+    register_broker_timeout_millis: int = 120_000
+    """Own. The same for a broker that only registers, each 30 s, and says nothing else of itself."""
+    scan_not_active_broker_interval: int = 500
+    """Period at which silent brokers are looked for. RocketMQ: 5000."""
+    enable_controller_in_namesrv: bool = False
+
+    def check(self, source: str) -> None:
+        self.require_range(source, "listen_port", 0, 65535)
+        self.require_range(source, "lite_heartbeat_timeout_millis", 100, 600_000)
+        self.require_range(source, "register_broker_timeout_millis", 100, 3_600_000)
+        self.require_range(source, "scan_not_active_broker_interval", 10, 60_000)
+        if 2 * self.scan_not_active_broker_interval >= self.lite_heartbeat_timeout_millis:
+            raise ConfigError(
+                f"{source}: scanNotActiveBrokerInterval must be below half of liteHeartbeatTimeoutMillis, "
+                f"{self.lite_heartbeat_timeout_millis}"
+            )
+
+
+def read_config(path: str | None) -> tuple[NamesrvConfig, ControllerConfig | None]:
+    """The name server's configuration, and the embedded controller's if it is enabled; None = all defaults.
+
+    Raises UsageError, one sentence, if the file cannot be read or holds a wrong key or value.
+    """
+    if path is None:
+        return NamesrvConfig(), None
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"cannot read the configuration {path}: {reason}") from None
+    return parse_config(text, path)
+
+
+def parse_config(text: str, source: str) -> tuple[NamesrvConfig, ControllerConfig | None]:
+    """As read_config, from the file's text."""
+    properties = parse_properties(text, source)
+    own = {key: value for key, value in properties.items() if key in NamesrvConfig.keys()}  # noqa: SIM118 (a method)
+    config = NamesrvConfig.from_properties(own, source)
+    rest = {key: value for key, value in properties.items() if key not in own}
+    if not rest and not config.enable_controller_in_namesrv:
+        return config, None
+    # a name server alone must start without loading the controller
+    from controller.config import ControllerConfig
+
+    known = {**ControllerConfig.keys(), **ControllerConfig.aliases}
+    for key in rest:
+        if key not in known:
+            near = difflib.get_close_matches(key, [*NamesrvConfig.keys(), *known], n=1, cutoff=0.0)
+            raise ConfigError(f"{source}: unknown key {key}; the nearest known key is {near[0]}")
+        if not config.enable_controller_in_namesrv:
+            raise ConfigError(
+                f"{source}: {key} is for a controller; set enableControllerInNamesrv=true or remove the line"
+            )
+    return config, ControllerConfig.from_properties(_controller_part(properties, known), source)
+
+
+def _controller_part(properties: Mapping[str, str], known: Mapping[str, object]) -> dict[str, str]:
+    """Keys that both know, as listenAddress, count for both."""
+    return {key: value for key, value in properties.items() if key in known}

@@ -1,0 +1,271 @@
+"""Which broker is where: the tables of a name server. Control plane; pure.
+
+A broker is in the tables from its registration (103) until it unregisters (104) or stays silent too long. One that
+sends lite heartbeats (904) may be silent for `lite_timeout_ms`; one that only registers, for the longer bound.
+The end of a connection is no death: only silence is. Behaviour as RocketMQ's RouteInfoManager, except where ruling 14
+(a stale master is ignored) and feature A14 (self-suspicion) say otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rmqha.model.offset import MASTER_ID
+from rmqha.port import Tracer
+from rmqha.wire.bodies import DataVersion, GroupData, QueueData, Registration
+
+SELF_SUSPICION_COUNT = 3
+"""Fewer brokers than this may well die at once."""
+
+
+@dataclass(slots=True)
+class _Live:
+    """What is known of one address."""
+
+    heard_at: int
+    timeout_ms: int
+    version: DataVersion
+    ha_address: str
+    lite: bool = False
+
+
+@dataclass(slots=True)
+class _Group:
+    """One brokerName. `addresses` and `live` hold the same addresses, none is under two ids."""
+
+    cluster_name: str
+    addresses: dict[int, str] = field(default_factory=dict)
+    live: dict[str, _Live] = field(default_factory=dict)
+    enable_acting_master: bool = False
+    topics_from: tuple[str, DataVersion] | None = None
+    """Address and version of the topic table that was applied last."""
+    refused: dict[str, int] = field(default_factory=dict)
+    """State version of each address whose claim of an occupied id was ignored; bounds the trace to one line each."""
+
+    @property
+    def master(self) -> str | None:
+        return self.addresses.get(MASTER_ID)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """Outcome of a registration. `refusal` is a sentence for a broker that cannot be taken in at all."""
+
+    master_address: str = ""
+    ha_address: str = ""
+    ignored: bool = False
+    refusal: str = ""
+
+
+class RouteTable:
+    def __init__(self, tracer: Tracer, *, lite_timeout_ms: int, register_timeout_ms: int) -> None:
+        self._tracer = tracer
+        self._lite_timeout_ms = lite_timeout_ms
+        self._register_timeout_ms = register_timeout_ms
+        self._groups: dict[str, _Group] = {}
+        self._topics: dict[str, dict[str, QueueData]] = {}
+        self._scanned_at: int | None = None
+        self._suspects_itself = False
+
+    # questions
+
+    @property
+    def suspects_itself(self) -> bool:
+        """Most heartbeats were lost at once: more likely this name server is cut off than all those brokers dead."""
+        return self._suspects_itself
+
+    @property
+    def topic_names(self) -> list[str]:
+        return sorted(self._topics)
+
+    @property
+    def broker_count(self) -> int:
+        return sum(len(group.addresses) for group in self._groups.values())
+
+    def groups(self) -> list[GroupData]:
+        """All groups, sorted by name."""
+        return [self._group_data(name) for name in sorted(self._groups)]
+
+    def route(self, topic: str) -> tuple[list[GroupData], dict[str, QueueData]] | None:
+        """The groups that have the topic and its queues on each, sorted by group; None if no group has it."""
+        queues = {name: data for name, data in sorted(self._topics.get(topic, {}).items()) if name in self._groups}
+        return ([self._group_data(name) for name in queues], queues) if queues else None
+
+    def _group_data(self, name: str) -> GroupData:
+        group = self._groups[name]
+        return GroupData(name, group.cluster_name, dict(group.addresses), group.enable_acting_master)
+
+    # brokers
+
+    def register(self, now_ms: int, request: Registration) -> Registered:
+        group = self._groups.get(request.broker_name)
+        if group is not None and group.cluster_name != request.cluster_name:
+            return Registered(
+                refusal=f"broker group {request.broker_name} is registered in cluster {group.cluster_name}, "
+                f"not {request.cluster_name}; a brokerName must be unique"
+            )
+        if group is None:
+            group = self._groups[request.broker_name] = _Group(request.cluster_name)
+        if self._outranked(group, request):
+            return Registered(*self._master_of(group, request.address), ignored=True)
+        group.refused.pop(request.address, None)
+        group.enable_acting_master = request.enable_acting_master
+        moved = self._place(group, request.broker_id, request.address)
+        self._hear(group, now_ms, request)
+        retopiced = self._apply_topics(group, request)
+        if moved or retopiced:
+            self._trace_route(request.broker_name, group)
+        return Registered(*self._master_of(group, request.address))
+
+    def _outranked(self, group: _Group, request: Registration) -> bool:
+        """Ruling 14: another address holds the id under a higher state version (the epoch of the master)."""
+        holder = group.addresses.get(request.broker_id)
+        if holder is None or holder == request.address:
+            return False
+        held = group.live[holder].version.state_version
+        claimed = request.version.state_version if request.version is not None else 0
+        if claimed >= held:
+            return False
+        if group.refused.get(request.address) != claimed:
+            group.refused[request.address] = claimed
+            self._tracer.event(
+                "registration_ignored",
+                broker_name=request.broker_name,
+                broker_id=request.broker_id,
+                address=request.address,
+                state_version=claimed,
+                holder=holder,
+                holder_state_version=held,
+            )
+        return True
+
+    def _master_of(self, group: _Group, address: str) -> tuple[str, str]:
+        """Master address and HA address for a slave; empty for the master itself and while there is none."""
+        master = group.master
+        return (master, group.live[master].ha_address) if master is not None and master != address else ("", "")
+
+    def _place(self, group: _Group, broker_id: int, address: str) -> bool:
+        """Put `address` under `broker_id` alone. True if that changes anything."""
+        if group.addresses.get(broker_id) == address:
+            return False
+        displaced = group.addresses.get(broker_id)
+        group.addresses = {key: value for key, value in group.addresses.items() if value != address}
+        group.addresses[broker_id] = address
+        if displaced is not None:
+            del group.live[displaced]
+        return True
+
+    def _hear(self, group: _Group, now_ms: int, request: Registration) -> None:
+        known = group.live.get(request.address)
+        lite = known is not None and known.lite
+        version = request.version or (known.version if known is not None else DataVersion())
+        limit = request.timeout_ms or self._register_timeout_ms
+        group.live[request.address] = _Live(now_ms, limit, version, request.ha_address, lite)
+
+    def _apply_topics(self, group: _Group, request: Registration) -> bool:
+        """Take the topics of the master, or of the lowest id while there is none. True if a route changed.
+
+        Only additions and changes: a registration may carry a part of the table (RocketMQ's incremental form)."""
+        if request.version is None or request.broker_id != min(group.addresses):
+            return False
+        source = (request.address, request.version)
+        if group.topics_from == source:
+            return False
+        group.topics_from = source
+        changed = False
+        for topic, data in request.topics.items():
+            queues = self._topics.setdefault(topic, {})
+            if queues.get(request.broker_name) != data:
+                queues[request.broker_name] = data
+                changed = True
+        return changed
+
+    def heartbeat(self, now_ms: int, broker_name: str, address: str) -> bool:
+        """A lite heartbeat. False if the broker is not registered: it must register to be routed."""
+        group = self._groups.get(broker_name)
+        live = group.live.get(address) if group is not None else None
+        if live is None:
+            return False
+        live.heard_at = now_ms
+        live.lite = True
+        return True
+
+    def unregister(self, broker_name: str, address: str) -> bool:
+        """False if it was not registered."""
+        group = self._groups.get(broker_name)
+        if group is None or address not in group.live:
+            return False
+        self._remove(broker_name, group, address)
+        return True
+
+    def _remove(self, broker_name: str, group: _Group, address: str) -> None:
+        del group.live[address]
+        group.addresses = {key: value for key, value in group.addresses.items() if value != address}
+        if not group.addresses:
+            del self._groups[broker_name]
+            self.delete_topics(broker_name)
+        self._trace_route(broker_name, group)
+
+    def _trace_route(self, broker_name: str, group: _Group) -> None:
+        addresses = {str(key): group.addresses[key] for key in sorted(group.addresses)}
+        self._tracer.event("route_changed", broker_name=broker_name, addresses=addresses)
+
+    # topics
+
+    def delete_topic(self, topic: str, cluster_name: str | None = None) -> None:
+        """Forget the topic, on the groups of one cluster if one is named. A broker that still has it and registers a
+        changed table brings it back."""
+        queues = self._topics.get(topic, {})
+        for broker_name in list(queues):
+            group = self._groups.get(broker_name)
+            if cluster_name is None or group is None or group.cluster_name == cluster_name:
+                del queues[broker_name]
+        if not queues:
+            self._topics.pop(topic, None)
+
+    def delete_topics(self, broker_name: str) -> None:
+        """Forget the queues of one group."""
+        for topic in [topic for topic, queues in self._topics.items() if broker_name in queues]:
+            del self._topics[topic][broker_name]
+            if not self._topics[topic]:
+                del self._topics[topic]
+
+    # silence
+
+    def scan(self, now_ms: int) -> None:
+        """Remove who has been silent too long. Call it several times per `lite_timeout_ms`."""
+        self._forgive_pause(now_ms)
+        self._judge_itself(now_ms)
+        for broker_name, group, address, live in list(self._entries()):
+            limit = live.timeout_ms
+            if live.lite and not self._suspects_itself:
+                limit = self._lite_timeout_ms
+            if now_ms - live.heard_at >= limit:
+                self._tracer.event("broker_expired", broker_name=broker_name, address=address, silent_limit_ms=limit)
+                self._remove(broker_name, group, address)
+
+    def _forgive_pause(self, now_ms: int) -> None:
+        """If this process itself was away, what arrived meanwhile has not been read yet: nobody was silent."""
+        before, self._scanned_at = self._scanned_at, now_ms
+        if before is None or now_ms - before <= self._lite_timeout_ms // 2:
+            return
+        self._tracer.event("name_server_paused", paused_ms=now_ms - before)
+        for _, _, _, live in self._entries():
+            live.heard_at = min(now_ms, live.heard_at + now_ms - before)
+
+    def _judge_itself(self, now_ms: int) -> None:
+        """Feature A14. Heartbeats of many brokers stop within one interval of each other, so those count as lost that
+        have been silent for three fifths of the bound; else the first would be removed before the last is missed."""
+        silences = [now_ms - live.heard_at for _, _, _, live in self._entries() if live.lite]
+        lost_count = sum(1 for silence in silences if 5 * silence >= 3 * self._lite_timeout_ms)
+        suspects = lost_count >= SELF_SUSPICION_COUNT and 2 * lost_count > len(silences)
+        if suspects != self._suspects_itself:
+            self._suspects_itself = suspects
+            name = "name_server_suspects_itself" if suspects else "name_server_trusts_itself"
+            self._tracer.event(name, lost_count=lost_count, broker_count=len(silences))
+
+    def _entries(self) -> Iterator[tuple[str, _Group, str, _Live]]:
+        for broker_name, group in self._groups.items():
+            for address, live in group.live.items():
+                yield broker_name, group, address, live

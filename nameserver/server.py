@@ -1,0 +1,187 @@
+"""The name server: request codes over the route table. Shell.
+
+Each request is answered at once from memory; the only task beside the sessions looks for silent brokers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import trio
+
+from nameserver.config import NamesrvConfig
+from nameserver.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
+from nameserver.route_info import RouteTable
+from rmqha.host.clock import HostClock
+from rmqha.host.disk import HostDisk
+from rmqha.host.remoting import Session, Statistics, serve
+from rmqha.host.tracer import HostTracer
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteProtocolError, UsageError
+from rmqha.port import Clock
+from rmqha.wire.bodies import encode_cluster_info, encode_topic_route, parse_registration, required
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import dumps
+
+STANDARD_JSON_VERSION = 401
+"""MQVersion ordinal of 4.9.4, the first whose clients read routes as strict JSON."""
+
+
+class NameServer:
+    """The service of one name server's sessions."""
+
+    def __init__(self, config: NamesrvConfig, tracer: HostTracer, clock: Clock, kv_config: KvConfig) -> None:
+        self._config = config
+        self._tracer = tracer
+        self._clock = clock
+        self._kv_config = kv_config
+        self.routes = RouteTable(
+            tracer,
+            lite_timeout_ms=config.lite_heartbeat_timeout_millis,
+            register_timeout_ms=config.register_broker_timeout_millis,
+        )
+        self.remoting = Statistics()
+        self._handlers: dict[int, Callable[[Command], Command]] = {
+            RequestCode.REGISTER_BROKER: self._register,
+            RequestCode.UNREGISTER_BROKER: self._unregister,
+            RequestCode.BROKER_HEARTBEAT: self._heartbeat,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._cluster_info,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topic_list,
+            RequestCode.PUT_KV_CONFIG: self._put_kv,
+            RequestCode.GET_KV_CONFIG: self._get_kv,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.RMQHA_GET_HISTORY: self._history,
+        }
+
+    def statistics(self) -> dict[str, int]:
+        return {
+            **self.remoting.as_dict(),
+            **self._tracer.statistics(),
+            "broker_count": self.routes.broker_count,
+            "topic_count": len(self.routes.topic_names),
+            "suspects_itself": int(self.routes.suspects_itself),
+        }
+
+    # remoting.Service
+
+    def opened(self, session: Session) -> None:
+        """Nothing is kept per session."""
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        for command in commands:
+            reply = self.handle(command)
+            if not command.is_oneway:
+                session.send(reply)
+
+    def closed(self, session: Session) -> None:
+        """The end of a connection is no death of a broker: see route_info."""
+
+    # requests
+
+    def handle(self, request: Command) -> Command:
+        handler = self._handlers.get(request.code)
+        if handler is None:
+            return request.reply(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"a name server does not know request {request.code}"
+            )
+        try:
+            return handler(request)
+        except (RemoteProtocolError, OSError) as error:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+
+    def _register(self, request: Command) -> Command:
+        outcome = self.routes.register(self._clock.now_ms(), parse_registration(request))
+        if outcome.refusal:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=outcome.refusal)
+        if not outcome.master_address:
+            return request.reply()
+        return request.reply(ext={"masterAddr": outcome.master_address, "haServerAddr": outcome.ha_address})
+
+    def _unregister(self, request: Command) -> Command:
+        self.routes.unregister(required(request.ext, "brokerName"), required(request.ext, "brokerAddr"))
+        return request.reply()
+
+    def _heartbeat(self, request: Command) -> Command:
+        ext = request.ext
+        if self.routes.heartbeat(self._clock.now_ms(), required(ext, "brokerName"), required(ext, "brokerAddr")):
+            return request.reply()
+        return request.reply(ResponseCode.SYSTEM_ERROR, remark="this broker is not registered; send request 103")
+
+    def _route(self, request: Command) -> Command:
+        topic = required(request.ext, "topic")
+        found = self.routes.route(topic)
+        if found is None:
+            return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=f"no broker has registered topic {topic}")
+        standard = (
+            request.version >= STANDARD_JSON_VERSION or request.ext.get("acceptStandardJsonOnly", "").lower() == "true"
+        )
+        order = self._kv_config.get(ORDER_TOPIC_NAMESPACE, topic) if self._config.order_message_enable else None
+        return request.reply(body=encode_topic_route(*found, order_topic_conf=order, standard_json=standard))
+
+    def _cluster_info(self, request: Command) -> Command:
+        return request.reply(body=encode_cluster_info(self.routes.groups()))
+
+    def _topic_list(self, request: Command) -> Command:
+        return request.reply(body=dumps({"topicList": self.routes.topic_names}))
+
+    def _put_kv(self, request: Command) -> Command:
+        ext = request.ext
+        self._kv_config.put(required(ext, "namespace"), required(ext, "key"), required(ext, "value"))
+        return request.reply()
+
+    def _get_kv(self, request: Command) -> Command:
+        namespace, key = required(request.ext, "namespace"), required(request.ext, "key")
+        value = self._kv_config.get(namespace, key)
+        if value is None:
+            return request.reply(ResponseCode.QUERY_NOT_FOUND, remark=f"no setting {key} in namespace {namespace}")
+        return request.reply(ext={"value": value})
+
+    def _delete_topic(self, request: Command) -> Command:
+        self.routes.delete_topic(required(request.ext, "topic"), request.ext.get("clusterName") or None)
+        return request.reply()
+
+    def _history(self, request: Command) -> Command:
+        return request.reply(body=dumps({"events": self._tracer.history()}))
+
+
+def open_kv_config(path: str) -> KvConfig:
+    """Raises UsageError if the file's directory cannot be used or the file is not what it must be."""
+    if not path:
+        return KvConfig()
+    directory = Path(path).resolve().parent
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return KvConfig(HostDisk(str(directory)), Path(path).name)
+    except OSError as error:
+        raise UsageError(f"kvConfigPath = {path} cannot be used: {error.strerror}") from None
+
+
+async def run_name_server(
+    config: NamesrvConfig,
+    tracer: HostTracer,
+    *,
+    clock: Clock | None = None,
+    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until cancelled; reports the actual port. Raises UsageError if the address or a file cannot be used."""
+    clock = HostClock() if clock is None else clock
+    server = NameServer(config, tracer, clock, open_kv_config(config.kv_config_path))
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(_serve, server, config)
+        tracer.event("name_server_started", address=config.listen_address, port=port)
+        task_status.started(port)
+        while True:
+            server.routes.scan(clock.now_ms())
+            await trio.sleep(config.scan_not_active_broker_interval / 1000)
+
+
+async def _serve(server: NameServer, config: NamesrvConfig, *, task_status: trio.TaskStatus[int]) -> None:
+    await serve(
+        server,
+        f"{config.listen_address}:{config.listen_port}",
+        max_frame_bytes=config.max_frame_bytes,
+        statistics=server.remoting,
+        task_status=task_status,
+    )

@@ -1,0 +1,212 @@
+"""JSON bodies between brokers, name servers and clients (formats.md §14 and §15), built and parsed. Control plane.
+
+Members are written in the order of Apache RocketMQ's encoder, so that a body equals the captured one byte for byte.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RemoteProtocolError
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import dumps, loads
+
+MAX_TOPIC_COUNT = 200_000
+"""Topics of one registration."""
+
+
+class DataVersion(NamedTuple):
+    """Version stamp of a broker's topic table. Two tables are the same if all three numbers are."""
+
+    counter: int = 0
+    state_version: int = 0
+    """The master epoch under which the table was last changed."""
+    timestamp: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}
+
+
+class QueueData(NamedTuple):
+    """The queues of one topic on one group."""
+
+    read_queue_count: int
+    write_queue_count: int
+    perm: int
+    topic_sys_flag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupData:
+    """One broker group as clients see it; broker id 0 is the master."""
+
+    broker_name: str
+    cluster_name: str
+    addresses: Mapping[int, str]
+    enable_acting_master: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """Request 103: who a broker is and, with its topics, what it serves. `version` None: sent without a body."""
+
+    cluster_name: str
+    broker_name: str
+    broker_id: int
+    address: str
+    ha_address: str
+    version: DataVersion | None
+    topics: Mapping[str, QueueData]
+    enable_acting_master: bool = False
+    timeout_ms: int | None = None
+    """How long the broker may stay silent before it counts as gone; None: the name server's own bound."""
+
+
+def register_broker_request(
+    *,
+    cluster_name: str,
+    broker_name: str,
+    broker_id: int,
+    address: str,
+    ha_address: str,
+    topic_config_table: Mapping[str, Mapping[str, Any]],
+    data_version: Mapping[str, int],
+) -> Command:
+    """Request 103. `topic_config_table` and `data_version` have the shape of topics.json (formats.md §9)."""
+    body = dumps(
+        {
+            "filterServerList": [],
+            "topicConfigSerializeWrapper": {
+                "dataVersion": data_version,
+                "mappingDataVersion": DataVersion().to_json(),
+                "topicConfigTable": topic_config_table,
+                "topicQueueMappingDetailMap": {},
+                "topicQueueMappingInfoMap": {},
+            },
+        }
+    )
+    ext = {
+        "brokerId": str(int(broker_id)),
+        "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+        "clusterName": cluster_name,
+        "brokerAddr": address,
+        "enableActingMaster": "false",
+        "haServerAddr": ha_address,
+        "compressed": "false",
+        "brokerName": broker_name,
+    }
+    return Command(RequestCode.REGISTER_BROKER, ext, body)
+
+
+def parse_registration(request: Command) -> Registration:
+    """Raises RemoteProtocolError for a missing or malformed field, a body whose CRC differs, or a compressed body."""
+    ext, body = request.ext, bytes(request.body)
+    if ext.get("compressed") == "true":
+        raise RemoteProtocolError("compressed registrations are not understood; set compressedRegister=false")
+    declared = _number(ext.get("bodyCrc32", "0"), "bodyCrc32")
+    if declared and declared != zlib.crc32(body) & 0x7FFFFFFF:
+        raise RemoteProtocolError("the registration's body does not have the CRC-32 of its header")
+    version, topics = _parse_topics(body) if body else (None, dict[str, QueueData]())
+    timeout = ext.get("heartbeatTimeoutMillis")
+    broker_id = _number(required(ext, "brokerId"), "brokerId")
+    if broker_id < 0:
+        raise RemoteProtocolError(f"brokerId {broker_id} is negative")
+    return Registration(
+        cluster_name=required(ext, "clusterName"),
+        broker_name=required(ext, "brokerName"),
+        broker_id=broker_id,
+        address=required(ext, "brokerAddr"),
+        ha_address=ext.get("haServerAddr", ""),
+        version=version,
+        topics=topics,
+        enable_acting_master=ext.get("enableActingMaster") == "true",
+        timeout_ms=_number(timeout, "heartbeatTimeoutMillis") if timeout else None,
+    )
+
+
+def _parse_topics(body: bytes) -> tuple[DataVersion, dict[str, QueueData]]:
+    value = loads(body)
+    try:
+        wrapper = value["topicConfigSerializeWrapper"]
+        stamp = wrapper.get("dataVersion") or {}
+        table = wrapper.get("topicConfigTable") or {}
+        if len(table) > MAX_TOPIC_COUNT:
+            raise RemoteProtocolError(f"the registration has {len(table)} topics; at most {MAX_TOPIC_COUNT} are taken")
+        version = DataVersion(*(int(stamp.get(name, 0)) for name in ("counter", "stateVersion", "timestamp")))
+        topics = {
+            str(name): QueueData(
+                int(topic.get("readQueueNums", 16)),
+                int(topic.get("writeQueueNums", 16)),
+                int(topic.get("perm", 6)),
+                int(topic.get("topicSysFlag", 0)),
+            )
+            for name, topic in table.items()
+        }
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise RemoteProtocolError(f"the registration's body is not a topic table: {error!r}") from None
+    return version, topics
+
+
+def encode_topic_route(
+    groups: Iterable[GroupData],
+    queues: Mapping[str, QueueData],
+    *,
+    order_topic_conf: str | None = None,
+    standard_json: bool,
+) -> bytes:
+    """Body of answer 105. Without `standard_json` broker ids are unquoted, which old clients expect (§15.1)."""
+    order = {} if order_topic_conf is None else {"orderTopicConf": order_topic_conf}
+    route = {
+        "brokerDatas": [_group_json(group) for group in groups],
+        "filterServerTable": {},
+        **order,
+        "queueDatas": [
+            {
+                "brokerName": broker_name,
+                "perm": data.perm,
+                "readQueueNums": data.read_queue_count,
+                "topicSysFlag": data.topic_sys_flag,
+                "writeQueueNums": data.write_queue_count,
+            }
+            for broker_name, data in queues.items()
+        ],
+    }
+    return dumps(route, unquoted_integer_keys=not standard_json)
+
+
+def encode_cluster_info(groups: Iterable[GroupData]) -> bytes:
+    """Body of answer 106; broker ids are unquoted, as Apache's name server always writes them here."""
+    groups = list(groups)
+    clusters: dict[str, list[str]] = {}
+    for group in groups:
+        clusters.setdefault(group.cluster_name, []).append(group.broker_name)
+    table = {group.broker_name: _group_json(group) for group in groups}
+    return dumps({"brokerAddrTable": table, "clusterAddrTable": clusters}, unquoted_integer_keys=True)
+
+
+def _group_json(group: GroupData) -> dict[str, Any]:
+    return {
+        "brokerAddrs": {key: group.addresses[key] for key in sorted(group.addresses)},
+        "brokerName": group.broker_name,
+        "cluster": group.cluster_name,
+        "enableActingMaster": group.enable_acting_master,
+    }
+
+
+def required(ext: Mapping[str, str], name: str) -> str:
+    """A field that a request must have. Raises RemoteProtocolError."""
+    value = ext.get(name)
+    if not value:
+        raise RemoteProtocolError(f"the request has no {name}")
+    return value
+
+
+def _number(text: str, name: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise RemoteProtocolError(f"{name} = {text!r} is not a whole number") from None
