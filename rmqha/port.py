@@ -111,9 +111,10 @@ class Disk(Protocol):
         """Replace or create the file so that a crash leaves the old or the new content whole, never a mixture."""
         ...
 
-    def map(self, path: str, size_bytes: int, *, create: bool = False) -> MappedRegion:
+    def map(self, path: str, size_bytes: int, *, create: bool = False, reserve: bool = True) -> MappedRegion:
         """Map a file. With `create` a missing file is made, zero-filled, its blocks reserved; without, it must exist.
-        A file shorter than `size_bytes` is extended with zeros, a longer one is an error (ValueError)."""
+        A file shorter than `size_bytes` is extended with zeros, a longer one is an error (ValueError).
+        Without `reserve` blocks are reserved in steps as writes reach them: then `write` may raise ENOSPC."""
         ...
 
     def open_append(self, path: str) -> AppendFile: ...
@@ -162,6 +163,12 @@ class ReplicaLog(Protocol):
     @property
     def dispatched_offset(self) -> PhyOffset:
         """Records below it are in the ConsumeQueues."""
+        ...
+
+    @property
+    def record_end_offset(self) -> PhyOffset:
+        """End of the last whole record: below max_phy_offset after `append_raw` ended inside one. A new master cuts
+        the log there before it takes its epoch's start, for nobody will send the rest."""
         ...
 
     @property

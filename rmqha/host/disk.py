@@ -1,0 +1,250 @@
+"""The disk of the operating system, under one root directory."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from rmqha.port import AppendFile, Buffer, MappedRegion
+
+RESERVE_STEP_BYTES = 64 * 1024
+_FLOCK = struct.Struct("hhqqi")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_NO_FALLOCATE = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+
+
+def _reserve(fd: int, start: int, end: int) -> None:
+    """Have the file system set blocks aside, so that a full disk is an error here and not a SIGBUS at a later store
+    into the mapping. File systems without that call leave the file sparse."""
+    try:
+        os.posix_fallocate(fd, start, end - start)
+    except OSError as error:
+        if error.errno not in _NO_FALLOCATE:
+            raise
+
+
+class HostRegion:
+    """A mapped file. Writes go to the page cache; `sync` flushes them by descriptor, which does not hold the GIL."""
+
+    __slots__ = ("_fd", "_map", "_reserved_end", "_reserved_start", "_view", "size_bytes")
+
+    def __init__(self, fd: int, size_bytes: int, *, reserved: bool) -> None:
+        self._fd = fd
+        self.size_bytes = size_bytes
+        self._map = mmap.mmap(fd, size_bytes)
+        self._view = memoryview(self._map)
+        self._reserved_start = 0
+        self._reserved_end = size_bytes if reserved else 0
+
+    def write(self, position: int, data: Buffer) -> None:
+        end = position + len(data)
+        if end > self._reserved_end or position < self._reserved_start:
+            self._reserve_step(position, end)
+        self._map[position:end] = data
+
+    def _reserve_step(self, position: int, end: int) -> None:
+        start = position - position % RESERVE_STEP_BYTES
+        stop = min(self.size_bytes, -(-end // RESERVE_STEP_BYTES) * RESERVE_STEP_BYTES)
+        _reserve(self._fd, start, stop)
+        if start <= self._reserved_end and stop >= self._reserved_start and self._reserved_end:
+            self._reserved_start = min(start, self._reserved_start)
+            self._reserved_end = max(stop, self._reserved_end)
+        else:
+            self._reserved_start, self._reserved_end = start, stop
+
+    def view(self, position: int, size_bytes: int) -> memoryview:
+        return self._view[position : position + size_bytes]
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        if self._fd < 0:
+            return
+        os.close(self._fd)
+        self._fd = -1
+        # a view that is still out keeps the mapping until it is dropped
+        with suppress(BufferError):
+            self._view.release()
+            self._map.close()
+
+
+class HostAppendFile:
+    """A file opened for writing at its end."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._size_bytes = os.fstat(fd).st_size
+
+    @property
+    def size_bytes(self) -> int:
+        return self._size_bytes
+
+    def append(self, data: Buffer) -> None:
+        rest = memoryview(data)
+        while rest:
+            written = os.write(self._fd, rest)
+            self._size_bytes += written
+            rest = rest[written:]
+
+    def truncate(self, size_bytes: int) -> None:
+        os.ftruncate(self._fd, size_bytes)
+        self._size_bytes = size_bytes
+
+    def sync(self) -> None:
+        os.fdatasync(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class HostDisk:
+    """Implements `rmqha.port.Disk`. The root is made by the first write that needs it."""
+
+    def __init__(self, root: str | Path) -> None:
+        self._root = Path(root).absolute()
+
+    @property
+    def label(self) -> str:
+        return str(self._root)
+
+    def _at(self, path: str) -> Path:
+        return self._root / path if path else self._root
+
+    def _sync_directory(self, directory: Path) -> None:
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _make_parent(self, path: Path) -> None:
+        """Make the directories above `path`; each new one is durable in its own parent."""
+        missing = []
+        parent = path.parent
+        while not parent.is_dir():
+            missing.append(parent)
+            parent = parent.parent
+        for directory in reversed(missing):
+            directory.mkdir(exist_ok=True)
+            self._sync_directory(directory.parent)
+
+    def exists(self, path: str) -> bool:
+        return self._at(path).exists()
+
+    def list(self, path: str) -> list[str]:
+        directory = self._at(path)
+        if not directory.exists():
+            return []
+        return sorted(entry.name for entry in directory.iterdir())
+
+    def size_bytes(self, path: str) -> int:
+        return self._at(path).stat().st_size
+
+    def modified_at_ms(self, path: str) -> int:
+        return self._at(path).stat().st_mtime_ns // 1_000_000
+
+    def read(self, path: str) -> bytes:
+        return self._at(path).read_bytes()
+
+    def write_atomic(self, path: str, data: Buffer) -> None:
+        target = self._at(path)
+        self._make_parent(target)
+        temporary = target.with_name(target.name + ".tmp")
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            os.fsync(fd)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(fd)
+        temporary.replace(target)
+        self._sync_directory(target.parent)
+
+    def map(self, path: str, size_bytes: int, *, create: bool = False, reserve: bool = True) -> MappedRegion:
+        target = self._at(path)
+        if create:
+            self._make_parent(target)
+        fd = os.open(target, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
+        try:
+            found = os.fstat(fd).st_size
+            if found > size_bytes:
+                raise ValueError(f"{target} has {found} bytes, more than {size_bytes}")
+            fresh = found == 0
+            if found < size_bytes:
+                if reserve:
+                    _reserve(fd, 0, size_bytes)
+                os.ftruncate(fd, size_bytes)
+                os.fsync(fd)
+                self._sync_directory(target.parent)
+            return HostRegion(fd, size_bytes, reserved=reserve and fresh)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def open_append(self, path: str) -> AppendFile:
+        target = self._at(path)
+        self._make_parent(target)
+        fresh = not target.exists()
+        fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        if fresh:
+            self._sync_directory(target.parent)
+        return HostAppendFile(fd)
+
+    def rename(self, old_path: str, new_path: str) -> None:
+        old, new = self._at(old_path), self._at(new_path)
+        self._make_parent(new)
+        old.rename(new)
+        self._sync_directory(new.parent)
+        if old.parent != new.parent:
+            self._sync_directory(old.parent)
+
+    def remove(self, path: str) -> None:
+        target = self._at(path)
+        target.unlink()
+        self._sync_directory(target.parent)
+
+    def make_dirs(self, path: str) -> None:
+        self._make_parent(self._at(path) / "x")
+
+    def lock(self, path: str) -> Callable[[], None] | None:
+        """An open-file-description lock: it excludes Java's process-owned lock on the same byte, and unlike that kind
+        it also excludes a second opener in this process and survives the closing of other descriptors."""
+        fd = os.open(self._at(path), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+            try:
+                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, wanted)
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise
+                os.close(fd)
+                return None
+            if os.fstat(fd).st_size == 0:
+                os.write(fd, b"lock")
+        except BaseException:
+            os.close(fd)
+            raise
+        return lambda: os.close(fd)
+
+    def free_bytes(self) -> int:
+        existing = self._root
+        while not existing.exists():
+            existing = existing.parent
+        return shutil.disk_usage(existing).free
+
+    def boot_id(self) -> str:
+        return _BOOT_ID.read_text("ascii").strip()

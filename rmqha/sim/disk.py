@@ -1,0 +1,310 @@
+"""A disk in memory that forgets and fails as disks do, from one seed.
+
+A file has content as the running system sees it (the page cache) and content that is durable. A kill keeps the former;
+a loss of power keeps, for each 512-byte sector written since the last sync, the old or the new bytes by chance: so
+writes are lost, torn and reordered. `write_atomic`, `rename`, `remove` and the creation of a file are durable on
+return, as `rmqha.port.Disk` says.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+from rmqha.port import Buffer, Clock, Prng
+
+SECTOR_BYTES = 512
+
+
+class DiskStopped(BaseException):
+    """Raised at the operation chosen by `SimDisk.stop_after`: nothing after it happens until `crash`.
+
+    The machine stops there, so it is no Exception: nothing may handle it as an error of the disk."""
+
+
+class _File:
+    """`content` is what the system sees, `durable` what a loss of power leaves of it at most rearranged."""
+
+    __slots__ = ("content", "dirty", "durable", "modified_at_ms")
+
+    def __init__(self, data: Buffer, modified_at_ms: int) -> None:
+        self.content = bytearray(data)
+        self.durable = bytearray(data)
+        self.dirty: list[tuple[int, int]] = []
+        self.modified_at_ms = modified_at_ms
+
+    def sync(self) -> None:
+        if len(self.durable) != len(self.content):
+            self.durable = bytearray(self.content)
+        for start, end in self.dirty:
+            self.durable[start:end] = self.content[start:end]
+        self.dirty.clear()
+
+    def lose_power(self, prng: Prng) -> None:
+        sectors = sorted({index for start, end in self.dirty for index in range(start // 512, -(-end // 512))})
+        old, new = self.durable, self.content
+        if len(old) != len(new):
+            low, high = sorted((len(old), len(new)))
+            size = low + prng.below(high - low + 1)
+        else:
+            size = len(old)
+        survivor = bytearray(bytes(old[:size]).ljust(size, b"\0"))
+        for index in sectors:
+            if prng.chance(1, 2):
+                start = index * SECTOR_BYTES
+                part = new[start : min(start + SECTOR_BYTES, size)]
+                survivor[start : start + len(part)] = part
+        self.content, self.durable = survivor, bytearray(survivor)
+        self.dirty.clear()
+
+
+class SimRegion:
+    """A mapped file of a SimDisk."""
+
+    __slots__ = ("_disk", "_file", "_generation", "_view", "size_bytes")
+
+    def __init__(self, disk: SimDisk, file: _File) -> None:
+        self._disk = disk
+        self._file = file
+        self._generation = disk.generation
+        self._view = memoryview(file.content)
+        self.size_bytes = len(file.content)
+
+    def write(self, position: int, data: Buffer) -> None:
+        assert self._generation == self._disk.generation, "a region of before the crash is written"
+        size = len(data)
+        end = position + size
+        assert position >= 0 and end <= self.size_bytes, "a write leaves its region"
+        torn = self._disk.step("write", size)
+        if torn is not None:
+            end = position + torn
+            data = memoryview(data)[:torn]
+        if end > position:
+            self._view[position:end] = data
+            dirty = self._file.dirty
+            if dirty and dirty[-1][1] == position:
+                dirty[-1] = (dirty[-1][0], end)
+            else:
+                dirty.append((position, end))
+        if torn is not None:
+            raise DiskStopped
+
+    def view(self, position: int, size_bytes: int) -> memoryview:
+        return self._view[position : position + size_bytes].toreadonly()
+
+    def sync(self) -> None:
+        assert self._generation == self._disk.generation, "a region of before the crash is synced"
+        self._disk.step("sync")
+        self._file.sync()
+
+    def close(self) -> None:
+        """Views stay valid."""
+
+
+class SimAppendFile:
+    """An append file of a SimDisk."""
+
+    def __init__(self, disk: SimDisk, file: _File) -> None:
+        self._disk = disk
+        self._file = file
+        self._generation = disk.generation
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._file.content)
+
+    def append(self, data: Buffer) -> None:
+        assert self._generation == self._disk.generation, "a file of before the crash is written"
+        torn = self._disk.step("write", len(data), grow=True)
+        start = len(self._file.content)
+        self._file.content += data if torn is None else memoryview(data)[:torn]
+        self._file.dirty.append((start, len(self._file.content)))
+        if torn is not None:
+            raise DiskStopped
+
+    def truncate(self, size_bytes: int) -> None:
+        self._disk.step("write")
+        del self._file.content[size_bytes:]
+        self._file.content.extend(bytes(size_bytes - len(self._file.content)))
+        self._file.dirty = [(start, min(end, size_bytes)) for start, end in self._file.dirty if start < size_bytes]
+
+    def sync(self) -> None:
+        assert self._generation == self._disk.generation, "a file of before the crash is synced"
+        self._disk.step("sync")
+        self._file.sync()
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+
+class SimDisk:
+    """Implements `rmqha.port.Disk`. Faults are switched by attributes; all chance comes from `prng`."""
+
+    def __init__(self, prng: Prng, *, label: str = "sim", clock: Clock | None = None) -> None:
+        self._prng = prng
+        self._clock = clock
+        self._label = label
+        self._files: dict[str, _File] = {}
+        self._directories: set[str] = set()
+        self._locked: set[str] = set()
+        self._boots = 1
+        self.generation = 0
+        self.operations = 0
+        """Operations that change something, counted since the beginning."""
+        self.stop_after: int | None = None
+        """Stop (DiskStopped) at the operation with this number, a write being torn at a chance byte."""
+        self.capacity_bytes: int | None = None
+        """ENOSPC beyond this sum of file sizes."""
+        self.failing: frozenset[str] = frozenset()
+        """EIO for these kinds of operation: "read", "write", "sync", "create", "rename", "remove"."""
+        self.used_bytes = 0
+
+    # --- faults -----------------------------------------------------------------------------------------------------
+    def step(self, kind: str, size_bytes: int = 0, *, grow: bool = False) -> int | None:
+        """Count a change; raise its fault. Returns how much of a write happens before the stop, None for all."""
+        self.operations += 1
+        if self.stop_after is not None and self.operations >= self.stop_after:
+            if kind == "write" and size_bytes and self.operations == self.stop_after:
+                return self._prng.below(size_bytes + 1)
+            raise DiskStopped
+        if kind in self.failing:
+            raise OSError(errno.EIO, "Input/output error")
+        if grow or kind == "create":
+            self._take_space(size_bytes)
+        return None
+
+    def _take_space(self, size_bytes: int) -> None:
+        if self.capacity_bytes is not None and self.used_bytes + size_bytes > self.capacity_bytes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.used_bytes += size_bytes
+
+    def crash(self, *, power_loss: bool) -> None:
+        """The process is gone, with `power_loss` the machine too. Locks are free, old regions dead."""
+        self.generation += 1
+        self.stop_after = None
+        self._locked.clear()
+        if power_loss:
+            self._boots += 1
+            for path in sorted(self._files):
+                self._files[path].lose_power(self._prng)
+        else:
+            # old views must not see what comes later
+            for file in self._files.values():
+                file.content = bytearray(file.content)
+
+    def rot(self, path: str, position: int, mask: int = 0xFF) -> None:
+        """Flip bits of one byte, in memory and on the medium."""
+        file = self._files[path]
+        file.content[position] ^= mask
+        if position < len(file.durable):
+            file.durable[position] ^= mask
+
+    # --- the port ---------------------------------------------------------------------------------------------------
+    @property
+    def label(self) -> str:
+        return self._label
+
+    def _stamp(self) -> int:
+        return self._clock.wall_ms() if self._clock is not None else 0
+
+    def _file(self, path: str) -> _File:
+        file = self._files.get(path)
+        if file is None:
+            if self._is_directory(path):
+                raise IsADirectoryError(errno.EISDIR, "Is a directory")
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+        if "read" in self.failing:
+            raise OSError(errno.EIO, "Input/output error")
+        return file
+
+    def _is_directory(self, path: str) -> bool:
+        return path in self._directories or any(name.startswith(f"{path}/") for name in self._files)
+
+    def exists(self, path: str) -> bool:
+        return path in self._files or self._is_directory(path)
+
+    def list(self, path: str) -> list[str]:
+        prefix = f"{path}/" if path else ""
+        names = {name[len(prefix) :].partition("/")[0] for name in self._files if name.startswith(prefix)}
+        names |= {name[len(prefix) :].partition("/")[0] for name in self._directories if name.startswith(prefix)}
+        return sorted(names - {""})
+
+    def size_bytes(self, path: str) -> int:
+        return len(self._file(path).content)
+
+    def modified_at_ms(self, path: str) -> int:
+        return self._file(path).modified_at_ms
+
+    def read(self, path: str) -> bytes:
+        return bytes(self._file(path).content)
+
+    def write_atomic(self, path: str, data: Buffer) -> None:
+        if self._is_directory(path):
+            raise IsADirectoryError(errno.EISDIR, "Is a directory")
+        old = self._files.get(path)
+        self.step("create", max(0, len(data) - (len(old.content) if old else 0)))
+        self._files[path] = _File(data, self._stamp())
+
+    def map(self, path: str, size_bytes: int, *, create: bool = False, reserve: bool = True) -> SimRegion:
+        file = self._files.get(path)
+        if file is None:
+            if not create:
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+            self.step("create", size_bytes)
+            file = self._files[path] = _File(bytes(size_bytes), self._stamp())
+        elif len(file.content) > size_bytes:
+            raise ValueError(f"{path} has {len(file.content)} bytes, more than {size_bytes}")
+        elif len(file.content) < size_bytes:
+            self.step("create", size_bytes - len(file.content))
+            file.content = bytearray(bytes(file.content).ljust(size_bytes, b"\0"))
+            file.durable = bytearray(bytes(file.durable).ljust(size_bytes, b"\0"))
+        return SimRegion(self, file)
+
+    def open_append(self, path: str) -> SimAppendFile:
+        if path not in self._files:
+            self.step("create")
+            self._files[path] = _File(b"", self._stamp())
+        return SimAppendFile(self, self._files[path])
+
+    def rename(self, old_path: str, new_path: str) -> None:
+        if not self.exists(old_path):
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory")
+        self.step("rename")
+        if old_path in self._files:
+            self._files[new_path] = self._files.pop(old_path)
+            return
+        for name in [name for name in self._files if name.startswith(f"{old_path}/")]:
+            self._files[new_path + name[len(old_path) :]] = self._files.pop(name)
+        moved = {name for name in self._directories if name == old_path or name.startswith(f"{old_path}/")}
+        self._directories = (self._directories - moved) | {new_path + name[len(old_path) :] for name in moved}
+
+    def remove(self, path: str) -> None:
+        file = self._file(path)
+        self.step("remove")
+        self.used_bytes -= len(file.content)
+        del self._files[path]
+
+    def make_dirs(self, path: str) -> None:
+        if path:
+            self._directories.add(path)
+
+    def lock(self, path: str) -> Callable[[], None] | None:
+        if path in self._locked:
+            return None
+        if path not in self._files:
+            self.step("create")
+            self._files[path] = _File(b"lock", self._stamp())
+        self._locked.add(path)
+        generation = self.generation
+
+        def release() -> None:
+            if self.generation == generation:
+                self._locked.discard(path)
+
+        return release
+
+    def free_bytes(self) -> int:
+        return 1 << 40 if self.capacity_bytes is None else max(0, self.capacity_bytes - self.used_bytes)
+
+    def boot_id(self) -> str:
+        return f"boot-{self._boots}"

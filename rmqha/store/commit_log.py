@@ -1,0 +1,171 @@
+"""Data plane: the CommitLog, bytes only. What a record is, is the business of its callers.
+
+Offsets are physical and half-open: bytes [min_offset, end_offset) exist. Behind end_offset every file is zero: whoever
+cuts the log writes zeros there, durably, so that nothing that was cut can come back (apache/rocketmq 10666).
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+
+from rmqha.model.error import StoreError
+from rmqha.port import Buffer, Disk
+from rmqha.store.mapped_file import MappedFile, MappedFiles, file_name
+from rmqha.store.problem import disk_errors
+from rmqha.store.record import BLANK_HEADER_BYTES, blank
+
+DIRECTORY = "commitlog"
+SIZE_KEY = "mappedFileSizeCommitLog"
+
+
+class CommitLog:
+    """The log's files and its end."""
+
+    __slots__ = ("_active", "_active_end", "_active_start", "_grow", "disk", "end_offset", "files")
+
+    def __init__(self, disk: Disk, file_size_bytes: int) -> None:
+        self.disk = disk
+        self.files = MappedFiles(disk, DIRECTORY, file_size_bytes, reserve=True)
+        self.end_offset = 0
+        self._grow = Lock()
+        """Held while a file is added: the flusher allocates ahead in its own thread."""
+        self._active: MappedFile | None = None
+        self._active_start = 0
+        self._active_end = 0
+
+    @property
+    def min_offset(self) -> int:
+        files = self.files.files
+        return files[0].start_offset if files else 0
+
+    @property
+    def file_size_bytes(self) -> int:
+        return self.files.file_size_bytes
+
+    def file_path(self, offset: int) -> str:
+        """Path of the file that holds, or would hold, the byte at `offset`."""
+        return f"{DIRECTORY}/{file_name(self.file_start(offset))}"
+
+    def file_start(self, offset: int) -> int:
+        return offset - (offset - self.min_offset) % self.file_size_bytes
+
+    def end_at(self, end_offset: int) -> None:
+        """Set the end after recovery or a cut: what lies behind is zero already."""
+        self.end_offset = end_offset
+        self._active = self.files.find(end_offset)
+        if self._active is not None:
+            self._active_start, self._active_end = self._active.start_offset, self._active.end_offset
+        else:
+            self._active_start = self._active_end = end_offset
+
+    def _next_file(self) -> None:
+        """Make the file that starts at the end of the active one the active one."""
+        with self._grow:
+            self._active = self.files.find(self._active_end) or self.files.add(self._active_end)
+        self._active_start, self._active_end = self._active.start_offset, self._active.end_offset
+
+    def allocate_ahead(self) -> None:
+        """Make the next file if the active one is more than half full, so that no append has to wait for it."""
+        active = self._active
+        if active is None or 2 * (self.end_offset - self._active_start) < self.file_size_bytes:
+            return
+        with self._grow:
+            if self.files.files[-1] is active:
+                self.files.add(active.end_offset)
+
+    def fits(self, size_bytes: int) -> bool:
+        """Whether `size_bytes` more of records go into the active file."""
+        return self.end_offset + size_bytes + BLANK_HEADER_BYTES <= self._active_end
+
+    def room_for(self, size_bytes: int) -> int:
+        """The position where a record of `size_bytes` will stand: the end, or the next file's start after a blank
+        record that takes the rest of this one. Raises StoreError when the disk is full; nothing has changed then."""
+        if self.end_offset + size_bytes + BLANK_HEADER_BYTES <= self._active_end:
+            return self.end_offset
+        if size_bytes + BLANK_HEADER_BYTES > self.file_size_bytes:
+            raise StoreError(
+                f"a record of {size_bytes} bytes does not fit a log file of {self.file_size_bytes} bytes;"
+                f" send a smaller message or raise {SIZE_KEY} for the whole group"
+            )
+        old, old_start, old_end = self._active, self._active_start, self._active_end
+        left = old_end - self.end_offset
+        self._next_file()
+        if left and old is not None:
+            old.region.write(self.end_offset - old_start, blank(left))
+            self.end_offset = old_end
+        return self.end_offset
+
+    def append(self, data: Buffer) -> None:
+        """Write at the end, inside the active file (`room_for` made sure)."""
+        active = self._active
+        assert active is not None
+        active.region.write(self.end_offset - self._active_start, data)
+        self.end_offset += len(data)
+
+    def append_raw(self, data: Buffer) -> None:
+        """Write bytes that may go on in the next files."""
+        rest = memoryview(data)
+        while rest:
+            if self.end_offset == self._active_end:
+                self._next_file()
+            size = min(len(rest), self._active_end - self.end_offset)
+            self.append(rest[:size])
+            rest = rest[size:]
+
+    def view(self, offset: int, limit_bytes: int) -> memoryview:
+        """Up to `limit_bytes` from `offset`, inside one file and below the end."""
+        return self.files.view(offset, min(limit_bytes, self.end_offset - offset))
+
+    def file_view(self, offset: int) -> tuple[memoryview, int, int]:
+        """The whole file that holds `offset`, its start, and the index in it where the log ends."""
+        file = self.files.find(offset)
+        assert file is not None
+        end = min(self.end_offset, file.end_offset)
+        return file.region.view(0, file.end_offset - file.start_offset), file.start_offset, end - file.start_offset
+
+    def cut(self, end_offset: int, used_end: int | None = None) -> int:
+        """Remove or zero everything at and behind `end_offset`, durably, and make it the end. `used_end` is where zeros
+        begin, if known. Returns the number of bytes that were zeroed or stood in removed files.
+
+        The files behind go first, the last of them first, so that at every moment the log has no hole.
+        """
+        cut = 0
+        last = self.files.files[-1] if self.files.files else None
+        first_removed = self.file_start(end_offset + self.file_size_bytes - 1)
+        if first_removed == self.min_offset and last is not None:
+            first_removed += self.file_size_bytes  # the first file's name is the log's min: it stays, empty
+        cut += self.file_size_bytes * len(self.files.remove_from(first_removed))
+        file = self.files.find(end_offset)
+        if file is not None:
+            used_end = file.used_end(end_offset) if used_end is None else min(used_end, file.end_offset)
+            if used_end > end_offset:
+                file.zero(end_offset, used_end)
+                cut += used_end - end_offset
+                file.sync()
+        self.end_at(end_offset)
+        return cut
+
+    def set_aside(self, directory: str) -> None:
+        """Move all files into `directory` and forget them."""
+        self.files.close()
+        if self.files.files or self.files.strangers:
+            with disk_errors(self.disk, DIRECTORY, "move the old log aside"):
+                self.disk.rename(DIRECTORY, f"{directory}/{DIRECTORY}")
+        self.files.files.clear()
+        self.files.strangers.clear()
+        self.end_at(0)
+
+    def start_at(self, offset: int) -> None:
+        """Begin an empty log at `offset`."""
+        assert not self.files.files
+        self.files.add(offset)
+        self.end_at(offset)
+
+    def sync(self, from_offset: int, to_offset: int) -> None:
+        """Make the bytes [from, to) durable."""
+        for file in list(self.files.files):
+            if file.end_offset > from_offset and file.start_offset < to_offset:
+                file.sync()
+
+    def close(self) -> None:
+        self.files.close()

@@ -1,0 +1,15 @@
+"""What the store must know about its files. Values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreConfig:
+    """Sizes in bytes. Files that exist must have the sizes given here; all replicas of a group use the same."""
+
+    mapped_file_size_commit_log: int = 1024 * 1024 * 1024
+    mapped_file_size_consume_queue: int = 300_000 * 20
+    max_message_size: int = 4 * 1024 * 1024
+    """The largest body that append takes."""

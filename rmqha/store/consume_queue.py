@@ -1,0 +1,262 @@
+"""Data plane: one ConsumeQueue, 20 bytes per message, and the table of all of them.
+
+Source: formats.md §3. Unit n stands at byte n * 20 for ever: an entry is never written at another position than its
+message's queue offset, so doing it again after a crash changes nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+
+from rmqha.port import Disk
+from rmqha.store.mapped_file import MappedFiles
+from rmqha.store.problem import disk_errors
+
+DIRECTORY = "consumequeue"
+SIZE_KEY = "mappedFileSizeConsumeQueue"
+UNIT_BYTES = 20
+UNIT = struct.Struct(">qiq")
+"""physical offset, size, tagsCode."""
+PREFILL_SIZE = 0x7FFFFFFF
+PREFILL = UNIT.pack(0, PREFILL_SIZE, 0)
+"""A unit without a message: below the first message of a queue that does not start at 0."""
+
+
+class ConsumeQueue:
+    """Entries [min_offset, max_offset) exist; min depends on the log's min."""
+
+    __slots__ = ("_floor", "_min_seen_for", "files", "max_offset", "queue_id", "topic")
+
+    def __init__(self, disk: Disk, topic: str, queue_id: int, file_size_bytes: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.files = MappedFiles(disk, f"{DIRECTORY}/{topic}/{queue_id}", file_size_bytes, reserve=False)
+        self.max_offset = 0
+        self._floor = 0
+        self._min_seen_for = -1
+
+    # --- look -------------------------------------------------------------------------------------------------------
+    def unit(self, queue_offset: int) -> tuple[int, int, int]:
+        """(physical offset, size, tagsCode) of an entry that exists."""
+        return UNIT.unpack_from(self.files.view(queue_offset * UNIT_BYTES, UNIT_BYTES))
+
+    def units_view(self, queue_offset: int, limit_count: int) -> memoryview:
+        """The units from `queue_offset`, inside one file and below max_offset."""
+        count = min(limit_count, self.max_offset - queue_offset)
+        return self.files.view(queue_offset * UNIT_BYTES, count * UNIT_BYTES)
+
+    @property
+    def first_offset(self) -> int:
+        """The lowest entry number that the files could hold."""
+        return self.files.files[0].start_offset // UNIT_BYTES if self.files.files else self.max_offset
+
+    def min_offset(self, log_min: int) -> int:
+        """The first entry whose record is still in a log that starts at `log_min`."""
+        if self._min_seen_for != log_min or self._floor > self.max_offset:
+            self._floor = self._first_with(lambda offset, size: size != PREFILL_SIZE and offset >= log_min)
+            self._min_seen_for = log_min
+        return self._floor
+
+    def _first_with(self, holds: Callable[[int, int], bool]) -> int:
+        """Binary search for the first entry for which `holds(offset, size)`; max_offset if there is none."""
+        low, high = self.first_offset, self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            offset, size, _ = self.unit(middle)
+            if holds(offset, size):
+                high = middle
+            else:
+                low = middle + 1
+        return low
+
+    @property
+    def last_end(self) -> int:
+        """Physical end of the newest entry's record; 0 if there is none."""
+        if self.max_offset <= self.first_offset:
+            return 0
+        offset, size, _ = self.unit(self.max_offset - 1)
+        return offset + size if size != PREFILL_SIZE else 0
+
+    # --- change -----------------------------------------------------------------------------------------------------
+    def put(self, queue_offset: int, units: bytes | bytearray) -> int:
+        """Write consecutive units that begin at `queue_offset`. Those that exist already are left. Returns the number
+        of units that had to be filled in front because their messages are not in this log."""
+        filled = 0
+        count = len(units) // UNIT_BYTES
+        if queue_offset < self.max_offset:
+            known = min(count, self.max_offset - queue_offset)
+            units = units[known * UNIT_BYTES :]
+            queue_offset += known
+        elif queue_offset > self.max_offset:
+            filled = self._fill_to(queue_offset)
+        if units:
+            self._write(queue_offset, memoryview(units))
+            self.max_offset = queue_offset + len(units) // UNIT_BYTES
+        return filled
+
+    def _fill_to(self, queue_offset: int) -> int:
+        """Pre-fill up to `queue_offset`. An empty queue begins with the file that will hold that entry."""
+        start = self.max_offset
+        if not self.files.files:
+            start = queue_offset - queue_offset % (self.files.file_size_bytes // UNIT_BYTES)
+            self.files.add(start * UNIT_BYTES)
+        at = start
+        while at < queue_offset:
+            count = min(queue_offset - at, 4096)
+            self._write(at, memoryview(PREFILL * count))
+            at += count
+        self.max_offset = queue_offset
+        self._min_seen_for = -1
+        return queue_offset - start
+
+    def _write(self, queue_offset: int, units: memoryview) -> None:
+        at = queue_offset * UNIT_BYTES
+        with disk_errors(self.files.disk, self.files.directory, "write an entry"):
+            while units:
+                file = self.files.find(at)
+                if file is None:
+                    self.files.add(self.files.files[-1].end_offset if self.files.files else 0)
+                    continue
+                size = min(len(units), file.end_offset - at)
+                file.region.write(at - file.start_offset, units[:size])
+                at += size
+                units = units[size:]
+
+    def truncate(self, end_offset: int) -> bool:
+        """Drop the entries of records at or behind the physical `end_offset`. True if there were any."""
+        keep = self._first_with(lambda offset, size: size != PREFILL_SIZE and offset >= end_offset)
+        if keep == self.max_offset:
+            return False
+        self.cut_to(keep)
+        return True
+
+    def cut_to(self, max_offset: int) -> None:
+        """Drop the entries from `max_offset` on and zero what stands behind them."""
+        self.max_offset = max(max_offset, self.first_offset)
+        self._min_seen_for = -1
+        end = self.max_offset * UNIT_BYTES
+        self.files.remove_from(end)
+        file = self.files.find(end)
+        if file is not None:
+            file.zero(end, file.used_end(end))
+        if not self.files.files:
+            self.max_offset = 0
+
+    def sync(self) -> None:
+        for file in list(self.files.files):
+            file.sync()
+
+    def close(self) -> None:
+        self.files.close()
+
+    # --- open -------------------------------------------------------------------------------------------------------
+    def recover(self, log_min: int, log_end: int, *, whole: bool) -> tuple[list[str], int | None]:
+        """Find max_offset and drop what cannot be an entry of a log that ends at `log_end`.
+
+        Entries are written in order, so a binary search finds the first unwritten one; with `whole` (power was lost,
+        any sector may be missing) every unit of the files is looked at instead. Returns one sentence per finding, and
+        the physical offset from which records must be dispatched again if entries of existing records are gone.
+        """
+        lines = self.files.load(SIZE_KEY)
+        if not self.files.files:
+            return lines, None
+        low, high = self.first_offset, self.files.files[-1].end_offset // UNIT_BYTES
+        self.max_offset = high
+        self.max_offset = self._whole_prefix(log_end) if whole else self._first_with(lambda _, size: size == 0)
+        while self.max_offset > low and not _plausible(*self.unit(self.max_offset - 1)[:2], log_end):
+            self.max_offset -= 1
+        dropped, lost = self._behind(self.max_offset, log_end)
+        repair_from = None
+        if dropped:
+            lines.append(
+                f"{self.files.directory}: entries from {self.max_offset} on do not belong to a log that ends at"
+                f" {log_end} or are damaged, and were dropped."
+            )
+            repair_from = max(self.last_end, log_min) if lost else None
+        self.cut_to(self.max_offset)
+        return lines, repair_from
+
+    def _behind(self, max_offset: int, log_end: int) -> tuple[bool, bool]:
+        """Whether anything stands behind `max_offset`, and whether that may hide entries of records in the log."""
+        at = max_offset * UNIT_BYTES
+        dropped = False
+        for file in self.files.files:
+            start = max(at, file.start_offset)
+            if start >= file.end_offset:
+                continue
+            used_end = file.used_end(start)
+            dropped = dropped or used_end > start
+            count = -(-(used_end - start) // UNIT_BYTES)
+            view = file.region.view(start - file.start_offset, count * UNIT_BYTES)
+            if any(not (size > 0 and offset >= log_end) for offset, size, _ in UNIT.iter_unpack(view)):
+                return True, True
+        return dropped, False
+
+    def _whole_prefix(self, log_end: int) -> int:
+        """The first unit that is no entry, or whose record does not stand behind the one before it."""
+        behind = -1
+        for file in self.files.files:
+            view = file.region.view(0, file.end_offset - file.start_offset)
+            for index, (offset, size, _) in enumerate(UNIT.iter_unpack(view)):
+                filled = size == PREFILL_SIZE
+                if not _plausible(offset, size, log_end) or (not filled and offset <= behind):
+                    return file.start_offset // UNIT_BYTES + index
+                behind = behind if filled else offset
+        return self.files.files[-1].end_offset // UNIT_BYTES
+
+
+def _plausible(offset: int, size: int, log_end: int) -> bool:
+    return (size == PREFILL_SIZE and offset == 0) or (size > 0 and offset >= 0 and offset + size <= log_end)
+
+
+class ConsumeQueues:
+    """All queues of the store, by (topic, queue id)."""
+
+    def __init__(self, disk: Disk, file_size_bytes: int) -> None:
+        self._disk = disk
+        self.file_size_bytes = -(-file_size_bytes // UNIT_BYTES) * UNIT_BYTES
+        self.table: dict[tuple[str, int], ConsumeQueue] = {}
+
+    def __iter__(self) -> Iterator[ConsumeQueue]:
+        return iter(self.table.values())
+
+    def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self.table.get((topic, queue_id))
+
+    def make(self, topic: str, queue_id: int) -> ConsumeQueue:
+        queue = self.table.get((topic, queue_id))
+        if queue is None:
+            queue = self.table[topic, queue_id] = ConsumeQueue(self._disk, topic, queue_id, self.file_size_bytes)
+        return queue
+
+    def recover(self, log_min: int, log_end: int, *, whole: bool) -> tuple[list[str], int | None]:
+        """Find and check the queues on disk, as `ConsumeQueue.recover` does for each."""
+        lines: list[str] = []
+        repairs: list[int] = []
+        with disk_errors(self._disk, DIRECTORY, "list the directory"):
+            for topic in self._disk.list(DIRECTORY):
+                for name in self._disk.list(f"{DIRECTORY}/{topic}"):
+                    if not (name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name):
+                        lines.append(f"{DIRECTORY}/{topic}/{name} is not one of the store's files and is left alone.")
+                        continue
+                    found, repair_from = self.make(topic, int(name)).recover(log_min, log_end, whole=whole)
+                    lines += found
+                    repairs += [] if repair_from is None else [repair_from]
+        return lines, min(repairs, default=None)
+
+    def truncate(self, end_offset: int) -> None:
+        for queue in self:
+            queue.truncate(end_offset)
+
+    def set_aside(self, directory: str) -> None:
+        """Move all queues into `directory` and forget them."""
+        self.close()
+        with disk_errors(self._disk, DIRECTORY, "move the old queues aside"):
+            if self._disk.exists(DIRECTORY):
+                self._disk.rename(DIRECTORY, f"{directory}/{DIRECTORY}")
+        self.table.clear()
+
+    def close(self) -> None:
+        for queue in self:
+            queue.close()

@@ -1,0 +1,201 @@
+"""The epoch history on disk: RocketMQ's text file, its `.bak`, and our checksum beside it. Control plane.
+
+Source: formats.md §7 (epochFileCheckpoint). Line 1 is the number of entries, line 2 a CRC-32 over the entry lines
+(0 = do not check), then `epoch-startOffset` per line. `.bak` always holds a prefix of what the file holds, so that
+falling back to it can only make the history shorter, which the alignment rules take well (they cut more, never less).
+"""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from rmqha.model.epoch import EpochEntry, EpochHistory
+from rmqha.model.error import StoreError
+from rmqha.model.offset import Epoch, PhyOffset
+from rmqha.port import Disk
+from rmqha.store import sidecar
+from rmqha.store.problem import damaged, disk_errors, place
+
+PATH = "epochFileCheckpoint"
+BACKUP_PATH = "epochFileCheckpoint.bak"
+CHECKSUM_PATH = "rmqha.epochChecksum"
+MAX_NUMBER = 2**63 - 1
+_CHOICES = (
+    "restore it from a backup of this replica, or remove the whole store of this replica and let it copy the group's"
+)
+
+
+class BadEpochFileError(Exception):
+    """The bytes are no epoch file. `at` is the byte, the text says what was expected and found."""
+
+    def __init__(self, at: int, expected: str, found: str) -> None:
+        super().__init__(f"expected {expected}, found {found}")
+        self.at = at
+        self.expected = expected
+        self.found = found
+
+
+def encode(history: EpochHistory) -> bytes:
+    lines = "".join(f"{entry.epoch}-{entry.start_offset}\n" for entry in history).encode()
+    return b"%d\n%d\n" % (len(history), crc32(lines) & 0x7FFFFFFF) + lines
+
+
+def parse(data: bytes) -> EpochHistory:
+    """Strict in everything but a checksum of 0, which means none. Raises BadEpochFileError."""
+    lines = data.split(b"\n")
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line) + 1)
+    if len(lines) < 3 or lines[-1] != b"":
+        raise BadEpochFileError(len(data), "a count, a checksum and the entries, each ended by a newline", "the end")
+    count, checksum = _number(lines[0], 0, "the number of entries"), _number(lines[1], starts[1], "a checksum")
+    entry_lines = lines[2:-1]
+    if len(entry_lines) != count:
+        raise BadEpochFileError(0, f"{count} entries", f"{len(entry_lines)}")
+    found = crc32(data[starts[2] :]) & 0x7FFFFFFF
+    if checksum not in (0, found):
+        raise BadEpochFileError(starts[1], f"entries with checksum {checksum}", f"entries with checksum {found}")
+    entries: list[EpochEntry] = []
+    for line, at in zip(entry_lines, starts[2:], strict=False):
+        epoch, dash, start = line.partition(b"-")
+        if not dash:
+            raise BadEpochFileError(at, "epoch-startOffset", _shown(line))
+        entry = EpochEntry(
+            Epoch(_number(epoch, at, "an epoch")),
+            PhyOffset(_number(start, at + len(epoch) + 1, "a start offset")),
+        )
+        if entries and (entry.epoch <= entries[-1].epoch or entry.start_offset <= entries[-1].start_offset):
+            raise BadEpochFileError(at, f"more than {entries[-1].epoch}-{entries[-1].start_offset}", _shown(line))
+        entries.append(entry)
+    return EpochHistory(entries)
+
+
+def _number(text: bytes, at: int, what: str) -> int:
+    if not text.isdigit() or len(text) > 19 or int(text) > MAX_NUMBER:
+        raise BadEpochFileError(at, what, _shown(text))
+    return int(text)
+
+
+def _shown(text: bytes) -> str:
+    return repr(text[:40].decode("ascii", "backslashreplace"))
+
+
+class EpochFile:
+    """The history of this replica, durable whenever a method returns."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.history = EpochHistory()
+
+    def load(self, max_phy_offset: int) -> list[str]:
+        """Read the file, or `.bak` if the file is damaged and `.bak` fits a log that ends at `max_phy_offset`.
+
+        Returns one sentence per finding; raises StoreError with the choices if neither can be used.
+        """
+        data = self._read(PATH)
+        if data is None:
+            return self._fall_back(BadEpochFileError(0, "a file", "none"), max_phy_offset)
+        lines: list[str] = []
+        try:
+            self.history = parse(data)
+            if not self._checksum_holds(data, lines):
+                raise BadEpochFileError(0, f"the bytes that {CHECKSUM_PATH} was made for", "others")
+        except BadEpochFileError as error:
+            return lines + self._fall_back(error, max_phy_offset)
+        return lines
+
+    def _read(self, path: str) -> bytes | None:
+        with disk_errors(self._disk, path, "read the file"):
+            return self._disk.read(path) if self._disk.exists(path) else None
+
+    def _checksum_holds(self, data: bytes, lines: list[str]) -> bool:
+        """True unless the file has no checksum of its own and ours denies it."""
+        if int(data.split(b"\n")[1]) != 0:
+            return True
+        try:
+            fields = sidecar.read(self._disk, CHECKSUM_PATH)
+            return fields is None or sidecar.number(fields, "crc32") == crc32(data)
+        except sidecar.BadSidecarError as error:
+            lines.append(f"{CHECKSUM_PATH}: {error}; {PATH} was read without it.")
+            return True
+
+    def _fall_back(self, error: BadEpochFileError, max_phy_offset: int) -> list[str]:
+        data = self._read(BACKUP_PATH)
+        missing = error.found == "none" and error.expected == "a file"
+        if data is None and missing:
+            self.history = EpochHistory()
+            return []
+        try:
+            if data is None:
+                raise BadEpochFileError(0, "a file", "none")
+            history = parse(data)
+            last = history.last
+            if last is not None and last.start_offset > max_phy_offset:
+                raise BadEpochFileError(0, f"epochs that start up to {max_phy_offset}", f"{last.start_offset}")
+        except BadEpochFileError as second:
+            choices = f"{BACKUP_PATH} cannot stand in ({second}); {_CHOICES}"
+            raise damaged(self._disk, PATH, error.at, error.expected, error.found, choices) from None
+        self._write(history, history)
+        self.history = history
+        return [f"{PATH} at byte {error.at}: {error}; {BACKUP_PATH} with {len(history)} entries was taken instead."]
+
+    def _write(self, history: EpochHistory, backup: EpochHistory) -> None:
+        data = encode(history)
+        for path, content in ((BACKUP_PATH, encode(backup)), (PATH, data)):
+            with disk_errors(self._disk, path, "write the file"):
+                self._disk.write_atomic(path, content)
+        sidecar.write(self._disk, CHECKSUM_PATH, {"crc32": crc32(data)})
+        self.history = history
+
+    def append(self, entry: EpochEntry) -> bool:
+        """False, and nothing done, unless both numbers exceed those of the last entry."""
+        history = self.history.appended(entry)
+        if history is None:
+            return False
+        self._write(history, self.history)
+        return True
+
+    def truncate(self, end_offset: PhyOffset) -> int:
+        """Drop the entries that start at or behind `end_offset`. Returns how many."""
+        return self._shorten(self.history.truncated(end_offset))
+
+    def drop_beyond(self, end_offset: PhyOffset) -> int:
+        """Drop the entries that start behind the log's end; one that starts right there is legal. Returns how many."""
+        return self._shorten(self.history.truncated(PhyOffset(end_offset + 1)))
+
+    def clear(self) -> int:
+        """Drop all entries. Returns how many."""
+        return self._shorten(EpochHistory())
+
+    def _shorten(self, history: EpochHistory) -> int:
+        dropped = len(self.history) - len(history)
+        if dropped:
+            self._write(history, history)
+        return dropped
+
+
+class HighestEpochFile:
+    """The highest master epoch this replica has accepted (ruling 4)."""
+
+    PATH = "rmqha.highestEpoch"
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self.value = Epoch(0)
+
+    def load(self) -> None:
+        """Raises StoreError if the file is damaged: to guess here could let an old master's bytes in."""
+        try:
+            fields = sidecar.read(self._disk, self.PATH)
+            self.value = Epoch(sidecar.number(fields, "highest_epoch") if fields is not None else 0)
+        except sidecar.BadSidecarError as error:
+            raise StoreError(
+                f"{place(self._disk, self.PATH)} at byte 0: {error}; restore it from a backup of this replica,"
+                " or remove it if the group's master is known to be the newest"
+            ) from None
+
+    def raise_to(self, epoch: Epoch) -> None:
+        """Durable when it returns; a lower or equal value does nothing."""
+        if epoch > self.value:
+            sidecar.write(self._disk, self.PATH, {"highest_epoch": epoch})
+            self.value = epoch

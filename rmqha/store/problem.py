@@ -1,0 +1,55 @@
+"""Turns what the disk or the bytes say into the one sentence that the user reads."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rmqha.model.error import StoreError, UsageError
+from rmqha.port import Disk
+
+_ADVICE = {
+    errno.ENOSPC: "free some space on that disk",
+    errno.EDQUOT: "raise the quota or free some space",
+    errno.EACCES: "give this user the right to read and write there",
+    errno.EPERM: "give this user the right to read and write there",
+    errno.EROFS: "make the file system writable or choose another directory",
+    errno.EIO: "check the disk, then replace it or remove this replica",
+    errno.ENOTDIR: "choose a directory, not a file",
+    errno.EMFILE: "raise the limit of open files",
+}
+
+
+def place(disk: Disk, path: str) -> str:
+    """How a file is called in a sentence."""
+    return f"{disk.label}/{path}" if path else disk.label
+
+
+def os_sentence(disk: Disk, path: str, doing: str, error: OSError) -> str:
+    reason = error.strerror or str(error)
+    advice = _ADVICE.get(error.errno or 0, "look at the disk and try again")
+    return f"{place(disk, path)}: cannot {doing}: {reason}; {advice}"
+
+
+@contextmanager
+def disk_errors(disk: Disk, path: str, doing: str) -> Iterator[None]:
+    """OSError becomes a StoreError with a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(os_sentence(disk, path, doing, error)) from error
+
+
+@contextmanager
+def usage_errors(disk: Disk, path: str, doing: str) -> Iterator[None]:
+    """OSError becomes a UsageError with a sentence: for what the user chose, such as the directory."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(os_sentence(disk, path, doing, error)) from error
+
+
+def damaged(disk: Disk, path: str, offset: int, expected: str, found: str, choices: str) -> StoreError:
+    """A file is not what it must be: names file, offset, what was expected and found, and what can be done."""
+    return StoreError(f"{place(disk, path)} at byte {offset}: expected {expected}, found {found}; {choices}")

@@ -1,0 +1,324 @@
+"""Data plane: the CommitLog record, in both versions, with IPv4 and IPv6 hosts. A codec over buffers.
+
+Source: formats.md §2 (RocketMQ 5 message record). `locate` finds the parts of a record without copying anything,
+`decode` makes a value of it, `encode` makes bytes. Nothing here knows files.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from zlib import crc32
+
+MAGIC_V1 = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+MAGIC_BLANK = 0xCBD43194
+BLANK_HEADER_BYTES = 8
+"""Every file keeps room for the header of a blank record at its end."""
+
+SYS_PREPARED = 0x4
+SYS_COMMIT = 0x8
+SYS_TRANSACTION = 0xC
+SYS_BORN_V6 = 0x10
+SYS_STORE_V6 = 0x20
+SYS_INNER_BATCH = 0x80
+
+MAX_TOPIC_V1_BYTES = 127
+MAX_PROPERTIES_BYTES = 32767
+SECTOR_BYTES = 512
+"""The unit that a disk writes whole or not at all."""
+
+CRC_PROPERTY = b"__CRC32#\x01"
+CRC_PROPERTY_BYTES = len(CRC_PROPERTY) + 11
+
+HEAD = struct.Struct(">iIIiiqqiq")
+"""totalSize, magic, bodyCRC, queueId, flag, queueOffset, physicalOffset, sysFlag, bornTimestamp."""
+WHOLE_V4 = struct.Struct(">iIIiiqqiq4siq4siiqi")
+"""The fixed part with two IPv4 hosts, up to and with bodyLength."""
+BLANK = struct.Struct(">iI")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_UINT16 = struct.Struct(">H")
+
+MIN_RECORD_BYTES = 91
+
+Buffer = bytes | bytearray | memoryview
+Host = tuple[bytes, int]
+Located = tuple[int, int, int, int, int, int, int, int, int, int, int]
+"""size, sys_flag, queue_id, queue_offset, body_at, body_size, topic_at, topic_size, properties_at, properties_size,
+store_timestamp_ms; the `…_at` are indexes into the buffer."""
+
+
+class BadRecordError(Exception):
+    """The bytes are no record; the text says what was expected and what was found. Caught by recovery and dispatch."""
+
+
+@dataclass(slots=True)
+class NewMessage:
+    """What a caller gives the store. `properties` is the encoded form (`name 0x01 value 0x02`…)."""
+
+    topic: str
+    queue_id: int
+    body: Buffer
+    properties: bytes
+    born_at_ms: int
+    born_host: Host
+    store_host: Host
+    flag: int = 0
+    sys_flag: int = 0
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One decoded record. `body` is a view into the buffer that was decoded."""
+
+    size_bytes: int
+    version: int
+    body_crc: int
+    queue_id: int
+    flag: int
+    queue_offset: int
+    phy_offset: int
+    sys_flag: int
+    born_at_ms: int
+    born_host: Host
+    store_timestamp_ms: int
+    store_host: Host
+    reconsume_times: int
+    prepared_transaction_offset: int
+    body: memoryview
+    topic: str
+    properties: bytes
+
+
+def body_crc(body: Buffer) -> int:
+    return crc32(body) & 0x7FFFFFFF
+
+
+def locate(buffer: memoryview, at: int, end: int, phy_offset: int) -> Located:
+    """Find the parts of the record at index `at`, whose position in the log is `phy_offset`; `end` is where the buffer
+    or the file ends. Checks every length and the magic, not the CRC. Raises BadRecordError."""
+    if end - at < MIN_RECORD_BYTES:
+        raise BadRecordError(f"expected a record, found only {end - at} bytes")
+    size, magic, _, queue_id, _, queue_offset, physical, sys_flag, _ = HEAD.unpack_from(buffer, at)
+    if magic == MAGIC_V1:
+        topic_field = 1
+    elif magic == MAGIC_V2:
+        topic_field = 2
+    else:
+        raise BadRecordError(f"expected magic 0x{MAGIC_V1:X} or 0x{MAGIC_V2:X}, found 0x{magic:X}")
+    if physical != phy_offset:
+        raise BadRecordError(f"expected physicalOffset {phy_offset}, found {physical}")
+    born_bytes = 20 if sys_flag & SYS_BORN_V6 else 8
+    body_at = at + 80 + born_bytes + (12 if sys_flag & SYS_STORE_V6 else 0)
+    record_end = at + size
+    if size < MIN_RECORD_BYTES or record_end > end or body_at + topic_field + 2 > record_end:
+        raise BadRecordError(f"expected a totalSize of {MIN_RECORD_BYTES} to {end - at}, found {size}")
+    (body_size,) = _INT32.unpack_from(buffer, body_at - 4)
+    topic_at = body_at + body_size + topic_field
+    if body_size < 0 or topic_at + 2 > record_end:
+        raise BadRecordError(f"expected a bodyLength within totalSize {size}, found {body_size}")
+    topic_size = buffer[topic_at - 1] if topic_field == 1 else _UINT16.unpack_from(buffer, topic_at - 2)[0]
+    properties_at = topic_at + topic_size + 2
+    if not topic_size or properties_at > record_end:
+        raise BadRecordError(f"expected a topicLength from 1 within totalSize {size}, found {topic_size}")
+    (properties_size,) = _UINT16.unpack_from(buffer, properties_at - 2)
+    if properties_at + properties_size != record_end:
+        raise BadRecordError(
+            f"expected a propertiesLength of {record_end - properties_at} to fill totalSize {size},"
+            f" found {properties_size}"
+        )
+    (store_timestamp_ms,) = _INT64.unpack_from(buffer, at + 48 + born_bytes)
+    return (
+        size,
+        sys_flag,
+        queue_id,
+        queue_offset,
+        body_at,
+        body_size,
+        topic_at,
+        topic_size,
+        properties_at,
+        properties_size,
+        store_timestamp_ms,
+    )
+
+
+def verify(buffer: memoryview, at: int, end: int, phy_offset: int) -> Located:
+    """As `locate`, and the body's CRC must hold and no sector of the part behind the body may have been lost.
+
+    bodyCRC does not cover topic and properties. A log is zero behind its end, so a sector that a power loss swallowed
+    reads as zeros: such a part cannot be a topic or properties that were written. Raises BadRecordError.
+    """
+    parts = locate(buffer, at, end, phy_offset)
+    size, body_at, body_size = parts[0], parts[4], parts[5]
+    (expected,) = _INT32.unpack_from(buffer, at + 8)
+    found = crc32(buffer[body_at : body_at + body_size]) & 0x7FFFFFFF
+    if found != expected:
+        raise BadRecordError(f"expected a body with CRC {expected}, found {found}")
+    start = body_at + body_size
+    record_end = at + size
+    while start < record_end:
+        stop = min(record_end, start + SECTOR_BYTES - (phy_offset + start - at) % SECTOR_BYTES)
+        if not any(buffer[start:stop]):
+            raise BadRecordError(f"expected topic and properties, found {stop - start} zero bytes")
+        start = stop
+    if not property_crc_holds(buffer, at, parts):
+        raise BadRecordError("expected a record that matches its property __CRC32#, found other bytes")
+    return parts
+
+
+def property_crc_holds(buffer: memoryview, at: int, parts: Located) -> bool:
+    """Check the whole-record CRC that ends the properties if `enabledAppendPropCRC` was on (formats.md §2.3); True
+    without one. Its ten digits stand least significant first."""
+    size, properties_size = parts[0], parts[9]
+    mark = at + size - CRC_PROPERTY_BYTES
+    if properties_size < CRC_PROPERTY_BYTES or buffer[mark : mark + len(CRC_PROPERTY)] != CRC_PROPERTY:
+        return True
+    digits = bytes(buffer[mark + len(CRC_PROPERTY) : at + size - 1])
+    return digits.isdigit() and int(digits[::-1]) == crc32(buffer[at:mark]) & 0x7FFFFFFF
+
+
+def decode(buffer: memoryview, at: int = 0, *, end: int | None = None) -> Record:
+    """The record at index `at`; its position is taken from itself. Raises BadRecordError."""
+    end = len(buffer) if end is None else end
+    if end - at < MIN_RECORD_BYTES:
+        raise BadRecordError(f"expected a record, found only {end - at} bytes")
+    _, magic, crc, _, flag, _, phy_offset, _, born_at_ms = HEAD.unpack_from(buffer, at)
+    size, sys_flag, queue_id, queue_offset, body_at, body_size, topic_at, topic_size, properties_at, _, stored = locate(
+        buffer, at, end, phy_offset
+    )
+    born_bytes = 20 if sys_flag & SYS_BORN_V6 else 8
+    store_bytes = 20 if sys_flag & SYS_STORE_V6 else 8
+    store_at = at + 56 + born_bytes
+    reconsume_times, prepared = struct.unpack_from(">iq", buffer, store_at + store_bytes)
+    try:
+        topic = str(buffer[topic_at : topic_at + topic_size], "utf-8")
+    except UnicodeDecodeError:
+        raise BadRecordError("expected a topic in UTF-8, found other bytes") from None
+    return Record(
+        size_bytes=size,
+        version=1 if magic == MAGIC_V1 else 2,
+        body_crc=crc,
+        queue_id=queue_id,
+        flag=flag,
+        queue_offset=queue_offset,
+        phy_offset=phy_offset,
+        sys_flag=sys_flag,
+        born_at_ms=born_at_ms,
+        born_host=_host(buffer, at + 48, born_bytes),
+        store_timestamp_ms=stored,
+        store_host=_host(buffer, store_at, store_bytes),
+        reconsume_times=reconsume_times,
+        prepared_transaction_offset=prepared,
+        body=buffer[body_at : body_at + body_size],
+        topic=topic,
+        properties=bytes(buffer[properties_at : at + size]),
+    )
+
+
+def _host(buffer: memoryview, at: int, size_bytes: int) -> Host:
+    port_at = at + size_bytes - 4
+    return bytes(buffer[at:port_at]), _INT32.unpack_from(buffer, port_at)[0]
+
+
+def topic_field(topic: str) -> bytes:
+    """The topic with its length in front: one byte (V1), two when it is longer than 127 bytes (V2).
+    ValueError if it is empty or too long for either."""
+    name = topic.encode()
+    if not 0 < len(name) <= 32767:
+        raise ValueError(f"a topic of {len(name)} bytes")
+    return (bytes((len(name),)) if len(name) <= MAX_TOPIC_V1_BYTES else _UINT16.pack(len(name))) + name
+
+
+def tail(topic: bytes, properties: bytes) -> bytes:
+    """All that follows the body; `topic` comes from `topic_field`."""
+    return topic + _UINT16.pack(len(properties)) + properties
+
+
+def encode(
+    message: NewMessage, tail_bytes: bytes, version: int, queue_offset: int, phy_offset: int, store_timestamp_ms: int
+) -> bytes:
+    """The whole record. `tail_bytes` comes from `tail`, `version` is 1 or 2 by the topic field's width.
+    Host addresses of 16 bytes set the IPv6 bits of sysFlag."""
+    born_address, born_port = message.born_host
+    store_address, store_port = message.store_host
+    body = message.body
+    body_size = len(body)
+    if len(born_address) == 4 and len(store_address) == 4:
+        return b"".join(
+            (
+                WHOLE_V4.pack(
+                    88 + body_size + len(tail_bytes),
+                    MAGIC_V1 if version == 1 else MAGIC_V2,
+                    crc32(body) & 0x7FFFFFFF,
+                    message.queue_id,
+                    message.flag,
+                    queue_offset,
+                    phy_offset,
+                    message.sys_flag,
+                    message.born_at_ms,
+                    born_address,
+                    born_port,
+                    store_timestamp_ms,
+                    store_address,
+                    store_port,
+                    message.reconsume_times,
+                    message.prepared_transaction_offset,
+                    body_size,
+                ),
+                body,
+                tail_bytes,
+            )
+        )
+    return _encode_v6(message, tail_bytes, version, queue_offset, phy_offset, store_timestamp_ms)
+
+
+def _encode_v6(
+    message: NewMessage, tail_bytes: bytes, version: int, queue_offset: int, phy_offset: int, store_timestamp_ms: int
+) -> bytes:
+    born_address, born_port = message.born_host
+    store_address, store_port = message.store_host
+    sys_flag = message.sys_flag
+    sys_flag |= SYS_BORN_V6 if len(born_address) == 16 else 0
+    sys_flag |= SYS_STORE_V6 if len(store_address) == 16 else 0
+    size = fixed_bytes(message) + len(message.body) + len(tail_bytes)
+    return b"".join(
+        (
+            HEAD.pack(
+                size,
+                MAGIC_V1 if version == 1 else MAGIC_V2,
+                crc32(message.body) & 0x7FFFFFFF,
+                message.queue_id,
+                message.flag,
+                queue_offset,
+                phy_offset,
+                sys_flag,
+                message.born_at_ms,
+            ),
+            born_address,
+            struct.pack(">iq", born_port, store_timestamp_ms),
+            store_address,
+            struct.pack(
+                ">iiqi",
+                store_port,
+                message.reconsume_times,
+                message.prepared_transaction_offset,
+                len(message.body),
+            ),
+            message.body,
+            tail_bytes,
+        )
+    )
+
+
+def fixed_bytes(message: NewMessage) -> int:
+    """Size of the part before the body."""
+    return 80 + len(message.born_host[0]) + len(message.store_host[0])
+
+
+def blank(size_bytes: int) -> bytes:
+    """Head of the blank record that takes the last `size_bytes` of a file."""
+    return BLANK.pack(size_bytes, MAGIC_BLANK)

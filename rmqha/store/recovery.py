@@ -1,0 +1,121 @@
+"""Control plane: what happens between finding the files and serving: where the log ends, and what else must follow.
+
+Source: formats.md §2.4, with two differences. The start of the check is a position that was recorded after a sync
+(`checkpoint.ProgressFile`) where RocketMQ derives a whole file from times; and what stands behind the end is zeroed,
+durably, so that a stale tail with valid checksums cannot come back (apache/rocketmq 10666).
+"""
+
+from __future__ import annotations
+
+from rmqha.model.error import RmqhaError
+from rmqha.port import Disk
+from rmqha.store.boot_file import LastStop
+from rmqha.store.checkpoint import Checkpoint
+from rmqha.store.commit_log import CommitLog
+from rmqha.store.consume_queue import ConsumeQueues
+from rmqha.store.problem import disk_errors
+from rmqha.store.record import BLANK, MAGIC_BLANK, BadRecordError, locate, verify
+from rmqha.wire import lenient_json
+
+TOPICS_PATH = "config/topics.json"
+BATCH_DIRECTORY = "batchconsumequeue"
+CLOCK_MARGIN_MS = 3000
+"""RocketMQ's margin on the checkpoint's times."""
+NORMAL_FILE_COUNT = 3
+"""Files that RocketMQ reads again after a clean stop."""
+
+
+class Recovery:
+    """Findings of one opening, one sentence each."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.checked_from = 0
+        self.last_store_timestamp_ms = 0
+        self.cut_bytes = 0
+
+
+def check_start(log: CommitLog, progress: int | None, checkpoint: Checkpoint, last_stop: LastStop) -> int:
+    """Where to begin: the recorded position, else RocketMQ's rule by files and times."""
+    files = log.files.files
+    if not files:
+        return 0
+    if progress is not None and files[0].start_offset <= progress <= files[-1].end_offset:
+        return progress
+    if last_stop is LastStop.CLEAN:
+        return files[max(0, len(files) - NORMAL_FILE_COUNT)].start_offset
+    bound = min(checkpoint.physic_msg_timestamp_ms, checkpoint.logics_msg_timestamp_ms) - CLOCK_MARGIN_MS
+    for file in reversed(files):
+        try:
+            parts = locate(file.region.view(0, log.file_size_bytes), 0, log.file_size_bytes, file.start_offset)
+        except BadRecordError:
+            continue
+        if parts[10] <= bound:
+            return file.start_offset
+    return files[0].start_offset
+
+
+def find_end(log: CommitLog, start: int, recovery: Recovery) -> int:
+    """The end of the last whole and valid record from `start` on, and why it is the end if bytes follow."""
+    position = start
+    while (file := log.files.find(position)) is not None:
+        view = file.region.view(0, log.file_size_bytes)
+        while position < file.end_offset:
+            at = position - file.start_offset
+            left = log.file_size_bytes - at
+            if left >= BLANK.size:
+                size, magic = BLANK.unpack_from(view, at)
+                if size == 0 and magic == 0:
+                    return position
+                if magic == MAGIC_BLANK and size == left:
+                    position = file.end_offset
+                    break
+            try:
+                parts = verify(view, at, log.file_size_bytes, position)
+            except BadRecordError as error:
+                recovery.lines.append(f"{file.path} at byte {at}: {error}; the log ends here, at {position}.")
+                return position
+            recovery.last_store_timestamp_ms = max(recovery.last_store_timestamp_ms, parts[10])
+            position += parts[0]
+    return position
+
+
+def cut_tail(log: CommitLog, end: int, recovery: Recovery, *, trusted: bool) -> None:
+    """Zero what stands behind `end`. With `trusted` (a clean stop of our own) only the first bytes are looked at: the
+    rest is known to be zero."""
+    file = log.files.find(end)
+    if trusted and file is not None and file is log.files.files[-1]:
+        at = end - file.start_offset
+        if not any(file.region.view(at, min(64, file.end_offset - end))):
+            log.end_at(end)
+            return
+    spare = len(log.files.files)
+    recovery.cut_bytes = log.cut(end)
+    spare -= len(log.files.files)
+    if recovery.cut_bytes:
+        files = f", with {spare} files," if spare else ""
+        recovery.lines.append(f"The log was cut to {end}: {recovery.cut_bytes} bytes behind it{files} were dropped.")
+
+
+def queues_cover(queues: ConsumeQueues) -> int:
+    """The physical end of the newest record that has an entry: dispatch goes in log order."""
+    return max((queue.last_end for queue in queues), default=0)
+
+
+def batch_topics(disk: Disk, recovery: Recovery) -> frozenset[str]:
+    """Topics with attribute queue.type=BatchCQ: their queues have another form, which this release does not write."""
+    found: set[str] = set()
+    with disk_errors(disk, TOPICS_PATH, "read the file"):
+        found.update(disk.list(BATCH_DIRECTORY))
+        data = disk.read(TOPICS_PATH) if disk.exists(TOPICS_PATH) else b"{}"
+    try:
+        table = lenient_json.loads(data)["topicConfigTable"] if data != b"{}" else {}
+        for topic, config in table.items():
+            attributes = config.get("attributes") or {}
+            if "BatchCQ" in (attributes.get("queue.type"), attributes.get("+queue.type")):
+                found.add(str(topic))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, RmqhaError) as error:
+        recovery.lines.append(f"{TOPICS_PATH} cannot be read ({error}); topics with queue.type=BatchCQ are not known.")
+    for topic in sorted(found):
+        recovery.lines.append(f"Topic {topic} has queue.type=BatchCQ, which this release does not write: left alone.")
+    return frozenset(found)

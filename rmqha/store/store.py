@@ -1,0 +1,536 @@
+"""Data plane: the store of one replica: log, queues, epochs, and what keeps them whole over crashes.
+
+Implements `rmqha.port.ReplicaLog` for the HA machine and the calls of the broker's send and pull paths. One thread uses
+it; only `sync` may run in another at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Lock
+from typing import NamedTuple
+
+from rmqha.model.epoch import EpochEntry, EpochHistory
+from rmqha.model.error import StoreError, UsageError
+from rmqha.model.offset import Epoch, PhyOffset, QueueOffset
+from rmqha.port import Buffer, Disk, Tracer
+from rmqha.store import epoch_file, identity_file
+from rmqha.store.boot_file import ABORT_PATH, BootFile, LastStop
+from rmqha.store.checkpoint import CHECKPOINT_PATH, Checkpoint, CheckpointFile, ProgressFile
+from rmqha.store.commit_log import DIRECTORY as LOG_DIRECTORY
+from rmqha.store.commit_log import CommitLog
+from rmqha.store.config import StoreConfig
+from rmqha.store.consume_queue import DIRECTORY as QUEUE_DIRECTORY
+from rmqha.store.consume_queue import ConsumeQueues
+from rmqha.store.epoch_file import EpochFile, HighestEpochFile
+from rmqha.store.problem import disk_errors, place, usage_errors
+from rmqha.store.reader import PullResult, Reader
+from rmqha.store.record import (
+    MAX_PROPERTIES_BYTES,
+    SYS_COMMIT,
+    SYS_TRANSACTION,
+    NewMessage,
+    encode,
+    fixed_bytes,
+    locate,
+    tail,
+    topic_field,
+)
+from rmqha.store.recovery import (
+    BATCH_DIRECTORY,
+    Recovery,
+    batch_topics,
+    check_start,
+    cut_tail,
+    find_end,
+    queues_cover,
+)
+from rmqha.store.reput import QueueOffsets, Reput, valid_topic
+
+LOCK_PATH = "lock"
+SAVE_INTERVAL_MS = 1000
+"""Store time between two saves of queues, checkpoint and progress."""
+SAVE_INTERVAL_BYTES = 64 * 1024 * 1024
+DISPATCH_STEP_BYTES = 4 * 1024 * 1024
+REPLACED = "replaced-"
+_DERIVED = (BATCH_DIRECTORY, "index", "timerlog", "timerwheel", "compaction")
+_MARKS = (LOG_DIRECTORY, CHECKPOINT_PATH, LOCK_PATH, identity_file.PATH, identity_file.PENDING_PATH)
+_KNOWN = (*_MARKS, *_DERIVED, QUEUE_DIRECTORY, ABORT_PATH, epoch_file.PATH, "config", "rocksdbstore", "logs")
+
+
+class Appended(NamedTuple):
+    """Where a message stands now."""
+
+    phy_offset: PhyOffset
+    end_offset: PhyOffset
+    queue_offset: QueueOffset
+    store_timestamp_ms: int
+
+
+class Store:
+    """Use `Store.open`."""
+
+    def __init__(self, disk: Disk, config: StoreConfig, tracer: Tracer, release: Callable[[], None]) -> None:
+        self._disk = disk
+        self._config = config
+        self._tracer = tracer
+        self._release = release
+        self._log = CommitLog(disk, config.mapped_file_size_commit_log)
+        self._queues = ConsumeQueues(disk, config.mapped_file_size_consume_queue)
+        self._epochs = EpochFile(disk)
+        self._highest_epoch = HighestEpochFile(disk)
+        self._boot = BootFile(disk)
+        self._checkpoint = CheckpointFile(disk)
+        self._progress = ProgressFile(disk)
+        self._offsets = QueueOffsets(self._log, self._queues)
+        self._reader = Reader(self._log, self._queues)
+        self._flush = Lock()
+        """Held by whoever syncs, cuts or closes files."""
+        self._failed = ""
+        self._confirm = 0
+        self._synced = 0
+        self._saved_at_ms = 0
+        self._saved_position = 0
+        self._fields: dict[str, tuple[bytes, int]] = {}
+        self._truncate_hooks: list[Callable[[int], None]] = [self._queues.truncate]
+        self.recovery = Recovery()
+
+    # --- open and close ---------------------------------------------------------------------------------------------
+    @classmethod
+    def open(cls, disk: Disk, config: StoreConfig, tracer: Tracer, *, process_id: int = 0) -> Store:
+        """Lock the directory, recover, and be ready; `recovery.lines` says what was found.
+
+        `process_id` goes into `abort`. Raises UsageError (directory in use, foreign, not writable) with nothing
+        written, and StoreError (files that cannot be used, with the choices).
+        """
+        refuse_foreign(disk)
+        with usage_errors(disk, LOCK_PATH, "open the store"):
+            disk.make_dirs("")
+            release = disk.lock(LOCK_PATH)
+        if release is None:
+            raise UsageError(f"{place(disk, '')} is in use by another process; stop it or set storePathRootDir")
+        store = cls(disk, config, tracer, release)
+        try:
+            store._recover(process_id)
+        except BaseException:
+            store._close_files()
+            release()
+            raise
+        return store
+
+    def _recover(self, process_id: int) -> None:
+        lines = self.recovery.lines
+        lines += self._boot.load()
+        self._highest_epoch.load()
+        lines += self._checkpoint.load()
+        lines += self._progress.load(self._checkpoint.value)
+        lines += self._log.files.load("mappedFileSizeCommitLog")
+        last_stop, progress, checkpoint = self._boot.last_stop, self._progress.position, self._checkpoint.value
+        self._boot.running(process_id)
+        start = self.recovery.checked_from = check_start(self._log, progress, checkpoint, last_stop)
+        end = find_end(self._log, start, self.recovery)
+        if self._log.files.files:
+            lines.append(f"After {last_stop.words} the log was checked from {start} to {end}.")
+        if end < max(checkpoint.confirm_phy_offset, progress or 0):
+            lines.append(
+                f"The log ends at {end}, below what was confirmed or synced"
+                f" ({max(checkpoint.confirm_phy_offset, progress or 0)}): this replica counts as unclean."
+            )
+            self._boot.set_unclean(True)
+        trusted = last_stop is LastStop.CLEAN and progress == start
+        cut_tail(self._log, end, self.recovery, trusted=trusted)
+        lines += self._epochs.load(end)
+        dropped = self._epochs.drop_beyond(PhyOffset(end)) if self._log.files.files else self._epochs.clear()
+        if dropped:
+            lines.append(f"{dropped} epoch entries that start behind the log's end {end} were dropped.")
+        if last_stop is not LastStop.CLEAN:
+            self._log.sync(start, end)
+        self._synced = end
+        self._recover_queues(start, end, last_stop, trusted=progress == start)
+        self._boot.recovered()
+        for line in lines:
+            self._tracer.event("recovery", finding=line)
+
+    def _recover_queues(self, start: int, end: int, last_stop: LastStop, *, trusted: bool) -> None:
+        """Check the queues, then dispatch again what they may miss."""
+        lines = self.recovery.lines
+        checkpoint, log = self._checkpoint.value, self._log
+        self._reput = Reput(log, self._queues, batch_topics(self._disk, self.recovery), self._tracer)
+        findings, repair_from = self._queues.recover(log.min_offset, end, whole=last_stop is LastStop.POWER_LOST)
+        lines += findings
+        if not trusted and last_stop is LastStop.CLEAN:
+            position = min(max(queues_cover(self._queues), log.min_offset), end)
+        else:
+            position = min(start, end)
+            self._queues.truncate(position)
+        if not self._queues.table and position > log.min_offset:
+            repair_from = log.min_offset
+        if repair_from is not None and repair_from < position:
+            lines.append(f"The queues are made anew from {repair_from} on.")
+            position = max(repair_from, log.min_offset)
+        self._reput.position = position
+        self._confirm = max(min(checkpoint.confirm_phy_offset, end), start if trusted else position, log.min_offset)
+        self._confirm = min(self._confirm, end)
+        self._reput.last_store_timestamp_ms = checkpoint.logics_msg_timestamp_ms
+        self._offsets.take_from_queues(position)
+        self._offsets.last_store_timestamp_ms = max(
+            self.recovery.last_store_timestamp_ms, checkpoint.physic_msg_timestamp_ms
+        )
+        while self.dispatch(DISPATCH_STEP_BYTES):
+            pass
+        self._saved_at_ms, self._saved_position = self._reput.last_store_timestamp_ms, position
+
+    def close(self) -> None:
+        """A clean stop: everything below the confirm offset is dispatched, all is durable, `abort` goes away."""
+        try:
+            while self.dispatch(DISPATCH_STEP_BYTES):
+                pass
+            self._sync(save=True)
+            with self._flush:
+                self._boot.stopped()
+        finally:
+            self._close_files()
+            self._release()
+
+    def _close_files(self) -> None:
+        with self._flush:
+            self._failed = self._failed or f"{place(self._disk, '')}: the store is closed"
+            for file in (self._log, self._queues, self._checkpoint, self._progress):
+                file.close()
+
+    # --- offsets ----------------------------------------------------------------------------------------------------
+    @property
+    def min_phy_offset(self) -> PhyOffset:
+        return PhyOffset(self._log.min_offset)
+
+    @property
+    def max_phy_offset(self) -> PhyOffset:
+        return PhyOffset(self._log.end_offset)
+
+    @property
+    def record_end_offset(self) -> PhyOffset:
+        return PhyOffset(self._offsets.cover())
+
+    @property
+    def synced_offset(self) -> PhyOffset:
+        return PhyOffset(min(self._synced, self._log.end_offset))
+
+    @property
+    def confirm_offset(self) -> PhyOffset:
+        return PhyOffset(self._confirm)
+
+    @property
+    def dispatched_offset(self) -> PhyOffset:
+        return PhyOffset(self._reput.position)
+
+    @property
+    def epochs(self) -> EpochHistory:
+        return self._epochs.history
+
+    @property
+    def highest_epoch(self) -> Epoch:
+        return self._highest_epoch.value
+
+    @property
+    def unclean(self) -> bool:
+        return self._boot.unclean
+
+    # --- append -----------------------------------------------------------------------------------------------------
+    def append(self, message: NewMessage, wall_ms: int) -> Appended:
+        """Append one message as master. Raises UsageError for a message that cannot be stored, StoreError when the
+        disk fails or is full; nothing is appended then."""
+        return self.append_batch((message,), wall_ms)[0]
+
+    def append_batch(self, messages: list[NewMessage] | tuple[NewMessage, ...], wall_ms: int) -> list[Appended]:
+        """Append in order, each contiguous run with one write. All share one store timestamp."""
+        log, offsets = self._log, self._offsets
+        if offsets.covered != log.end_offset:
+            self._take_over()
+        if self._failed:
+            raise StoreError(self._failed)
+        stored = offsets.last_store_timestamp_ms = max(offsets.last_store_timestamp_ms, wall_ms)
+        fields = [self._fields.get(message.topic) or self._field(message.topic) for message in messages]
+        for message in messages:
+            self._check_sizes(message)
+        done: list[Appended] = []
+        parts: list[bytes] = []
+        position = pending = 0
+        next_offsets = offsets.next
+        for message, (field, version) in zip(messages, fields, strict=True):
+            tail_bytes = tail(field, message.properties)
+            size = fixed_bytes(message) + len(message.body) + len(tail_bytes)
+            if not parts or not log.fits(pending + size):
+                self._write(parts)
+                parts, pending = [], 0
+                position = self._room(size)
+            key = (message.topic, message.queue_id)
+            queue_offset = next_offsets.get(key)
+            if queue_offset is None:
+                queue_offset = offsets.next_for(key)
+            if message.sys_flag & SYS_TRANSACTION in (0, SYS_COMMIT):
+                next_offsets[key] = queue_offset + 1
+            else:
+                queue_offset = 0
+            at = position + pending
+            parts.append(encode(message, tail_bytes, version, queue_offset, at, stored))
+            pending += size
+            done.append(Appended(PhyOffset(at), PhyOffset(at + size), QueueOffset(queue_offset), stored))
+        self._write(parts)
+        return done
+
+    def _take_over(self) -> None:
+        """The log has grown by a master's bytes since the last own append: read their queue offsets."""
+        if self._offsets.cover() != self._log.end_offset:
+            raise StoreError(
+                f"{place(self._disk, LOG_DIRECTORY)}: the log's last record, at {self._offsets.covered}, is not whole;"
+                " a master must cut it before it appends"
+            )
+
+    def _room(self, size: int) -> int:
+        try:
+            return self._log.room_for(size)
+        finally:
+            self._offsets.covered = self._log.end_offset
+
+    def _write(self, parts: list[bytes]) -> None:
+        if not parts:
+            return
+        with disk_errors(self._disk, LOG_DIRECTORY, "append"):
+            self._log.append(parts[0] if len(parts) == 1 else b"".join(parts))
+        self._offsets.covered = self._log.end_offset
+
+    def _field(self, topic: str) -> tuple[bytes, int]:
+        """The topic as it stands in a record, and the record's version."""
+        if not valid_topic(topic):
+            raise UsageError(f"topic {topic[:80]!r} must have 1 to 255 letters, digits or the characters % | - _")
+        if topic in self._reput.batch_topics:
+            raise UsageError(f"topic {topic} has queue.type=BatchCQ, which this release does not write")
+        field = topic_field(topic)
+        result = self._fields[topic] = (field, 1 if len(field) - 1 == len(topic) else 2)
+        return result
+
+    def _check_sizes(self, message: NewMessage) -> None:
+        body_bytes, limit = len(message.body), self._config.max_message_size
+        if body_bytes > limit:
+            raise UsageError(
+                f"a message of {body_bytes} bytes for topic {message.topic} exceeds maxMessageSize = {limit}"
+            )
+        if len(message.properties) > MAX_PROPERTIES_BYTES:
+            raise UsageError(
+                f"properties of {len(message.properties)} bytes for topic {message.topic}"
+                f" exceed {MAX_PROPERTIES_BYTES}; send fewer or shorter ones"
+            )
+        if message.queue_id < 0:
+            raise UsageError(f"queue {message.queue_id} of topic {message.topic} cannot exist")
+
+    def append_raw(self, phy_offset: PhyOffset, data: Buffer) -> None:
+        assert phy_offset == self._log.end_offset
+        if self._failed:
+            raise StoreError(self._failed)
+        with disk_errors(self._disk, LOG_DIRECTORY, "append"):
+            self._log.append_raw(data)
+
+    # --- read -------------------------------------------------------------------------------------------------------
+    def view(self, phy_offset: PhyOffset, limit_bytes: int) -> memoryview:
+        return self._log.view(phy_offset, limit_bytes)
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]:
+        """(min, max) of what consumers may see; (0, 0) for a queue that does not exist."""
+        return self._reader.queue_range(topic, queue_id)
+
+    def queues(self) -> dict[str, list[int]]:
+        """Topics with their queue ids, in order."""
+        found: dict[str, list[int]] = {}
+        for topic, queue_id in sorted(self._queues.table):
+            found.setdefault(topic, []).append(queue_id)
+        return found
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: frozenset[int] | None = None,
+    ) -> PullResult:
+        """Committed records from entry `offset` on. `tags_codes` None takes all; the first record comes whatever its
+        size, unless `max_bytes` is taken up."""
+        return self._reader.pull(topic, queue_id, offset, max_count, max_bytes, tags_codes)
+
+    def record_at(self, phy_offset: int) -> memoryview | None:
+        """The whole record that starts at `phy_offset`, None if none does; not limited to committed ones."""
+        return self._reader.record_at(phy_offset)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset:
+        """The first entry stored at `timestamp_ms` or later; the queue's max if none was."""
+        return self._reader.offset_by_time(topic, queue_id, timestamp_ms)
+
+    # --- commit -----------------------------------------------------------------------------------------------------
+    def set_confirm_offset(self, offset: PhyOffset) -> None:
+        self._confirm = min(max(offset, self._log.min_offset), self._log.end_offset)
+
+    def dispatch(self, limit_bytes: int) -> bool:
+        more = self._reput.dispatch(self._confirm, limit_bytes)
+        offsets = self._offsets
+        if self._reput.position > offsets.covered:
+            offsets.take_from_queues(self._reput.position)
+            offsets.last_store_timestamp_ms = max(offsets.last_store_timestamp_ms, self._reput.last_store_timestamp_ms)
+        return more
+
+    def sync(self) -> PhyOffset:
+        """Make the log durable up to its present end and return that end. Blocks; for a worker thread.
+
+        Callers that wait for each other share one sync. About once a second of store time the queues, the checkpoint
+        and the progress are saved too. After a failed sync nothing more is accepted: what the disk dropped is unknown.
+        """
+        return self._sync(save=False)
+
+    def _sync(self, *, save: bool) -> PhyOffset:
+        wanted = self._log.end_offset
+        with self._flush:
+            if self._failed:
+                raise StoreError(self._failed)
+            if self._synced >= wanted and not save:
+                return PhyOffset(self._synced)
+            dispatched, stored = self._reput.position, self._reput.last_store_timestamp_ms
+            end = self._log.end_offset
+            try:
+                self._log.sync(self._synced, end)
+                self._synced = end
+                if save or self._save_due(dispatched, stored):
+                    self._save(dispatched, stored)
+                self._log.allocate_ahead()
+            except StoreError as error:
+                self._failed = str(error)
+                raise
+        return PhyOffset(end)
+
+    def _save_due(self, dispatched: int, stored: int) -> bool:
+        return (
+            stored - self._saved_at_ms >= SAVE_INTERVAL_MS or dispatched - self._saved_position >= SAVE_INTERVAL_BYTES
+        )
+
+    def _save(self, dispatched: int, stored: int) -> None:
+        """Record that everything below `dispatched` is whole, durable and queued."""
+        for key in sorted(self._reput.take_dirty()):
+            queue = self._queues.table.get(key)
+            if queue is not None:
+                queue.sync()
+        old = self._checkpoint.value
+        checkpoint = Checkpoint(stored, stored, old.index_msg_timestamp_ms, old.master_flushed_offset, dispatched)
+        self._progress.store(dispatched, checkpoint)
+        self._checkpoint.store(checkpoint)
+        self._progress.sync()
+        self._checkpoint.sync()
+        self._saved_at_ms, self._saved_position = stored, dispatched
+
+    # --- epochs -----------------------------------------------------------------------------------------------------
+    def append_epoch(self, epoch: Epoch, start_offset: PhyOffset) -> bool:
+        return self._epochs.append(EpochEntry(epoch, start_offset))
+
+    def accept_epoch(self, epoch: Epoch) -> None:
+        self._highest_epoch.raise_to(epoch)
+
+    def mark_clean(self) -> None:
+        self._boot.set_unclean(False)
+
+    # --- cut --------------------------------------------------------------------------------------------------------
+    def on_truncate(self, hook: Callable[[int], None]) -> None:
+        """Register derived state that must follow a cut of the log: `hook(end_offset)` runs after the log is cut and
+        before the epoch history is."""
+        self._truncate_hooks.append(hook)
+
+    def truncate(self, end_offset: PhyOffset) -> None:
+        log = self._log
+        old_end = log.end_offset
+        assert log.min_offset <= end_offset <= old_end
+        with self._flush:
+            self._lower_marks(end_offset)
+            log.cut(end_offset, old_end)
+            self._synced = min(self._synced, end_offset)
+            self._confirm = min(self._confirm, end_offset)
+            for hook in self._truncate_hooks:
+                hook(end_offset)
+            self._reput.position = min(self._reput.position, end_offset)
+            self._offsets.take_from_queues(self._reput.position)
+            dropped = self._epochs.truncate(end_offset)
+        self._tracer.event(
+            "log_truncated", end_offset=end_offset, cut_bytes=old_end - end_offset, epochs_dropped=dropped
+        )
+
+    def _lower_marks(self, end_offset: int) -> None:
+        """Progress first, then the checkpoint, both durable: whichever a crash leaves is true of the log before and
+        after the cut."""
+        old = self._checkpoint.value
+        first = self._first_timestamp(end_offset)
+        checkpoint = Checkpoint(
+            min(old.physic_msg_timestamp_ms, first),
+            min(old.logics_msg_timestamp_ms, first),
+            min(old.index_msg_timestamp_ms, first),
+            min(old.master_flushed_offset, end_offset),
+            min(old.confirm_phy_offset, end_offset),
+        )
+        position = min(self._progress.position or 0, self._reput.position, end_offset)
+        self._progress.lower(position, checkpoint)
+        self._checkpoint.store(checkpoint)
+        self._checkpoint.sync()
+        self._saved_position = position
+        self._saved_at_ms = checkpoint.logics_msg_timestamp_ms
+
+    def _first_timestamp(self, end_offset: int) -> int:
+        """Store timestamp of the first record of the file that holds `end_offset`; 0 if that is cut too."""
+        start = self._log.file_start(end_offset)
+        if start == end_offset:
+            return 0
+        view, _, end = self._log.file_view(start)
+        return locate(view, 0, end, start)[10]
+
+    def restart_at(self, phy_offset: PhyOffset) -> None:
+        log = self._log
+        if phy_offset % log.file_size_bytes:
+            raise StoreError(
+                f"the master's log begins at {phy_offset}, which is no multiple of mappedFileSizeCommitLog ="
+                f" {log.file_size_bytes}; set the key to the master's value"
+            )
+        with self._flush, disk_errors(self._disk, LOG_DIRECTORY, "set the old log aside"):
+            directory = self._set_aside() if log.files.files else ""
+            self._epochs.clear()
+            log.start_at(phy_offset)
+            self._reput.position = self._confirm = self._synced = phy_offset
+            self._offsets.take_from_queues(phy_offset)
+        self._tracer.event("log_restarted", phy_offset=phy_offset, set_aside=directory)
+
+    def _set_aside(self) -> str:
+        number = 1 + max(
+            (
+                int(name[len(REPLACED) :])
+                for name in self._disk.list("")
+                if name[len(REPLACED) :].isdigit() and name.startswith(REPLACED)
+            ),
+            default=0,
+        )
+        directory = f"{REPLACED}{number}"
+        self._progress.lower(0, Checkpoint())
+        self._checkpoint.store(Checkpoint())
+        self._checkpoint.sync()
+        self._disk.make_dirs(directory)
+        self._disk.write_atomic(f"{directory}/{epoch_file.PATH}", epoch_file.encode(self._epochs.history))
+        self._queues.set_aside(directory)
+        for name in _DERIVED:
+            if self._disk.exists(name):
+                self._disk.rename(name, f"{directory}/{name}")
+        self._log.set_aside(directory)
+        self.recovery.lines.append(f"The old log and its queues were set aside into {directory}.")
+        return directory
+
+
+def refuse_foreign(disk: Disk) -> None:
+    """UsageError for a directory that is not empty and no store. Writes nothing."""
+    with usage_errors(disk, "", "read the directory"):
+        names = disk.list("")
+    strange = [name for name in names if name not in _KNOWN and not name.startswith(("rmqha.", REPLACED))]
+    if strange and not any(name in _MARKS for name in names):
+        raise UsageError(
+            f"{place(disk, '')} is not empty and no message store (it holds {strange[0]}); choose another directory"
+        )
