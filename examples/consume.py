@@ -14,7 +14,7 @@ import trio
 from rmqha.client.consumer import Consumer
 
 
-async def main(namesrv: str = "127.0.0.1:9876", topic: str = "orders") -> None:
+async def main(namesrv: str, topic: str) -> None:
     async with Consumer(namesrv, "example-consumer", topic) as consumer:
         while True:
             with trio.move_on_after(10) as silence:
@@ -28,4 +28,5 @@ async def main(namesrv: str = "127.0.0.1:9876", topic: str = "orders") -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:])
+    arguments = dict(enumerate(sys.argv))
+    trio.run(main, arguments.get(1, "127.0.0.1:9876"), arguments.get(2, "orders"))

@@ -14,7 +14,7 @@ import trio
 from rmqha.client.producer import Producer
 
 
-async def main(namesrv: str = "127.0.0.1:9876", topic: str = "orders") -> None:
+async def main(namesrv: str, topic: str) -> None:
     async with Producer(namesrv, "example-producer") as producer:
         for number in range(10):
             customer = f"customer-{number % 3}"
@@ -31,4 +31,5 @@ async def main(namesrv: str = "127.0.0.1:9876", topic: str = "orders") -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:])
+    arguments = dict(enumerate(sys.argv))
+    trio.run(main, arguments.get(1, "127.0.0.1:9876"), arguments.get(2, "orders"))
