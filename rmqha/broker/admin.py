@@ -1,0 +1,226 @@
+"""Requests of operators: runtime info, settings, epochs, HA status (28, 26, 1007, 907) and our own 52000, 52001."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rmqha.broker.config_table import DataVersion
+from rmqha.broker.pull import PullProcessor
+from rmqha.broker.replica_driver import ReplicaDriver
+from rmqha.broker.request import Channel, Handler
+from rmqha.broker.send import SendProcessor
+from rmqha.broker.statistics import Meter
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config import BrokerConfig
+from rmqha.model.offset import MASTER_ID, OPEN_END
+from rmqha.port import Clock
+from rmqha.store.record import decode
+from rmqha.wire import lenient_json
+from rmqha.wire.command import PROTOCOL_VERSION, Command
+
+VERSION_NAME = "V5_4_0"
+"""The RocketMQ version whose protocol we speak; mqadmin shows it."""
+
+
+class AdminRequests:
+    """`process` holds what only the shell knows (pid, dataDirectory), `disk_usage` gives (total, free) bytes, `history`
+    the last traced events."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        driver: ReplicaDriver,
+        send: SendProcessor,
+        pull: PullProcessor,
+        clock: Clock,
+        process: dict[str, Any],
+        disk_usage: Callable[[], tuple[int, int]],
+        history: Callable[[], list[dict[str, Any]]],
+    ) -> None:
+        self._config = config
+        self._driver = driver
+        self._send = send
+        self._pull = pull
+        self._clock = clock
+        self._process = process
+        self._disk_usage = disk_usage
+        self._history = history
+        self._put, self._found, self._missed = Meter(), Meter(), Meter()
+        self._started_at_ms = clock.wall_ms()
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime_info,
+            RequestCode.GET_BROKER_CONFIG: self._broker_config,
+            RequestCode.GET_BROKER_EPOCH_CACHE: self._epoch_cache,
+            RequestCode.GET_BROKER_HA_STATUS: self._ha_status,
+            RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self._role_changed,
+            RequestCode.RMQHA_GET_REPLICA_STATE: self._replica_state,
+            RequestCode.RMQHA_GET_HISTORY: self._events,
+        }
+
+    def sample(self) -> None:
+        """Take the counters; call about once a second."""
+        now_ms = self._clock.now_ms()
+        self._put.sample(now_ms, self._send.put_count)
+        self._found.sample(now_ms, self._pull.get_count)
+        self._missed.sample(now_ms, self._pull.miss_count)
+
+    # --- replica ----------------------------------------------------------------------------------------------------
+    def _role_changed(self, channel: Channel, command: Command) -> Command:
+        self._driver.role_notified(command)
+        return command.reply()
+
+    def _epoch_cache(self, channel: Channel, command: Command) -> Command:
+        store, replica = self._driver.store, self._driver.replica
+        history = store.epochs
+        body = {
+            "brokerId": MASTER_ID if replica.is_master else replica.broker_id or -1,
+            "brokerName": self._config.broker_name,
+            "clusterName": self._config.broker_cluster_name,
+            "epochList": [
+                {
+                    "endOffset": history.end_offset(place, OPEN_END),
+                    "epoch": item.epoch,
+                    "startOffset": item.start_offset,
+                }
+                for place, item in enumerate(history)
+            ],
+            "maxOffset": store.max_phy_offset,
+        }
+        return command.reply(body=lenient_json.dumps(body))
+
+    def _ha_status(self, channel: Channel, command: Command) -> Command:
+        state = self._driver.state()
+        slaves = [item for item in state.get("slaves", []) if item["ackOffset"] is not None]
+        client = {
+            "lastReadTimestamp": 0,
+            "lastWriteTimestamp": 0,
+            "masterAddr": state.get("follows", ""),
+            "masterFlushOffset": 0,
+            "maxOffset": 0 if self._driver.replica.is_master else state["maxPhyOffset"],
+            "transferredByteInSecond": 0,
+        }
+        body = {
+            "haClientRuntimeInfo": client,
+            "haConnectionInfo": [
+                {
+                    "addr": item["peer"],
+                    "diff": item["lagBytes"],
+                    "inSync": item["inSet"],
+                    "slaveAckOffset": item["ackOffset"],
+                    "transferFromWhere": item["ackOffset"],
+                    "transferredByteInSecond": 0,
+                }
+                for item in slaves
+            ],
+            "inSyncSlaveNums": sum(1 for item in slaves if item["inSet"]),
+            "master": self._driver.replica.is_master,
+            "masterCommitLogMaxOffset": state["maxPhyOffset"] if self._driver.replica.is_master else 0,
+        }
+        return command.reply(body=lenient_json.dumps(body))
+
+    def _replica_state(self, channel: Channel, command: Command) -> Command:
+        state = {
+            **self._driver.state(),
+            **self._process,
+            "putCount": self._send.put_count,
+            "getCount": self._pull.get_count,
+            "heldPullCount": self._pull.hold_count,
+            "putTps": self._put.per_second(),
+            "getTps": self._found.per_second(),
+        }
+        return command.reply(body=lenient_json.dumps(state))
+
+    def _events(self, channel: Channel, command: Command) -> Command:
+        return command.reply(body=lenient_json.dumps({"events": self._history()}))
+
+    # --- process ----------------------------------------------------------------------------------------------------
+    def _broker_config(self, channel: Channel, command: Command) -> Command:
+        lines = "".join(f"{key}={value}\n" for key, value in sorted(self._config.to_properties().items()))
+        version = DataVersion(0, 0, self._started_at_ms).to_json()
+        return command.reply(ResponseCode.SUCCESS, {"version": lenient_json.dumps(version).decode()}, lines.encode())
+
+    def _runtime_info(self, channel: Channel, command: Command) -> Command:
+        return command.reply(body=lenient_json.dumps({"table": self._runtime_table()}))
+
+    def _runtime_table(self) -> dict[str, str]:
+        """The keys that mqadmin reads, all text. What this broker has no part for (timers, thread pools) is 0."""
+        store, send, pull = self._driver.store, self._send, self._pull
+        put, found, missed = self._put.per_second(), self._found.per_second(), self._missed.per_second()
+        uptime_s = max(0, self._clock.wall_ms() - self._started_at_ms) // 1000
+        total_bytes, free_bytes = self._disk_usage()
+        used = str(round(1 - free_bytes / total_bytes, 2) if total_bytes else 0.0)
+        days, hours, minutes = uptime_s // 86400, uptime_s // 3600 % 24, uptime_s // 60 % 60
+        return dict.fromkeys(_ABSENT, "0") | {
+            "bootTimestamp": str(self._started_at_ms),
+            "brokerActive": str(self._driver.is_serving).lower(),
+            "brokerVersion": str(PROTOCOL_VERSION),
+            "brokerVersionDesc": VERSION_NAME,
+            "commitLogDirCapacity": f"Total : {_gib(total_bytes)}, Free : {_gib(free_bytes)}.",
+            "commitLogDiskRatio": used,
+            "consumeQueueDiskRatio": used,
+            "commitLogMaxOffset": str(store.max_phy_offset),
+            "commitLogMinOffset": str(store.min_phy_offset),
+            "dispatchBehindBytes": str(store.confirm_offset - store.dispatched_offset),
+            "remainHowManyDataToFlush": f"{store.max_phy_offset - store.synced_offset} B",
+            "earliestMessageTimeStamp": str(self._earliest_at_ms()),
+            "getFoundTps": f"{found} {found}",
+            "getMissTps": f"{missed} {missed}",
+            "getTotalTps": f"{round(found + missed, 2)} {round(found + missed, 2)}",
+            "getTransferredTps": f"{found} {found}",
+            "msgGetTotalTodayNow": str(pull.get_count),
+            "msgPutTotalTodayNow": str(send.put_count),
+            "putMessageAverageSize": str(send.put_bytes / send.put_count if send.put_count else 0.0),
+            "putMessageFailedTimes": str(send.refused_count),
+            "putMessageSizeTotal": str(send.put_bytes),
+            "putMessageTimesTotal": str(send.put_count),
+            "putTps": f"{put} {put}",
+            "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {uptime_s % 60} seconds ]",
+            "timerDequeueTps": "0.0",
+            "timerEnqueueTps": "0.0",
+        }
+
+    def _earliest_at_ms(self) -> int:
+        """storeTimestamp of the oldest record, −1 if there is none."""
+        store = self._driver.store
+        record = store.record_at(store.min_phy_offset) if store.confirm_offset > store.min_phy_offset else None
+        return -1 if record is None else decode(record).store_timestamp_ms
+
+
+_ABSENT = (
+    "EndTransactionQueueSize",
+    "EndTransactionThreadPoolQueueCapacity",
+    "ackThreadPoolQueueCapacity",
+    "ackThreadPoolQueueHeadWaitTimeMills",
+    "ackThreadPoolQueueSize",
+    "dispatchMaxBuffer",
+    "getMessageEntireTimeMax",
+    "litePullThreadPoolQueueCapacity",
+    "litePullThreadPoolQueueHeadWaitTimeMills",
+    "litePullThreadPoolQueueSize",
+    "msgGetTotalTodayMorning",
+    "msgGetTotalYesterdayMorning",
+    "msgPutTotalTodayMorning",
+    "msgPutTotalYesterdayMorning",
+    "pageCacheLockTimeMills",
+    "pullThreadPoolQueueCapacity",
+    "pullThreadPoolQueueHeadWaitTimeMills",
+    "pullThreadPoolQueueSize",
+    "putMessageEntireTimeMax",
+    "queryThreadPoolQueueCapacity",
+    "queryThreadPoolQueueHeadWaitTimeMills",
+    "queryThreadPoolQueueSize",
+    "sendThreadPoolQueueCapacity",
+    "sendThreadPoolQueueHeadWaitTimeMills",
+    "sendThreadPoolQueueSize",
+    "startAcceptSendRequestTimeStamp",
+    "timerCongestNum",
+    "timerOffsetBehind",
+    "timerReadBehind",
+)
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 1024**3:.1f} GiB"

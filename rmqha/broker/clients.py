@@ -1,0 +1,158 @@
+"""Who is connected: producers and consumers by heartbeat, their subscriptions, and notice 40 when a group changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rmqha.broker.request import Channel
+from rmqha.model.code import RequestCode
+from rmqha.model.message import java_string_hash
+from rmqha.wire.command import FLAG_ONEWAY, Command
+
+MAX_GROUPS_PER_CHANNEL = 256
+MAX_SUBSCRIPTIONS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a group wants of a topic. `tags_codes` None: everything."""
+
+    topic: str
+    expression: str
+    version: int
+    expression_type: str = "TAG"
+    tags_codes: frozenset[int] | None = None
+
+
+def parse_tags(expression: str) -> frozenset[int] | None:
+    """Hashes of the tags in "a || b"; None for "*" and for nothing. Raises ValueError for "a ||" and the like."""
+    if not expression or expression == "*":
+        return None
+    tags = [tag.strip() for tag in expression.split("||")]
+    if not any(tags):
+        raise ValueError(f"subscription {expression!r} names no tag")
+    return frozenset(java_string_hash(tag) for tag in tags if tag)
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    channels: dict[Channel, str] = field(default_factory=dict)
+    """Client id by channel."""
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+
+    def client_ids(self) -> list[str]:
+        return sorted(set(self.channels.values()))
+
+
+class ClientTable:
+    """Groups exist while a channel of theirs does. Every change of a group's members or subscriptions notifies all
+    of its channels, the new one included (formats.md §17)."""
+
+    def __init__(self) -> None:
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._producers: dict[str, dict[Channel, str]] = {}
+        self._groups_of: dict[Channel, set[tuple[str, bool]]] = {}
+
+    def consumer_group(self, name: str) -> ConsumerGroup | None:
+        return self._consumers.get(name)
+
+    def producer_groups(self) -> list[str]:
+        return sorted(self._producers)
+
+    def heartbeat(self, channel: Channel, body: Mapping[str, Any]) -> list[str]:
+        """Take one heartbeat; the consumer groups that changed, for `notify`. Raises ValueError, KeyError or TypeError
+        if the body is not a heartbeat."""
+        client_id = str(body["clientID"])
+        without_subscriptions = bool(body.get("withoutSub"))
+        groups = self._groups_of.setdefault(channel, set())
+        changed = []
+        for item in body.get("producerDataSet") or []:
+            name = str(item["groupName"])
+            if self._may_join(groups, (name, False)):
+                self._producers.setdefault(name, {})[channel] = client_id
+        for item in body.get("consumerDataSet") or []:
+            name = str(item["groupName"])
+            if self._may_join(groups, (name, True)) and self._consumer(
+                channel, client_id, name, item, without_subscriptions
+            ):
+                changed.append(name)
+        return changed
+
+    def knows_subscriptions(self, body: Mapping[str, Any]) -> bool:
+        """Whether a heartbeat without subscriptions leaves nothing to ask for."""
+        names = [str(item["groupName"]) for item in body.get("consumerDataSet") or []]
+        return all((group := self._consumers.get(name)) is not None and group.subscriptions for name in names)
+
+    def unregister(self, channel: Channel, group: str, *, consumer: bool) -> bool:
+        """True if a consumer group changed."""
+        self._groups_of.get(channel, set()).discard((group, consumer))
+        return self._leave(channel, group, consumer)
+
+    def closed(self, channel: Channel) -> list[str]:
+        """The consumer groups that lost a member."""
+        groups = sorted(self._groups_of.pop(channel, set()))
+        return [group for group, consumer in groups if self._leave(channel, group, consumer)]
+
+    def notify(self, group_name: str) -> None:
+        """Tell every member that the group has changed, so that it rebalances."""
+        group = self._consumers.get(group_name)
+        for channel in list(group.channels) if group else []:
+            channel.send(
+                Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group_name}, flag=FLAG_ONEWAY)
+            )
+
+    def _may_join(self, groups: set[tuple[str, bool]], place: tuple[str, bool]) -> bool:
+        if place not in groups and len(groups) >= MAX_GROUPS_PER_CHANNEL:
+            return False
+        groups.add(place)
+        return True
+
+    def _consumer(
+        self, channel: Channel, client_id: str, name: str, item: Mapping[str, Any], without_subscriptions: bool
+    ) -> bool:
+        group = self._consumers.get(name)
+        if group is None:
+            group = self._consumers[name] = ConsumerGroup("", "", "")
+        group.consume_type = str(item.get("consumeType", "CONSUME_PASSIVELY"))
+        group.message_model = str(item.get("messageModel", "CLUSTERING"))
+        group.consume_from_where = str(item.get("consumeFromWhere", "CONSUME_FROM_LAST_OFFSET"))
+        changed = channel not in group.channels
+        group.channels[channel] = client_id
+        if without_subscriptions:
+            return changed
+        return self._subscribe(group, list(item.get("subscriptionDataSet") or [])) or changed
+
+    def _subscribe(self, group: ConsumerGroup, items: list[Mapping[str, Any]]) -> bool:
+        """Topics come and go with each heartbeat; a newer version of a known one is no change of the group."""
+        found: dict[str, Subscription] = {}
+        for item in items[:MAX_SUBSCRIPTIONS]:
+            expression = str(item.get("subString") or "*")
+            expression_type = str(item.get("expressionType") or "TAG")
+            codes = parse_tags(expression) if expression_type == "TAG" else None
+            topic = str(item["topic"])
+            found[topic] = Subscription(topic, expression, int(item.get("subVersion", 0)), expression_type, codes)
+        changed = found.keys() != group.subscriptions.keys()
+        for topic, old in group.subscriptions.items():
+            if topic in found and old.version > found[topic].version:
+                found[topic] = old
+        group.subscriptions = found
+        return changed
+
+    def _leave(self, channel: Channel, name: str, consumer: bool) -> bool:
+        if not consumer:
+            members = self._producers.get(name, {})
+            members.pop(channel, None)
+            if not members:
+                self._producers.pop(name, None)
+            return False
+        group = self._consumers.get(name)
+        if group is None or group.channels.pop(channel, None) is None:
+            return False
+        if not group.channels:
+            del self._consumers[name]
+        return True

@@ -1,0 +1,79 @@
+"""Which controller to ask next: the leader if known, else each of controllerAddr in turn. A decision, no trio."""
+
+from __future__ import annotations
+
+from rmqha.model.code import ResponseCode
+from rmqha.model.error import ConfigError
+from rmqha.model.identity import parse_address
+from rmqha.wire.command import Command
+
+
+def parse_addresses(text: str, key: str) -> list[str]:
+    """Split "a:1;b:2" (also by ","), in order, without repetitions. Raises ConfigError naming `key`."""
+    found: list[str] = []
+    for item in text.replace(",", ";").split(";"):
+        address = item.strip()
+        if not address or address in found:
+            continue
+        try:
+            parse_address(address)
+        except ValueError as error:
+            raise ConfigError(f"{key}: {error}") from None
+        found.append(address)
+    if not found:
+        raise ConfigError(f"{key} names no address; write host:port, several joined by ';'")
+    return found
+
+
+class ControllerRoute:
+    """`target` is where the next request goes; tell it how that went. The leader is remembered between requests."""
+
+    def __init__(self, addresses: list[str]) -> None:
+        assert addresses
+        self._addresses = addresses
+        self._place = 0
+        self._leader = ""
+
+    @property
+    def leader(self) -> str:
+        """ "" if unknown."""
+        return self._leader
+
+    @property
+    def target(self) -> str:
+        return self._leader or self._addresses[self._place]
+
+    @property
+    def max_attempts(self) -> int:
+        """Requests after which a call has asked everyone: each configured address and what it redirected to."""
+        return 2 * len(self._addresses) + 1
+
+    def attempt_timeout_ms(self, left_ms: int) -> int:
+        """How long one of several controllers may keep a call waiting before the next is asked."""
+        return left_ms if len(self._addresses) == 1 else max(1, min(left_ms, max(300, left_ms // 2)))
+
+    def answered(self, address: str) -> None:
+        """`address` answered as a leader does."""
+        self._leader = address
+
+    def redirected(self, address: str, leader: str) -> None:
+        """`address` is no leader and names `leader` ("" if it knows none)."""
+        if leader and leader != address:
+            self._leader = leader
+        else:
+            self.failed(address)
+
+    def failed(self, address: str) -> None:
+        """Nothing to be had from `address`: turn to the next configured one."""
+        if self._leader == address:
+            self._leader = ""
+        self._place = (self._place + 1) % len(self._addresses)
+
+
+def is_redirect(reply: Command) -> bool:
+    return reply.code == ResponseCode.CONTROLLER_NOT_LEADER
+
+
+def named_leader(reply: Command) -> str:
+    """The leader that a refusal or an answer to 1005 names; "" if none."""
+    return reply.ext.get("controllerLeaderAddress") or ""

@@ -1,0 +1,85 @@
+"""A broker without its shells: store, machine, tables and processors wired together. No trio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rmqha.broker.admin import AdminRequests
+from rmqha.broker.clients import ClientTable
+from rmqha.broker.consumer_requests import ConsumerRequests
+from rmqha.broker.groups import GroupTable
+from rmqha.broker.offsets import OffsetTable
+from rmqha.broker.processor import BrokerProcessor
+from rmqha.broker.pull import PullProcessor
+from rmqha.broker.replica_driver import ReplicaDriver
+from rmqha.broker.send import SendProcessor
+from rmqha.broker.table_requests import TableRequests
+from rmqha.broker.topics import TopicTable
+from rmqha.ha.action import RoleChanged
+from rmqha.ha.replica import Replica
+from rmqha.model.config import BrokerConfig
+from rmqha.model.identity import Role
+from rmqha.port import Clock, Disk, IdentityStore, Tracer
+from rmqha.store.store import Store
+
+
+class BrokerCore:
+    """`driver.ha` and `driver.controller` must be set before `driver.start()`. `on_role` and `on_topics` are the
+    shell's: tell the name servers."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        disk: Disk,
+        store: Store,
+        identity: IdentityStore,
+        clock: Clock,
+        tracer: Tracer,
+        store_host: tuple[bytes, int],
+        *,
+        process: dict[str, Any] | None = None,
+        disk_usage: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        history: Callable[[], list[dict[str, Any]]] = list,
+    ) -> None:
+        self.config = config
+        self.store = store
+        self._tracer = tracer
+        self.replica = Replica(config, store, identity, tracer, clock.wall_ms() - clock.now_ms())
+        self.driver = ReplicaDriver(self.replica, store, clock, tracer)
+        self.topics = TopicTable(disk, config, clock)
+        self.groups = GroupTable(disk, clock)
+        self.offsets = OffsetTable(disk)
+        self.clients = ClientTable()
+        self.send = SendProcessor(config, self.topics, self.driver, clock, store_host)
+        self.pull = PullProcessor(
+            config, store, self.topics, self.groups, self.clients, self.offsets, clock, lambda: self.driver.is_serving
+        )
+        consumers = ConsumerRequests(store, self.driver, self.topics, self.groups, self.offsets, self.clients)
+        tables = TableRequests(config, store, self.driver, self.topics, self.groups, self.offsets)
+        self.admin = AdminRequests(config, self.driver, self.send, self.pull, clock, process or {}, disk_usage, history)
+        self.processor = BrokerProcessor(self.send, self.pull, consumers, tables, self.admin)
+        self.on_role: Callable[[RoleChanged], None] = lambda action: None
+        self.driver.on_role = self._role_changed
+        self.driver.on_serving = self._serving
+        self.driver.on_dispatched = self.pull.dispatched
+
+    def _role_changed(self, action: RoleChanged) -> None:
+        if action.role is Role.MASTER:
+            self.groups.epoch = action.epoch
+            self.topics.new_epoch(action.epoch)
+        self.pull.role_changed()
+        self.on_role(action)
+
+    def _serving(self) -> None:
+        """The queues hold everything that is committed: no topic of theirs may be missing (ruling 16)."""
+        restored = self.topics.restore(self.store.queues())
+        if restored:
+            self._tracer.event("topics_restored", topics=restored)
+
+    def save(self) -> None:
+        """Write the tables that are behind. Raises OSError."""
+        self.topics.save()
+        data = self.offsets.unsaved()
+        if data is not None:
+            self.offsets.write(data)

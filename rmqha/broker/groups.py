@@ -1,0 +1,94 @@
+"""Subscription groups: config/subscriptionGroup.json, made on first use as RocketMQ does by default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rmqha.broker import config_table
+from rmqha.broker.config_table import DataVersion
+from rmqha.port import Clock, Disk
+
+MAX_GROUP_LENGTH = 120
+
+
+def default_group(name: str) -> dict[str, Any]:
+    return {
+        "attributes": {},
+        "brokerId": 0,
+        "consumeBroadcastEnable": True,
+        "consumeEnable": True,
+        "consumeFromMinEnable": True,
+        "consumeMessageOrderly": False,
+        "consumeTimeoutMinute": 15,
+        "groupName": name,
+        "groupRetryPolicy": {"type": "CUSTOMIZED"},
+        "groupSysFlag": 0,
+        "notifyConsumerIdsChangedEnable": True,
+        "retryMaxTimes": 16,
+        "retryQueueNums": 1,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }
+
+
+class GroupTable:
+    """Settings per consumer group, each in the form in which the file and the wire carry it."""
+
+    def __init__(self, disk: Disk, clock: Clock) -> None:
+        self._disk = disk
+        self._clock = clock
+        found = config_table.load(disk, "subscriptionGroup") or {}
+        self.version = DataVersion.from_json(found.get("dataVersion"))
+        self.epoch = self.version.state_version
+        self._forbidden: dict[str, Any] = dict(found.get("forbiddenTable") or {})
+        self._groups = parse_table(found)
+
+    def get(self, name: str) -> Mapping[str, Any] | None:
+        return self._groups.get(name)
+
+    def get_or_create(self, name: str) -> Mapping[str, Any] | None:
+        """The settings of `name`, made with defaults on first use; None for a name that cannot be a group."""
+        group = self._groups.get(name)
+        if group is None and name and len(name) <= MAX_GROUP_LENGTH:
+            group = default_group(name)
+            self.put(group)
+        return group
+
+    def put(self, group: Mapping[str, Any]) -> None:
+        """Add or replace, durably; settings that are not given take their defaults. Raises OSError."""
+        name = str(group["groupName"])
+        self._groups[name] = {**default_group(name), **group}
+        self.version.advance(self.epoch, self._clock.wall_ms())
+        self._save()
+
+    def replace(self, body: Mapping[str, Any], groups: Mapping[str, dict[str, Any]]) -> None:
+        """A slave takes its master's whole table; `body` is (one of) the answers it came in."""
+        version = DataVersion.from_json(body.get("dataVersion"))
+        if version == self.version and groups == self._groups:
+            return
+        self.version = version
+        self._forbidden = dict(body.get("forbiddenTable") or {})
+        self._groups = dict(groups)
+        self._save()
+
+    def to_json(self, first: int = 0, count: int | None = None) -> dict[str, Any]:
+        names = sorted(self._groups)[first : None if count is None else first + count]
+        return {
+            "dataVersion": self.version.to_json(),
+            "forbiddenTable": self._forbidden,
+            "subscriptionGroupTable": {name: self._groups[name] for name in names},
+        }
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def _save(self) -> None:
+        config_table.save(self._disk, "subscriptionGroup", self.to_json())
+
+
+def parse_table(body: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The groups of subscriptionGroup.json or of a body of request 201."""
+    table = body.get("subscriptionGroupTable")
+    if not isinstance(table, Mapping):
+        return {}
+    return {str(name): {**default_group(str(name)), **item} for name, item in table.items()}

@@ -1,0 +1,186 @@
+"""HA connections over TCP, both ends: listens for slaves, dials the master, moves bytes for the replica machine. Shell.
+
+A connection is shown to the machine when its peer has shaken hands by the look of it, so probes and port scans never
+reach it; they are bounded in number and time (apache/rocketmq 8875).
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections import deque
+from typing import NamedTuple
+
+import trio
+
+from rmqha.broker.replica_driver import ReplicaDriver
+from rmqha.host import network
+from rmqha.model.error import UnreachableError
+from rmqha.model.offset import PhyOffset
+from rmqha.port import Tracer
+from rmqha.wire.ha_stream import HaState
+
+READ_BYTES = 1024 * 1024
+DIAL_TIMEOUT_MS = 1000
+HANDSHAKE_TIMEOUT_MS = 3000
+HANDSHAKE_BYTES = 16
+MAX_WAITING_COUNT = 32
+"""Accepted connections that have not sent their handshake yet."""
+MAX_QUEUED_COUNT = 1024
+"""Frames that wait for one peer; the machine has one transfer under way, so more means heartbeats nobody reads."""
+
+
+class _Log(NamedTuple):
+    header: bytes
+    phy_offset: PhyOffset
+    size_bytes: int
+
+
+class _Connection:
+    __slots__ = ("queue", "scope", "wake")
+
+    def __init__(self) -> None:
+        self.queue: deque[bytes | _Log] = deque()
+        self.wake = trio.Event()
+        self.scope = trio.CancelScope()
+
+    def put(self, item: bytes | _Log) -> None:
+        self.queue.append(item)
+        if len(self.queue) > MAX_QUEUED_COUNT:
+            self.scope.cancel()
+        self.wake.set()
+
+
+class HaService:
+    """Performs the HA actions. Accepted connections count from 1 up; the machine numbers those that it opens."""
+
+    def __init__(self, driver: ReplicaDriver, tracer: Tracer, nursery: trio.Nursery) -> None:
+        self._driver = driver
+        self._tracer = tracer
+        self._nursery = nursery
+        self._connections: dict[int, _Connection] = {}
+        self._next_id = itertools.count(1)
+        self._waiting_count = 0
+        self.refused_count = 0
+        """Connections closed because too many had not shaken hands, or did not in time or in form."""
+
+    # --- actions ----------------------------------------------------------------------------------------------------
+    def open(self, conn_id: int, address: str) -> None:
+        self._connections[conn_id] = _Connection()
+        self._nursery.start_soon(self._dial, conn_id, address)
+
+    def send(self, conn_id: int, data: bytes) -> None:
+        connection = self._connections.get(conn_id)
+        if connection is not None:
+            connection.put(data)
+
+    def send_log(self, conn_id: int, header: bytes, phy_offset: PhyOffset, size_bytes: int) -> None:
+        connection = self._connections.get(conn_id)
+        if connection is not None:
+            connection.put(_Log(header, phy_offset, size_bytes))
+
+    def close(self, conn_id: int) -> None:
+        connection = self._connections.pop(conn_id, None)
+        if connection is not None:
+            connection.scope.cancel()
+
+    # --- connections ------------------------------------------------------------------------------------------------
+    async def accept(self, stream: trio.SocketStream) -> None:
+        """Serve one accepted connection to its end; a handler of trio.serve_listeners."""
+        async with stream:
+            network.tune(stream)
+            first = await self._handshake(stream)
+            if first is None:
+                self.refused_count += 1
+                return
+            conn_id = next(self._next_id)
+            connection = self._connections[conn_id] = _Connection()
+            self._driver.ha_accepted(conn_id, network.peer_name(stream))
+            await self._run(conn_id, connection, stream, first)
+
+    async def _handshake(self, stream: trio.SocketStream) -> bytes | None:
+        """The first bytes if they begin a handshake; None: not worth the machine's time."""
+        if self._waiting_count >= MAX_WAITING_COUNT:
+            return None
+        self._waiting_count += 1
+        try:
+            data = b""
+            with trio.move_on_after(HANDSHAKE_TIMEOUT_MS / 1000):
+                while len(data) < HANDSHAKE_BYTES:
+                    more = await stream.receive_some(HANDSHAKE_BYTES - len(data))
+                    if not more:
+                        return None
+                    data += more
+            shaken = len(data) == HANDSHAKE_BYTES and struct.unpack_from(">i", data)[0] == HaState.HANDSHAKE
+            return data if shaken else None
+        except trio.BrokenResourceError:
+            return None
+        finally:
+            self._waiting_count -= 1
+
+    async def _dial(self, conn_id: int, address: str) -> None:
+        connection = self._connections[conn_id]
+        try:
+            stream = await network.dial(address, DIAL_TIMEOUT_MS)
+        except UnreachableError as error:
+            self._tracer.event("ha_unreachable", address=address, reason=str(error))
+            self._forget(conn_id)
+            return
+        async with stream:
+            if conn_id in self._connections:
+                self._driver.ha_opened(conn_id)
+                await self._run(conn_id, connection, stream, b"")
+
+    async def _run(self, conn_id: int, connection: _Connection, stream: trio.SocketStream, first: bytes) -> None:
+        try:
+            with connection.scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write, conn_id, connection, stream)
+                    await self._read(conn_id, stream, first)
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._forget(conn_id)
+
+    def _forget(self, conn_id: int) -> None:
+        """The connection is gone; the machine hears of it unless it closed the connection itself."""
+        if self._connections.pop(conn_id, None) is not None:
+            self._driver.ha_closed(conn_id)
+
+    async def _read(self, conn_id: int, stream: trio.SocketStream, first: bytes) -> None:
+        if first:
+            self._driver.ha_received(conn_id, first)
+        try:
+            while conn_id in self._connections:
+                data = await stream.receive_some(READ_BYTES)
+                if not data:
+                    return
+                self._driver.ha_received(conn_id, bytes(data))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            self._tracer.event("ha_broken", conn_id=conn_id, reason=str(error))
+
+    async def _write(self, conn_id: int, connection: _Connection, stream: trio.SocketStream) -> None:
+        try:
+            while True:
+                await connection.wake.wait()
+                connection.wake = trio.Event()
+                # A connection that is closed already may name bytes that are cut already.
+                while connection.queue and conn_id in self._connections:
+                    item = connection.queue.popleft()
+                    if isinstance(item, _Log):
+                        await stream.send_all(self._log_frame(item))
+                        self._driver.ha_sent(conn_id)
+                    else:
+                        await stream.send_all(item)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            connection.scope.cancel()
+
+    def _log_frame(self, item: _Log) -> bytes:
+        """Header and log bytes as one buffer. A copy: the log may be cut while the kernel takes the bytes."""
+        parts: list[bytes | memoryview] = [item.header]
+        offset, left = item.phy_offset, item.size_bytes
+        while left:
+            view = self._driver.store.view(offset, left)
+            assert view, "a transfer stays below the end of the log while its connection lives"
+            parts.append(view)
+            offset, left = PhyOffset(offset + len(view)), left - len(view)
+        return b"".join(parts)

@@ -1,0 +1,113 @@
+"""The tasks that keep a broker's machine and log moving: timer, dispatch, flush, housekeeping. Shell."""
+
+from __future__ import annotations
+
+import trio
+
+from rmqha.broker.core import BrokerCore
+from rmqha.port import Clock
+
+HOLD_TICK_MS = 100
+"""How late a held pull may be told that its time is up."""
+SAMPLE_INTERVAL_MS = 1000
+SAVE_INTERVAL_MS = 5000
+
+
+class BrokerLoops:
+    """Each loop sleeps until the driver says that there is something to do."""
+
+    def __init__(self, core: BrokerCore, clock: Clock) -> None:
+        self._core = core
+        self._driver = core.driver
+        self._clock = clock
+        self._dispatch = trio.Event()
+        self._flush = trio.Event()
+        self._step = trio.Event()
+        self._sleeps_until_ms: int | None = None
+        self._moved: trio.Event | None = None
+        self.sync_count = 0
+        core.driver.wake_dispatch = self._wake_dispatch
+        core.driver.wake_flush = self._wake_flush
+        core.driver.stepped = self._stepped
+
+    def _wake_dispatch(self) -> None:
+        self._dispatch.set()
+
+    def _wake_flush(self) -> None:
+        self._flush.set()
+
+    def _stepped(self) -> None:
+        """Wake the timer only if it would oversleep: this is called for every batch of sends."""
+        deadline_ms, until_ms = self._driver.replica.deadline_ms(), self._sleeps_until_ms
+        if deadline_ms is not None and (until_ms is None or deadline_ms < until_ms):
+            self._step.set()
+        if self._moved is not None:
+            self._moved.set()
+
+    async def until_may_stop(self) -> None:
+        """Return when a stopping replica has nothing left to hand over."""
+        while not self._core.replica.may_stop:
+            self._moved = trio.Event()
+            await self._moved.wait()
+        self._moved = None
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            for loop in (self._run_timer, self._run_dispatch, self._run_flush, self._run_housekeeping, self._run_save):
+                nursery.start_soon(loop)
+
+    async def _run_timer(self) -> None:
+        while True:
+            self._step = trio.Event()
+            deadline_ms = self._driver.replica.deadline_ms()
+            self._sleeps_until_ms = deadline_ms
+            wait_ms = None if deadline_ms is None else deadline_ms - self._clock.now_ms()
+            if wait_ms is None:
+                await self._step.wait()
+            elif wait_ms > 0:
+                with trio.move_on_after(wait_ms / 1000):
+                    await self._step.wait()
+            else:
+                self._driver.timeout()
+                await trio.lowlevel.checkpoint()
+
+    async def _run_dispatch(self) -> None:
+        while True:
+            await self._dispatch.wait()
+            self._dispatch = trio.Event()
+            while self._driver.dispatch_due and self._driver.dispatch():
+                await trio.lowlevel.checkpoint()
+
+    async def _run_flush(self) -> None:
+        """One sync serves everybody whose bytes were in the log when it began; it blocks a thread, not the broker."""
+        interval_s = self._core.config.flush_interval_commit_log / 1000
+        store = self._core.store
+        while True:
+            with trio.move_on_after(interval_s):
+                await self._flush.wait()
+            self._flush = trio.Event()
+            if store.synced_offset < store.max_phy_offset:
+                self._driver.flush_begins()
+                await trio.to_thread.run_sync(store.sync)
+                self.sync_count += 1
+                self._driver.synced()
+                if self._driver.flush_due:
+                    self._flush.set()
+
+    async def _run_housekeeping(self) -> None:
+        sampled_at_ms = 0
+        while True:
+            await trio.sleep(HOLD_TICK_MS / 1000)
+            self._core.pull.timeout()
+            now_ms = self._clock.now_ms()
+            if now_ms >= sampled_at_ms + SAMPLE_INTERVAL_MS:
+                sampled_at_ms = now_ms
+                self._core.admin.sample()
+
+    async def _run_save(self) -> None:
+        while True:
+            await trio.sleep(SAVE_INTERVAL_MS / 1000)
+            self._core.topics.save()
+            data = self._core.offsets.unsaved()
+            if data is not None:
+                await trio.to_thread.run_sync(self._core.offsets.write, data)

@@ -1,0 +1,163 @@
+"""Keeps every name server informed: 103 at changes and each period, 904 each second, 104 at the end. Shell."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import trio
+
+from rmqha.broker.registration import Registration, Standing, Step
+from rmqha.broker.replica_driver import ReplicaDriver
+from rmqha.broker.topics import TopicTable
+from rmqha.ha.action import RoleChanged
+from rmqha.host.remoting import RemotingClient
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config import BrokerConfig
+from rmqha.model.error import UnreachableError
+from rmqha.model.identity import Role
+from rmqha.model.offset import MASTER_ID, BrokerId
+from rmqha.port import Clock, Tracer
+from rmqha.wire import lenient_json
+from rmqha.wire.command import Command
+
+CALL_TIMEOUT_MS = 3000
+LEAVE_TIMEOUT_MS = 1000
+
+
+class NameServerLink:
+    """One task per name server, so that a dead one delays nobody."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        driver: ReplicaDriver,
+        topics: TopicTable,
+        addresses: list[str],
+        clock: Clock,
+        tracer: Tracer,
+    ) -> None:
+        self._config = config
+        self._driver = driver
+        self._topics = topics
+        self._clock = clock
+        self._tracer = tracer
+        self._registrations = {
+            address: Registration(config.broker_heartbeat_interval, config.register_name_server_period)
+            for address in addresses
+        }
+        self._news = {address: trio.Event() for address in addresses}
+        self._revision = 0
+        self._role = Role.STARTING
+        self._aligned = False
+        self._stopped = False
+        self._left = trio.Event()
+
+    def statistics(self) -> dict[str, BrokerId | None]:
+        """The id under which each name server lists this broker."""
+        return {address: item.known_as for address, item in self._registrations.items()}
+
+    # --- news -------------------------------------------------------------------------------------------------------
+    def role_changed(self, action: RoleChanged) -> None:
+        if self._role is Role.MASTER and action.role is Role.SLAVE:
+            # An old master may hold records that its group never agreed on.
+            self._aligned = False
+        self._role = action.role
+        self.changed()
+
+    def changed(self) -> None:
+        """Role or topics have changed: every name server is told at once."""
+        self._revision += 1
+        for event in self._news.values():
+            event.set()
+
+    def lost(self, address: str) -> None:
+        if address in self._registrations:
+            self._registrations[address].lost()
+            self._news[address].set()
+
+    def _standing(self) -> Standing:
+        replica = self._driver.replica
+        if self._stopped:
+            return Standing(None, self._revision)
+        if replica.is_master:
+            return Standing(MASTER_ID, self._revision)
+        self._aligned = self._aligned or replica.is_following
+        return Standing(replica.broker_id if self._aligned else None, self._revision)
+
+    # --- tasks ------------------------------------------------------------------------------------------------------
+    async def run(self, client: RemotingClient) -> None:
+        async with trio.open_nursery() as nursery:
+            for address in self._registrations:
+                nursery.start_soon(self._keep, client, address)
+
+    async def _keep(self, client: RemotingClient, address: str) -> None:
+        registration = self._registrations[address]
+        while True:
+            self._news[address] = trio.Event()
+            now_ms = self._clock.now_ms()
+            standing = self._standing()
+            step = registration.next(now_ms, standing)
+            if self._stopped and all(item.known_as is None for item in self._registrations.values()):
+                self._left.set()
+            if step is None:
+                # A slave's alignment is looked at each interval; it is no event of the machine.
+                wait_ms = min(registration.deadline_ms(now_ms) - now_ms, self._config.broker_heartbeat_interval)
+                with trio.move_on_after(max(1, wait_ms) / 1000):
+                    await self._news[address].wait()
+            else:
+                await self._tell(client, address, registration, step, standing)
+
+    async def _tell(
+        self, client: RemotingClient, address: str, registration: Registration, step: Step, standing: Standing
+    ) -> None:
+        try:
+            match step:
+                case Step.REGISTER:
+                    assert standing.wanted is not None
+                    await self._register(client, address, standing.wanted)
+                case Step.UNREGISTER:
+                    assert registration.known_as is not None
+                    await self._unregister(client, address, registration.known_as)
+                case Step.HEARTBEAT:
+                    await client.oneway(address, Command(RequestCode.BROKER_HEARTBEAT, self._names()))
+        except UnreachableError as error:
+            registration.failed(self._clock.now_ms(), standing)
+            self._tracer.event("name_server_unreachable", address=address, reason=str(error))
+        else:
+            registration.done(self._clock.now_ms(), step, standing)
+
+    def _names(self) -> dict[str, str]:
+        config = self._config
+        return {
+            "brokerAddr": config.address,
+            "brokerName": config.broker_name,
+            "clusterName": config.broker_cluster_name,
+        }
+
+    async def _register(self, client: RemotingClient, address: str, broker_id: BrokerId) -> None:
+        wrapper = {"filterServerList": [], "topicConfigSerializeWrapper": self._topics.to_json()}
+        body = lenient_json.dumps(wrapper)
+        ext = {
+            **self._names(),
+            "brokerId": str(broker_id),
+            "haServerAddr": self._config.ha_address,
+            "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
+            "compressed": "false",
+            "enableActingMaster": "false",
+        }
+        reply = await client.call(address, Command(RequestCode.REGISTER_BROKER, ext, body), CALL_TIMEOUT_MS)
+        if reply.code != ResponseCode.SUCCESS:
+            raise UnreachableError(f"{address} refused the registration with code {reply.code}: {reply.remark}")
+        self._tracer.event("registered", address=address, broker_id=broker_id, topic_count=len(self._topics))
+
+    async def _unregister(self, client: RemotingClient, address: str, broker_id: BrokerId) -> None:
+        ext = {**self._names(), "brokerId": str(broker_id)}
+        await client.call(address, Command(RequestCode.UNREGISTER_BROKER, ext), CALL_TIMEOUT_MS)
+        self._tracer.event("unregistered", address=address, broker_id=broker_id)
+
+    async def leave(self) -> None:
+        """Stopping: off every list. A name server that does not answer within a second is left to notice by itself."""
+        self._stopped = True
+        self.changed()
+        with trio.move_on_after(LEAVE_TIMEOUT_MS / 1000):
+            await self._left.wait()

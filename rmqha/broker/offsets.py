@@ -1,0 +1,84 @@
+"""Consumer offsets: how far each group has read each queue. config/consumerOffset.json, written when dirty."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rmqha.broker import config_table
+from rmqha.broker.config_table import DataVersion
+from rmqha.port import Disk
+
+MAX_ENTRY_COUNT = 1_000_000
+"""Bound on (group, topic) pairs, since any client may name new ones."""
+
+_TABLE = "consumerOffset"
+
+
+class OffsetTable:
+    """Offsets by "topic@group" and queue id. A commit takes the offset as it is, backwards too: a reset is one."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        found = config_table.load(disk, _TABLE) or {}
+        self.version = DataVersion.from_json(found.get("dataVersion"))
+        self._offsets = parse_table(found)
+        self._dirty = False
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """False if the table is full."""
+        key = f"{topic}@{group}"
+        queues = self._offsets.get(key)
+        if queues is None:
+            if len(self._offsets) >= MAX_ENTRY_COUNT:
+                return False
+            queues = self._offsets[key] = {}
+        if queues.get(queue_id) != offset:
+            queues[queue_id] = offset
+            self._dirty = True
+        return True
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        queues = self._offsets.get(f"{topic}@{group}")
+        return None if queues is None else queues.get(queue_id)
+
+    def to_json(self) -> dict[str, Any]:
+        """Body of request 43 and content of the file; queue ids stay integers."""
+        topics: dict[str, list[str]] = {}
+        for key in sorted(self._offsets):
+            topic, _, group = key.rpartition("@")
+            topics.setdefault(group, []).append(topic)
+        return {
+            "dataVersion": self.version.to_json(),
+            "groupTopicMap": topics,
+            "offsetTable": {key: dict(sorted(self._offsets[key].items())) for key in sorted(self._offsets)},
+        }
+
+    def replace(self, body: Mapping[str, Any]) -> None:
+        """A slave takes its master's whole table: the master's is the newer one by definition."""
+        table = parse_table(body)
+        if table != self._offsets:
+            self._offsets = table
+            self._dirty = True
+        self.version = DataVersion.from_json(body.get("dataVersion"))
+
+    def unsaved(self) -> bytes | None:
+        """What the file must hold, None if it does; the caller writes it with `write`, in a thread if it likes."""
+        if not self._dirty:
+            return None
+        self._dirty = False
+        return config_table.encode(self.to_json())
+
+    def write(self, data: bytes) -> None:
+        """Raises OSError."""
+        config_table.write(self._disk, _TABLE, data)
+
+
+def parse_table(body: Mapping[str, Any]) -> dict[str, dict[int, int]]:
+    """The offsets of consumerOffset.json or of a body of request 43."""
+    table = body.get("offsetTable")
+    if not isinstance(table, Mapping):
+        return {}
+    return {
+        str(key): {int(queue_id): int(offset) for queue_id, offset in queues.items()} for key, queues in table.items()
+    }

@@ -1,0 +1,67 @@
+"""A broker's requests: each code to its handler, the sends of one socket read together. No trio."""
+
+from __future__ import annotations
+
+from rmqha.broker.admin import AdminRequests
+from rmqha.broker.consumer_requests import ConsumerRequests
+from rmqha.broker.pull import PullProcessor
+from rmqha.broker.request import Channel, Handler, RequestError
+from rmqha.broker.send import SendProcessor
+from rmqha.broker.table_requests import TableRequests
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteProtocolError
+from rmqha.wire.command import Command
+
+_SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+_PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+
+
+class BrokerProcessor:
+    def __init__(
+        self,
+        send: SendProcessor,
+        pull: PullProcessor,
+        consumers: ConsumerRequests,
+        tables: TableRequests,
+        admin: AdminRequests,
+    ) -> None:
+        self._send = send
+        self._pull = pull
+        self._consumers = consumers
+        self._handlers: dict[int, Handler] = {**consumers.handlers(), **tables.handlers(), **admin.handlers()}
+
+    def received(self, channel: Channel, commands: list[Command]) -> None:
+        """Answer `commands` by `channel.send`, now or later. Raises StoreError and OSError: the disk is unusable."""
+        sends: list[Command] = []
+        for command in commands:
+            if command.code in _SENDS:
+                sends.append(command)
+                continue
+            if sends:
+                self._send.process(channel, sends)
+                sends = []
+            self._one(channel, command)
+        if sends:
+            self._send.process(channel, sends)
+
+    def _one(self, channel: Channel, command: Command) -> None:
+        try:
+            if command.code in _PULLS:
+                self._pull.process(channel, command)
+                return
+            handler = self._handlers.get(command.code)
+            if handler is None:
+                code, remark = ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request type {command.code} not supported"
+                reply = command.reply(code, remark=remark)
+            else:
+                reply = handler(channel, command)
+        except RequestError as refusal:
+            reply = command.reply(refusal.code, {}, remark=str(refusal))
+        except RemoteProtocolError as error:
+            reply = command.reply(ResponseCode.SYSTEM_ERROR, {}, remark=str(error))
+        if not command.is_oneway:
+            channel.send(reply)
+
+    def closed(self, channel: Channel) -> None:
+        self._pull.closed(channel)
+        self._consumers.closed(channel)

@@ -1,0 +1,299 @@
+"""Requests 11 and 361: committed records of a queue, with tag filter and long polling. Data plane, no trio.
+
+A pull that finds nothing and may wait is held until dispatch has put something into its queue that its filter wants,
+or until its time is up. A hold remembers how far its filter has looked, so that nothing is looked at twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from rmqha.broker.clients import ClientTable, ConsumerGroup, parse_tags
+from rmqha.broker.groups import GroupTable, default_group
+from rmqha.broker.offsets import OffsetTable
+from rmqha.broker.request import Channel, RequestError, number, text
+from rmqha.broker.topics import TopicTable
+from rmqha.model.code import ResponseCode
+from rmqha.model.config import BrokerConfig
+from rmqha.model.offset import QueueOffset
+from rmqha.port import Clock
+from rmqha.store.reader import PullResult
+from rmqha.wire.command import Command
+
+FLAG_COMMIT_OFFSET = 1
+FLAG_SUSPEND = 2
+FLAG_SUBSCRIPTION = 4
+
+MAX_PULL_COUNT = 1024
+MAX_PULL_BYTES = 4 * 1024 * 1024
+DEFAULT_PULL_BYTES = 256 * 1024
+MAX_HOLD_COUNT = 100_000
+SLAVE_ANSWER_DELAY_MS = 100
+"""A slave that does not serve reads tells a waiting consumer so after this pause: it asks again at once."""
+
+
+class PullLog(Protocol):
+    """Where pulls read; `Store` is one."""
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: QueueOffset,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: frozenset[int] | None,
+    ) -> PullResult: ...
+
+
+class _Pull(NamedTuple):
+    group: str
+    topic: str
+    queue_id: int
+    offset: QueueOffset
+    max_count: int
+    max_bytes: int
+    tags_codes: frozenset[int] | None
+    suspend_ms: int
+    topic_sys_flag: int
+    group_sys_flag: int
+
+
+class _Hold:
+    """`looked_to` is the first offset that the filter has not seen."""
+
+    __slots__ = ("channel", "command", "deadline_ms", "looked_to", "pull")
+
+    def __init__(self, channel: Channel, command: Command, pull: _Pull, looked_to: QueueOffset, deadline_ms: int):
+        self.channel = channel
+        self.command = command
+        self.pull = pull
+        self.looked_to = looked_to
+        self.deadline_ms = deadline_ms
+
+
+class PullProcessor:
+    """`is_master` and `may_serve` ask for the replica's present role."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log: PullLog,
+        topics: TopicTable,
+        groups: GroupTable,
+        clients: ClientTable,
+        offsets: OffsetTable,
+        clock: Clock,
+        is_master: Callable[[], bool],
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        self._clock = clock
+        self._is_master = is_master
+        self._holds: dict[tuple[str, int], list[_Hold]] = {}
+        self._refusing = False
+        self.hold_count = 0
+        self.get_count = 0
+        self.get_bytes = 0
+        self.miss_count = 0
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+    def process(self, channel: Channel, command: Command) -> None:
+        """Answer now or later. Raises RequestError."""
+        master = self._is_master()
+        pull = self._parse(command, master)
+        if not master and not self._config.slave_read_enable:
+            self._hold_or_answer(channel, command, pull, min(pull.suspend_ms, SLAVE_ANSWER_DELAY_MS), pull.offset)
+            return
+        if master and number(command, "sysFlag", 0) & FLAG_COMMIT_OFFSET and pull.suspend_ms:
+            self._offsets.commit(pull.group, pull.topic, pull.queue_id, number(command, "commitOffset", 0))
+        result = self._read(pull, pull.offset)
+        if pull.suspend_ms and master and _may_wait(result):
+            self._hold_or_answer(channel, command, pull, pull.suspend_ms, QueueOffset(result.next_begin_offset))
+        else:
+            channel.send(self._reply(command, pull, result, master))
+
+    def _parse(self, command: Command, master: bool) -> _Pull:
+        group_name, topic_name = text(command, "consumerGroup"), text(command, "topic")
+        queue_id = number(command, "queueId")
+        group = self._group(group_name, master)
+        if not group.get("consumeEnable", True):
+            raise RequestError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}")
+        topic = self._topics.get(topic_name)
+        if topic is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic_name}] not exist, apply first please!")
+        if not topic.readable:
+            raise RequestError(ResponseCode.NO_PERMISSION, f"the topic[{topic_name}] pulling message is forbidden")
+        if not 0 <= queue_id < topic.read_queue_count:
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"queueId[{queue_id}] is illegal, topic:[{topic_name}] topicConfig.readQueueNums:"
+                f"[{topic.read_queue_count}] consumer:[{group_name}]",
+            )
+        flags = number(command, "sysFlag", 0)
+        max_bytes = number(command, "maxMsgBytes", DEFAULT_PULL_BYTES)
+        return _Pull(
+            group_name,
+            topic_name,
+            queue_id,
+            QueueOffset(number(command, "queueOffset")),
+            max(1, min(number(command, "maxMsgNums", 32), MAX_PULL_COUNT)),
+            max(1, min(max_bytes, MAX_PULL_BYTES)),
+            self._filter(command, flags, group_name, topic_name, bool(group.get("consumeBroadcastEnable", True))),
+            self._suspend_ms(command, flags),
+            topic.sys_flag,
+            int(group.get("groupSysFlag", 0)),
+        )
+
+    def _group(self, name: str, master: bool) -> Mapping[str, Any]:
+        """Only a master makes groups; a slave serves one that it has not heard of yet by the defaults."""
+        group = self._groups.get_or_create(name) if master else self._groups.get(name) or default_group(name)
+        if group is None:
+            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist")
+        return group
+
+    def _suspend_ms(self, command: Command, flags: int) -> int:
+        """How long the pull may be held; 0: it must be answered at once."""
+        if not flags & FLAG_SUSPEND:
+            return 0
+        return max(0, min(number(command, "suspendTimeoutMillis", 0), self._config.long_polling_max_ms))
+
+    def _filter(
+        self, command: Command, flags: int, group_name: str, topic: str, broadcast_allowed: bool
+    ) -> frozenset[int] | None:
+        """Tag hashes: of the request's own subscription, or of what the group's heartbeats said."""
+        if command.ext.get("expressionType") not in (None, "", "TAG"):
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker filters by tag only")
+        if flags & FLAG_SUBSCRIPTION:
+            try:
+                return parse_tags(command.ext.get("subscription", "*"))
+            except ValueError:
+                raise RequestError(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+                ) from None
+        group: ConsumerGroup | None = self._clients.consumer_group(group_name)
+        subscription = group.subscriptions.get(topic) if group is not None else None
+        if group is None or subscription is None:
+            raise RequestError(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
+        if group.message_model == "BROADCASTING" and not broadcast_allowed:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"the consumer group[{group_name}] can not consume by broadcast way"
+            )
+        if subscription.version < number(command, "subVersion", 0):
+            raise RequestError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        return subscription.tags_codes
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+    def _read(self, pull: _Pull, offset: QueueOffset) -> PullResult:
+        return self._log.pull(pull.topic, pull.queue_id, offset, pull.max_count, pull.max_bytes, pull.tags_codes)
+
+    def _reply(self, command: Command, pull: _Pull, result: PullResult, master: bool) -> Command:
+        status = result.status
+        if not master and status is not ResponseCode.SUCCESS:
+            status = ResponseCode.PULL_RETRY_IMMEDIATELY
+        body = b"".join(result.records)
+        if status is ResponseCode.SUCCESS:
+            self.get_count += len(result.records)
+            self.get_bytes += len(body)
+        else:
+            self.miss_count += 1
+        ext = {
+            "nextBeginOffset": str(result.next_begin_offset),
+            "minOffset": str(result.min_offset),
+            "maxOffset": str(result.max_offset),
+            "suggestWhichBrokerId": "0",
+            "topicSysFlag": str(pull.topic_sys_flag),
+            "groupSysFlag": str(pull.group_sys_flag),
+        }
+        return command.reply(status, ext, body, "FOUND" if status is ResponseCode.SUCCESS else status.name)
+
+    def _empty(self, pull: _Pull, next_offset: QueueOffset, master: bool) -> PullResult:
+        """What a hold is told when its time is up."""
+        low, high = self._log.queue_range(pull.topic, pull.queue_id) if master else (QueueOffset(0), QueueOffset(0))
+        waited = ResponseCode.PULL_NOT_FOUND if next_offset == pull.offset else ResponseCode.PULL_RETRY_IMMEDIATELY
+        return PullResult(waited, next_offset, low, high, [])
+
+    # --- holds ------------------------------------------------------------------------------------------------------
+    def _hold_or_answer(
+        self, channel: Channel, command: Command, pull: _Pull, wait_ms: int, looked_to: QueueOffset
+    ) -> None:
+        if wait_ms <= 0 or self._refusing or self.hold_count >= MAX_HOLD_COUNT:
+            master = self._is_master()
+            channel.send(self._reply(command, pull, self._empty(pull, looked_to, master), master))
+            return
+        hold = _Hold(channel, command, pull, looked_to, self._clock.now_ms() + wait_ms)
+        self._holds.setdefault((pull.topic, pull.queue_id), []).append(hold)
+        self.hold_count += 1
+
+    def dispatched(self) -> None:
+        """Queues may have grown: answer the holds that now have something."""
+        if not self._is_master():
+            return
+        for key in list(self._holds):
+            _, high = self._log.queue_range(*key)
+            self._sweep(key, partial(self._try, high))
+
+    def _try(self, high: QueueOffset, hold: _Hold) -> bool:
+        """Answer a hold if there is something for it; `high` is its queue's end."""
+        if hold.looked_to >= high:
+            return False
+        result = self._read(hold.pull, hold.looked_to)
+        if _may_wait(result):
+            hold.looked_to = QueueOffset(result.next_begin_offset)
+            return False
+        hold.channel.send(self._reply(hold.command, hold.pull, result, True))
+        return True
+
+    def timeout(self) -> None:
+        """Answer the holds whose time is up."""
+        now_ms, master = self._clock.now_ms(), self._is_master()
+        for key in list(self._holds):
+            self._sweep(key, lambda hold: hold.deadline_ms <= now_ms and self._give_up(hold, master))
+
+    def deadline_ms(self) -> int | None:
+        return min((hold.deadline_ms for holds in self._holds.values() for hold in holds), default=None)
+
+    def role_changed(self) -> None:
+        """Nothing of the old role's queues may be waited for: every hold is answered."""
+        master = self._is_master()
+        for key in list(self._holds):
+            self._sweep(key, lambda hold: self._give_up(hold, master))
+
+    def refuse(self) -> None:
+        """This broker is stopping: no pull is held any more."""
+        self._refusing = True
+        self.role_changed()
+
+    def closed(self, channel: Channel) -> None:
+        for key in list(self._holds):
+            self._sweep(key, lambda hold: hold.channel is channel)
+
+    def _give_up(self, hold: _Hold, master: bool) -> bool:
+        result = self._empty(hold.pull, hold.looked_to, master)
+        hold.channel.send(self._reply(hold.command, hold.pull, result, master))
+        return True
+
+    def _sweep(self, key: tuple[str, int], is_done: Callable[[_Hold], bool]) -> None:
+        """Take out the holds of a queue for which `is_done` is true."""
+        holds = self._holds[key]
+        kept = [hold for hold in holds if not is_done(hold)]
+        self.hold_count -= len(holds) - len(kept)
+        if kept:
+            self._holds[key] = kept
+        else:
+            del self._holds[key]
+
+
+def _may_wait(result: PullResult) -> bool:
+    """The queue's end, or nothing that the filter wants up to it."""
+    if result.status is ResponseCode.PULL_RETRY_IMMEDIATELY:
+        return result.next_begin_offset >= result.max_offset
+    return result.status is ResponseCode.PULL_NOT_FOUND

@@ -1,0 +1,230 @@
+"""The one place that calls the replica machine: feeds it, performs its actions in order, dispatches its log. No trio.
+
+Everything runs in one thread. A performer of an action may call back into the driver (a connection that fails at once,
+say): such calls only feed the machine, and the outermost call performs what came of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, assert_never
+
+from rmqha.broker.waiter import Waiter
+from rmqha.ha.action import (
+    Action,
+    CallController,
+    CloseHa,
+    Complete,
+    OpenHa,
+    RoleChanged,
+    SendHa,
+    SendLog,
+)
+from rmqha.ha.replica import Replica
+from rmqha.model.code import ResponseCode
+from rmqha.model.identity import Role
+from rmqha.model.offset import PhyOffset
+from rmqha.port import Clock, Tracer
+from rmqha.store.record import NewMessage
+from rmqha.store.store import Appended, Store
+from rmqha.wire.command import Command
+
+DISPATCH_BYTES = 512 * 1024
+"""Log dispatched in one slice, so that other work gets its turn within milliseconds."""
+
+
+class HaPort(Protocol):
+    """Performs the HA actions; answers by `ha_opened`, `ha_sent` and `ha_closed` of the driver."""
+
+    def open(self, conn_id: int, address: str) -> None: ...
+
+    def send(self, conn_id: int, data: bytes) -> None: ...
+
+    def send_log(self, conn_id: int, header: bytes, phy_offset: PhyOffset, size_bytes: int) -> None: ...
+
+    def close(self, conn_id: int) -> None: ...
+
+
+class ControllerPort(Protocol):
+    """Performs CallController; answers by `controller_replied` exactly once."""
+
+    def call(self, action: CallController) -> None: ...
+
+
+class ReplicaDriver:
+    """`on_role` is told every RoleChanged, `on_serving` the moment a new master opens, `on_dispatched` that queues have
+    grown. `wake_dispatch` and `wake_flush` tell the shell that there is work, `stepped` that the machine has moved and
+    its deadline may have."""
+
+    def __init__(self, replica: Replica, store: Store, clock: Clock, tracer: Tracer) -> None:
+        self.replica = replica
+        self.store = store
+        self._clock = clock
+        self._tracer = tracer
+        self._performing = False
+        self._serving = False
+        self._writable = False
+        self.ha: HaPort
+        self.controller: ControllerPort
+        self.on_role: Callable[[RoleChanged], None] = lambda action: None
+        self.on_serving: Callable[[], None] = lambda: None
+        self.on_dispatched: Callable[[], None] = lambda: None
+        self.wake_dispatch: Callable[[], None] = lambda: None
+        self.wake_flush: Callable[[], None] = lambda: None
+        self.stepped: Callable[[], None] = lambda: None
+        self._waiting_for_flush = False
+
+    # --- time -------------------------------------------------------------------------------------------------------
+    def start(self) -> None:
+        self.replica.start(self._clock.now_ms())
+        self._perform()
+
+    def timeout(self) -> None:
+        self.replica.timeout(self._clock.now_ms())
+        self._perform()
+
+    def stopping(self) -> None:
+        self.replica.stopping(self._clock.now_ms())
+        self._perform()
+
+    # --- sends ------------------------------------------------------------------------------------------------------
+    def admission(self) -> tuple[ResponseCode, str]:
+        return self.replica.admission(self._clock.now_ms())
+
+    def append(self, messages: list[NewMessage]) -> list[Appended]:
+        wall_ms = self._clock.wall_ms()
+        if len(messages) == 1:
+            return [self.store.append(messages[0], wall_ms)]
+        return self.store.append_batch(messages, wall_ms)
+
+    def appended(self, end_offset: PhyOffset, waiter: Waiter | None) -> None:
+        now_ms = self._clock.now_ms()
+        if waiter is not None:
+            self.replica.wait(now_ms, end_offset, waiter)
+            if self.replica.sync_required:
+                self._waiting_for_flush = True
+                self.wake_flush()
+        self.replica.appended(now_ms)
+        self._perform()
+
+    # --- controller and HA ------------------------------------------------------------------------------------------
+    def controller_replied(self, call_id: int, reply: Command | None) -> None:
+        self.replica.controller_replied(self._clock.now_ms(), call_id, reply)
+        self._perform()
+
+    def role_notified(self, command: Command) -> None:
+        """Raises RemoteProtocolError if the notice cannot be read."""
+        self.replica.role_notified(self._clock.now_ms(), command)
+        self._perform()
+
+    def ha_accepted(self, conn_id: int, peer: str) -> None:
+        self.replica.ha_accepted(self._clock.now_ms(), conn_id, peer)
+        self._perform()
+
+    def ha_opened(self, conn_id: int) -> None:
+        self.replica.ha_opened(self._clock.now_ms(), conn_id)
+        self._perform()
+
+    def ha_received(self, conn_id: int, data: bytes) -> None:
+        end = self.store.max_phy_offset
+        self.replica.ha_received(self._clock.now_ms(), conn_id, data)
+        if self.replica.sync_required and self.store.max_phy_offset > end:
+            self._waiting_for_flush = True
+            self.wake_flush()
+        self._perform()
+
+    def ha_sent(self, conn_id: int) -> None:
+        self.replica.ha_sent(self._clock.now_ms(), conn_id)
+        self._perform()
+
+    def ha_closed(self, conn_id: int) -> None:
+        self.replica.ha_closed(self._clock.now_ms(), conn_id)
+        self._perform()
+
+    # --- log --------------------------------------------------------------------------------------------------------
+    @property
+    def dispatch_due(self) -> bool:
+        return self.store.confirm_offset > self.store.dispatched_offset
+
+    def dispatch(self) -> bool:
+        """Put one slice of committed records into the queues; True if more remains."""
+        before = self.store.dispatched_offset
+        more = self.store.dispatch(DISPATCH_BYTES)
+        if self.store.dispatched_offset > before:
+            self.replica.dispatched(self._clock.now_ms())
+            self._perform()
+            self.on_dispatched()
+        return more and self.store.dispatched_offset > before
+
+    @property
+    def flush_due(self) -> bool:
+        """Somebody waits for the disk: sync at once, not at the next interval."""
+        return self._waiting_for_flush
+
+    def flush_begins(self) -> None:
+        self._waiting_for_flush = False
+
+    def synced(self) -> None:
+        self.replica.synced(self._clock.now_ms())
+        self._perform()
+
+    # --- look -------------------------------------------------------------------------------------------------------
+    @property
+    def is_serving(self) -> bool:
+        """Master, and open: everything before its epoch is committed and dispatched."""
+        return self.replica.role is Role.MASTER
+
+    def state(self) -> dict[str, Any]:
+        return self.replica.state(self._clock.now_ms())
+
+    # --- actions ----------------------------------------------------------------------------------------------------
+    def _perform(self) -> None:
+        if self._performing:
+            return
+        self._performing = True
+        try:
+            while actions := self.replica.actions():
+                for action in actions:
+                    self._do(action)
+        finally:
+            self._performing = False
+        self._observe()
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Complete(token, status):
+                assert isinstance(token, Waiter)
+                token.finish(status)
+            case SendLog(conn_id, header, phy_offset, size_bytes):
+                self.ha.send_log(conn_id, header, phy_offset, size_bytes)
+            case SendHa(conn_id, data):
+                self.ha.send(conn_id, data)
+            case CallController():
+                self.controller.call(action)
+            case OpenHa(conn_id, address):
+                self.ha.open(conn_id, address)
+            case CloseHa(conn_id, reason):
+                self._tracer.event("ha_closed", conn_id=conn_id, reason=reason)
+                self.ha.close(conn_id)
+            case RoleChanged(role, epoch, master_id, master_address):
+                self._writable = False
+                self._tracer.event(
+                    "role_changed", role=role.name, epoch=epoch, master_id=master_id, master_address=master_address
+                )
+                self.on_role(action)
+            case _:
+                assert_never(action)
+
+    def _observe(self) -> None:
+        """What follows from the machine's new state without being an action."""
+        serving = self.is_serving
+        if serving and not self._serving:
+            self._serving = True
+            self.on_serving()
+        self._serving = serving
+        if serving and not self._writable and self.admission()[0] is ResponseCode.SUCCESS:
+            self._writable = True
+            self._tracer.event("writable", epoch=self.replica.epoch)
+        if self.dispatch_due:
+            self.wake_dispatch()
+        self.stepped()

@@ -1,0 +1,58 @@
+"""What every request processor shares: the channel it answers on, and fields of a request read with bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from rmqha.model.code import ResponseCode
+from rmqha.model.error import RmqhaError
+from rmqha.wire.command import Command
+
+
+class Channel(Protocol):
+    """A client's connection as processors see it, hashable by identity; `rmqha.host.remoting.Session` is one."""
+
+    peer: str
+
+    def send(self, command: Command) -> None: ...
+
+
+Handler = Callable[[Channel, Command], Command]
+"""Answers one request; raises RequestError to refuse it."""
+
+
+class RequestError(RmqhaError):
+    """The request is refused: the router answers with `code` and the text."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+
+
+def text(command: Command, name: str) -> str:
+    """A field that must be there."""
+    value = command.ext.get(name)
+    if not value:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"request {command.code} lacks the field {name}")
+    return value
+
+
+def number(command: Command, name: str, default: int | None = None) -> int:
+    """An integer field, 64 bits signed; `default` stands in for a missing one."""
+    value = command.ext.get(name)
+    if value is None or value == "":
+        if default is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"request {command.code} lacks the field {name}")
+        return default
+    try:
+        found = int(value)
+    except ValueError:
+        found = 1 << 63
+    if not -(1 << 63) <= found < 1 << 63:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"request {command.code}: {name} is not a 64 bit integer")
+    return found
+
+
+def truth(command: Command, name: str) -> bool:
+    return command.ext.get(name, "").lower() == "true"

@@ -1,0 +1,330 @@
+"""Requests 10, 310 and 320: check, append, and answer when the group's ack rule holds. Data plane, no trio.
+
+A connection's commands of one socket read are one batch: appended together, awaited as one, answered in one write.
+Codes and their order are those of RocketMQ's SendMessageProcessor; the replica's own refusal comes first (ruling 13).
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import NamedTuple, Protocol
+
+from rmqha.broker.request import Channel
+from rmqha.broker.topics import (
+    BROKER_ONLY_TOPICS,
+    DEFAULT_TOPIC,
+    RETRY_PREFIX,
+    TopicConfig,
+    TopicTable,
+    refusal_to_send,
+)
+from rmqha.broker.waiter import Waiter
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config import BrokerConfig
+from rmqha.model.error import UsageError
+from rmqha.model.identity import parse_address
+from rmqha.model.message import (
+    MAX_PROPERTIES_BYTES,
+    PROPERTY_CLUSTER,
+    PROPERTY_DELAY,
+    PROPERTY_MSG_REGION,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRACE_ON,
+    PROPERTY_UNIQUE_KEY,
+    PROPERTY_WAIT,
+    SYS_FLAG_TRANSACTION_MASK,
+    decode_properties,
+    encode_properties,
+    find_property,
+    offset_message_id,
+)
+from rmqha.model.offset import PhyOffset
+from rmqha.port import Clock
+from rmqha.store.record import NewMessage
+from rmqha.store.store import Appended
+from rmqha.wire.command import FLAG_ONEWAY, Command
+
+MAX_BATCH_MESSAGES = 32768
+_INNER_HEAD = struct.Struct(">iiiii")
+_INT16 = struct.Struct(">h")
+
+_LATER = {
+    PROPERTY_DELAY.encode(): "delayed",
+    PROPERTY_TIMER_DELAY_MS.encode(): "timer",
+    PROPERTY_TIMER_DELAY_SEC.encode(): "timer",
+    PROPERTY_TIMER_DELIVER_MS.encode(): "timer",
+}
+"""Properties that ask for what this broker does not do: refusing is better than delivering at once."""
+
+
+class SendLog(Protocol):
+    """Where sends go; `ReplicaDriver` is one."""
+
+    def admission(self) -> tuple[ResponseCode, str]: ...
+
+    def append(self, messages: list[NewMessage]) -> list[Appended]:
+        """One call, consecutive in the log."""
+        ...
+
+    def appended(self, end_offset: PhyOffset, waiter: Waiter | None) -> None:
+        """Everything of a batch is in the log up to `end_offset`; finish `waiter` when that is acknowledged."""
+        ...
+
+
+class _Request(NamedTuple):
+    """The fields of a send that are used, whichever names it came under."""
+
+    topic: str
+    default_topic: str
+    default_queue_count: int
+    queue_id: int
+    sys_flag: int
+    born_at_ms: int
+    flag: int
+    properties: bytes
+    reconsume_times: int
+    is_batch: bool
+
+
+class _Refused(Exception):  # noqa: N818  (never leaves this module)
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
+def _illegal(remark: str) -> _Refused:
+    return _Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+
+
+class SendProcessor:
+    """`statistics` counts for `mqadmin brokerStatus`: messages and bytes put, messages refused."""
+
+    def __init__(
+        self, config: BrokerConfig, topics: TopicTable, log: SendLog, clock: Clock, store_host: tuple[bytes, int]
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._log = log
+        self._clock = clock
+        self._store_host = store_host
+        self._ext = {PROPERTY_MSG_REGION: config.region_id, PROPERTY_TRACE_ON: "true"}
+        self._own = {**self._ext, PROPERTY_CLUSTER: config.broker_cluster_name}
+        self._own_bytes = encode_properties(self._own)
+        self._next_queue = 0
+        self.put_count = 0
+        self.put_bytes = 0
+        self.refused_count = 0
+
+    def process(self, channel: Channel, commands: list[Command]) -> None:
+        """Answer every command now or when its ack is due; oneway ones never."""
+        code, remark = self._log.admission()
+        if code is not ResponseCode.SUCCESS:
+            for command in commands:
+                self._refuse(channel, command, code, remark)
+            return
+        born_host = host_of(channel.peer)
+        waiting: list[Command] = []
+        last: Appended | None = None
+        for command in commands:
+            try:
+                request = _parse(command)
+                messages = self._messages(request, command, born_host)
+                done = self._log.append(messages)
+            except _Refused as refused:
+                self._refuse(channel, command, refused.code, refused.remark)
+                continue
+            except UsageError as error:
+                self._refuse(channel, command, ResponseCode.MESSAGE_ILLEGAL, str(error))
+                continue
+            last = done[-1]
+            self.put_count += len(done)
+            self.put_bytes += last.end_offset - done[0].phy_offset
+            if command.flag & FLAG_ONEWAY:
+                continue
+            reply = self._reply(command, request, messages[0].queue_id, done)
+            if find_property(request.properties, _WAIT) == b"false":
+                channel.send(reply)
+            else:
+                waiting.append(reply)
+        if last is not None:
+            self._log.appended(last.end_offset, Waiter(channel, waiting) if waiting else None)
+
+    def _refuse(self, channel: Channel, command: Command, code: ResponseCode, remark: str) -> None:
+        self.refused_count += 1
+        if not command.flag & FLAG_ONEWAY:
+            channel.send(command.reply(code, {}, remark=remark))
+
+    def _reply(self, command: Command, request: _Request, queue_id: int, done: list[Appended]) -> Command:
+        host = self._store_host
+        ids = [offset_message_id(host, item.phy_offset) for item in done]
+        ext = {
+            "msgId": ids[0] if len(ids) == 1 else ",".join(ids),
+            "queueId": str(queue_id),
+            "queueOffset": str(done[0].queue_offset),
+            **self._ext,
+        }
+        key = find_property(request.properties, _UNIQUE_KEY)
+        if key is not None:
+            ext["transactionId"] = key.decode("utf-8", "replace")
+        return command.reply(ResponseCode.SUCCESS, ext)
+
+    # --- checks -----------------------------------------------------------------------------------------------------
+    def _messages(self, request: _Request, command: Command, born_host: tuple[bytes, int]) -> list[NewMessage]:
+        """What to append. Raises _Refused."""
+        topic = self._topic(request)
+        queue_id = self._queue_id(request, topic)
+        self._check(request, command)
+        if request.is_batch:
+            parts = self._split(bytes(command.body))
+        else:
+            parts = [(bytes(command.body), self._with_own(request.properties), request.flag)]
+        return [
+            NewMessage(
+                request.topic,
+                queue_id,
+                body,
+                properties,
+                request.born_at_ms,
+                born_host,
+                self._store_host,
+                flag,
+                request.sys_flag,
+                request.reconsume_times,
+            )
+            for body, properties, flag in parts
+        ]
+
+    def _topic(self, request: _Request) -> TopicConfig:
+        topic = self._topics.get(request.topic)
+        if topic is None or topic.name in BROKER_ONLY_TOPICS:
+            refusal = refusal_to_send(request.topic)
+            if refusal is not None:
+                raise _Refused(*refusal)
+            topic = self._create(request)
+        if not topic.writable:
+            raise _Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] sending message is forbidden")
+        return topic
+
+    def _create(self, request: _Request) -> TopicConfig:
+        if request.topic.startswith(RETRY_PREFIX):
+            return self._topics.create_internal(request.topic, 1)
+        topic = self._topics.create_for_send(request.topic, request.default_topic, request.default_queue_count)
+        if topic is None:
+            raise _Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist, apply first please!")
+        return topic
+
+    def _queue_id(self, request: _Request, topic: TopicConfig) -> int:
+        count = max(topic.write_queue_count, topic.read_queue_count)
+        if request.queue_id >= count:
+            raise _Refused(
+                ResponseCode.SYSTEM_ERROR,
+                f"request queueId[{request.queue_id}] is illegal, the topic[{topic.name}] has {count} queues",
+            )
+        if request.queue_id >= 0:
+            return request.queue_id
+        self._next_queue += 1
+        return self._next_queue % topic.write_queue_count
+
+    def _check(self, request: _Request, command: Command) -> None:
+        limit = self._config.max_message_size
+        if len(command.body) > limit or len(request.properties) + len(self._own_bytes) > MAX_PROPERTIES_BYTES:
+            raise _illegal(
+                "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
+                f"{limit}B, msg properties length limit 32KB."
+            )
+        if request.sys_flag & SYS_FLAG_TRANSACTION_MASK:
+            raise _illegal("this broker does not take transactional messages")
+        for name, kind in _LATER.items():
+            if name in request.properties and find_property(request.properties, name) not in (None, b"", b"0"):
+                raise _illegal(f"this broker does not take {kind} messages")
+
+    def _with_own(self, properties: bytes) -> bytes:
+        """The client's properties and the broker's three; the client's own of those names give way."""
+        if b"MSG_REGION" in properties or b"TRACE_ON" in properties or b"CLUSTER" in properties:
+            return encode_properties({**decode_properties(properties), **self._own})
+        if properties and properties[-1] != 2:
+            properties += b"\x02"
+        return properties + self._own_bytes
+
+    def _split(self, body: bytes) -> list[tuple[bytes, bytes, int]]:
+        """The messages of a batch body (formats.md §12.4), stored as the client wrote them: body, properties, flag."""
+        parts: list[tuple[bytes, bytes, int]] = []
+        position, end = 0, len(body)
+        while position < end:
+            if end - position < _INNER_HEAD.size + _INT16.size or len(parts) == MAX_BATCH_MESSAGES:
+                raise _illegal(f"the batch does not hold whole messages: byte {position} of {end}")
+            total_bytes, _, _, flag, body_bytes = _INNER_HEAD.unpack_from(body, position)
+            start = position + _INNER_HEAD.size
+            body_end = start + body_bytes
+            if body_bytes < 0 or body_end + _INT16.size > end:
+                raise _illegal(f"message {len(parts)} of the batch leaves the body")
+            (properties_bytes,) = _INT16.unpack_from(body, body_end)
+            stop = body_end + _INT16.size + properties_bytes
+            if properties_bytes < 0 or stop > end or stop - position != total_bytes:
+                raise _illegal(f"message {len(parts)} of the batch leaves the body")
+            parts.append((body[start:body_end], body[body_end + _INT16.size : stop], flag))
+            position = stop
+        if not parts:
+            raise _illegal("the batch holds no message")
+        return parts
+
+
+_WAIT = PROPERTY_WAIT.encode()
+_UNIQUE_KEY = PROPERTY_UNIQUE_KEY.encode()
+
+
+def _parse(command: Command) -> _Request:
+    """Raises _Refused for a field that is missing or no number."""
+    ext = command.ext
+    try:
+        if command.code == RequestCode.SEND_MESSAGE:
+            return _Request(
+                ext["topic"],
+                ext.get("defaultTopic", DEFAULT_TOPIC),
+                _int32(ext.get("defaultTopicQueueNums", "4")),
+                _int32(ext["queueId"]),
+                _int32(ext.get("sysFlag", "0")),
+                int(ext.get("bornTimestamp", "0")) & _LONG,
+                _int32(ext.get("flag", "0")),
+                ext.get("properties", "").encode(),
+                _int32(ext.get("reconsumeTimes", "0")),
+                ext.get("batch") == "true",
+            )
+        return _Request(
+            ext["b"],
+            ext.get("c", DEFAULT_TOPIC),
+            _int32(ext.get("d", "4")),
+            _int32(ext["e"]),
+            _int32(ext.get("f", "0")),
+            int(ext.get("g", "0")) & _LONG,
+            _int32(ext.get("h", "0")),
+            ext.get("i", "").encode(),
+            _int32(ext.get("j", "0")),
+            command.code == RequestCode.SEND_BATCH_MESSAGE or ext.get("m") == "true",
+        )
+    except KeyError as missing:
+        raise _Refused(ResponseCode.SYSTEM_ERROR, f"request {command.code} lacks the field {missing}") from None
+    except ValueError as error:
+        raise _Refused(ResponseCode.SYSTEM_ERROR, f"request {command.code}: {error}") from None
+
+
+_LONG = (1 << 63) - 1
+
+
+def _int32(value: str) -> int:
+    number = int(value)
+    if not -(1 << 31) <= number < 1 << 31:
+        raise ValueError(f"{value} is not a 32 bit integer")
+    return number
+
+
+@lru_cache(maxsize=4096)
+def host_of(address: str) -> tuple[bytes, int]:
+    """Address bytes (4 or 16) and port of a numeric "host:port". Raises ValueError."""
+    host, port = parse_address(address)
+    return ip_address(host).packed, port

@@ -1,0 +1,243 @@
+"""A broker process: listens, opens the store, starts the machine, and leaves in order. Shell."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import socket
+from collections.abc import Sequence
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+from typing import NamedTuple
+
+import trio
+
+from rmqha.broker.controller_link import ControllerLink
+from rmqha.broker.controller_route import parse_addresses
+from rmqha.broker.core import BrokerCore
+from rmqha.broker.ha_service import HaService
+from rmqha.broker.identity import BrokerIdentity
+from rmqha.broker.loops import BrokerLoops
+from rmqha.broker.metadata_sync import MetadataSync
+from rmqha.broker.nameserver_link import NameServerLink
+from rmqha.host import network, remoting
+from rmqha.host.clock import HostClock
+from rmqha.host.disk import HostDisk
+from rmqha.host.tracer import HostTracer
+from rmqha.model.config import BrokerConfig
+from rmqha.model.error import ConfigError
+from rmqha.model.identity import parse_address
+from rmqha.store.config import StoreConfig
+from rmqha.store.identity_file import IdentityFile
+from rmqha.store.store import Store
+from rmqha.wire.command import Command
+
+HAND_OVER_MS = 6000
+"""Of the ten seconds that a stop may take (ruling 24), what is left for handing over; the rest is for the flush."""
+
+
+class Ports(NamedTuple):
+    """What a broker listens on."""
+
+    listen: int
+    ha: int
+    fast: int
+
+
+class _Gate:
+    """What the listeners call. Ports are bound before the store is opened, so that a port in use leaves no file
+    behind; a peer that comes in between is turned away."""
+
+    def __init__(self) -> None:
+        self.core: BrokerCore | None = None
+        self.ha: HaService | None = None
+
+    def opened(self, session: remoting.Session) -> None:
+        if self.core is None:
+            session.close()
+
+    def received(self, session: remoting.Session, commands: list[Command]) -> None:
+        if self.core is not None:
+            self.core.processor.received(session, commands)
+
+    def closed(self, session: remoting.Session) -> None:
+        if self.core is not None:
+            self.core.processor.closed(session)
+
+    async def accept_ha(self, stream: trio.SocketStream) -> None:
+        if self.ha is not None:
+            await self.ha.accept(stream)
+        else:
+            await trio.aclose_forcefully(stream)
+
+
+async def run_broker(
+    config: BrokerConfig,
+    tracer: HostTracer,
+    stopping: trio.Event | None = None,
+    *,
+    task_status: trio.TaskStatus[Ports] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve until `stopping` is set (then hand over, drain, flush) or cancelled. `task_status.started(ports)` follows
+    when requests are answered; listenPort 0 lets the system choose all three ports.
+
+    Raises, in an ExceptionGroup, UsageError for bad input (nothing is written then), StoreError or OSError when the
+    disk fails: the store is left as a kill would leave it, for recovery to look at.
+    """
+    controllers = parse_addresses(config.controller_addr, "controllerAddr")
+    name_servers = parse_addresses(config.namesrv_addr, "namesrvAddr")
+    check_advertised(config, [*controllers, *name_servers])
+    core: BrokerCore | None = None
+    in_order = True
+    try:
+        async with trio.open_nursery() as nursery:
+            gate = _Gate()
+            config, ports = await _listen(config, gate, nursery)
+            core = _open(config, tracer, await _store_host(config))
+            await _serve(core, gate, tracer, controllers, name_servers, ports, stopping or trio.Event(), task_status)
+            nursery.cancel_scope.cancel()
+    except BaseExceptionGroup as errors:
+        in_order = errors.split(trio.Cancelled)[1] is None
+        raise
+    finally:
+        if core is not None:
+            _close(core, tracer, in_order)
+
+
+async def _listen(config: BrokerConfig, gate: _Gate, nursery: trio.Nursery) -> tuple[BrokerConfig, Ports]:
+    """Bind the three ports; the configuration comes back with the numbers that the system chose for 0."""
+    serve = partial(remoting.serve, gate, max_frame_bytes=config.max_frame_bytes)
+    host = config.listen_address
+    listen_port: int = await nursery.start(serve, f"{host}:{config.listen_port}")
+    wanted = config.ha_listen_port or (config.listen_port + 1 if config.listen_port else 0)
+    listeners = await network.listen(f"{host}:{wanted}")
+    nursery.start_soon(trio.serve_listeners, gate.accept_ha, listeners)
+    fast_port: int = await nursery.start(serve, f"{host}:{config.listen_port - 2 if config.listen_port else 0}")
+    ports = Ports(listen_port, network.local_port(listeners[0]), fast_port)
+    return dataclasses.replace(config, listen_port=ports.listen, ha_listen_port=ports.ha), ports
+
+
+def check_advertised(config: BrokerConfig, peers: Sequence[str]) -> None:
+    """Ruling 23. Raises ConfigError if others would be told an address under which they cannot reach this broker."""
+    for key, host in (("brokerIP1", config.broker_ip1 or config.listen_address), ("brokerIP2", config.broker_ip2)):
+        if host in ("0.0.0.0", "::"):
+            raise ConfigError(
+                f"{key}: clients cannot reach {host}; set {key} to this machine's address as clients see it"
+            )
+    told = config.broker_ip1 or config.listen_address
+    for peer in peers:
+        if _is_loopback(told) and _is_remote(parse_address(peer)[0]):
+            raise ConfigError(
+                f"brokerIP1: {peer} would be told {told} and cannot reach it; set brokerIP1 to this machine's address"
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _is_remote(host: str) -> bool:
+    """A numeric address that is not this machine; a name may be anything."""
+    try:
+        return not ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+async def _store_host(config: BrokerConfig) -> tuple[bytes, int]:
+    """The address that records and offset message ids carry. Raises ConfigError if the name has none."""
+    host = config.broker_ip1 or config.listen_address
+    try:
+        found = await trio.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise ConfigError(f"brokerIP1: {host} has no address ({error.strerror}); write it as numbers") from None
+    return ip_address(found[0][4][0]).packed, config.listen_port
+
+
+def _open(config: BrokerConfig, tracer: HostTracer, store_host: tuple[bytes, int]) -> BrokerCore:
+    root = Path(config.store_path_root_dir).absolute()
+    disk, clock = HostDisk(root), HostClock()
+    identity = BrokerIdentity(IdentityFile(disk), config.broker_cluster_name, config.broker_name)
+    store_config = StoreConfig(
+        mapped_file_size_commit_log=config.mapped_file_size_commit_log,
+        mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
+        max_message_size=config.max_message_size,
+    )
+    store = Store.open(disk, store_config, tracer, process_id=os.getpid())
+    try:
+        return BrokerCore(
+            config,
+            disk,
+            store,
+            identity,
+            clock,
+            tracer,
+            store_host,
+            process={"pid": os.getpid(), "dataDirectory": str(root)},
+            disk_usage=lambda: shutil.disk_usage(root)[::2],
+            history=tracer.history,
+        )
+    except BaseException:
+        store.close()
+        raise
+
+
+async def _serve(
+    core: BrokerCore,
+    gate: _Gate,
+    tracer: HostTracer,
+    controllers: list[str],
+    name_servers: list[str],
+    ports: Ports,
+    stopping: trio.Event,
+    task_status: trio.TaskStatus[Ports],
+) -> None:
+    clock, driver = HostClock(), core.driver
+    link = NameServerLink(core.config, driver, core.topics, name_servers, clock, tracer)
+    client = remoting.RemotingClient(max_frame_bytes=core.config.max_frame_bytes, on_closed=link.lost)
+    async with client, trio.open_nursery() as nursery:
+        core.on_role, core.topics.changed = link.role_changed, link.changed
+        driver.controller = ControllerLink(driver, client, controllers, nursery)
+        driver.ha = gate.ha = HaService(driver, tracer, nursery)
+        loops = BrokerLoops(core, clock)
+        sync = MetadataSync(core.topics, core.groups, core.offsets, client, lambda: _followed(core), tracer)
+        for task in (loops.run, partial(link.run, client), sync.run):
+            nursery.start_soon(task)
+        gate.core = core
+        driver.start()
+        tracer.event("listening", address=core.config.address, ha_port=ports.ha, fast_port=ports.fast)
+        task_status.started(ports)
+        await stopping.wait()
+        await _leave(core, link, loops, tracer)
+        nursery.cancel_scope.cancel()
+
+
+def _followed(core: BrokerCore) -> str:
+    """The master whose tables this replica takes, "" for none."""
+    replica = core.replica
+    return "" if replica.is_master or not replica.is_following else replica.master_address
+
+
+async def _leave(core: BrokerCore, link: NameServerLink, loops: BrokerLoops, tracer: HostTracer) -> None:
+    """Refuse what is new, hand over, drain; bounded."""
+    tracer.event("stopping")
+    core.driver.stopping()
+    core.pull.refuse()
+    with trio.move_on_after(HAND_OVER_MS / 1000):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(link.leave)
+            await loops.until_may_stop()
+
+
+def _close(core: BrokerCore, tracer: HostTracer, in_order: bool) -> None:
+    """Nothing runs any more. In order: everything is on disk and `abort` is gone; else the files stay as they are."""
+    if not in_order:
+        return
+    core.save()
+    core.store.close()
+    tracer.event("stopped", max_phy_offset=core.store.max_phy_offset)

@@ -1,0 +1,168 @@
+"""Requests about topics, groups and tables: 17, 21, 43, 45, 200, 201, 202 and 351. Slaves and mqadmin ask them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from rmqha.broker.config_table import DataVersion
+from rmqha.broker.groups import MAX_GROUP_LENGTH, GroupTable
+from rmqha.broker.offsets import OffsetTable
+from rmqha.broker.request import Channel, Handler, RequestError, number, text, truth
+from rmqha.broker.topics import (
+    BROKER_ONLY_TOPICS,
+    DEFAULT_TOPIC,
+    MAX_QUEUE_COUNT,
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    TopicConfig,
+    TopicTable,
+    merge_attributes,
+    topic_name_fault,
+)
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config import BrokerConfig
+from rmqha.model.offset import QueueOffset
+from rmqha.store.reader import PullResult
+from rmqha.store.record import decode
+from rmqha.wire import lenient_json
+from rmqha.wire.command import Command
+
+
+class TableLog(Protocol):
+    """What the answers need of the store; `Store` is one."""
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: QueueOffset,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: frozenset[int] | None,
+    ) -> PullResult: ...
+
+
+class Standing(Protocol):
+    @property
+    def is_serving(self) -> bool: ...
+
+
+class TableRequests:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log: TableLog,
+        standing: Standing,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._standing = standing
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self._update_topic,
+            RequestCode.GET_TOPIC_CONFIG: self._topic_config,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self._all_topics,
+            RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self._all_offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: self._delay_offsets,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._update_group,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups,
+        }
+
+    def _require_master(self) -> None:
+        if not self._standing.is_serving:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master; ask the master of its group")
+
+    # --- topics -----------------------------------------------------------------------------------------------------
+    def _update_topic(self, channel: Channel, command: Command) -> Command:
+        self._require_master()
+        name = text(command, "topic")
+        fault = topic_name_fault(name)
+        if not fault and (name in BROKER_ONLY_TOPICS or name == DEFAULT_TOPIC):
+            fault = f"The topic[{name}] is conflict with system topic."
+        read, write = number(command, "readQueueNums", 8), number(command, "writeQueueNums", 8)
+        perm = number(command, "perm", PERM_READ | PERM_WRITE)
+        if not fault and not (0 <= read <= MAX_QUEUE_COUNT and 0 <= write <= MAX_QUEUE_COUNT):
+            fault = f"a topic has 0 to {MAX_QUEUE_COUNT} queues, not {read} to read and {write} to write"
+        if not fault and perm & ~(PERM_READ | PERM_WRITE | PERM_INHERIT):
+            fault = f"{perm} is no permission"
+        if fault:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
+        present = self._topics.get(name)
+        try:
+            attributes = merge_attributes(present.attributes if present else {}, command.ext.get("attributes") or "")
+        except ValueError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        filter_type = command.ext.get("topicFilterType", "SINGLE_TAG")
+        flag = number(command, "topicSysFlag", 0)
+        topic = TopicConfig(name, read, write, perm, flag, truth(command, "order"), filter_type, attributes)
+        if topic != present:
+            self._topics.put(topic)
+        return command.reply()
+
+    def _topic_config(self, channel: Channel, command: Command) -> Command:
+        name = text(command, "topic")
+        topic = self._topics.get(name)
+        if topic is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
+        return command.reply(body=lenient_json.dumps(topic.to_json()))
+
+    def _all_topics(self, channel: Channel, command: Command) -> Command:
+        body = self._topics.to_json(*_slice(command, "topicSeq", "maxTopicNum"))
+        return command.reply(ResponseCode.SUCCESS, {"totalTopicNum": str(len(self._topics))}, lenient_json.dumps(body))
+
+    def _topic_stats(self, channel: Channel, command: Command) -> Command:
+        name = text(command, "topic")
+        topic = self._topics.get(name)
+        if topic is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        table = {}
+        for queue_id in range(max(topic.read_queue_count, topic.write_queue_count)):
+            low, high = self._log.queue_range(name, queue_id)
+            queue = lenient_json.ObjectKey({"brokerName": self._config.broker_name, "queueId": queue_id, "topic": name})
+            updated = self._stored_at_ms(name, queue_id, high) if high > low else 0
+            table[queue] = {"lastUpdateTimestamp": updated, "maxOffset": high, "minOffset": low}
+        return command.reply(body=lenient_json.dumps({"offsetTable": table, "topicPutTps": 0.0}))
+
+    def _stored_at_ms(self, topic: str, queue_id: int, high: int) -> int:
+        """storeTimestamp of a queue's last record."""
+        result = self._log.pull(topic, queue_id, QueueOffset(high - 1), 1, 1, None)
+        return decode(result.records[0]).store_timestamp_ms if result.records else 0
+
+    # --- groups and offsets -----------------------------------------------------------------------------------------
+    def _update_group(self, channel: Channel, command: Command) -> Command:
+        self._require_master()
+        body = lenient_json.loads(command.body)
+        name = body.get("groupName") if isinstance(body, dict) else None
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_GROUP_LENGTH:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"groupName must have 1 to {MAX_GROUP_LENGTH} characters")
+        self._groups.put(body)
+        return command.reply()
+
+    def _all_groups(self, channel: Channel, command: Command) -> Command:
+        body = self._groups.to_json(*_slice(command, "groupSeq", "maxGroupNum"))
+        return command.reply(ResponseCode.SUCCESS, {"totalGroupNum": str(len(self._groups))}, lenient_json.dumps(body))
+
+    def _all_offsets(self, channel: Channel, command: Command) -> Command:
+        return command.reply(body=lenient_json.dumps(self._offsets.to_json(), unquoted_integer_keys=True))
+
+    def _delay_offsets(self, channel: Channel, command: Command) -> Command:
+        """No delayed messages yet: an empty table, which Java slaves take as such."""
+        return command.reply(body=lenient_json.dumps({"dataVersion": DataVersion().to_json(), "offsetTable": {}}))
+
+
+def _slice(command: Command, first: str, count: str) -> tuple[int, int | None]:
+    """Which part of a table is asked for; older peers ask for all."""
+    start = max(0, number(command, first, 0))
+    wanted = number(command, count, 0)
+    return start, wanted if wanted > 0 else None

@@ -1,0 +1,271 @@
+"""The topic table: config/topics.json, automatic creation from TBW102, and rebuilding from the queues on disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rmqha.broker import config_table
+from rmqha.broker.config_table import DataVersion
+from rmqha.model.code import ResponseCode
+from rmqha.model.config import BrokerConfig
+from rmqha.port import Clock, Disk
+
+PERM_INHERIT = 1
+PERM_WRITE = 2
+PERM_READ = 4
+
+DEFAULT_TOPIC = "TBW102"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+RETRY_PREFIX = "%RETRY%"
+DLQ_PREFIX = "%DLQ%"
+
+MAX_TOPIC_LENGTH = 127
+MAX_QUEUE_COUNT = 1024
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+BROKER_ONLY_TOPICS = frozenset(
+    {
+        "SCHEDULE_TOPIC_XXXX",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "rmq_sys_wheel_timer",
+    }
+)
+"""Clients may not send to these."""
+
+
+def topic_name_fault(name: str) -> str:
+    """Why `name` cannot be a topic, in RocketMQ's words; "" if it can."""
+    if not name.strip():
+        return "The specified topic is blank."
+    if not _NAME.fullmatch(name):
+        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(name) > MAX_TOPIC_LENGTH:
+        return "The specified topic is longer than topic max length."
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    name: str
+    read_queue_count: int
+    write_queue_count: int
+    perm: int = PERM_READ | PERM_WRITE
+    sys_flag: int = 0
+    order: bool = False
+    filter_type: str = "SINGLE_TAG"
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.perm & PERM_READ)
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.perm & PERM_WRITE)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "attributes": dict(self.attributes),
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.read_queue_count,
+            "topicFilterType": self.filter_type,
+            "topicName": self.name,
+            "topicSysFlag": self.sys_flag,
+            "writeQueueNums": self.write_queue_count,
+        }
+
+    @classmethod
+    def from_json(cls, name: str, value: Mapping[str, Any]) -> TopicConfig:
+        return cls(
+            str(value.get("topicName", name)),
+            int(value.get("readQueueNums", 0)),
+            int(value.get("writeQueueNums", 0)),
+            int(value.get("perm", PERM_READ | PERM_WRITE)),
+            int(value.get("topicSysFlag", 0)),
+            bool(value.get("order", False)),
+            str(value.get("topicFilterType", "SINGLE_TAG")),
+            {str(key): str(item) for key, item in dict(value.get("attributes") or {}).items()},
+        )
+
+
+class TopicTable:
+    """Topics of this replica's group. A change is on disk before `changed` is called and before anyone is answered.
+
+    `epoch` is the master epoch that stamps changes. Raises OSError when the file cannot be written.
+    """
+
+    def __init__(self, disk: Disk, config: BrokerConfig, clock: Clock) -> None:
+        self._disk = disk
+        self._clock = clock
+        self._topics: dict[str, TopicConfig] = {}
+        self.version = DataVersion(0, 0, clock.wall_ms())
+        self.epoch = 0
+        self._dirty = False
+        self.changed: Callable[[], None] = lambda: None
+        self._auto_create = config.auto_create_topic_enable
+        for topic in _system_topics(config):
+            self._topics[topic.name] = topic
+        found = config_table.load(disk, "topics")
+        if found is not None:
+            self._take(found)
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._topics.get(name)
+
+    def names(self) -> list[str]:
+        return sorted(self._topics)
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+    def create_for_send(self, name: str, default_topic: str, client_queue_count: int) -> TopicConfig | None:
+        """The topic a first send makes after the pattern of `default_topic`; None if that forbids it."""
+        pattern = self._topics.get(default_topic)
+        if pattern is None or not pattern.perm & PERM_INHERIT:
+            return None
+        if default_topic == DEFAULT_TOPIC and not self._auto_create:
+            return None
+        count = max(0, min(client_queue_count, pattern.write_queue_count))
+        topic = TopicConfig(name, count, count, pattern.perm & ~PERM_INHERIT, pattern.sys_flag)
+        self.put(topic)
+        return topic
+
+    def create_internal(self, name: str, queue_count: int) -> TopicConfig:
+        """A retry or dead letter topic, which no pattern governs; the present one if there is one."""
+        present = self._topics.get(name)
+        if present is not None:
+            return present
+        topic = TopicConfig(name, queue_count, queue_count)
+        self.put(topic)
+        return topic
+
+    def put(self, topic: TopicConfig) -> None:
+        """Add or replace, durably."""
+        self._topics[topic.name] = topic
+        self._commit()
+
+    def restore(self, queues: Mapping[str, list[int]]) -> list[str]:
+        """Re-create topics that have queues on disk and no entry here, or too few queues (ruling 16). Their names."""
+        missing = []
+        for name in sorted(queues):
+            needed, present = max(queues[name], default=-1) + 1, self._topics.get(name)
+            if present is None and needed:
+                self._topics[name] = TopicConfig(name, needed, needed)
+            elif present is not None and present.read_queue_count < needed:
+                self._topics[name] = TopicConfig(
+                    name, needed, max(needed, present.write_queue_count), present.perm, present.sys_flag,
+                    present.order, present.filter_type, present.attributes,
+                )  # fmt: skip
+            else:
+                continue
+            missing.append(name)
+        if missing:
+            self._commit()
+        return missing
+
+    def new_epoch(self, epoch: int) -> None:
+        """This replica became master: what it tells name servers and slaves outranks what older masters told. The file
+        follows with the next change or `save`: a failover waits for no disk."""
+        self.epoch = epoch
+        self.version.advance(epoch, self._clock.wall_ms())
+        self._dirty = True
+        self.changed()
+
+    def replace(self, table: Mapping[str, TopicConfig], version: DataVersion) -> None:
+        """A slave takes its master's whole table."""
+        if version == self.version and table == self._topics:
+            return
+        self._topics = dict(table)
+        self.version = version
+        self._dirty = True
+        self.save()
+        self.changed()
+
+    def save(self) -> None:
+        """Write the file if it is behind the table. Raises OSError."""
+        if self._dirty:
+            config_table.save(self._disk, "topics", self._whole())
+            self._dirty = False
+
+    def _commit(self) -> None:
+        self.version.advance(self.epoch, self._clock.wall_ms())
+        self._dirty = True
+        self.save()
+        self.changed()
+
+    # --- bodies -----------------------------------------------------------------------------------------------------
+    def to_json(self, first: int = 0, count: int | None = None) -> dict[str, Any]:
+        """Body of request 21 and of a registration: topics [first, first+count) in order of name."""
+        names = self.names()[first : None if count is None else first + count]
+        return {
+            "dataVersion": self.version.to_json(),
+            "mappingDataVersion": DataVersion(0, 0, self.version.timestamp).to_json(),
+            "topicConfigTable": {name: self._topics[name].to_json() for name in names},
+            "topicQueueMappingDetailMap": {},
+            "topicQueueMappingInfoMap": {},
+        }
+
+    def _whole(self) -> dict[str, Any]:
+        table = {name: self._topics[name].to_json() for name in self.names()}
+        return {"dataVersion": self.version.to_json(), "topicConfigTable": table}
+
+    def _take(self, found: Mapping[str, Any]) -> None:
+        self.version = DataVersion.from_json(found.get("dataVersion"))
+        self.epoch = self.version.state_version
+        self._topics.update(parse_table(found))
+
+
+def parse_table(body: Mapping[str, Any]) -> dict[str, TopicConfig]:
+    """The topics of topics.json or of a body of request 21."""
+    table = body.get("topicConfigTable")
+    if not isinstance(table, Mapping):
+        return {}
+    return {str(name): TopicConfig.from_json(str(name), item) for name, item in table.items()}
+
+
+def merge_attributes(present: Mapping[str, str], change: str) -> dict[str, str]:
+    """Apply "+name=value,-name" as mqadmin writes it. Raises ValueError with a sentence."""
+    merged = dict(present)
+    for piece in filter(None, change.split(",")):
+        name, equals, value = piece[1:].partition("=")
+        if piece[0] == "+" and equals and name:
+            merged[name] = value
+        elif piece[0] == "-" and not equals and name:
+            merged.pop(name, None)
+        else:
+            raise ValueError(f"attribute {piece!r} must be +name=value or -name")
+    return merged
+
+
+def refusal_to_send(name: str) -> tuple[ResponseCode, str] | None:
+    """Why no client may send to a topic of that name, before it is even looked up."""
+    fault = topic_name_fault(name)
+    if fault:
+        return ResponseCode.SYSTEM_ERROR, fault
+    if name in BROKER_ONLY_TOPICS:
+        return ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
+    return None
+
+
+def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
+    inherit = PERM_READ | PERM_WRITE | PERM_INHERIT
+    topics = [
+        TopicConfig(SELF_TEST_TOPIC, 1, 1),
+        TopicConfig(config.broker_cluster_name, 16, 16, inherit),
+        TopicConfig(config.broker_name, 1, 1, inherit),
+    ]
+    if config.auto_create_topic_enable:
+        count = config.default_topic_queue_nums
+        topics.append(TopicConfig(DEFAULT_TOPIC, count, count, inherit))
+    return topics

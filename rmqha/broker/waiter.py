@@ -1,0 +1,39 @@
+"""Sends that wait for their ack: the token that a processor gives the replica machine. Data plane."""
+
+from __future__ import annotations
+
+from rmqha.broker.request import Channel
+from rmqha.ha.action import AckStatus
+from rmqha.model.code import ResponseCode
+from rmqha.wire.command import Command
+
+_CODES = {
+    AckStatus.OK: (ResponseCode.SUCCESS, None),
+    AckStatus.FLUSH_DISK_TIMEOUT: (ResponseCode.FLUSH_DISK_TIMEOUT, "the message is written; its flush took too long"),
+    AckStatus.FLUSH_SLAVE_TIMEOUT: (
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        "the message is written; its replicas took too long",
+    ),
+    AckStatus.SERVICE_NOT_AVAILABLE: (
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        "this broker is no longer the master; whether the message survives is not known",
+    ),
+}
+
+
+class Waiter:
+    """The replies of one batch, all of one channel. They say SUCCESS already; another end rewrites them."""
+
+    __slots__ = ("channel", "replies")
+
+    def __init__(self, channel: Channel, replies: list[Command]) -> None:
+        self.channel = channel
+        self.replies = replies
+
+    def finish(self, status: AckStatus) -> None:
+        code, remark = _CODES[status]
+        send = self.channel.send
+        for reply in self.replies:
+            if status is not AckStatus.OK:
+                reply.code, reply.remark = code, remark
+            send(reply)

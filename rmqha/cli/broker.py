@@ -1,0 +1,49 @@
+"""`rmqha broker -c FILE`: run one replica of a group until SIGTERM. Loads nothing that a server does not need."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+
+from rmqha.broker.server import run_broker
+from rmqha.host.process import run_server
+from rmqha.host.tracer import HostTracer
+from rmqha.model.config import BrokerConfig, parse_properties
+from rmqha.model.error import UsageError
+
+
+def read_config(path: Path) -> BrokerConfig:
+    """Raises UsageError or ConfigError with one sentence."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read the configuration {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"cannot read the configuration {path}: it is not UTF-8 text") from None
+    return BrokerConfig.from_properties(parse_properties(text, str(path)), str(path))
+
+
+@click.command()
+@click.option(
+    "-c",
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="Properties file, as RocketMQ's broker.conf.",
+)
+def broker(config_path: Path) -> None:
+    """Run a broker: one replica of a group, until SIGTERM.
+
+    SIGTERM hands the mastership over and flushes (at most ten seconds), a second one stops at once; SIGHUP reopens
+    the log file.
+    """
+    config = read_config(config_path)
+    tracer = HostTracer(config.log_file, config.log_max_bytes)
+    try:
+        run_server(partial(run_broker, config, tracer), on_hangup=tracer.reopen)
+    finally:
+        tracer.close()
