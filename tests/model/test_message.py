@@ -1,0 +1,144 @@
+"""Properties, tag hash and ids against what a real broker stored and a real client computed."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqha.model.message import (
+    decode_properties,
+    encode_properties,
+    find_property,
+    java_string_hash,
+    offset_message_id,
+    parse_offset_message_id,
+    tags_code,
+    unique_key,
+)
+from tests.golden.reader import frames, lines, manifest
+
+NAMES = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), min_size=1, max_size=12)
+VALUES = st.text(st.characters(exclude_characters="\x01\x02", exclude_categories=["Cs"]), max_size=20)
+
+
+def host(text: str) -> tuple[bytes, int]:
+    address, _, port = text.lstrip("/").rpartition(":")
+    return socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address), int(port)
+
+
+def stored_messages() -> list[dict[str, Any]]:
+    return [message for message in manifest()["messages"] if message["offsetMsgId"] is not None]
+
+
+def test_offset_ids_of_the_real_broker() -> None:
+    assert len(stored_messages()) > 600
+    for message in stored_messages():
+        place = (host(message["storeHost"]), message["commitLogOffset"])
+        assert offset_message_id(*place) == message["offsetMsgId"]
+        assert parse_offset_message_id(message["offsetMsgId"]) == place
+
+
+@pytest.mark.parametrize("text", ["", "7F000001", "Z" * 32, "7F" * 20])
+def test_no_offset_id(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_offset_message_id(text)
+
+
+def test_unique_keys_of_the_real_client_are_made_of_our_fields() -> None:
+    keys = {line["msgId"] for line in lines("store/sends.jsonl") if line.get("msgId") and "," not in line["msgId"]}
+    # hosts with an IPv4 and with an IPv6 address
+    assert {len(key) for key in keys} == {32, 56}
+    for key in keys:
+        data = bytes.fromhex(key)
+        ip, tail = data[:-12], data[-12:]
+        numbers = [int.from_bytes(part, "big") for part in (tail[:2], tail[2:6], tail[6:10], tail[10:])]
+        pid, instance_hash, month_ms, counter = numbers
+        assert unique_key(ip, pid, month_ms, counter, instance_hash) == key
+
+
+def test_unique_key_wraps() -> None:
+    assert unique_key(bytes(4), 0x12345, 2**32 + 7, 0x10001) == "00000000234500000000000000070001"
+
+
+def test_properties_of_captured_sends() -> None:
+    seen = 0
+    for frame in frames():
+        text = (frame["header"].get("extFields") or {}).get("i") if frame["code"] == 310 else None
+        if text:
+            properties = decode_properties(text.encode())
+            assert encode_properties(properties) == text.encode()
+            assert "UNIQ_KEY" in properties
+            seen += 1
+    assert seen > 20
+
+
+@given(st.dictionaries(NAMES, VALUES, max_size=8))
+def test_properties_round_trip(properties: dict[str, str]) -> None:
+    data = encode_properties(properties)
+    assert decode_properties(data) == properties
+    for name, value in properties.items():
+        assert find_property(data, name.encode()) == value.encode()
+
+
+@given(st.binary(max_size=60).map(lambda data: data.replace(b"\x30", b"\x01").replace(b"\x31", b"\x02")), NAMES)
+def test_find_property_agrees_with_decode(data: bytes, name: str) -> None:
+    for wanted in (name, *decode_properties(data)):
+        if "\ufffd" in wanted:
+            continue
+        found = find_property(data, wanted.encode())
+        expected = decode_properties(data).get(wanted)
+        assert (None if found is None else found.decode("utf-8", "replace")) == expected
+
+
+@pytest.mark.parametrize("properties", [{"a\x01": "b"}, {"a": "b\x02"}, {"": "b"}, {"a": "\x01", "b": ""}])
+def test_separators_are_refused(properties: dict[str, str]) -> None:
+    with pytest.raises(ValueError):
+        encode_properties(properties)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [(b"a\x01b", {"a": "b"}), (b"a\x02b\x01c\x02", {"b": "c"}), (b"a\x011\x02a\x012\x02", {"a": "2"}), (b"", {})],
+)
+def test_lenient_decoding(data: bytes, expected: dict[str, str]) -> None:
+    assert decode_properties(data) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    # values of String.hashCode as the Java language specification defines it
+    [
+        ("", 0),
+        ("a", 97),
+        ("TagA", 2598919),
+        ("hello world", 1794106052),
+        ("\U0001f680", 1773027),
+        ("polygenelubricants", -(2**31)),
+    ],
+)
+def test_java_string_hash(text: str, expected: int) -> None:
+    assert java_string_hash(text) == expected
+
+
+def test_tag_hashes_of_the_real_consumers() -> None:
+    """A consumer's heartbeat names its tags and their hashes."""
+    seen = 0
+    for frame in frames():
+        body = base64.b64decode(frame["body_b64"]) if frame["code"] == 34 and not frame.get("body_truncated") else b"{}"
+        for consumer in json.loads(body).get("consumerDataSet", []):
+            for subscription in consumer["subscriptionDataSet"]:
+                codes = {java_string_hash(tag) for tag in subscription["tagsSet"]}
+                assert codes == set(subscription["codeSet"])
+                seen += len(codes)
+    assert seen > 0
+
+
+def test_tags_code() -> None:
+    assert tags_code(None) == tags_code("") == 0
+    assert tags_code("TagA") == 2598919
