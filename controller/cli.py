@@ -1,0 +1,28 @@
+"""`rmqha controller`: run a controller on its own."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command("controller", short_help="Run a controller.")
+@click.option("-c", "--config", "config_file", metavar="FILE", help="RocketMQ-style properties file.")
+def controller(config_file: str | None) -> None:
+    """Run a controller in the foreground: one of the nodes that elect the masters of broker groups.
+
+    SIGTERM hands its leadership over and stops it, a second one stops it at once; SIGHUP reopens the log.
+    """
+    import trio
+
+    from controller.config import ControllerConfig
+    from controller.server import read_config, run_controller
+    from rmqha.host.process import run_server
+    from rmqha.host.tracer import HostTracer
+
+    config = ControllerConfig() if config_file is None else read_config(config_file)
+    tracer = HostTracer(config.log_file, config.log_max_bytes)
+
+    async def serve(stopping: trio.Event) -> None:
+        await run_controller(config, tracer, stopping=stopping)
+
+    run_server(serve, on_hangup=tracer.reopen)

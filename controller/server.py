@@ -1,0 +1,312 @@
+"""The controller's shell: sockets and the durable log around one ControllerMachine. Shell.
+
+Inputs come from the sessions' readers, the timer and the ends of probes; each is followed by `_pump`, which performs
+actions and asks for `ready()`. What must be durable goes to the one driver task, which waits for the disk in a worker
+thread, so the event loop never does. Probes and notices are tasks of their own, Raft messages a queue per peer: nobody
+who is slow holds up another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import trio
+
+from controller.action import Notify, Probe, Reply, SaveConfig, SendRaft
+from controller.config import ControllerConfig
+from controller.machine import ControllerMachine
+from controller.raft_log import DurableRaftLog
+from rmqha.host.clock import HostClock
+from rmqha.host.disk import HostDisk
+from rmqha.host.prng import HostPrng
+from rmqha.host.remoting import RemotingClient, Session, serve
+from rmqha.host.tracer import HostTracer
+from rmqha.model.code import RequestCode
+from rmqha.model.config import parse_properties
+from rmqha.model.error import StoreError, UnreachableError, UsageError
+from rmqha.port import Disk
+from rmqha.raft.config import RaftConfig
+from rmqha.raft.node import RaftNode, Ready
+from rmqha.wire import lenient_json
+from rmqha.wire.command import Command
+
+OVERRIDES_FILE = "config-overrides.properties"
+"""Keys changed by request 1009, in the store directory; they win over the file that the controller was started with."""
+LOCK_FILE = "lock"
+NOTIFY_TIMEOUT_MS = 1000
+MAX_RAFT_QUEUED = 256
+"""Raft messages on their way to one peer; Raft repeats what is dropped beyond it."""
+HAND_OVER_TIMEOUT_S = 2.0
+
+
+def read_config(path: str) -> ControllerConfig:
+    """Raises UsageError, one sentence, if the file cannot be read or holds a wrong key or value."""
+    try:
+        text = Path(path).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"cannot read the configuration {path}: {reason}") from None
+    return ControllerConfig.from_properties(parse_properties(text, path), path)
+
+
+class _Store:
+    """The store directory: lock, changed keys, Raft log. Opened after the port is bound: one that is taken then leaves
+    no trace on the disk."""
+
+    def __init__(self, config: ControllerConfig, tracer: HostTracer) -> None:
+        """Raises UsageError, one sentence, for a directory that cannot be used."""
+        path = config.controller_store_path
+        try:
+            self.disk: Disk = HostDisk(path)
+            self.disk.make_dirs("")
+            release = self.disk.lock(LOCK_FILE)
+            if release is None:
+                raise UsageError(f"{path} is in use by another controller; give each its own controllerStorePath")
+            self._release: Callable[[], None] = release
+            self.config = self._with_overrides(config)
+            self.log = DurableRaftLog(self.disk, config.controller_dleger_self_id, tracer)
+        except StoreError as problem:
+            raise UsageError(str(problem)) from None
+        except OSError as error:
+            raise UsageError(f"cannot use controllerStorePath {path}: {error.strerror or error}") from None
+
+    def _with_overrides(self, config: ControllerConfig) -> ControllerConfig:
+        self.overrides: dict[str, str] = {}
+        if self.disk.exists(OVERRIDES_FILE):
+            source = f"{self.disk.label}/{OVERRIDES_FILE}"
+            self.overrides = parse_properties(self.disk.read(OVERRIDES_FILE).decode(), source)
+            config, _ = config.updated(self.overrides, source)
+        return config
+
+    def save_overrides(self, changes: dict[str, str]) -> None:
+        self.overrides |= changes
+        text = "".join(f"{key}={value}\n" for key, value in sorted(self.overrides.items()))
+        self.disk.write_atomic(OVERRIDES_FILE, text.encode())
+
+    def close(self) -> None:
+        self.log.close()
+        self._release()
+
+
+class ControllerServer:
+    """Service of the controller's port (`rmqha.host.remoting.Service`) and driver of the machine."""
+
+    def __init__(self, tracer: HostTracer, client: RemotingClient, nursery: trio.Nursery) -> None:
+        self._tracer = tracer
+        self._client = client
+        self._nursery = nursery
+        self._clock = HostClock()
+        self._machine: ControllerMachine | None = None
+        self._store: _Store | None = None
+        self._unsaved: Ready | None = None
+        self._work = trio.Event()
+        """Set when `_unsaved` waits for the driver."""
+        self._earlier = trio.Event()
+        """Set when the machine's deadline may have moved forward."""
+        self._raft_queues: dict[str, trio.MemorySendChannel[bytes]] = {}
+
+    def start(self, config: ControllerConfig, store: _Store) -> None:
+        now_ms = self._clock.now_ms()
+        timeout_ms = config.election_timeout_ms
+        raft_config = RaftConfig(
+            election_timeout_ms=timeout_ms, heartbeat_interval_ms=timeout_ms // 5, lease_ms=timeout_ms * 78 // 100
+        )
+        stored = store.log.stored
+        node = RaftNode(
+            config.controller_dleger_self_id,
+            tuple(config.peers),
+            stored,
+            raft_config,
+            HostPrng(),
+            self._tracer,
+            now_ms,
+        )
+        image = stored.snapshot.data if stored.snapshot is not None else b""
+        self._store = store
+        self._machine = ControllerMachine(config, node, image, self._tracer)
+        self._machine.start(now_ms)
+        for peer in config.peers:
+            if peer != config.controller_dleger_self_id:
+                send, receive = trio.open_memory_channel[bytes](MAX_RAFT_QUEUED)
+                self._raft_queues[peer] = send
+                self._nursery.start_soon(self._send_raft, config.peers[peer], receive)
+        self._nursery.start_soon(self._drive)
+        self._nursery.start_soon(self._tick)
+        self._pump()
+
+    # --- sessions ---------------------------------------------------------------------------------------------------
+
+    def opened(self, session: Session) -> None:
+        if self._machine is None:
+            session.close()
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        machine, now_ms = self._machine, self._clock.now_ms()
+        if machine is None:
+            return
+        for command in commands:
+            if command.code == RequestCode.RMQHA_GET_HISTORY:
+                session.send(command.reply(body=lenient_json.dumps({"events": self._tracer.history()})))
+            else:
+                machine.request(now_ms, session.id, session, command)
+        self._pump()
+
+    def closed(self, session: Session) -> None:
+        ending = trio.current_effective_deadline() == float("-inf")
+        if self._machine is not None and not ending:
+            self._machine.session_closed(self._clock.now_ms(), session.id)
+            self._pump()
+
+    # --- machine ----------------------------------------------------------------------------------------------------
+
+    def _pump(self) -> None:
+        """Perform what the machine wants, until it wants nothing or something has to be made durable first."""
+        machine, now_ms = self._machine, self._clock.now_ms()
+        assert machine is not None
+        self._perform()
+        while self._unsaved is None and (ready := machine.ready(now_ms)) is not None:
+            self._perform()
+            if ready.must_persist:
+                self._unsaved = ready
+                self._work.set()
+            else:
+                machine.advance(now_ms, ready)
+                self._perform()
+        self._earlier.set()
+
+    def _perform(self) -> None:
+        assert self._machine is not None
+        for action in self._machine.actions():
+            match action:
+                case Reply(token, command):
+                    assert isinstance(token, Session)
+                    token.send(command)
+                case SendRaft(peer, data):
+                    self._queue_raft(peer, data)
+                case Probe():
+                    self._nursery.start_soon(self._probe, action)
+                case Notify(address, command):
+                    self._nursery.start_soon(self._notify, address, command)
+                case SaveConfig(properties):
+                    assert self._store is not None
+                    self._nursery.start_soon(trio.to_thread.run_sync, self._store.save_overrides, properties)
+
+    async def _drive(self) -> None:
+        """Make durable, advance, again. The only task that writes to the disk. Raises StoreError when the disk fails:
+        what is durable is then unknown, and the controller must not go on."""
+        assert self._machine is not None and self._store is not None
+        while True:
+            await self._work.wait()
+            self._work = trio.Event()
+            ready = self._unsaved
+            assert ready is not None
+            try:
+                await trio.to_thread.run_sync(self._store.log.persist, ready)
+            except OSError as error:
+                raise StoreError(
+                    f"{self._store.disk.label}: cannot write the controllers' log: {error.strerror or error}; "
+                    "mend the disk, then start the controller again"
+                ) from error
+            self._unsaved = None
+            self._machine.advance(self._clock.now_ms(), ready)
+            self._pump()
+
+    async def _tick(self) -> None:
+        assert self._machine is not None
+        while True:
+            deadline_ms = self._machine.deadline_ms()
+            wait_s = float("inf") if deadline_ms is None else max(0, deadline_ms - self._clock.now_ms()) / 1000
+            with trio.move_on_after(wait_s):
+                await self._earlier.wait()
+            self._earlier = trio.Event()
+            now_ms = self._clock.now_ms()
+            if deadline_ms is not None and now_ms >= deadline_ms:
+                self._machine.timeout(now_ms)
+                self._pump()
+
+    # --- peers ------------------------------------------------------------------------------------------------------
+
+    def _queue_raft(self, peer: str, data: bytes) -> None:
+        try:
+            self._raft_queues[peer].send_nowait(data)
+        except trio.WouldBlock:
+            self._tracer.event("raft_message_dropped", peer=peer, size_bytes=len(data))
+
+    async def _send_raft(self, address: str, queue: trio.MemoryReceiveChannel[bytes]) -> None:
+        reachable = True
+        async for data in queue:
+            try:
+                await self._client.oneway(address, Command(RequestCode.RMQHA_RAFT_MESSAGE, body=data))
+                reachable = True
+            except UnreachableError as error:
+                if reachable:
+                    self._tracer.event("controller_unreachable", address=address, why=str(error))
+                reachable = False
+
+    async def _probe(self, probe: Probe) -> None:
+        started_ms = self._clock.now_ms()
+        reply, refused = None, False
+        try:
+            reply = await self._client.call(probe.address, probe.command, probe.timeout_ms)
+        except UnreachableError:
+            # an end before the time was up is a refusal or a closed connection: nobody is there
+            refused = self._clock.now_ms() - started_ms < probe.timeout_ms
+        assert self._machine is not None
+        self._machine.probe_replied(self._clock.now_ms(), probe.probe_id, reply, refused=refused)
+        self._pump()
+
+    async def _notify(self, address: str, command: Command) -> None:
+        try:
+            await self._client.oneway(address, command, NOTIFY_TIMEOUT_MS)
+        except UnreachableError as error:
+            self._tracer.event("notice_undelivered", address=address, why=str(error))
+
+    # --- end --------------------------------------------------------------------------------------------------------
+
+    async def hand_over(self) -> None:
+        """Give the leadership to another controller, if there is one; bounded time."""
+        assert self._machine is not None
+        self._machine.stopping(self._clock.now_ms())
+        self._pump()
+        if self._raft_queues:
+            with trio.move_on_after(HAND_OVER_TIMEOUT_S):
+                while self._machine.is_leading:
+                    await self._earlier.wait()
+                    await trio.lowlevel.checkpoint()
+
+
+async def run_controller(
+    config: ControllerConfig,
+    tracer: HostTracer,
+    *,
+    stopping: trio.Event | None = None,
+    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Bind, report the actual port by `task_status.started`, and serve until `stopping` is set (the leadership is then
+    handed over first) or the task is cancelled.
+
+    Raises UsageError, one sentence, for a port in use and for a store directory that is unwritable, locked, damaged or
+    another controller's; StoreError when the disk fails later.
+    """
+    # the store is closed last, when no worker thread writes any more
+    with ExitStack() as cleanup:
+        async with RemotingClient(max_frame_bytes=config.max_frame_bytes) as client, trio.open_nursery() as nursery:
+            server = ControllerServer(tracer, client, nursery)
+            port: int = await nursery.start(
+                lambda task_status: serve(
+                    server, config.bind_address, max_frame_bytes=config.max_frame_bytes, task_status=task_status
+                )
+            )
+            store = _Store(config, tracer)
+            cleanup.callback(store.close)
+            server.start(store.config.with_self_port(port), store)
+            tracer.event("controller_started", node=config.controller_dleger_self_id, port=port)
+            task_status.started(port)
+            if stopping is None:
+                await trio.sleep_forever()
+            else:
+                await stopping.wait()
+                await server.hand_over()
+                nursery.cancel_scope.cancel()
