@@ -19,7 +19,6 @@ from rmqha.cli.render import console, table
 from rmqha.model.error import UsageError
 
 TABLE_MAX_ROWS = 1000
-WAIT_HINT = "about 8 s"
 
 
 @click.group()
@@ -65,8 +64,7 @@ def _progress() -> Callable[[str], None]:
 
     def say(text: str) -> None:
         passed = time.monotonic() - started
-        hint = f" ({WAIT_HINT})" if passed < 1 else f" ({passed:.0f} s passed)"
-        click.echo(f"{text} …{hint}", err=True)
+        click.echo(f"{passed:4.1f} s  {text}", err=True)
 
     return say
 

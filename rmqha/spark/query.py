@@ -36,7 +36,7 @@ def query(
     parsed = ReadOptions.parse(given | {"paths": json.dumps(list(paths))})
     parsed.open()
     say = progress or (lambda text: None)
-    say("starting Spark")
+    say("starting Spark, which takes about 8 s")
     spark = session("rmqha spark query")
     try:
         say("reading the log")

@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,7 +66,9 @@ def session(
     variables = {"JAVA_HOME": str(home or java_home()), LOG_VARIABLE: str(log), "SPARK_LOCAL_IP": "127.0.0.1"}
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
-        with _environment(variables):
+        with _environment(variables), warnings.catch_warnings():
+            # Spark says that it has not been tested with the newest pandas, which nothing here uses
+            warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
             return register(builder.getOrCreate())
     except PySparkException as error:
         said = log.read_text("utf-8", "replace").strip().splitlines() if log.exists() else []
