@@ -118,7 +118,7 @@ def _mean(values: Iterable[float | None]) -> float | None:
 
 
 def own_input(source: Path, directory: Path) -> Input:
-    """Check a user's JSON lines and write them with an `id` each. SystemExit with one sentence if something is wrong."""
+    """Check a user's JSON lines and write them with an `id` each. SystemExit with a sentence if something is wrong."""
     rows = []
     try:
         with source.open(encoding="utf-8") as file:

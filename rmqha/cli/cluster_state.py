@@ -208,8 +208,8 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def last_line(path: Path) -> str:
-    """The last line of a log that is not blank; "" if there is none."""
+    """The last line of a log that says something; "" if there is none. The frame around a group's traceback does not."""
     with contextlib.suppress(FileNotFoundError):
-        lines = [line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines()]
-        return next((line for line in reversed(lines) if line), "")
+        lines = (line.strip(" |+-") for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
+        return next((line for line in reversed(list(lines)) if line), "")
     return ""

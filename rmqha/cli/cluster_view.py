@@ -122,7 +122,7 @@ async def _look_at_node(client: RemotingClient, view: NodeView) -> None:
             view.state = json.loads(bytes(reply.body))
         else:
             await ask(client, view.node.address, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
-            view.state = {"role": "namesrv"}
+            view.state = {"kind": "namesrv"}
 
     view.error = await _said(state)
 
@@ -183,6 +183,8 @@ def _group_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str
         is_master = broker_id == info.master_id
         if broker_id is None:
             found[name] = node.state.get("controllerRefusal") or "has no id from the controller yet"
+        elif role == "STARTING":
+            found[name] = node.state.get("controllerRefusal") or "has no role from the controller yet"
         elif is_master and role != "MASTER":
             found[name] = f"elected, its role is still {role}"
         elif is_master and not node.state.get("writable"):

@@ -22,6 +22,9 @@ def launch(state: ClusterState, name: str) -> Process:
     """Start the node's server and record its process. Raises RmqhaError if that cannot be done."""
     output = state.output_path(name)
     output.parent.mkdir(parents=True, exist_ok=True)
+    if output.exists() and output.stat().st_size:
+        # what an earlier run printed stays to be read, and is not taken for this one's
+        output.replace(output.with_suffix(".out.1"))
     process = spawn(server_arguments(state.node(name).kind, state.config_path(name)), output)
     state.record_process(name, process)
     return process

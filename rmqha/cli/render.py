@@ -55,16 +55,10 @@ def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:
         row |= {"maxOffset": state.get("maxPhyOffset"), "confirmOffset": state.get("confirmOffset")}
         if info is not None and info.members is not None and broker_id is not None:
             row["inSync"] = broker_id in info.members
-    elif node.alive:
-        row["role"] = server_role(node)
-        row["epoch"] = state.get("term")
+    elif node.answers:
+        raft = state.get("raft", {})
+        row |= {"role": str(raft.get("role", node.node.kind)).lower(), "epoch": raft.get("term")}
     return row
-
-
-def server_role(node: NodeView) -> str:
-    """namesrv, leader or follower; with an embedded controller the controller's role says more."""
-    role = node.state.get("role")
-    return str(role).lower() if node.answers else "?"
 
 
 COLUMNS = [
@@ -98,9 +92,10 @@ def print_cluster(view: ClusterView, out: Console) -> None:
             ]
         )
     out.print(table(COLUMNS, rows))
-    out.print(Text(f"cluster {view.state.name}, haMode={view.state.ha_mode}; data in {view.state.directory}/NODE"))
+    where = f"cluster {view.state.name}, haMode={view.state.ha_mode}; data in {view.state.directory}/NODE"
+    out.print(Text(where), soft_wrap=True)
     for name, trouble in problems(view).items():
-        out.print(Text(f"{name}: {trouble}", "red"))
+        out.print(Text(f"{name}: {trouble}", "red"), soft_wrap=True)
 
 
 def cluster_json(view: ClusterView) -> dict[str, Any]:
