@@ -1,0 +1,227 @@
+"""Connections between named hosts in virtual time: what TCP gives, and what faults leave of it. Implements no port of
+its own; simulated shells use it where host shells use sockets.
+
+Bytes arrive in order or not at all. While a direction is blocked they wait, as retransmissions would, and arrive after
+the block ends. A killed process's peers are told (the kernel sends the FIN); after a power loss they are told only when
+the host is up again and refuses, or when their own patience ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from rmqha.sim.prng import SimPrng
+from rmqha.sim.scheduler import Scheduler
+
+
+class Endpoint(Protocol):
+    """One process's side of its connections."""
+
+    def accepted(self, conn: Connection, port: str) -> None: ...
+
+    def received(self, conn: Connection, data: bytes) -> None: ...
+
+    def closed(self, conn: Connection) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Delays:
+    """Of every link, in ms; a slow link is given its own."""
+
+    min_ms: int = 0
+    max_ms: int = 1
+
+
+class Connection:
+    """One side. `peer_host` names the other end's host."""
+
+    __slots__ = ("_transport", "announced", "host", "is_open", "number", "other", "owner", "peer_host")
+
+    def __init__(self, transport: Transport, number: int, host: str, peer_host: str, owner: Endpoint) -> None:
+        self._transport = transport
+        self.number = number
+        self.host = host
+        self.peer_host = peer_host
+        self.owner = owner
+        self.other: Connection | None = None
+        self.is_open = True
+        self.announced = True
+        """False while the dialing side has not been told yet that it is connected; nothing reaches it before."""
+
+    def send(self, data: bytes) -> None:
+        """Into the socket's buffer: never fails, may never arrive."""
+        if self.is_open:
+            self._transport.deliver(self, data)
+
+    def close(self) -> None:
+        """Orderly: what was sent before still arrives first. No `closed` follows on this side."""
+        if self.is_open:
+            self.is_open = False
+            self._transport.forget(self)
+            self._transport.deliver(self, None)
+
+
+class Transport:
+    def __init__(self, scheduler: Scheduler, prng: SimPrng, delays: Delays | None = None) -> None:
+        self._scheduler = scheduler
+        self._prng = prng
+        self._draws: dict[tuple[str, str], SimPrng] = {}
+        self._delays = delays or Delays()
+        self._slow: dict[tuple[str, str], Delays] = {}
+        self._blocked: set[tuple[str, str]] = set()
+        self._listeners: dict[str, tuple[str, Endpoint]] = {}
+        self._connections: dict[int, Connection] = {}
+        self._queues: dict[int, list[bytes | None]] = {}
+        self._pumping: set[int] = set()
+        self._next_number = 1
+
+    # --- hosts ------------------------------------------------------------------------------------------------------
+    def listen(self, host: str, address: str, owner: Endpoint) -> None:
+        self._listeners[address] = (host, owner)
+
+    def stop_process(self, host: str) -> None:
+        """kill -9: listeners go, the kernel closes every connection."""
+        self._drop_listeners(host)
+        for conn in self._of(host):
+            conn.close()
+
+    def power_off(self, host: str) -> None:
+        """The host is gone without a word: peers go on believing in their connections."""
+        self._drop_listeners(host)
+        for conn in self._of(host):
+            conn.is_open = False
+            self.forget(conn)
+
+    def power_on(self, host: str) -> None:
+        """Half-open connections to the host are reset as soon as a packet of theirs reaches it."""
+        for conn in [item for item in self._connections.values() if item.peer_host == host]:
+            if conn.other is None or not conn.other.is_open:
+                self._reset(conn)
+
+    def _drop_listeners(self, host: str) -> None:
+        self._listeners = {address: item for address, item in self._listeners.items() if item[0] != host}
+
+    def _of(self, host: str) -> list[Connection]:
+        return [conn for conn in self._connections.values() if conn.host == host]
+
+    def _reset(self, conn: Connection) -> None:
+        def gone() -> None:
+            if conn.is_open:
+                conn.is_open = False
+                self.forget(conn)
+                if conn.announced:
+                    conn.owner.closed(conn)
+
+        self._scheduler.after(self._delay(conn.peer_host, conn.host), gone)
+
+    # --- links ------------------------------------------------------------------------------------------------------
+    def block(self, source: str, target: str) -> None:
+        self._blocked.add((source, target))
+
+    def slow_down(self, source: str, target: str, delays: Delays) -> None:
+        self._slow[source, target] = delays
+
+    def heal(self) -> None:
+        """No link is blocked or slow; what waited sets out now."""
+        self._blocked.clear()
+        self._slow.clear()
+        for number in sorted(self._queues):
+            self._pump(number)
+
+    def is_blocked(self, source: str, target: str) -> bool:
+        return (source, target) in self._blocked
+
+    def _delay(self, source: str, target: str) -> int:
+        link = (source, target)
+        draws = self._draws.get(link)
+        if draws is None:
+            draws = self._draws[link] = self._prng.child(f"{source}>{target}")
+        delays = self._slow.get(link, self._delays)
+        return draws.between(delays.min_ms, delays.max_ms)
+
+    # --- connections ------------------------------------------------------------------------------------------------
+    def connect(self, host: str, owner: Endpoint, address: str, opened: Callable[[Connection | None], None]) -> None:
+        """Dial; `opened` gets the connection, or None when refused. A blocked dial gets no answer at all."""
+        found = self._listeners.get(address)
+        target = found[0] if found else _host_of(address)
+
+        def announce(near: Connection) -> None:
+            near.announced = True
+            opened(near if near.is_open else None)
+
+        def arrive() -> None:
+            if self.is_blocked(host, target) or self.is_blocked(target, host):
+                return
+            listener = self._listeners.get(address)
+            if listener is None:
+                self._scheduler.after(self._delay(target, host), lambda: opened(None))
+                return
+            near, far = self._pair(host, owner, listener)
+            near.announced = False
+            far.owner.accepted(far, address)
+            self._scheduler.after(self._delay(target, host), lambda: announce(near))
+
+        self._scheduler.after(self._delay(host, target), arrive)
+
+    def _pair(self, host: str, owner: Endpoint, listener: tuple[str, Endpoint]) -> tuple[Connection, Connection]:
+        target, acceptor = listener
+        near = Connection(self, self._next_number, host, target, owner)
+        far = Connection(self, self._next_number + 1, target, host, acceptor)
+        self._next_number += 2
+        near.other, far.other = far, near
+        for conn in (near, far):
+            self._connections[conn.number] = conn
+            self._queues[conn.number] = []
+        return near, far
+
+    def forget(self, conn: Connection) -> None:
+        self._connections.pop(conn.number, None)
+
+    def deliver(self, conn: Connection, data: bytes | None) -> None:
+        """Queue bytes, or None for the end, towards the other side."""
+        self._queues[conn.number].append(data)
+        self._pump(conn.number, conn)
+
+    def _pump(self, number: int, conn: Connection | None = None) -> None:
+        """One segment of a connection is on its way at a time, which keeps the order."""
+        source = conn or self._connections.get(number)
+        if number in self._pumping or not self._queues.get(number) or source is None:
+            return
+        target = source.other
+        assert target is not None
+        self._pumping.add(number)
+
+        def arrive() -> None:
+            self._pumping.discard(number)
+            queue = self._queues[number]
+            if not target.is_open:
+                queue.clear()
+                return
+            if self.is_blocked(source.host, target.host):
+                self._stalled(number, source, 200)
+                return
+            if not target.announced:
+                self._stalled(number, source, 1)
+                return
+            pieces = [piece for piece in queue if piece is not None]
+            ended = len(pieces) < len(queue)
+            queue.clear()
+            if pieces:
+                target.owner.received(target, b"".join(pieces))
+            if ended and target.is_open:
+                target.is_open = False
+                self.forget(target)
+                target.owner.closed(target)
+
+        self._scheduler.after(self._delay(source.host, target.host), arrive)
+
+    def _stalled(self, number: int, source: Connection, delay_ms: int) -> None:
+        """Retransmit after a while; `heal` does it at once for connections that are still open."""
+        self._scheduler.after(delay_ms, lambda: self._pump(number, source))
+
+
+def _host_of(address: str) -> str:
+    """Addresses of the simulation are host:port."""
+    return address.rpartition(":")[0]

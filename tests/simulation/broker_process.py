@@ -1,0 +1,302 @@
+"""A broker in the simulation: the production BrokerCore (store, machine, processors) over simulated ports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from rmqha.broker.controller_route import ControllerRoute, is_redirect
+from rmqha.broker.core import BrokerCore
+from rmqha.broker.identity import BrokerIdentity
+from rmqha.broker.replica_driver import ReplicaDriver
+from rmqha.ha.action import CallController, RoleChanged
+from rmqha.ha.replica import Replica
+from rmqha.model.config import BrokerConfig
+from rmqha.model.error import RemoteProtocolError, StoreError
+from rmqha.model.offset import PhyOffset
+from rmqha.sim.clock import SimClock
+from rmqha.sim.disk import SimDisk
+from rmqha.sim.prng import SimPrng
+from rmqha.sim.scheduler import Scheduler, Timer
+from rmqha.sim.tracer import SimTracer
+from rmqha.sim.transport import Connection, Transport
+from rmqha.store.config import StoreConfig
+from rmqha.store.identity_file import IdentityFile
+from rmqha.store.store import Store
+from rmqha.wire.command import Command
+
+from .process import Process, Rpc, SimChannel
+
+Observer = Callable[["BrokerProcess", str, dict[str, int]], None]
+
+
+class NodeTracer:
+    """Names the node in every event of the shared trace."""
+
+    def __init__(self, tracer: SimTracer, host: str) -> None:
+        self._tracer = tracer
+        self._host = host
+
+    def event(self, name: str, **fields: object) -> None:
+        self._tracer.event(name, **{"node": self._host, **fields})
+
+
+class BrokerProcess(Process):
+    """`observe(broker, what, values)` is told of role changes and after every step, for the checkers."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        controllers: list[str],
+        scheduler: Scheduler,
+        transport: Transport,
+        clock: SimClock,
+        prng: SimPrng,
+        tracer: SimTracer,
+        observe: Observer,
+    ) -> None:
+        super().__init__(config.broker_ip1, scheduler, transport, clock)
+        self.config = config
+        self.disk = SimDisk(prng.child("disk"))
+        self.failed = ""
+        self._controllers = controllers
+        self._prng = prng.child("process")
+        self._tracer = NodeTracer(tracer, self.host)
+        self._observe = observe
+        self.store: Store
+        self.core: BrokerCore
+        self._rpc: Rpc
+        self._channels: dict[int, SimChannel] = {}
+        self._timer: Timer | None = None
+        self._dispatching = False
+        self._flushing = False
+
+    # --- life -------------------------------------------------------------------------------------------------------
+    def boot(self) -> None:
+        """Open the store and join. A store that cannot be opened leaves the process dead, its reason in `failed`."""
+        self.begin_life()
+        config = self.config
+        store_config = StoreConfig(
+            mapped_file_size_commit_log=config.mapped_file_size_commit_log,
+            mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
+            max_message_size=config.max_message_size,
+        )
+        try:
+            self.store = Store.open(self.disk, store_config, self._tracer)
+        except StoreError as error:
+            self.failed = str(error)
+            self.alive = False
+            self._tracer.event("store_refused", reason=str(error))
+            return
+        self._tracer.event("booted", unclean=self.store.unclean, end=self.store.max_phy_offset)
+        identity = BrokerIdentity(IdentityFile(self.disk), config.broker_cluster_name, config.broker_name)
+        store_host = (b"\x7f\0\0\1", config.listen_port)
+        self.core = BrokerCore(config, self.disk, self.store, identity, self.clock, self._tracer, store_host)
+        self._rpc = Rpc(self, self._handle, self._session_closed)
+        self._channels = {}
+        links = HaLinks(self)
+        self.driver.ha = links
+        self.driver.controller = ControllerCalls(self, self._rpc, self._controllers)
+        self.core.on_role = self._role_changed
+        self.driver.wake_dispatch = self._wake_dispatch
+        self.driver.wake_flush = self._flush_soon
+        self.driver.stepped = self._wake_timer
+        self._dispatching = self._flushing = False
+        self._timer = None
+        self.transport.listen(self.host, config.address, self._rpc)
+        self.transport.listen(self.host, config.ha_address, links)
+        self.transport.power_on(self.host)
+        self.driver.start()
+        self._flush_later()
+
+    @property
+    def driver(self) -> ReplicaDriver:
+        return self.core.driver
+
+    @property
+    def replica(self) -> Replica:
+        return self.core.replica
+
+    def kill(self, *, power_loss: bool) -> None:
+        self.end_life(power_loss=power_loss)
+        self.disk.crash(power_loss=power_loss)
+        self._observe(self, "died", {})
+
+    def stepped(self) -> None:
+        """Every entry into the broker ends here."""
+        self._observe(self, "stepped", {})
+
+    def _role_changed(self, action: RoleChanged) -> None:
+        self._observe(self, "role", {"role": action.role, "epoch": action.epoch})
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+    def _handle(self, conn: Connection, command: Command) -> None:
+        channel = self._channels.get(conn.number)
+        if channel is None:
+            channel = self._channels[conn.number] = SimChannel(conn)
+        self.core.processor.received(channel, [command])
+        self.stepped()
+
+    def _session_closed(self, conn: Connection) -> None:
+        channel = self._channels.pop(conn.number, None)
+        if channel is not None:
+            self.core.processor.closed(channel)
+
+    # --- work that the host shell does in tasks ---------------------------------------------------------------------
+    def _wake_timer(self) -> None:
+        due = self.replica.deadline_ms()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if due is None else self.at(max(due, self.clock.now_ms()), self._timeout)
+
+    def _timeout(self) -> None:
+        self.driver.timeout()
+        self.stepped()
+
+    def _wake_dispatch(self) -> None:
+        if not self._dispatching:
+            self._dispatching = True
+            self.after(0, self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._dispatching = False
+        if self.driver.dispatch():
+            self._wake_dispatch()
+        self.stepped()
+
+    def _flush_later(self) -> None:
+        self.after(self.config.flush_interval_commit_log, self._flush_tick)
+
+    def _flush_tick(self) -> None:
+        self._flush_soon()
+        self._flush_later()
+
+    def _flush_soon(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self.after(self._prng.between(0, 5), self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self.driver.flush_begins()
+        try:
+            self.store.sync()
+        except StoreError as error:
+            self._tracer.event("disk_failed", reason=str(error))
+            self.kill(power_loss=False)
+            return
+        self.driver.synced()
+        self.stepped()
+
+
+class HaLinks:
+    """HA connections: accepted ones are numbered from 1, dialed ones carry the machine's own numbers."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self._broker = broker
+        self._life = broker.life
+        self._conns: dict[int, Connection] = {}
+        self._numbers: dict[int, int] = {}
+        self._next = 1
+
+    def _post(self, work: Callable[[], None]) -> None:
+        def run() -> None:
+            work()
+            if self._broker.alive:
+                self._broker.stepped()
+
+        self._broker.post(self._life, run)
+
+    # --- Endpoint ---------------------------------------------------------------------------------------------------
+    def accepted(self, conn: Connection, port: str) -> None:
+        number = self._next
+        self._next += 1
+        self._add(number, conn)
+        self._post(lambda: self._broker.driver.ha_accepted(number, conn.peer_host))
+
+    def received(self, conn: Connection, data: bytes) -> None:
+        number = self._numbers[conn.number]
+        self._post(lambda: self._broker.driver.ha_received(number, data))
+
+    def closed(self, conn: Connection) -> None:
+        number = self._numbers.pop(conn.number)
+        self._conns.pop(number, None)
+        self._post(lambda: self._broker.driver.ha_closed(number))
+
+    def _add(self, number: int, conn: Connection) -> None:
+        self._conns[number] = conn
+        self._numbers[conn.number] = number
+
+    # --- HaPort -----------------------------------------------------------------------------------------------------
+    def open(self, conn_id: int, address: str) -> None:
+        def opened(conn: Connection | None) -> None:
+            if conn is None:
+                self._post(lambda: self._broker.driver.ha_closed(conn_id))
+            elif self._broker.life != self._life or not self._broker.alive:
+                conn.close()
+            else:
+                self._add(conn_id, conn)
+                self._post(lambda: self._broker.driver.ha_opened(conn_id))
+
+        self._broker.transport.connect(self._broker.host, self, address, opened)
+
+    def send(self, conn_id: int, data: bytes) -> None:
+        conn = self._conns.get(conn_id)
+        if conn is not None:
+            conn.send(data)
+
+    def send_log(self, conn_id: int, header: bytes, phy_offset: PhyOffset, size_bytes: int) -> None:
+        conn = self._conns.get(conn_id)
+        if conn is not None:
+            conn.send(header + bytes(self._broker.store.view(phy_offset, size_bytes)))
+            self._broker.after(0, partial(self._sent, conn_id))
+
+    def _sent(self, conn_id: int) -> None:
+        self._broker.driver.ha_sent(conn_id)
+        self._broker.stepped()
+
+    def close(self, conn_id: int) -> None:
+        conn = self._conns.pop(conn_id, None)
+        if conn is not None:
+            self._numbers.pop(conn.number, None)
+            conn.close()
+
+
+class ControllerCalls:
+    """The controller link of the host shell, with its decision class, over simulated remoting."""
+
+    def __init__(self, broker: BrokerProcess, rpc: Rpc, addresses: list[str]) -> None:
+        self._broker = broker
+        self._rpc = rpc
+        self._route = ControllerRoute(addresses)
+
+    def call(self, action: CallController) -> None:
+        self._attempt(action, self._broker.clock.now_ms() + action.timeout_ms, self._route.max_attempts)
+
+    def _attempt(self, action: CallController, deadline_ms: int, attempts: int) -> None:
+        left_ms = deadline_ms - self._broker.clock.now_ms()
+        if left_ms <= 0 or attempts == 0:
+            self._broker.after(0, partial(self._answer, action, None))
+            return
+        address = self._route.target
+        command = Command(action.command.code, dict(action.command.ext), action.command.body)
+
+        def answered(reply: Command | None) -> None:
+            if reply is None:
+                self._route.failed(address)
+                self._attempt(action, deadline_ms, attempts - 1)
+            elif is_redirect(reply):
+                self._route.redirected(address, reply.ext.get("controllerLeaderAddress") or "")
+                self._attempt(action, deadline_ms, attempts - 1)
+            else:
+                self._route.answered(address)
+                self._answer(action, reply)
+
+        self._rpc.call(address, command, self._route.attempt_timeout_ms(left_ms), answered)
+
+    def _answer(self, action: CallController, reply: Command | None) -> None:
+        try:
+            self._broker.driver.controller_replied(action.call_id, reply)
+        except RemoteProtocolError as error:
+            raise AssertionError(f"our controller talks nonsense: {error}") from error
+        self._broker.stepped()

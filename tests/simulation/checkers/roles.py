@@ -1,0 +1,34 @@
+"""One master per (group, epoch); epochs of a replica never fall; no confirm offset of a serving master falls."""
+
+from __future__ import annotations
+
+from rmqha.model.identity import Role
+
+from ..broker_process import BrokerProcess
+from ..history import InvariantError
+
+
+class Roles:
+    def __init__(self) -> None:
+        self._master_of: dict[int, str] = {}
+        self._epoch_of: dict[str, int] = {}
+        self._confirm_of: dict[str, tuple[int, int, int]] = {}
+
+    def role_taken(self, broker: BrokerProcess, role: int, epoch: int) -> None:
+        if epoch < self._epoch_of.get(broker.host, 0):
+            raise InvariantError(f"{broker.host} fell from epoch {self._epoch_of[broker.host]} to {epoch}")
+        self._epoch_of[broker.host] = epoch
+        if role == Role.MASTER:
+            other = self._master_of.setdefault(epoch, broker.host)
+            if other != broker.host:
+                raise InvariantError(f"{broker.host} and {other} are both master of epoch {epoch}")
+
+    def stepped(self, broker: BrokerProcess) -> None:
+        if not broker.replica.is_master:
+            self._confirm_of.pop(broker.host, None)
+            return
+        confirm = broker.store.confirm_offset
+        life, epoch, before = self._confirm_of.get(broker.host, (0, 0, 0))
+        if (life, epoch) == (broker.life, broker.replica.epoch) and confirm < before:
+            raise InvariantError(f"{broker.host} let its confirm offset fall from {before} to {confirm}")
+        self._confirm_of[broker.host] = (broker.life, broker.replica.epoch, confirm)

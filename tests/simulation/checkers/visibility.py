@@ -1,0 +1,54 @@
+"""Nothing above the confirm offset is visible, and in CP nothing that was visible is ever cut or changed."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+from rmqha.model.offset import PhyOffset
+
+from ..broker_process import BrokerProcess
+from ..history import InvariantError
+
+
+class Visibility:
+    """Keeps a checksum of every visible stretch of the log, by its end, as the first broker showed it."""
+
+    def __init__(self, cp: bool) -> None:
+        self._cp = cp
+        self._shown_to = 0
+        self._pieces: list[tuple[int, int, int]] = []
+
+    def stepped(self, broker: BrokerProcess) -> None:
+        store = broker.store
+        if store.dispatched_offset > store.confirm_offset:
+            raise InvariantError(
+                f"{broker.host} shows records up to {store.dispatched_offset}; only {store.confirm_offset} is confirmed"
+            )
+        if self._cp and store.dispatched_offset > self._shown_to:
+            start, end = self._shown_to, store.dispatched_offset
+            if start >= store.min_phy_offset:
+                self._pieces.append((start, end, checksum(broker, start, end)))
+                self._shown_to = end
+
+    def verify(self, broker: BrokerProcess) -> None:
+        """At the end, on a replica that is whole."""
+        if not self._cp:
+            return
+        if broker.store.max_phy_offset < self._shown_to:
+            raise InvariantError(
+                f"{broker.host} ends at {broker.store.max_phy_offset}; consumers have seen up to {self._shown_to}"
+            )
+        for start, end, shown in self._pieces:
+            if checksum(broker, start, end) != shown:
+                raise InvariantError(f"{broker.host} holds other bytes in [{start}, {end}) than consumers have seen")
+
+
+def checksum(broker: BrokerProcess, start: int, end: int) -> int:
+    value, position = 0, start
+    while position < end:
+        piece = broker.store.view(PhyOffset(position), end - position)
+        if not len(piece):
+            raise InvariantError(f"{broker.host} has no bytes at {position}, below {end}")
+        value = crc32(piece, value)
+        position += len(piece)
+    return value

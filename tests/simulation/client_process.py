@@ -1,0 +1,101 @@
+"""A producer: one send at a time, to whichever broker takes it, each record once unless its outcome stayed open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.message import PROPERTY_UNIQUE_KEY, encode_properties
+from rmqha.sim.clock import SimClock
+from rmqha.sim.prng import SimPrng
+from rmqha.sim.scheduler import Scheduler
+from rmqha.sim.transport import Connection, Transport
+from rmqha.wire.command import Command
+
+from .history import History, Send
+from .process import Process, Rpc
+
+TIMEOUT_MS = 4000
+
+
+class ClientProcess(Process):
+    def __init__(
+        self,
+        host: str,
+        brokers: list[str],
+        interval_ms: int,
+        scheduler: Scheduler,
+        transport: Transport,
+        clock: SimClock,
+        prng: SimPrng,
+        history: History,
+        observe: Callable[[Send], None],
+    ) -> None:
+        super().__init__(host, scheduler, transport, clock)
+        self._brokers = brokers
+        self._interval_ms = interval_ms
+        self._prng = prng
+        self._history = history
+        self._observe = observe
+        self._target = 0
+        self._rpc: Rpc
+        self._stopped = False
+
+    def boot(self) -> None:
+        self.begin_life()
+        self._rpc = Rpc(self, self._unasked)
+        self._next()
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def _unasked(self, conn: Connection, command: Command) -> None:
+        raise AssertionError(f"nobody asks a producer anything: {command}")
+
+    def _next(self) -> None:
+        if self._stopped:
+            return
+        send = Send(f"{self.host}-{len(self._history.sends)}", self.scheduler.now_ms)
+        self._history.sends.append(send)
+        self._attempt(send)
+
+    def _attempt(self, send: Send) -> None:
+        body = send.key.encode() + b"." * self._prng.below(400)
+        properties = encode_properties({PROPERTY_UNIQUE_KEY: send.key, "WAIT": "true"})
+        ext = {
+            "a": "sim",
+            "b": "SimTopic",
+            "c": "TBW102",
+            "d": "2",
+            "e": str(self._prng.below(2)),
+            "f": "0",
+            "g": str(self.clock.wall_ms()),
+            "h": "0",
+            "i": properties.decode(),
+            "j": "0",
+            "k": "false",
+            "m": "false",
+        }
+        address = self._brokers[self._target % len(self._brokers)]
+        command = Command(RequestCode.SEND_MESSAGE_V2, ext, body)
+        self._rpc.call(address, command, TIMEOUT_MS, lambda reply: self._answered(send, address, reply))
+
+    def _answered(self, send: Send, address: str, reply: Command | None) -> None:
+        if reply is not None and reply.code == ResponseCode.SUCCESS:
+            send.acked_at_ms = self.scheduler.now_ms
+            send.offset_id = reply.ext["msgId"]
+            send.queue_offset = int(reply.ext["queueOffset"])
+            send.broker = address
+            self._observe(send)
+            self.after(self._interval_ms, self._next)
+            return
+        if reply is None or reply.code in (ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.FLUSH_DISK_TIMEOUT):
+            self._history.failed_count += 1
+        else:
+            self._history.refused_count += 1
+        self._target += 1
+        self.after(20, lambda: self._retry(send))
+
+    def _retry(self, send: Send) -> None:
+        if not self._stopped:
+            self._attempt(send)

@@ -1,0 +1,133 @@
+"""A controller in the simulation: the production ControllerMachine and RaftLog over simulated ports."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from controller.action import Notify, Probe, Reply, SaveConfig, SendRaft
+from controller.config import ControllerConfig
+from controller.machine import ControllerMachine
+from controller.raft_log import DurableRaftLog
+from rmqha.model.code import RequestCode
+from rmqha.raft.config import RaftConfig
+from rmqha.raft.node import RaftNode, Ready
+from rmqha.sim.clock import SimClock
+from rmqha.sim.disk import SimDisk
+from rmqha.sim.prng import SimPrng
+from rmqha.sim.scheduler import Scheduler, Timer
+from rmqha.sim.tracer import SimTracer
+from rmqha.sim.transport import Connection, Transport
+from rmqha.wire.command import Command
+from rmqha.wire.frame import encode_frame
+
+from .broker_process import NodeTracer
+from .process import Process, Rpc
+
+
+class ControllerProcess(Process):
+    def __init__(
+        self,
+        host: str,
+        config: ControllerConfig,
+        scheduler: Scheduler,
+        transport: Transport,
+        clock: SimClock,
+        prng: SimPrng,
+        tracer: SimTracer,
+    ) -> None:
+        super().__init__(host, scheduler, transport, clock)
+        self.config = config
+        self.disk = SimDisk(prng.child("disk"))
+        self._prng = prng.child("process")
+        self._raft_prng = prng.child("raft")
+        self._tracer = NodeTracer(tracer, host)
+        self.machine: ControllerMachine
+        self._log: DurableRaftLog
+        self._rpc: Rpc
+        self._timer: Timer | None = None
+        self._persisting = False
+
+    def boot(self) -> None:
+        self.begin_life()
+        config = self.config
+        self._log = DurableRaftLog(self.disk, config.controller_dleger_self_id, self._tracer)
+        stored = self._log.stored
+        raft = RaftNode(
+            config.controller_dleger_self_id,
+            tuple(config.peers),
+            stored,
+            RaftConfig(election_timeout_ms=config.election_timeout_ms),
+            self._raft_prng.child(str(self.life)),
+            self._tracer,
+            self.clock.now_ms(),
+        )
+        image = stored.snapshot.data if stored.snapshot is not None else b""
+        self.machine = ControllerMachine(config, raft, image, self._tracer)
+        self._rpc = Rpc(self, self._handle, self._session_closed)
+        self._timer = None
+        self._persisting = False
+        self.transport.listen(self.host, config.self_address, self._rpc)
+        self.transport.power_on(self.host)
+        self.machine.start(self.clock.now_ms())
+        self._pump()
+
+    def kill(self, *, power_loss: bool) -> None:
+        self.end_life(power_loss=power_loss)
+        self.disk.crash(power_loss=power_loss)
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+    def _handle(self, conn: Connection, command: Command) -> None:
+        self.machine.request(self.clock.now_ms(), conn.number, (conn, command), command)
+        self._pump()
+
+    def _session_closed(self, conn: Connection) -> None:
+        self.machine.session_closed(self.clock.now_ms(), conn.number)
+        self._pump()
+
+    def _timeout(self) -> None:
+        self.machine.timeout(self.clock.now_ms())
+        self._pump()
+
+    # --- outputs ----------------------------------------------------------------------------------------------------
+    def _pump(self) -> None:
+        self._act()
+        if not self._persisting:
+            ready = self.machine.ready(self.clock.now_ms())
+            self._act()
+            if ready is not None:
+                # The disk takes its time; a crash before it is done loses what `ready` asked to persist.
+                self._persisting = True
+                self.after(self._prng.between(0, 3) if ready.must_persist else 0, partial(self._persist, ready))
+        due = self.machine.deadline_ms()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if due is None else self.at(max(due, self.clock.now_ms()), self._timeout)
+
+    def _persist(self, ready: Ready) -> None:
+        if ready.must_persist:
+            self._log.persist(ready)
+        self._persisting = False
+        self.machine.advance(self.clock.now_ms(), ready)
+        self._pump()
+
+    def _act(self) -> None:
+        for action in self.machine.actions():
+            match action:
+                case Reply(token, command):
+                    assert isinstance(token, tuple)
+                    conn, request = token
+                    command.opaque = request.opaque
+                    conn.send(encode_frame(command))
+                case Notify(address, command):
+                    self._rpc.oneway(address, command)
+                case Probe(probe_id, address, command, timeout_ms):
+                    self._rpc.call(address, command, timeout_ms, partial(self._probed, probe_id))
+                case SendRaft(peer, data):
+                    message = Command(RequestCode.RMQHA_RAFT_MESSAGE, body=data)
+                    self._rpc.oneway(self.config.peers[peer], message)
+                case SaveConfig():
+                    pass
+
+    def _probed(self, probe_id: int, reply: Command | None) -> None:
+        self.machine.probe_replied(self.clock.now_ms(), probe_id, reply)
+        self._pump()

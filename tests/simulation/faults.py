@@ -1,0 +1,165 @@
+"""Draws faults at every tick while the chaos lasts, and undoes all of them afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rmqha.sim.prng import SimPrng
+from rmqha.sim.scheduler import Scheduler
+from rmqha.sim.tracer import SimTracer
+from rmqha.sim.transport import Delays, Transport
+
+from .broker_process import BrokerProcess
+from .controller_process import ControllerProcess
+from .options import Options
+
+
+class Faults:
+    def __init__(
+        self,
+        options: Options,
+        scheduler: Scheduler,
+        transport: Transport,
+        prng: SimPrng,
+        tracer: SimTracer,
+        brokers: Sequence[BrokerProcess],
+        controllers: Sequence[ControllerProcess],
+    ) -> None:
+        self._options = options
+        self._scheduler = scheduler
+        self._transport = transport
+        self._prng = prng
+        self._tracer = tracer
+        self._brokers = brokers
+        self._controllers = controllers
+        self._over = False
+        self.count = 0
+
+    def start(self) -> None:
+        self._scheduler.after(self._options.fault_tick_ms, self._tick)
+
+    def stop(self) -> None:
+        """Heal everything; the processes that are down start."""
+        self._over = True
+        self._tell("heal", "all")
+        self._transport.heal()
+        for process in (*self._controllers, *self._brokers):
+            if not process.alive:
+                process.boot()
+            elif process.is_paused:
+                process.resume()
+
+    def _tell(self, what: str, whom: str) -> None:
+        self.count += 1
+        self._tracer.event("fault", what=what, whom=whom)
+
+    def _tick(self) -> None:
+        if self._over:
+            return
+        options = self._options
+        for name, per_mille, act in (
+            ("kill", options.kill_broker_per_mille, self._kill),
+            ("power", options.power_broker_per_mille, self._power),
+            ("pause", options.pause_broker_per_mille, self._pause),
+            ("cut", options.cut_per_mille, self._cut),
+            ("one-way", options.one_way_per_mille, self._one_way),
+            ("slow", options.slow_per_mille, self._slow),
+            ("kill-controller", options.kill_controller_per_mille, self._kill_controller),
+            ("away", options.all_controllers_away_per_mille, self._all_away),
+            ("heal", options.heal_per_mille, self._heal),
+        ):
+            draws = self._prng.child(name).child(str(self._scheduler.now_ms))
+            if draws.chance(per_mille, 1000):
+                act(draws)
+        self._scheduler.after(options.fault_tick_ms, self._tick)
+
+    def _restart_later(self, process: BrokerProcess | ControllerProcess, draws: SimPrng) -> None:
+        def start() -> None:
+            if not process.alive:
+                self._tell("start", process.host)
+                process.boot()
+
+        self._scheduler.after(draws.between(1, self._options.restart_after_ms), start)
+
+    def _kill(self, draws: SimPrng) -> None:
+        broker = self._brokers[draws.below(len(self._brokers))]
+        if broker.alive:
+            self._tell("kill", broker.host)
+            broker.kill(power_loss=False)
+            self._restart_later(broker, draws)
+
+    def _power(self, draws: SimPrng) -> None:
+        """ASYNC_FLUSH promises to survive power loss of a minority: replicas not whole again count as lost (ruling 3).
+        SYNC_FLUSH promises to survive that of all at once."""
+        options = self._options
+        if options.cp and options.sync_flush and draws.chance(1, 4):
+            targets = [broker for broker in self._brokers if broker.alive]
+        else:
+            not_whole = [item for item in self._brokers if not item.alive or item.store.unclean]
+            minority = (len(self._brokers) - 1) // 2 if options.cp and not options.sync_flush else len(self._brokers)
+            if len(not_whole) >= minority:
+                return
+            targets = [self._brokers[draws.below(len(self._brokers))]]
+        for broker in targets:
+            if broker.alive:
+                self._tell("power", broker.host)
+                broker.kill(power_loss=True)
+                self._restart_later(broker, draws)
+
+    def _pause(self, draws: SimPrng) -> None:
+        broker = self._brokers[draws.below(len(self._brokers))]
+        if broker.alive and not broker.is_paused:
+            self._tell("pause", broker.host)
+            broker.pause()
+            life = broker.life
+
+            def resume() -> None:
+                if broker.life == life and broker.alive:
+                    broker.resume()
+
+            self._scheduler.after(draws.between(100, 4000), resume)
+
+    def _hosts(self) -> list[str]:
+        return [process.host for process in (*self._brokers, *self._controllers)]
+
+    def _cut(self, draws: SimPrng) -> None:
+        """A host is cut off from some or all others, clients excepted: those see both sides."""
+        hosts = self._hosts()
+        victim = hosts[draws.below(len(hosts))]
+        whole = draws.chance(1, 2)
+        self._tell("cut", victim)
+        for other in hosts:
+            if other != victim and (whole or draws.chance(1, 2)):
+                self._transport.block(victim, other)
+                self._transport.block(other, victim)
+
+    def _one_way(self, draws: SimPrng) -> None:
+        hosts = self._hosts()
+        source, target = hosts[draws.below(len(hosts))], hosts[draws.below(len(hosts))]
+        if source != target:
+            self._tell("one-way", f"{source}>{target}")
+            self._transport.block(source, target)
+
+    def _slow(self, draws: SimPrng) -> None:
+        hosts = self._hosts()
+        source, target = hosts[draws.below(len(hosts))], hosts[draws.below(len(hosts))]
+        if source != target:
+            self._tell("slow", f"{source}>{target}")
+            self._transport.slow_down(source, target, Delays(50, draws.between(51, 800)))
+
+    def _heal(self, draws: SimPrng) -> None:
+        self._transport.heal()
+
+    def _kill_controller(self, draws: SimPrng) -> None:
+        process = self._controllers[draws.below(len(self._controllers))]
+        self._stop_controller(process, draws)
+
+    def _stop_controller(self, process: ControllerProcess, draws: SimPrng) -> None:
+        if process.alive:
+            self._tell("kill", process.host)
+            process.kill(power_loss=draws.chance(1, 2))
+            self._restart_later(process, draws)
+
+    def _all_away(self, draws: SimPrng) -> None:
+        for process in self._controllers:
+            self._stop_controller(process, draws)

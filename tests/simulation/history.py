@@ -1,0 +1,32 @@
+"""What the clients and the checkers know of a run: sends with their outcomes, and every byte that was visible."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Send:
+    """`acked_at_ms` None: no SEND_OK (yet); the message may be stored or not."""
+
+    key: str
+    begun_at_ms: int
+    acked_at_ms: int | None = None
+    offset_id: str = ""
+    queue_offset: int = -1
+    broker: str = ""
+
+
+@dataclass
+class History:
+    sends: list[Send] = field(default_factory=list)
+    refused_count: int = 0
+    failed_count: int = 0
+
+    @property
+    def acked(self) -> list[Send]:
+        return [send for send in self.sends if send.acked_at_ms is not None]
+
+
+class InvariantError(AssertionError):
+    """A checker's verdict: one sentence that names nodes, offsets and epochs."""

@@ -1,0 +1,71 @@
+"""One seed draws everything about a run (swarm): size, mode, tunables, faults. Read by world.py and faults.py."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rmqha.sim.prng import SimPrng
+
+
+@dataclass(frozen=True)
+class Options:
+    """Times in ms. `*_per_mille` are chances per fault tick."""
+
+    broker_count: int
+    controller_count: int
+    cp: bool
+    sync_flush: bool
+    file_size_bytes: int
+    batch_bytes: int
+    heartbeat_ms: int
+    max_delay_ms: int
+    clock_drift_ppm: int
+    send_interval_ms: int
+    fault_tick_ms: int
+    kill_broker_per_mille: int
+    power_broker_per_mille: int
+    pause_broker_per_mille: int
+    cut_per_mille: int
+    one_way_per_mille: int
+    slow_per_mille: int
+    kill_controller_per_mille: int
+    all_controllers_away_per_mille: int
+    heal_per_mille: int
+    restart_after_ms: int
+    chaos_ms: int
+
+
+def draw_options(prng: SimPrng) -> Options:
+    """Each kind of fault is either absent or present in a run, so that rare ones are not drowned by common ones."""
+
+    def maybe(name: str, most: int) -> int:
+        draws = prng.child(name)
+        return draws.between(most // 4, most) if draws.chance(1, 2) else 0
+
+    def pick(name: str, *values: int) -> int:
+        return values[prng.child(name).below(len(values))]
+
+    return Options(
+        broker_count=pick("brokers", 1, 2, 3, 3, 3, 5),
+        controller_count=pick("controllers", 1, 1, 3),
+        cp=prng.child("mode").chance(3, 4),
+        sync_flush=prng.child("flush").chance(1, 4),
+        file_size_bytes=pick("file", 64, 64, 128, 1024) * 1024,
+        batch_bytes=pick("batch", 1024, 4096, 1024 * 1024),
+        heartbeat_ms=pick("heartbeat", 200, 500),
+        max_delay_ms=pick("delay", 0, 1, 5, 20),
+        clock_drift_ppm=pick("drift", 0, 0, 20_000),
+        send_interval_ms=pick("interval", 1, 5, 20),
+        fault_tick_ms=250,
+        kill_broker_per_mille=maybe("kill", 60),
+        power_broker_per_mille=maybe("power", 40),
+        pause_broker_per_mille=maybe("pause", 40),
+        cut_per_mille=maybe("cut", 60),
+        one_way_per_mille=maybe("one-way", 40),
+        slow_per_mille=maybe("slow", 40),
+        kill_controller_per_mille=maybe("kill-controller", 40),
+        all_controllers_away_per_mille=maybe("away", 15),
+        heal_per_mille=150,
+        restart_after_ms=pick("restart", 50, 500, 3000),
+        chaos_ms=pick("chaos", 4000, 8000, 15000),
+    )

@@ -1,0 +1,189 @@
+"""A simulated operating-system process: a clock, timers, connections; it can be paused, killed and started again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rmqha.sim.clock import SimClock
+from rmqha.sim.scheduler import Scheduler, Timer
+from rmqha.sim.transport import Connection, Transport
+from rmqha.wire.command import FLAG_ONEWAY, Command
+from rmqha.wire.frame import FrameParser, encode_frame
+
+Answer = Callable[[Command | None], None]
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+
+
+class Process:
+    """What happens to a paused process waits for it; what is meant for a former life is dropped."""
+
+    def __init__(self, host: str, scheduler: Scheduler, transport: Transport, clock: SimClock) -> None:
+        self.host = host
+        self.scheduler = scheduler
+        self.transport = transport
+        self.clock = clock
+        self.alive = False
+        self.life = 0
+        self._paused = False
+        self._held: list[Callable[[], None]] = []
+
+    def boot(self) -> None:
+        """Start the process; each kind has its own."""
+        raise AssertionError(f"{self.host} is of no kind")
+
+    def begin_life(self) -> None:
+        self.life += 1
+        self.alive = True
+        self._paused = False
+        self._held.clear()
+
+    def end_life(self, *, power_loss: bool) -> None:
+        self.alive = False
+        self._held.clear()
+        if power_loss:
+            self.transport.power_off(self.host)
+        else:
+            self.transport.stop_process(self.host)
+
+    def post(self, life: int, work: Callable[[], None]) -> None:
+        if not self.alive or life != self.life:
+            return
+        if self._paused:
+            self._held.append(work)
+        else:
+            work()
+
+    def pause(self) -> None:
+        self._paused = True
+
+    def resume(self) -> None:
+        self._paused = False
+        held, self._held = self._held, []
+        for work in held:
+            self.post(self.life, work)
+
+    @property
+    def is_paused(self) -> bool:
+        return self._paused
+
+    def after(self, delay_ms: int, work: Callable[[], None]) -> Timer:
+        """By this host's own clock, which may drift."""
+        return self.at(self.clock.now_ms() + delay_ms, work)
+
+    def at(self, deadline_ms: int, work: Callable[[], None]) -> Timer:
+        life = self.life
+        return self.scheduler.at(self.clock.moment_of(deadline_ms), lambda: self.post(life, work))
+
+
+class Rpc:
+    """Remoting over simulated connections: requests answered by opaque, one connection per address, frames as bytes."""
+
+    def __init__(
+        self,
+        process: Process,
+        handle: Callable[[Connection, Command], None],
+        session_closed: Callable[[Connection], None] = lambda conn: None,
+    ) -> None:
+        self._process = process
+        self._life = process.life
+        self._handle = handle
+        self._session_closed = session_closed
+        self._parsers: dict[int, FrameParser] = {}
+        self._dialed: dict[str, Connection] = {}
+        self._address_of: dict[int, str] = {}
+        self._waiting: dict[int, tuple[str, Answer]] = {}
+        self._backlog: dict[str, list[bytes]] = {}
+        self._next_opaque = 1
+
+    # --- Endpoint ---------------------------------------------------------------------------------------------------
+    def accepted(self, conn: Connection, port: str) -> None:
+        self._parsers[conn.number] = FrameParser(MAX_FRAME_BYTES)
+
+    def received(self, conn: Connection, data: bytes) -> None:
+        self._process.post(self._life, lambda: self._received(conn, data))
+
+    def _received(self, conn: Connection, data: bytes) -> None:
+        for command in self._parsers[conn.number].feed(data):
+            if command.is_response:
+                waiting = self._waiting.pop(command.opaque, None)
+                if waiting is not None:
+                    waiting[1](command)
+            else:
+                self._handle(conn, command)
+
+    def closed(self, conn: Connection) -> None:
+        self._process.post(self._life, lambda: self._closed(conn))
+
+    def _closed(self, conn: Connection) -> None:
+        address = self._address_of.pop(conn.number, None)
+        if address is None:
+            self._session_closed(conn)
+        else:
+            self._fail(address)
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+    def call(self, address: str, command: Command, timeout_ms: int, answer: Answer) -> None:
+        """`answer` is called once, with None when nothing came in time or the connection broke."""
+        opaque = self._next_opaque
+        self._next_opaque += 1
+        command.opaque = opaque
+        self._waiting[opaque] = (address, answer)
+        self._process.after(timeout_ms, lambda: self._expire(opaque))
+        self._transmit(address, encode_frame(command))
+
+    def oneway(self, address: str, command: Command) -> None:
+        command.flag |= FLAG_ONEWAY
+        self._transmit(address, encode_frame(command))
+
+    def _expire(self, opaque: int) -> None:
+        waiting = self._waiting.pop(opaque, None)
+        if waiting is not None:
+            waiting[1](None)
+
+    def _transmit(self, address: str, frame: bytes) -> None:
+        conn = self._dialed.get(address)
+        if conn is not None and conn.is_open:
+            conn.send(frame)
+            return
+        dialing = address in self._backlog
+        self._backlog.setdefault(address, []).append(frame)
+        if not dialing:
+            self._process.transport.connect(self._process.host, self, address, lambda conn: self._opened(address, conn))
+            # A dial that is blocked is never answered: try again when the next request comes.
+            self._process.after(1000, lambda: self._give_up(address))
+
+    def _opened(self, address: str, conn: Connection | None) -> None:
+        if not self._process.alive or self._process.life != self._life:
+            if conn is not None:
+                conn.close()
+            return
+        frames = self._backlog.pop(address, [])
+        if conn is None:
+            self._fail(address)
+            return
+        self._dialed[address] = conn
+        self._address_of[conn.number] = address
+        self._parsers[conn.number] = FrameParser(MAX_FRAME_BYTES)
+        for frame in frames:
+            conn.send(frame)
+
+    def _give_up(self, address: str) -> None:
+        if self._backlog.pop(address, None) is not None:
+            self._fail(address)
+
+    def _fail(self, address: str) -> None:
+        self._dialed.pop(address, None)
+        lost = [opaque for opaque, (target, _) in sorted(self._waiting.items()) if target == address]
+        for opaque in lost:
+            self._expire(opaque)
+
+
+class SimChannel:
+    """A client's connection as request processors see it."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self.peer = f"127.0.0.9:{conn.number % 60000 + 1}"
+
+    def send(self, command: Command) -> None:
+        self._conn.send(encode_frame(command))

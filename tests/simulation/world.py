@@ -1,0 +1,178 @@
+"""One run: build the world from a seed, let faults happen, heal, demand liveness, verify."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controller.config import ControllerConfig
+from rmqha.model.config import BrokerConfig
+from rmqha.sim.clock import SimClock
+from rmqha.sim.prng import SimPrng
+from rmqha.sim.scheduler import Scheduler
+from rmqha.sim.tracer import SimTracer
+from rmqha.sim.transport import Delays, Transport
+
+from .broker_process import BrokerProcess
+from .checkers import agreement
+from .checkers.roles import Roles
+from .checkers.survival import Audit, audit
+from .checkers.visibility import Visibility
+from .client_process import ClientProcess
+from .controller_process import ControllerProcess
+from .faults import Faults
+from .history import History, InvariantError
+from .options import Options, draw_options
+
+START_MS = 20_000
+HEAL_MS = 60_000
+SETTLE_STEP_MS = 250
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """`failure` "" is a run without a violation."""
+
+    seed: int
+    failure: str
+    audit: Audit | None
+    simulated_ms: int
+    event_count: int
+    fault_count: int
+    trace_hash: str
+    recent: tuple[str, ...]
+
+
+class World:
+    def __init__(self, seed: int, options: Options | None = None) -> None:
+        prng = SimPrng(seed)
+        self.seed = seed
+        self.options = options or draw_options(prng.child("options"))
+        self.scheduler = Scheduler()
+        self.tracer = SimTracer(self.scheduler, keep_count=400)
+        self.history = History()
+        self.roles = Roles()
+        self.visibility = Visibility(self.options.cp)
+        delays = Delays(0, self.options.max_delay_ms)
+        self.transport = Transport(self.scheduler, prng.child("transport"), delays)
+        self._prng = prng
+        self.controllers = [self._controller(number) for number in range(1, self.options.controller_count + 1)]
+        self.brokers = [self._broker(number) for number in range(1, self.options.broker_count + 1)]
+        addresses = [broker.config.address for broker in self.brokers]
+        self.client = ClientProcess(
+            "client",
+            addresses,
+            self.options.send_interval_ms,
+            self.scheduler,
+            self.transport,
+            self._clock("client"),
+            prng.child("client"),
+            self.history,
+            lambda send: None,
+        )
+        self.faults = Faults(
+            self.options,
+            self.scheduler,
+            self.transport,
+            prng.child("faults"),
+            self.tracer,
+            self.brokers,
+            self.controllers,
+        )
+
+    def _clock(self, name: str) -> SimClock:
+        drift = self.options.clock_drift_ppm
+        draws = self._prng.child(f"clock-{name}")
+        return SimClock(self.scheduler, 1_000_000 + draws.between(-drift, drift), draws.below(1_000_000))
+
+    def _peers(self) -> str:
+        return ";".join(f"c{number}-c{number}:9878" for number in range(1, self.options.controller_count + 1))
+
+    def _controller(self, number: int) -> ControllerProcess:
+        host = f"c{number}"
+        config = ControllerConfig(controller_dleger_peers=self._peers(), controller_dleger_self_id=host)
+        prng = self._prng.child(host)
+        return ControllerProcess(host, config, self.scheduler, self.transport, self._clock(host), prng, self.tracer)
+
+    def _broker(self, number: int) -> BrokerProcess:
+        host, options = f"b{number}", self.options
+        config = BrokerConfig(
+            broker_ip1=host,
+            broker_name="sim",
+            ha_mode="cp" if options.cp else "ap",
+            flush_disk_type="SYNC_FLUSH" if options.sync_flush else "ASYNC_FLUSH",
+            total_replicas=options.broker_count,
+            controller_heartbeat_interval_millis=options.heartbeat_ms,
+            mapped_file_size_commit_log=options.file_size_bytes,
+            mapped_file_size_consume_queue=20 * 1000,
+            ha_transfer_batch_size=options.batch_bytes,
+            max_message_size=16 * 1024,
+        )
+        controllers = [f"c{each}:9878" for each in range(1, options.controller_count + 1)]
+        return BrokerProcess(
+            config,
+            controllers,
+            self.scheduler,
+            self.transport,
+            self._clock(host),
+            self._prng.child(host),
+            self.tracer,
+            self._observe,
+        )
+
+    def _observe(self, broker: BrokerProcess, what: str, values: dict[str, int]) -> None:
+        if what == "role":
+            self.roles.role_taken(broker, values["role"], values["epoch"])
+        elif what == "stepped" and broker.alive:
+            self.roles.stepped(broker)
+            self.visibility.stepped(broker)
+
+    # --- the run ----------------------------------------------------------------------------------------------------
+    def run(self) -> Report:
+        failure, found = "", None
+        try:
+            found = self._run()
+        except InvariantError as violation:
+            failure = str(violation)
+        except Exception:  # noqa: BLE001  (a crash of production code is a finding like any other)
+            failure = traceback.format_exc()
+        return Report(
+            self.seed,
+            failure,
+            found,
+            self.scheduler.now_ms,
+            self.scheduler.event_count,
+            self.faults.count,
+            self.tracer.trace_hash(),
+            tuple(self.tracer.recent),
+        )
+
+    def _run(self) -> Audit:
+        for process in (*self.controllers, *self.brokers):
+            process.boot()
+        self._until_whole(START_MS, "the group did not start")
+        self.client.boot()
+        self.faults.start()
+        self.scheduler.run_until(self.scheduler.now_ms + self.options.chaos_ms)
+        self.faults.stop()
+        acked = len(self.history.acked)
+        self._until(HEAL_MS, lambda: "" if len(self.history.acked) > acked + 5 else "no send is acknowledged")
+        self.client.stop()
+        self._until_whole(HEAL_MS, "the group did not become whole again")
+        for broker in self.brokers:
+            self.visibility.verify(broker)
+        agreement.verify(self.brokers)
+        found = audit(self.history, self.brokers[0], cp=self.options.cp)
+        self.tracer.event("audited", acked=found.acked_count, lost=found.lost_count, duplicates=found.duplicate_count)
+        return found
+
+    def _until_whole(self, limit_ms: int, complaint: str) -> None:
+        self._until(limit_ms, lambda: agreement.missing(self.brokers), complaint)
+
+    def _until(self, limit_ms: int, lacks: Callable[[], str], complaint: str = "after the heal") -> None:
+        end_ms = self.scheduler.now_ms + limit_ms
+        while (lack := lacks()) and self.scheduler.now_ms < end_ms:
+            self.scheduler.run_until(self.scheduler.now_ms + SETTLE_STEP_MS)
+        if lack:
+            raise InvariantError(f"{complaint} within {limit_ms} ms: {lack}")
