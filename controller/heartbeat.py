@@ -104,7 +104,8 @@ class HeartbeatTable:
         else:
             was_fit = broker.is_fit
             gap_ms = now_ms - broker.last_ms
-            if gap_ms < broker.timeout_ms:
+            # the first one follows the registration at once, and a pause says nothing of the rhythm
+            if broker.timeout_ms // 16 < gap_ms < broker.timeout_ms:
                 broker.interval_ms += (gap_ms - broker.interval_ms) // 8
         if broker.session_id is None:
             self._bind(broker, session_id)

@@ -244,7 +244,7 @@ class Leadership:
             for event in change.events:
                 self._event_applied(event)
         for change in changes:
-            self._release(now_ms, change.broker_name)
+            self._release(now_ms, change.broker_name, urgent=True)
 
     def _event_applied(self, event: Event) -> None:
         match event:
@@ -282,10 +282,10 @@ class Leadership:
                 )
                 self._emit(Notify(replica.address, notice))
 
-    def _release(self, now_ms: int, broker_name: str) -> None:
+    def _release(self, now_ms: int, broker_name: str, *, urgent: bool) -> None:
         """Nothing of the group is under way any more: look at it, then serve who has waited."""
         waiting = self._busy.pop(broker_name, deque())
-        self.reconcile(now_ms, broker_name)
+        self.reconcile(now_ms, broker_name, urgent=urgent)
         while waiting:
             asked = waiting.popleft()
             if broker_name in self._busy:
@@ -354,7 +354,8 @@ class Leadership:
             self._attention[name] = now_ms + self._config().scan_not_active_broker_interval
         if self._why_no_master.get(name) != refusal.remark:
             self._why_no_master[name] = refusal.remark
-            self._tracer.event("election_failed", group=name, why=refusal.remark)
+            if group.set_known:
+                self._tracer.event("election_failed", group=name, why=refusal.remark)
         if group.master_id is not None and not self.has_live_master(now_ms, group):
             self.propose(Change(name, (MasterVacated(name, group.master_epoch, Cause.NO_LIVE_MEMBER),)))
 
@@ -446,4 +447,4 @@ class Leadership:
             queue.extend(waiting)
             return
         self._busy[name] = waiting
-        self._release(now_ms, name)
+        self._release(now_ms, name, urgent=False)
