@@ -25,6 +25,11 @@ def namesrv(config_file: str | None) -> None:
     async def serve(stopping: trio.Event) -> None:
         async with trio.open_nursery() as nursery:
             await nursery.start(run_name_server, config, tracer)
+            if controller_config is not None:
+                # a name server alone must start without loading the controller
+                from controller.server import run_controller
+
+                await run_controller(controller_config, tracer, stopping=stopping)
             await stopping.wait()
             tracer.event("name_server_stopping")
             nursery.cancel_scope.cancel()
