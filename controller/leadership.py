@@ -89,7 +89,7 @@ class Leadership:
     ) -> None:
         self.table = HeartbeatTable(now_ms, config().default_heartbeat_timeout_mills, config().suspect_heartbeats)
         self.batch: list[Change] = []
-        """Decided in the current input; the machine proposes all of it as one entry (B5)."""
+        """Decided in the current input; the machine proposes all of it as one entry."""
         self._info = info
         self._config = config
         self._tracer = tracer

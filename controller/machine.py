@@ -136,8 +136,8 @@ class ControllerMachine:
         if ready.snapshot is not None:
             self._restore(now_ms, ready.snapshot.data)
         for entry in ready.committed:
-            if entry.kind is EntryKind.DATA:
-                self._apply(now_ms, entry.index, entry.term, decode_events(entry.data))
+            events = decode_events(entry.data) if entry.kind is EntryKind.DATA else []
+            self._apply(now_ms, entry.index, entry.term, events)
         if self._raft.applied_index - self._raft.snapshot_index >= self._config.snapshot_after_entries:
             self._raft.compact(self._raft.applied_index, encode_image(self._info))
         self._settle(now_ms)
@@ -265,7 +265,7 @@ class ControllerMachine:
         self._tracer.event("controller_resigned", node=self._raft.node_id, term=self._led_term)
 
     def _propose(self, now_ms: int, leadership: Leadership) -> None:
-        """All that one input has decided goes into one entry (B5)."""
+        """All that one input has decided goes into one entry."""
         changes, leadership.batch = leadership.batch, []
         place = self._raft.propose(now_ms, encode_events([event for change in changes for event in change.events]))
         if place is None:
