@@ -5,7 +5,7 @@
 APPLYING asks for an id in two phases: id and check code are on disk before the controller is asked to apply them,
 so a crash in between repeats that application (A1). REGISTERED sends a heartbeat (904) at every interval; our
 controller's answer shows master and set, which makes role changes level-triggered. An unclean replica registers as
-such, sends no heartbeat and no election request, and asks 1004 instead until it is whole (ruling 3).
+such, sends no heartbeat and no election request, and registers again instead until it is whole (ruling 3).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rmqha.wire.lenient_json import dumps
 RETRY_MS = 200
 CALL_TIMEOUT_MS = 1500
 ELECT_INTERVAL_MS = 1000
-REPLICA_INFO_INTERVAL_MS = 1000
+UNCLEAN_INTERVAL_MS = 1000
 AWAY_AFTER_MS = 2000
 """Without any answer for so long the controllers count as away (ruling 5)."""
 
@@ -138,8 +138,10 @@ class ControllerClient:
     def _keep_in_touch(self, now_ms: int) -> None:
         vitals = self._vitals()
         if vitals.unclean:
-            if now_ms >= self._info_at_ms:
-                self.ask_replica_info(now_ms)
+            # Registering again also takes this replica out of the set if an election has put it there unknowingly.
+            if now_ms >= self._info_at_ms and not self._waits_for(RequestCode.CONTROLLER_REGISTER_BROKER):
+                self._info_at_ms = now_ms + UNCLEAN_INTERVAL_MS
+                self._register(now_ms)
             return
         if now_ms >= self._heartbeat_at_ms:
             self.heartbeat(now_ms)
@@ -174,8 +176,8 @@ class ControllerClient:
         }
         self._call(RequestCode.BROKER_HEARTBEAT, ext)
 
-    def ask_replica_info(self, now_ms: int) -> None:
-        self._info_at_ms = now_ms + REPLICA_INFO_INTERVAL_MS
+    def ask_replica_info(self) -> None:
+        """Ask 1004 what the set is."""
         if not self._waits_for(RequestCode.CONTROLLER_GET_REPLICA_INFO):
             ext = {**self._group_ext(), "brokerId": str(self.broker_id)}
             self._call(RequestCode.CONTROLLER_GET_REPLICA_INFO, ext)
@@ -262,7 +264,8 @@ class ControllerClient:
             return
         self.refusal = ""
         self.state = LinkState.REGISTERED
-        self._heartbeat_at_ms = self._elect_at_ms = self._info_at_ms = now_ms
+        self._heartbeat_at_ms = self._elect_at_ms = now_ms
+        self._info_at_ms = now_ms + UNCLEAN_INTERVAL_MS
         self._tracer.event("registered", broker_id=self.broker_id)
 
     def _refused(self, now_ms: int, reply: Command) -> None:

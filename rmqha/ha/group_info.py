@@ -25,6 +25,8 @@ class GroupInfo:
     members: Members | None
     set_epoch: int
     total_replicas: int | None
+    elected_unclean: bool
+    """The election of this epoch accepted that messages may be lost; ours."""
 
 
 def parse_group_info(command: Command) -> GroupInfo | None:
@@ -53,6 +55,7 @@ def _parse(command: Command) -> GroupInfo | None:
         members=members,
         set_epoch=set_epoch,
         total_replicas=int(total) if total else None,
+        elected_unclean=ext.get("electedUnclean") == "true",
     )
 
 

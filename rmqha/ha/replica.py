@@ -151,8 +151,7 @@ class Replica:
             self._has_master = False
             return
         if info.master_id == own_id:
-            if self._log.unclean:
-                # An old epoch is never resumed after an unclean boot (ruling 3); the controller vacates it.
+            if self._log.unclean and not self._unclean_election(info):
                 return
             self._has_master = True
             if self.is_master and info.epoch == self._epoch:
@@ -166,6 +165,15 @@ class Replica:
             self._stale_count += 1  # two masters in one epoch: the older answer lost the race
             return
         self._become_slave(now_ms, info, own_id)
+
+    def _unclean_election(self, info: GroupInfo) -> bool:
+        """After an unclean boot an old epoch is never resumed, and only an election that knew of it counts (ruling 3):
+        an operator's, or that of a group of one."""
+        if not info.elected_unclean or info.epoch <= self._log.highest_epoch:
+            return False
+        self._log.mark_clean()
+        self._tracer.event("unclean_accepted", epoch=info.epoch, max_phy_offset=self._log.max_phy_offset)
+        return True
 
     def _become_master(self, now_ms: int, info: GroupInfo, own_id: BrokerId) -> None:
         log, before = self._log, self._log.highest_epoch

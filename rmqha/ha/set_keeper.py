@@ -185,7 +185,7 @@ class SetKeeper:
             self.state.lost()
         self._refusal_count += 1
         self._alter_at_ms = now_ms + REFUSED_RETRY_MS
-        self._link.ask_replica_info(now_ms)
+        self._link.ask_replica_info()
 
     def shown(self, now_ms: int, members: Members, set_epoch: int) -> None:
         """Any answer that shows the controller's set."""

@@ -49,10 +49,13 @@ class ScriptedController:
     away: bool = False
     lose_alter_replies: bool = False
     refuse_alter: int = 0
+    elected_unclean: bool = False
     seen: list[Command] = field(default_factory=list)
 
     def group(self) -> tuple[dict[str, str], bytes]:
         ext = {"masterEpoch": str(self.epoch), "syncStateSetEpoch": str(self.set_epoch)}
+        if self.elected_unclean:
+            ext["electedUnclean"] = "true"
         if self.master is not None:
             ext |= {"masterBrokerId": str(self.master), "masterAddress": self.addresses[self.master]}
         body = {"syncStateSet": self.members, "syncStateSetEpoch": self.set_epoch}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import PROPERTY_UNIQUE_KEY, encode_properties
@@ -12,6 +12,7 @@ from rmqha.sim.scheduler import Scheduler
 from rmqha.sim.transport import Connection, Transport
 from rmqha.wire.command import Command
 
+from .broker_process import BrokerProcess
 from .history import History, Send
 from .process import Process, Rpc
 
@@ -48,6 +49,20 @@ class ClientProcess(Process):
 
     def stop(self) -> None:
         self._stopped = True
+
+    def elect_unclean(self, controllers: Mapping[str, str], broker_name: str, broker: BrokerProcess) -> None:
+        """Operator's 1002, to every controller: the leader acts on it."""
+        for address in controllers.values():
+            ext = {
+                "clusterName": broker.config.broker_cluster_name,
+                "brokerName": broker_name,
+                "brokerId": str(broker.replica.broker_id),
+                "designateElect": "true",
+                "unclean": "true",
+                "invokeTime": str(self.clock.wall_ms()),
+            }
+            command = Command(RequestCode.CONTROLLER_ELECT_MASTER, ext)
+            self._rpc.call(address, command, TIMEOUT_MS, lambda reply: None)
 
     def _unasked(self, conn: Connection, command: Command) -> None:
         raise AssertionError(f"nobody asks a producer anything: {command}")

@@ -26,6 +26,8 @@ from .history import History, InvariantError
 from .options import Options, draw_options
 
 START_MS = 20_000
+OPERATOR_AFTER_MS = 5000
+"""How long after the heal an operator watches a group without a master before saying `elect --unclean`."""
 HEAL_MS = 60_000
 SETTLE_STEP_MS = 250
 
@@ -52,6 +54,7 @@ class World:
         self.scheduler = Scheduler()
         self.tracer = SimTracer(self.scheduler, keep_count=400)
         self.history = History()
+        self.operator_count = 0
         self.roles = Roles()
         self.visibility = Visibility(self.options.cp)
         delays = Delays(0, self.options.max_delay_ms)
@@ -167,12 +170,31 @@ class World:
         self.tracer.event("audited", acked=found.acked_count, lost=found.lost_count, duplicates=found.duplicate_count)
         return found
 
+    def _elect_unclean(self) -> None:
+        """What `rmqha elect --unclean` advises: of all replicas the one with the highest (epoch, end). Needed only when
+        every electable replica has lost power (ruling 3)."""
+        if not any(broker.store.unclean for broker in self.brokers):
+            return
+        best = max(self.brokers, key=lambda item: (_last_epoch(item), item.store.max_phy_offset, item.host))
+        self.operator_count += 1
+        self.tracer.event("operator", elects=best.host, end=best.store.max_phy_offset)
+        self.client.elect_unclean(self.controllers[0].config.peers, "sim", best)
+
     def _until_whole(self, limit_ms: int, complaint: str) -> None:
         self._until(limit_ms, lambda: agreement.missing(self.brokers), complaint)
 
     def _until(self, limit_ms: int, lacks: Callable[[], str], complaint: str = "after the heal") -> None:
         end_ms = self.scheduler.now_ms + limit_ms
+        operator_at_ms = self.scheduler.now_ms + OPERATOR_AFTER_MS
         while (lack := lacks()) and self.scheduler.now_ms < end_ms:
             self.scheduler.run_until(self.scheduler.now_ms + SETTLE_STEP_MS)
+            if self.scheduler.now_ms >= operator_at_ms and not any(item.replica.is_master for item in self.brokers):
+                operator_at_ms = self.scheduler.now_ms + OPERATOR_AFTER_MS
+                self._elect_unclean()
         if lack:
             raise InvariantError(f"{complaint} within {limit_ms} ms: {lack}")
+
+
+def _last_epoch(broker: BrokerProcess) -> int:
+    last = broker.store.epochs.last
+    return last.epoch if last is not None else 0
