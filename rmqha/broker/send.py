@@ -180,7 +180,7 @@ class SendProcessor:
         queue_id = self._queue_id(request, topic)
         self._check(request, command)
         if request.is_batch:
-            parts = self._split(bytes(command.body))
+            parts = self.split(bytes(command.body))
         else:
             parts = [(bytes(command.body), self._with_own(request.properties), request.flag)]
         return [
@@ -251,7 +251,8 @@ class SendProcessor:
             properties += b"\x02"
         return properties + self._own_bytes
 
-    def _split(self, body: bytes) -> list[tuple[bytes, bytes, int]]:
+    @staticmethod
+    def split(body: bytes) -> list[tuple[bytes, bytes, int]]:
         """The messages of a batch body (formats.md §12.4), stored as the client wrote them: body, properties, flag."""
         parts: list[tuple[bytes, bytes, int]] = []
         position, end = 0, len(body)
@@ -289,7 +290,7 @@ def _parse(command: Command) -> _Request:
                 _int32(ext.get("defaultTopicQueueNums", "4")),
                 _int32(ext["queueId"]),
                 _int32(ext.get("sysFlag", "0")),
-                int(ext.get("bornTimestamp", "0")) & _LONG,
+                _int64(ext.get("bornTimestamp", "0")),
                 _int32(ext.get("flag", "0")),
                 ext.get("properties", "").encode(),
                 _int32(ext.get("reconsumeTimes", "0")),
@@ -301,7 +302,7 @@ def _parse(command: Command) -> _Request:
             _int32(ext.get("d", "4")),
             _int32(ext["e"]),
             _int32(ext.get("f", "0")),
-            int(ext.get("g", "0")) & _LONG,
+            _int64(ext.get("g", "0")),
             _int32(ext.get("h", "0")),
             ext.get("i", "").encode(),
             _int32(ext.get("j", "0")),
@@ -313,13 +314,17 @@ def _parse(command: Command) -> _Request:
         raise _Refused(ResponseCode.SYSTEM_ERROR, f"request {command.code}: {error}") from None
 
 
-_LONG = (1 << 63) - 1
-
-
 def _int32(value: str) -> int:
     number = int(value)
     if not -(1 << 31) <= number < 1 << 31:
         raise ValueError(f"{value} is not a 32 bit integer")
+    return number
+
+
+def _int64(value: str) -> int:
+    number = int(value)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"{value} is not a 64 bit integer")
     return number
 
 

@@ -96,7 +96,8 @@ async def run_broker(
             gate = _Gate()
             config, ports = await _listen(config, gate, nursery)
             core = _open(config, tracer, await _store_host(config))
-            await _serve(core, gate, tracer, controllers, name_servers, ports, stopping or trio.Event(), task_status)
+            stop = trio.Event() if stopping is None else stopping
+            await _serve(core, gate, tracer, controllers, name_servers, ports, stop, task_status)
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as errors:
         in_order = errors.split(trio.Cancelled)[1] is None

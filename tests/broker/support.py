@@ -1,0 +1,223 @@
+"""A broker without sockets: a core on a temporary directory, made master by a scripted controller."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rmqha.broker.core import BrokerCore
+from rmqha.broker.identity import BrokerIdentity
+from rmqha.ha.action import CallController
+from rmqha.host.disk import HostDisk
+from rmqha.model.code import RequestCode
+from rmqha.model.config import BrokerConfig
+from rmqha.model.offset import PhyOffset
+from rmqha.store.config import StoreConfig
+from rmqha.store.identity_file import IdentityFile
+from rmqha.store.store import Store
+from rmqha.wire.command import Command
+from rmqha.wire.frame import FrameParser
+from rmqha.wire.lenient_json import dumps
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.ms = 1_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def wall_ms(self) -> int:
+        return 1_800_000_000_000 + self.ms
+
+
+class ListTracer:
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def event(self, name: str, **fields: Any) -> None:
+        self.events.append((name, fields))
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.events]
+
+    def history(self) -> list[dict[str, Any]]:
+        return [{"at_ms": 0, "event": name, **fields} for name, fields in self.events]
+
+
+class FakeChannel:
+    def __init__(self, peer: str = "127.0.0.1:50000") -> None:
+        self.peer = peer
+        self.sent: list[Command] = []
+
+    def send(self, command: Command) -> None:
+        self.sent.append(command)
+
+    def take(self) -> list[Command]:
+        sent, self.sent = self.sent, []
+        return sent
+
+    def one(self) -> Command:
+        """The only thing sent since the last time."""
+        (command,) = self.take()
+        return command
+
+
+class ScriptedController:
+    """Answers as a controller whose group has `master_id` as master (None: no master) with `members` in the set."""
+
+    def __init__(self, broker_id: int = 1) -> None:
+        self.broker_id = broker_id
+        self.master_id: int | None = broker_id
+        self.master_address = "127.0.0.1:1"
+        self.epoch = 1
+        self.set_epoch = 1
+        self.members = [broker_id]
+        self.reachable = True
+
+    def reply(self, command: Command) -> Command | None:
+        if not self.reachable:
+            return None
+        match command.code:
+            case RequestCode.CONTROLLER_GET_NEXT_BROKER_ID:
+                return command.reply(0, {"nextBrokerId": str(self.broker_id)})
+            case RequestCode.CONTROLLER_APPLY_BROKER_ID:
+                return command.reply(0, {})
+            case RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET:
+                self.members = json.loads(bytes(command.body))["syncStateSet"]
+                self.set_epoch += 1
+                return command.reply(0, {"newSyncStateSetEpoch": str(self.set_epoch)}, self.body())
+            case _:
+                return command.reply(0, self.ext(), self.body())
+
+    def ext(self) -> dict[str, str]:
+        ext = {"masterEpoch": str(self.epoch), "syncStateSetEpoch": str(self.set_epoch)}
+        if self.master_id is not None:
+            ext |= {"masterBrokerId": str(self.master_id), "masterAddress": self.master_address}
+        return ext
+
+    def body(self) -> bytes:
+        return dumps({"syncStateSet": self.members, "syncStateSetEpoch": self.set_epoch})
+
+
+class _Ports:
+    """Performs the driver's actions: controllers answer at once, HA actions are noted."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.ha_actions: list[tuple[Any, ...]] = []
+
+    def call(self, action: CallController) -> None:
+        reply = self._broker.controller.reply(action.command)
+        self._broker.core.driver.controller_replied(action.call_id, reply)
+
+    def open(self, conn_id: int, address: str) -> None:
+        self.ha_actions.append(("open", conn_id, address))
+
+    def send(self, conn_id: int, data: bytes) -> None:
+        self.ha_actions.append(("send", conn_id, data))
+
+    def send_log(self, conn_id: int, header: bytes, phy_offset: PhyOffset, size_bytes: int) -> None:
+        self.ha_actions.append(("log", conn_id, phy_offset, size_bytes))
+
+    def close(self, conn_id: int) -> None:
+        self.ha_actions.append(("close", conn_id))
+
+
+class Broker:
+    """`start` makes it what `controller` says. `run` does what loops do: timers, flush, dispatch."""
+
+    def __init__(self, directory: Path, **keys: Any) -> None:
+        self.directory = directory
+        self.open = True
+        self.clock = FakeClock()
+        self.tracer = ListTracer()
+        self.controller = ScriptedController()
+        defaults = {"listen_port": 20911, "mapped_file_size_commit_log": 1024 * 1024, "max_message_size": 100_000}
+        self.config = BrokerConfig(**{**defaults, "mapped_file_size_consume_queue": 6000, **keys})
+        disk = HostDisk(directory)
+        self.store = Store.open(
+            disk,
+            StoreConfig(
+                mapped_file_size_commit_log=self.config.mapped_file_size_commit_log,
+                mapped_file_size_consume_queue=self.config.mapped_file_size_consume_queue,
+            ),
+            self.tracer,
+        )
+        identity = BrokerIdentity(IdentityFile(disk), self.config.broker_cluster_name, self.config.broker_name)
+        self.core = BrokerCore(
+            self.config,
+            disk,
+            self.store,
+            identity,
+            self.clock,
+            self.tracer,
+            (b"\x7f\0\0\1", self.config.listen_port),
+            process={"pid": 1, "dataDirectory": str(directory)},
+            disk_usage=lambda: (100, 40),
+            history=self.tracer.history,
+        )
+        self.ports = _Ports(self)
+        self.core.driver.ha = self.ports
+        self.core.driver.controller = self.ports
+
+    def start(self) -> Broker:
+        self.core.driver.start()
+        self.run()
+        return self
+
+    def run(self, ms: int = 0) -> None:
+        """Let time pass and do all work that is due."""
+        self.clock.ms += ms
+        driver = self.core.driver
+        deadline_ms = self.core.replica.deadline_ms()
+        if deadline_ms is not None and deadline_ms <= self.clock.ms:
+            driver.timeout()
+        if driver.flush_due:
+            driver.flush_begins()
+            self.store.sync()
+            driver.synced()
+        while driver.dispatch_due and driver.dispatch():
+            pass
+        self.core.pull.timeout()
+
+    def ask(self, command: Command, channel: FakeChannel | None = None) -> Command:
+        """Process one request, do the work that is due, and give its only answer."""
+        channel = FakeChannel() if channel is None else channel
+        self.core.processor.received(channel, [command])
+        self.run()
+        return channel.one()
+
+    def close(self) -> None:
+        self.open = False
+        self.core.save()
+        self.store.close()
+
+
+def send_command(topic: str = "T", queue_id: int = 0, body: bytes = b"x", **ext: str) -> Command:
+    """Request 310 as the Java client writes it."""
+    fields = {"a": "P", "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0", "g": "1", "h": "0"}
+    return Command(RequestCode.SEND_MESSAGE_V2, {**fields, "i": "", "j": "0", "k": "false", "m": "false", **ext}, body)
+
+
+def pull_command(topic: str = "T", queue_id: int = 0, offset: int = 0, **ext: str) -> Command:
+    """Request 11 with its own subscription; sysFlag 4 does not wait, 6 does."""
+    fields = {"consumerGroup": "G", "topic": topic, "queueId": str(queue_id), "queueOffset": str(offset)}
+    more = {"maxMsgNums": "32", "sysFlag": "4", "subscription": "*", "suspendTimeoutMillis": "15000"}
+    return Command(RequestCode.PULL_MESSAGE, {**fields, **more, **ext})
+
+
+def golden_frames(name: str) -> Iterator[tuple[dict[str, Any], Command]]:
+    """(facts, command) of each whole frame of a capture, in order."""
+    with (GOLDEN / "wire" / f"{name}.jsonl").open() as lines:
+        for line in lines:
+            facts = json.loads(line)
+            commands = FrameParser(MAX_FRAME_BYTES).feed(base64.b64decode(facts["raw_b64"]))
+            if commands:
+                yield facts, commands[0]

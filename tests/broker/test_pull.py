@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.message import encode_properties
+from rmqha.store.record import decode
+from rmqha.wire import lenient_json
+from rmqha.wire.command import Command
+from tests.broker.support import Broker, FakeChannel, pull_command, send_command
+
+
+def heartbeat(expression: str = "*", version: int = 5, model: str = "CLUSTERING", group: str = "G") -> Command:
+    subscription = {"topic": "T", "subString": expression, "subVersion": version, "expressionType": "TAG"}
+    consumer = {"groupName": group, "messageModel": model, "subscriptionDataSet": [subscription]}
+    body = {"clientID": "c1", "consumerDataSet": [consumer], "producerDataSet": []}
+    return Command(RequestCode.HEART_BEAT, {}, lenient_json.dumps(body))
+
+
+def tagged(tag: str) -> Command:
+    return send_command(i=encode_properties({"TAGS": tag}).decode(), body=tag.encode())
+
+
+def bodies(reply: Command) -> list[bytes]:
+    view, found = memoryview(bytes(reply.body)), []
+    while view:
+        record = decode(view)
+        found.append(bytes(record.body))
+        view = view[record.size_bytes :]
+    return found
+
+
+def test_found(broker: Broker) -> None:
+    for tag in ("a", "b", "a"):
+        broker.ask(tagged(tag))
+    reply = broker.ask(pull_command(offset=1, maxMsgNums="1"))
+    assert (reply.code, reply.remark) == (0, "FOUND") and bodies(reply) == [b"b"]
+    assert reply.ext == {
+        "nextBeginOffset": "2",
+        "minOffset": "0",
+        "maxOffset": "3",
+        "suggestWhichBrokerId": "0",
+        "topicSysFlag": "0",
+        "groupSysFlag": "0",
+    }
+    lite = pull_command(subscription="a || c")
+    lite.code = RequestCode.LITE_PULL_MESSAGE
+    assert bodies(broker.ask(lite)) == [b"a", b"a"]
+
+
+def test_not_found_and_moved(broker: Broker) -> None:
+    broker.ask(send_command())
+    assert broker.ask(pull_command(offset=1)).code == ResponseCode.PULL_NOT_FOUND
+    moved = broker.ask(pull_command(offset=9))
+    assert (moved.code, moved.ext["nextBeginOffset"]) == (ResponseCode.PULL_OFFSET_MOVED, "1")
+    assert broker.ask(pull_command(queue_id=1)).code == ResponseCode.PULL_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"topic": "Nope"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"queueId": "4"}, ResponseCode.SYSTEM_ERROR),
+        ({"queueId": "-1"}, ResponseCode.SYSTEM_ERROR),
+        ({"queueId": "x"}, ResponseCode.SYSTEM_ERROR),
+        ({"consumerGroup": ""}, ResponseCode.SYSTEM_ERROR),
+        ({"consumerGroup": "g" * 121}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({"subscription": "||"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED),
+        ({"expressionType": "SQL92"}, ResponseCode.SYSTEM_ERROR),
+        ({"sysFlag": "2"}, ResponseCode.SUBSCRIPTION_NOT_EXIST),
+    ],
+)
+def test_refusals(broker: Broker, change: dict[str, str], code: ResponseCode) -> None:
+    broker.ask(send_command())
+    assert broker.ask(pull_command(**change)).code == code
+
+
+def test_refusals_by_settings(broker: Broker) -> None:
+    broker.ask(send_command())
+    broker.core.groups.put({"groupName": "G", "consumeEnable": False})
+    assert broker.ask(pull_command()).code == ResponseCode.NO_PERMISSION
+    topic = broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "W", "perm": "2"}))
+    assert topic.code == 0
+    assert broker.ask(pull_command("W", consumerGroup="H")).code == ResponseCode.NO_PERMISSION
+
+
+def test_subscription_of_the_heartbeat(broker: Broker) -> None:
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [heartbeat("b")])
+    broker.ask(tagged("a"))
+    broker.ask(tagged("b"))
+    assert bodies(broker.ask(pull_command(sysFlag="0", subVersion="5"))) == [b"b"]
+    newer = broker.ask(pull_command(sysFlag="0", subVersion="6"))
+    assert (newer.code, newer.remark) == (
+        ResponseCode.SUBSCRIPTION_NOT_LATEST,
+        "the consumer's subscription not latest",
+    )
+    broker.core.processor.closed(channel)
+    assert broker.ask(pull_command(sysFlag="0")).code == ResponseCode.SUBSCRIPTION_NOT_EXIST
+
+
+def test_broadcasting_needs_permission(broker: Broker) -> None:
+    broker.ask(send_command())
+    broker.core.processor.received(FakeChannel(), [heartbeat(model="BROADCASTING")])
+    assert broker.ask(pull_command(sysFlag="0")).code == 0
+    broker.core.groups.put({"groupName": "G", "consumeBroadcastEnable": False})
+    assert broker.ask(pull_command(sysFlag="0")).code == ResponseCode.NO_PERMISSION
+
+
+def test_a_held_pull_wakes_with_the_message_it_wants(broker: Broker) -> None:
+    broker.ask(tagged("a"))
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [pull_command(offset=1, sysFlag="6", subscription="b")])
+    broker.ask(tagged("a"))
+    broker.run(100)
+    assert channel.take() == [] and broker.core.pull.hold_count == 1
+    broker.ask(tagged("b"))
+    reply = channel.one()
+    assert bodies(reply) == [b"b"] and reply.ext["nextBeginOffset"] == "3"
+    assert broker.core.pull.hold_count == 0
+
+
+def test_a_held_pull_ends_in_time_and_skips_what_its_filter_saw(broker: Broker) -> None:
+    broker.ask(tagged("a"))
+    channel = FakeChannel()
+    held = pull_command(offset=1, sysFlag="6", subscription="b", suspendTimeoutMillis="1000")
+    broker.core.processor.received(channel, [held, pull_command(offset=1, sysFlag="6", suspendTimeoutMillis="999999")])
+    broker.ask(tagged("a"))
+    assert bodies(channel.one()) == [b"a"]
+    assert broker.core.pull.deadline_ms() == broker.clock.ms + 1000
+    broker.run(999)
+    assert channel.take() == []
+    broker.run(1)
+    reply = channel.one()
+    assert (reply.code, reply.ext["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "2")
+    broker.core.processor.received(channel, [pull_command(offset=2, sysFlag="6", suspendTimeoutMillis="999999")])
+    broker.run(broker.config.long_polling_max_ms)
+    reply = channel.one()
+    assert (reply.code, reply.ext["nextBeginOffset"]) == (ResponseCode.PULL_NOT_FOUND, "2")
+
+
+def test_only_committed_records(make_broker: Callable[..., Broker]) -> None:
+    keys = {"all_ack_in_sync_state_set": True, "broker_role": "SYNC_MASTER"}
+    broker = make_broker(total_replicas=2, **keys).start()
+    broker.core.driver.ha_accepted(1, "127.0.0.1:9")
+    broker.core.driver.ha_received(1, bytes.fromhex("00000001 0000 0000 0000000000000002"))
+    broker.core.driver.ha_received(1, bytes.fromhex("00000002 0000000000000000"))
+    broker.run(10)
+    sender, puller = FakeChannel(), FakeChannel()
+    broker.core.processor.received(sender, [send_command()])
+    broker.core.processor.received(puller, [pull_command(sysFlag="6")])
+    broker.run()
+    assert sender.take() == [] and puller.take() == []
+    broker.core.driver.ha_sent(1)
+    broker.core.driver.ha_received(1, b"\0\0\0\2" + broker.store.max_phy_offset.to_bytes(8, "big"))
+    broker.run()
+    assert sender.one().code == 0 and len(bodies(puller.one())) == 1
+
+
+def test_slave_sends_readers_to_the_master(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker().start()
+    broker.ask(send_command())
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [pull_command(offset=1, sysFlag="6")])
+    broker.controller.master_id, broker.controller.epoch = 2, 2
+    broker.run(1000)
+    woken = channel.one()
+    assert (woken.code, woken.ext["suggestWhichBrokerId"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "0")
+    assert broker.ask(pull_command()).code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    broker.core.processor.received(channel, [pull_command(sysFlag="6")])
+    assert channel.take() == []
+    broker.run(100)
+    assert channel.one().code == ResponseCode.PULL_RETRY_IMMEDIATELY
+
+
+def test_slave_serves_reads_if_told_to(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(slave_read_enable=True).start()
+    broker.ask(send_command())
+    broker.controller.master_id, broker.controller.epoch = 2, 2
+    broker.run(1000)
+    assert not broker.core.driver.is_serving
+    assert len(bodies(broker.ask(pull_command()))) == 1
+    assert broker.ask(pull_command(offset=1, sysFlag="6")).code == ResponseCode.PULL_RETRY_IMMEDIATELY
+
+
+def test_commit_flag_and_closed_channel(broker: Broker) -> None:
+    broker.ask(send_command())
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [pull_command(offset=1, sysFlag="7", commitOffset="1")])
+    assert broker.core.offsets.query("G", "T", 0) == 1 and broker.core.pull.hold_count == 1
+    broker.core.processor.closed(channel)
+    assert broker.core.pull.hold_count == 0
+    broker.ask(send_command())
+    assert channel.take() == []
+
+
+def test_stopping_broker_holds_nothing(broker: Broker) -> None:
+    broker.ask(send_command())
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [pull_command(offset=1, sysFlag="6")])
+    broker.core.pull.refuse()
+    assert channel.one().code == ResponseCode.PULL_NOT_FOUND
+    assert broker.ask(pull_command(offset=1, sysFlag="6")).code == ResponseCode.PULL_NOT_FOUND

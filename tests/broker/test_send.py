@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqha.broker.send import SendProcessor, host_of
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.message import decode_properties, encode_properties
+from rmqha.store.record import decode
+from rmqha.wire.command import FLAG_ONEWAY, Command
+from tests.broker.support import Broker, FakeChannel, send_command
+
+
+def stored(broker: Broker, topic: str = "T", queue_id: int = 0) -> list[Any]:
+    result = broker.store.pull(topic, queue_id, 0, 100, 1 << 20)
+    return [decode(record) for record in result.records]
+
+
+def inner(body: bytes, properties: bytes = b"", flag: int = 0) -> bytes:
+    size = 22 + len(body) + len(properties)
+    head = struct.pack(">iiiii", size, 0, 0, flag, len(body))
+    return head + body + struct.pack(">h", len(properties)) + properties
+
+
+def test_reply_and_record(broker: Broker) -> None:
+    properties = encode_properties({"KEYS": "k", "UNIQ_KEY": "ID", "TAGS": "a"}).decode()
+    first = broker.ask(send_command(queue_id=2, body=b"one", i=properties))
+    second = broker.ask(send_command(queue_id=2, body=b"two"))
+    assert (first.code, first.remark) == (0, None)
+    assert first.ext == {
+        "msgId": "7F000001000051AF0000000000000000",
+        "queueId": "2",
+        "queueOffset": "0",
+        "transactionId": "ID",
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+    }
+    assert second.ext["queueOffset"] == "1" and "transactionId" not in second.ext
+    one, two = stored(broker, queue_id=2)
+    assert (bytes(one.body), one.born_host, one.store_host) == (b"one", (b"\x7f\0\0\1", 50000), (b"\x7f\0\0\1", 20911))
+    own = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "DefaultCluster"}
+    assert decode_properties(one.properties) == {"KEYS": "k", "UNIQ_KEY": "ID", "TAGS": "a", **own}
+    assert decode_properties(two.properties) == own
+
+
+def test_the_brokers_properties_replace_the_clients(broker: Broker) -> None:
+    broker.ask(send_command(i=encode_properties({"CLUSTER": "elsewhere", "A": "b"}).decode()))
+    broker.ask(send_command(i="A\x01b"))
+    for record in stored(broker):
+        found = decode_properties(record.properties)
+        assert found["CLUSTER"] == "DefaultCluster" and found["A"] == "b"
+
+
+def test_long_names_of_request_10(broker: Broker) -> None:
+    ext = {
+        "producerGroup": "P",
+        "topic": "T",
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": "4",
+        "queueId": "1",
+        "sysFlag": "0",
+        "bornTimestamp": "77",
+        "flag": "5",
+        "properties": "A\x01b\x02",
+        "reconsumeTimes": "3",
+    }
+    assert broker.ask(Command(RequestCode.SEND_MESSAGE, ext, b"old")).code == 0
+    (record,) = stored(broker, queue_id=1)
+    assert (record.born_at_ms, record.flag, record.reconsume_times, bytes(record.body)) == (77, 5, 3, b"old")
+
+
+def test_one_read_is_one_batch_with_one_answer_each(broker: Broker) -> None:
+    channel = FakeChannel()
+    commands = [send_command(body=bytes([number])) for number in range(5)]
+    for opaque, command in enumerate(commands):
+        command.opaque = opaque
+    broker.core.processor.received(channel, commands)
+    replies = channel.take()
+    assert [reply.opaque for reply in replies] == [0, 1, 2, 3, 4]
+    assert [reply.ext["queueOffset"] for reply in replies] == ["0", "1", "2", "3", "4"]
+
+
+@given(st.lists(st.tuples(st.binary(max_size=40), st.sampled_from([b"", b"A\x01b\x02"]), st.integers(0, 9)), min_size=1))
+def test_splitting_a_batch_gives_back_what_was_joined(parts: list[tuple[bytes, bytes, int]]) -> None:
+    body = b"".join(inner(text, properties, flag) for text, properties, flag in parts)
+    assert SendProcessor.split(body) == [(text, properties, flag) for text, properties, flag in parts]
+
+
+@given(st.binary(max_size=60))
+def test_no_batch_body_is_worse_than_illegal(broker_body: bytes) -> None:
+    try:
+        parts = SendProcessor.split(broker_body)
+    except Exception as error:  # noqa: BLE001  (the point: only the one refusal)
+        assert getattr(error, "code", None) is ResponseCode.MESSAGE_ILLEGAL
+    else:
+        assert b"".join(inner(*part) for part in parts)[20:22] == broker_body[20:22]
+
+
+def test_batch_is_stored_as_single_records(broker: Broker) -> None:
+    body = inner(b"a", b"UNIQ_KEY\x01A\x02") + inner(b"bc", b"UNIQ_KEY\x01B\x02", 7)
+    command = Command(RequestCode.SEND_BATCH_MESSAGE, send_command(i="UNIQ_KEY\x01B0\x02", m="true").ext, body)
+    reply = broker.ask(command)
+    records = stored(broker)
+    assert [(bytes(item.body), item.flag, item.queue_offset) for item in records] == [(b"a", 0, 0), (b"bc", 7, 1)]
+    assert reply.ext["transactionId"] == "B0" and reply.ext["queueOffset"] == "0"
+    assert [int(part[16:], 16) for part in reply.ext["msgId"].split(",")] == [item.phy_offset for item in records]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        ({"b": "no/slash"}, ResponseCode.SYSTEM_ERROR, "illegal characters"),
+        ({"b": " "}, ResponseCode.SYSTEM_ERROR, "blank"),
+        ({"b": "x" * 128}, ResponseCode.SYSTEM_ERROR, "longer"),
+        ({"b": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION, "forbidden"),
+        ({"b": "New", "c": "NoPattern"}, ResponseCode.TOPIC_NOT_EXIST, "topic[New] not exist"),
+        ({"e": "4"}, ResponseCode.SYSTEM_ERROR, "queueId[4] is illegal"),
+        ({"e": "x"}, ResponseCode.SYSTEM_ERROR, "invalid literal"),
+        ({"g": "99999999999999999999999"}, ResponseCode.SYSTEM_ERROR, "64 bit"),
+        ({"f": "4"}, ResponseCode.MESSAGE_ILLEGAL, "transactional"),
+        ({"i": "DELAY\x013\x02"}, ResponseCode.MESSAGE_ILLEGAL, "delayed"),
+        ({"i": "TIMER_DELAY_MS\x013\x02"}, ResponseCode.MESSAGE_ILLEGAL, "timer"),
+        ({"i": "A\x01" + "x" * 32768 + "\x02"}, ResponseCode.MESSAGE_ILLEGAL, "properties length"),
+    ],
+)
+def test_refusals(broker: Broker, change: dict[str, str], code: ResponseCode, words: str) -> None:
+    end = broker.store.max_phy_offset
+    reply = broker.ask(send_command(**change))
+    assert reply.code == code and words in (reply.remark or "")
+    assert broker.store.max_phy_offset == end
+
+
+def test_missing_field_and_long_body(broker: Broker) -> None:
+    command = send_command()
+    del command.ext["b"]
+    assert broker.ask(command).code == ResponseCode.SYSTEM_ERROR
+    assert broker.ask(send_command(body=bytes(100_001))).code == ResponseCode.MESSAGE_ILLEGAL
+    assert broker.ask(send_command(body=bytes(100_000))).code == 0
+    assert broker.ask(send_command(i="DELAY\x010\x02")).code == 0
+
+
+def test_new_topic_takes_the_smaller_queue_count(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(default_topic_queue_nums=8).start()
+    broker.ask(send_command("Small", d="3"))
+    broker.ask(send_command("Big", d="16"))
+    small, big = broker.core.topics.get("Small"), broker.core.topics.get("Big")
+    assert small is not None and (small.write_queue_count, small.perm) == (3, 6)
+    assert big is not None and big.write_queue_count == 8
+
+
+def test_no_automatic_topics_when_switched_off(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(auto_create_topic_enable=False).start()
+    assert broker.ask(send_command("New")).code == ResponseCode.TOPIC_NOT_EXIST
+    assert broker.ask(send_command("%RETRY%G")).code == 0
+
+
+def test_negative_queue_id_spreads(broker: Broker) -> None:
+    ids = {broker.ask(send_command(e="-1")).ext["queueId"] for _ in range(4)}
+    assert ids == {"0", "1", "2", "3"}
+
+
+def test_oneway_is_written_and_never_answered(broker: Broker) -> None:
+    channel = FakeChannel()
+    for change in ({}, {"f": "4"}):
+        command = send_command(**change)
+        command.flag = FLAG_ONEWAY
+        broker.core.processor.received(channel, [command])
+    broker.run()
+    assert channel.take() == [] and len(stored(broker)) == 1
+
+
+def test_too_few_replicas_refuse_before_anything_is_written(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(ha_mode="cp", total_replicas=3).start()
+    reply = broker.ask(send_command())
+    assert reply.code == ResponseCode.SYSTEM_ERROR and "in-sync replicas not enough" in (reply.remark or "")
+    assert broker.store.max_phy_offset == 0 and broker.core.topics.get("T") is None
+
+
+def test_timeouts_and_demotion_end_waits_with_their_codes(make_broker: Callable[..., Broker]) -> None:
+    keys = {"all_ack_in_sync_state_set": True, "broker_role": "SYNC_MASTER", "ha_ack_stall_bound_ms": 60_000}
+    broker = make_broker(total_replicas=2, **keys).start()
+    broker.core.driver.ha_accepted(1, "127.0.0.1:9")
+    broker.core.driver.ha_received(1, bytes.fromhex("00000001 0000 0000 0000000000000002"))
+    broker.core.driver.ha_received(1, bytes.fromhex("00000002 0000000000000000"))
+    broker.run(10)
+    assert broker.core.replica.state(broker.clock.ms)["ackUnion"] == [1, 2]
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [send_command(), send_command(i="WAIT\x01false\x02")])
+    broker.run()
+    (unwaited,) = channel.take()
+    assert unwaited.code == 0
+    broker.run(3001)
+    late = channel.one()
+    assert late.code == ResponseCode.FLUSH_SLAVE_TIMEOUT and late.ext["queueOffset"] == "0"
+    broker.core.processor.received(channel, [send_command()])
+    broker.controller.master_id, broker.controller.epoch = 2, 2
+    broker.run(1000)
+    assert channel.one().code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert broker.ask(send_command()).code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+def test_sync_flush_answers_after_the_disk(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(flush_disk_type="SYNC_FLUSH").start()
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [send_command()])
+    assert channel.take() == [] and broker.core.driver.flush_due
+    broker.run()
+    assert channel.one().code == 0 and broker.store.synced_offset == broker.store.max_phy_offset
+
+
+def test_host_of() -> None:
+    assert host_of("127.0.0.1:80") == (b"\x7f\0\0\1", 80)
+    assert host_of("[::1]:80") == (bytes(15) + b"\1", 80)

@@ -1,0 +1,212 @@
+"""Topics, groups, offsets and the files they live in."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from rmqha.broker import config_table
+from rmqha.broker.groups import GroupTable
+from rmqha.broker.offsets import OffsetTable
+from rmqha.broker.topics import TopicConfig, TopicTable, merge_attributes
+from rmqha.host.disk import HostDisk
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config import BrokerConfig
+from rmqha.model.error import StoreError
+from rmqha.wire import lenient_json
+from rmqha.wire.command import Command
+from tests.broker.support import GOLDEN, Broker, FakeClock, send_command
+
+
+@pytest.fixture(scope="module")
+def java_config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a real broker, its config files only."""
+    root = tmp_path_factory.mktemp("java")
+    with (GOLDEN / "store" / "n0.tar.zst").open("rb") as packed:
+        data = zstandard.ZstdDecompressor().stream_reader(packed).read()
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        for member in archive.getmembers():
+            if "/config/" in member.name and member.isfile():
+                (root / "config").mkdir(exist_ok=True)
+                found = archive.extractfile(member)
+                assert found is not None
+                (root / "config" / Path(member.name).name).write_bytes(found.read())
+    return root
+
+
+def as_java_wrote(value: Any) -> Any:
+    """The lenient parser gives integer keys as text; give them back as integers."""
+    if isinstance(value, dict):
+        return {int(key) if key.isdigit() else key: as_java_wrote(item) for key, item in value.items()}
+    return [as_java_wrote(item) for item in value] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("name", ["topics", "subscriptionGroup", "consumerOffset", "delayOffset"])
+def test_files_are_written_as_java_writes_them(java_config: Path, name: str) -> None:
+    written = (java_config / "config" / f"{name}.json").read_bytes()
+    assert config_table.encode(as_java_wrote(lenient_json.loads(written))) == written
+
+
+def test_a_java_brokers_tables_are_read(java_config: Path) -> None:
+    disk, clock = HostDisk(java_config), FakeClock()
+    config = BrokerConfig(broker_cluster_name="GoldCluster", broker_name="gold-a", default_topic_queue_nums=4)
+    topics, groups, offsets = TopicTable(disk, config, clock), GroupTable(disk, clock), OffsetTable(disk)
+    assert topics.get("GoldTxn") == TopicConfig("GoldTxn", 2, 2, 6, attributes={"message.type": "TRANSACTION"})
+    assert (topics.version.counter, topics.epoch) == (116, 4)
+    group = groups.get("GID_goldretry")
+    assert group is not None and group["retryMaxTimes"] == 16
+    assert [offsets.query("GID_gold", "GoldNormal", queue_id) for queue_id in range(5)] == [90, 100, 90, 80, None]
+
+
+def test_every_table_comes_back_after_a_restart(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker().start()
+    broker.ask(send_command("Kept", d="3"))
+    broker.core.groups.get_or_create("G")
+    broker.core.offsets.commit("G", "Kept", 2, 7)
+    before = broker.core.topics.version
+    broker.close()
+    again = make_broker()
+    assert again.core.topics.get("Kept") == TopicConfig("Kept", 3, 3)
+    assert again.core.topics.version == before
+    assert again.core.groups.get("G") is not None
+    assert again.core.offsets.query("G", "Kept", 2) == 7
+    text = (again.directory / "config" / "consumerOffset.json").read_text()
+    assert '"Kept@G":{\n\t\t\t2:7\n' in text
+
+
+def test_a_damaged_table_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "consumerOffset.json").write_text("{")
+    with pytest.raises(StoreError, match=r"config/consumerOffset\.json cannot be read"):
+        OffsetTable(HostDisk(tmp_path))
+    (tmp_path / "config" / "consumerOffset.json").write_text("[]")
+    with pytest.raises(StoreError, match="JSON object"):
+        OffsetTable(HostDisk(tmp_path))
+
+
+def test_the_backup_serves_where_java_left_only_that(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "consumerOffset.json").write_text("")
+    (tmp_path / "config" / "consumerOffset.json.bak").write_text('{"offsetTable":{"T@G":{"1":5}}}')
+    assert OffsetTable(HostDisk(tmp_path)).query("G", "T", 1) == 5
+
+
+def test_offsets_are_written_once_per_change(tmp_path: Path) -> None:
+    table = OffsetTable(HostDisk(tmp_path))
+    assert table.unsaved() is None
+    table.commit("G", "T", 0, 3)
+    assert table.unsaved() is not None and table.unsaved() is None
+    table.commit("G", "T", 0, 3)
+    assert table.unsaved() is None
+    table.commit("G", "T", 0, 2)  # a reset backwards is a commit like any other
+    assert table.unsaved() is not None and table.query("G", "T", 0) == 2
+
+
+def test_update_topic(broker: Broker) -> None:
+    ext = {"topic": "New", "readQueueNums": "3", "writeQueueNums": "2", "perm": "6", "order": "true"}
+    assert broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, {**ext, "attributes": "+message.type=FIFO"})).code == 0
+    shown = broker.ask(Command(RequestCode.GET_TOPIC_CONFIG, {"topic": "New", "lo": "true"}))
+    assert json.loads(bytes(shown.body)) == {
+        "attributes": {"message.type": "FIFO"},
+        "order": True,
+        "perm": 6,
+        "readQueueNums": 3,
+        "topicFilterType": "SINGLE_TAG",
+        "topicName": "New",
+        "topicSysFlag": 0,
+        "writeQueueNums": 2,
+    }
+    counter = broker.core.topics.version.counter
+    broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext))
+    assert broker.core.topics.version.counter == counter  # the same again is no change
+    missing = broker.ask(Command(RequestCode.GET_TOPIC_CONFIG, {"topic": "Nope"}))
+    assert missing.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"topic": "a/b"},
+        {"topic": "TBW102"},
+        {"topic": "RMQ_SYS_TRANS_HALF_TOPIC"},
+        {"readQueueNums": "1025"},
+        {"writeQueueNums": "-1"},
+        {"perm": "8"},
+        {"attributes": "message.type=FIFO"},
+    ],
+)
+def test_update_topic_refuses(broker: Broker, change: dict[str, str]) -> None:
+    reply = broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "New", **change}))
+    assert reply.code == ResponseCode.SYSTEM_ERROR and reply.remark
+    assert broker.core.topics.get("New") is None
+
+
+def test_merge_attributes() -> None:
+    assert merge_attributes({"a": "1", "b": "2"}, "+c=3,-a,+b=4") == {"b": "4", "c": "3"}
+    assert merge_attributes({}, "") == {}
+    for wrong in ("+a", "-a=1", "+=1", "x"):
+        with pytest.raises(ValueError, match="attribute"):
+            merge_attributes({}, wrong)
+
+
+def test_a_new_master_restores_topics_that_only_the_queues_know(make_broker: Callable[..., Broker]) -> None:
+    first = make_broker().start()
+    first.ask(send_command("Lost", queue_id=2, d="8"))
+    first.ask(send_command("Kept", queue_id=1))
+    first.close()
+    (first.directory / "config" / "topics.json").unlink()
+    again = make_broker()
+    changes: list[int] = []
+    again.core.topics.changed = lambda: changes.append(1)
+    again.start()
+    assert again.core.topics.get("Lost") == TopicConfig("Lost", 3, 3)
+    assert ("topics_restored", {"topics": ["Kept", "Lost"]}) in again.tracer.events
+    assert changes
+
+
+def test_restore_widens_a_topic_that_has_more_queues_on_disk(tmp_path: Path) -> None:
+    table = TopicTable(HostDisk(tmp_path), BrokerConfig(), FakeClock())
+    table.put(TopicConfig("T", 1, 4, 4, attributes={"a": "b"}))
+    assert table.restore({"T": [0, 2], "Empty": []}) == ["T"]
+    assert table.get("T") == TopicConfig("T", 3, 4, 4, attributes={"a": "b"})
+
+
+def test_slices(broker: Broker) -> None:
+    ext = {"topicSeq": "1", "maxTopicNum": "2", "dataVersion": ""}
+    reply = broker.ask(Command(RequestCode.GET_ALL_TOPIC_CONFIG, ext))
+    names = broker.core.topics.names()
+    assert reply.ext == {"totalTopicNum": str(len(names))}
+    assert list(json.loads(bytes(reply.body))["topicConfigTable"]) == names[1:3]
+    everything = broker.ask(Command(RequestCode.GET_ALL_TOPIC_CONFIG))
+    assert list(json.loads(bytes(everything.body))["topicConfigTable"]) == names
+
+
+def test_groups(broker: Broker) -> None:
+    body = lenient_json.dumps({"groupName": "G", "retryMaxTimes": 3})
+    assert broker.ask(Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)).code == 0
+    table = json.loads(bytes(broker.ask(Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)).body))
+    assert table["subscriptionGroupTable"]["G"]["retryMaxTimes"] == 3
+    assert table["subscriptionGroupTable"]["G"]["consumeEnable"] is True
+    for wrong in (b"[]", b"{}", b'{"groupName":7}', b"x", lenient_json.dumps({"groupName": "g" * 121})):
+        reply = broker.ask(Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, wrong))
+        assert reply.code == ResponseCode.SYSTEM_ERROR
+
+
+def test_only_a_master_changes_tables(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker()
+    broker.controller.master_id = 2
+    broker.start()
+    body = lenient_json.dumps({"groupName": "G"})
+    for command in (
+        Command(RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "New"}),
+        Command(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body),
+    ):
+        reply = broker.ask(command)
+        assert reply.code == ResponseCode.SYSTEM_ERROR and "not the master" in (reply.remark or "")
