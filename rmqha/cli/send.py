@@ -44,7 +44,8 @@ class SendReport:
     longest_gap_ms: int = 0
     first_ack_after_gap_at_ms: int | None = None
     lines: dict[int, int] = field(default_factory=dict)
-    reasons: dict[str, list[Any]] = field(default_factory=dict)
+    reasons: dict[str, tuple[int, int, str]] = field(default_factory=dict)
+    """Count, lowest line and that line's text, by kind of error."""
     _last_ack_ms: float | None = None
 
     def note(self, position: int, message: OutgoingMessage, outcome: SendResult | RmqhaError) -> None:
@@ -52,8 +53,9 @@ class SendReport:
         if not isinstance(outcome, SendResult):
             self.failed += 1
             code = outcome.code if isinstance(outcome, RemoteError) else ""
-            counted = self.reasons.setdefault(f"{type(outcome).__name__} {code}", [0, line, str(outcome)])
-            counted[0] += 1
+            kind = f"{type(outcome).__name__} {code}"
+            count, first_line, first = self.reasons.get(kind, (0, line, ""))
+            self.reasons[kind] = count + 1, min(line, first_line), str(outcome) if line <= first_line else first
             return
         now_ms, wall_ms = time.monotonic() * 1000, time.time_ns() // 1_000_000
         if self._last_ack_ms is not None and round(now_ms - self._last_ack_ms) > self.longest_gap_ms:

@@ -49,6 +49,8 @@ NOTHING_WRITTEN = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSIO
 class _Progress:
     """What the tries of one message have come to so far."""
 
+    timeout_ms: int
+    deadline: float
     failure: RmqhaError | None = None
     tries: int = 0
     duplicate_possible: bool = False
@@ -64,6 +66,7 @@ class _Try:
     address: str
     started: float
     scope: trio.CancelScope
+    given_up: bool = False
 
 
 @dataclass(slots=True)
@@ -228,63 +231,72 @@ class Producer:
         )
 
     async def _deliver(self, outgoing: Outgoing, timeout_ms: int, require_ok: bool) -> SendResult:
-        progress = _Progress()
+        progress = _Progress(timeout_ms, trio.current_time() + timeout_ms / 1000)
         self._tally.sent += 1
         self._in_flight += 1
         try:
-            with trio.move_on_after(timeout_ms / 1000):
-                result = await self._try_on(outgoing, progress, timeout_ms, require_ok)
-                self._tally.add(result)
-                return result
-            _raise_too_late(outgoing, progress, timeout_ms)
+            result = await self._try_on(outgoing, progress, require_ok)
         except RmqhaError:
             self._tally.failed += 1
             raise
         finally:
             self._in_flight -= 1
+        self._tally.add(result)
+        return result
 
-    async def _try_on(self, outgoing: Outgoing, progress: _Progress, timeout_ms: int, require_ok: bool) -> SendResult:
-        """Try until an answer ends it; the caller's deadline cancels."""
-        backoff = Backoff()
+    async def _try_on(self, outgoing: Outgoing, progress: _Progress, require_ok: bool) -> SendResult:
+        """Try until an answer or the deadline ends it. The usual case, a cached route and an answer, takes one cancel
+        scope: they cost more than the rest of this method."""
+        topic, backoff = outgoing.topic, Backoff()
         while True:
-            try:
-                route = await self._routes.get(outgoing.topic)
-            except UnreachableError as error:
-                progress.failure = error
-                await self._routes.recover(outgoing.topic, backoff)
-                continue
-            queue, address = self._choose(route, outgoing, progress.avoid)
-            if address is None:
-                progress.failure = UnreachableError(f"group {queue.broker_name} has no master")
-            else:
-                progress.tries += 1
-                answer = await self._ask(outgoing, queue, address, progress, timeout_ms)
-                if answer is not None:
+            route = self._routes.cached(topic) or await self._ask_route(topic, progress)
+            if route is not None:
+                queue, address = self._choose(route, outgoing, progress.avoid)
+                progress.avoid = queue.broker_name
+                answer = await self._ask(outgoing, queue, address, progress)
+                if answer is not None and address is not None:
                     result = self._judge(answer, outgoing, queue, address, route, progress)
                     if result is not None and (result.status is SendStatus.SEND_OK or not require_ok):
                         return result
-            progress.avoid = queue.broker_name
-            await self._routes.recover(outgoing.topic, backoff)
+            with trio.CancelScope(deadline=progress.deadline):
+                await self._routes.recover(topic, backoff)
+            if trio.current_time() >= progress.deadline:
+                _raise_too_late(outgoing, progress)
+
+    async def _ask_route(self, topic: str, progress: _Progress) -> TopicRoute | None:
+        with trio.CancelScope(deadline=progress.deadline):
+            try:
+                return await self._routes.get(topic)
+            except UnreachableError as error:
+                progress.failure = error
+        return None
 
     async def _ask(
-        self, outgoing: Outgoing, queue: MessageQueue, address: str, progress: _Progress, timeout_ms: int
+        self, outgoing: Outgoing, queue: MessageQueue, address: str | None, progress: _Progress
     ) -> Command | None:
         """One request. None if no answer came, with the reason in `progress`."""
+        if address is None:
+            progress.failure = UnreachableError(f"group {queue.broker_name} has no master")
+            return None
+        progress.tries += 1
         self._try_count += 1
-        number = self._try_count
-        with trio.CancelScope() as scope:
-            self._tries[number] = _Try(outgoing.topic, queue.broker_name, address, trio.current_time(), scope)
+        number, now = self._try_count, trio.current_time()
+        with trio.CancelScope(deadline=progress.deadline) as scope:
+            waiting = self._tries[number] = _Try(outgoing.topic, queue.broker_name, address, now, scope)
             try:
-                return await self._remoting.call(address, outgoing.request(queue), timeout_ms)
+                return await self._remoting.call(address, outgoing.request(queue), progress.timeout_ms)
             except UnreachableError as error:
                 progress.failure = error
                 progress.duplicate_possible = True
                 return None
             finally:
                 del self._tries[number]
-        self._hedged_count += 1
-        progress.failure = UnreachableError(f"{address} did not answer and is no longer master of {queue.broker_name}")
         progress.duplicate_possible = True
+        if waiting.given_up:
+            self._hedged_count += 1
+            progress.failure = UnreachableError(
+                f"{address} did not answer and is no longer master of {queue.broker_name}"
+            )
         return None
 
     def _judge(
@@ -364,6 +376,7 @@ class Producer:
                 for item in self._tries.values():
                     master = route.master(item.broker_name)
                     if item.topic == topic and item.started < overdue and master not in (None, item.address):
+                        item.given_up = True
                         item.scope.cancel()
 
 
@@ -376,8 +389,8 @@ def _month_start_ms() -> int:
     return int(datetime.now().replace(day=1, hour=0, minute=0, second=0, microsecond=0).timestamp() * 1000)
 
 
-def _raise_too_late(outgoing: Outgoing, progress: _Progress, timeout_ms: int) -> NoReturn:
-    text = f"topic {outgoing.topic}: not acknowledged within {timeout_ms} ms after {progress.tries} tries"
+def _raise_too_late(outgoing: Outgoing, progress: _Progress) -> NoReturn:
+    text = f"topic {outgoing.topic}: not acknowledged within {progress.timeout_ms} ms after {progress.tries} tries"
     failure = progress.failure
     if isinstance(failure, RemoteError):
         raise RemoteError(failure.code, f"{failure.remark or 'no remark'} ({text})", failure.address)
