@@ -55,6 +55,10 @@ def main() -> int:
 def tell(given: Input, scratch: Path, mode: str) -> int:
     """The story from the input to the verdict; the exit code."""
     started = time.monotonic()
+
+    def heading(text: str) -> None:
+        print(f"\n=== {time.monotonic() - started:.0f} s: {text}", flush=True)
+
     heading(f"{given.count:,} records")
     print(given.described)
     with Cluster(scratch, mode) as cluster:
@@ -79,7 +83,7 @@ def tell(given: Input, scratch: Path, mode: str) -> int:
         claims = prove(given, acked_files, stores[master], list(stores.values()), scratch)
     sent_all = all(report["acknowledged"] == report["messages"] for report in reports)
     claims.append(Claim("every record was acknowledged", sent_all, f"{sum(r['acknowledged'] for r in reports):,}"))
-    print(f"\ntook {time.monotonic() - started:.0f} s")
+    heading("verdict")
     return verdict(claims, mode)
 
 
@@ -120,7 +124,6 @@ def prove(given: Input, acked_files: dict[str, Path], store: Path, stores: list[
 
 def verdict(claims: list[Claim], mode: str) -> int:
     """Print each claim; 0 if all hold. In AP a loss is the price of staying writable: shown, not failed."""
-    heading("verdict")
     for claim in claims:
         print(f"{'yes' if claim.holds else 'NO ':<4}{claim.words}: {claim.found}")
     failed = [claim for claim in claims if not claim.holds]
@@ -129,10 +132,6 @@ def verdict(claims: list[Claim], mode: str) -> int:
         return 0
     print("\nnothing was lost" if not failed else f"\n{len(failed)} of {len(claims)} did not hold")
     return 1 if failed else 0
-
-
-def heading(text: str) -> None:
-    print(f"\n=== {text}", flush=True)
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ class Cluster:
 
     def send(self, topic: str, file: Path, acked: Path, rate: float) -> None:
         """Start a `rmqha send` that goes on beside the story."""
-        arguments = ["send", "--topic", topic, "--file", file.name, "--format", "json"]
+        arguments = ["send", "--topic", topic, "--file", file.name, "--format", "jsonl"]
         arguments += ["--key-field", "id", "--order-by", "lane", "--rate", f"{rate:.0f}/s", "--acked", acked.name]
         print(f"$ rmqha {' '.join(arguments)} &", flush=True)
         self.senders.append(self._start(*arguments, "-o", "json", stdout=subprocess.PIPE))
@@ -133,9 +133,11 @@ class Cluster:
     # --- faults -----------------------------------------------------------------------------------------------------
     def kill_master(self) -> tuple[str, int]:
         """SIGKILL the master: (node, wall stamp)."""
+        if ended := [sender for sender in self.senders if sender.poll() is not None]:
+            raise DemoError(f"{len(ended)} sends ended before their time")
         node = self.master()
         killed = json.loads(self.rmqha("kill", node, "-o", "json"))
-        print(f"{node} killed with SIGKILL while {len([s for s in self.senders if s.poll() is None])} sends go on")
+        print(f"{node}, the master, is dead; {len(self.senders)} sends go on")
         return node, int(killed["killedAtMs"])
 
     def phases(self, killed_at_ms: int, ack_stamps_ms: list[int]) -> dict[str, int | None]:

@@ -62,8 +62,8 @@ with once as (
 REAL_SQL = (
     ONCE.format(topics="'seattle-temps', 'sf-temps', 'airports'")
     + """
-select topic, get_json_object(body, '$.lane') as bucket, count(*) as count,
-       avg(cast(get_json_object(body, '$.temp') as double)) as mean
+select topic, coalesce(substr(get_json_object(body, '$.date'), 1, 7), get_json_object(body, '$.state')) as bucket,
+       count(*) as count, avg(cast(get_json_object(body, '$.temp') as double)) as mean
 from once where copy = 1 group by 1, 2 order by 1, 2"""
 )
 
@@ -77,7 +77,7 @@ def real_input(directory: Path) -> Input:
         "sf-temps": list(_temperatures(Path(local_data.sf_temps.filepath))),
         "airports": list(_rows(Path(local_data.airports.filepath))),
     }
-    topics = [_write(directory, topic, ((bucket(row), row) for row in rows)) for topic, rows in records.items()]
+    topics = [_write(directory, topic, ((lane(row), row) for row in rows)) for topic, rows in records.items()]
     groups: dict[tuple[str, str], list[float | None]] = defaultdict(list)
     for topic, rows in records.items():
         for row in rows:
@@ -89,6 +89,11 @@ def real_input(directory: Path) -> Input:
 def bucket(row: dict[str, Any]) -> str:
     """The month of a temperature, the state of an airport."""
     return str(row["date"][:7] if "date" in row else row["state"])
+
+
+def lane(row: dict[str, Any]) -> str:
+    """The hour of the day of a temperature, the state of an airport."""
+    return str(row["date"][11:13] if "date" in row else row["state"])
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -208,7 +208,7 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def last_line(path: Path) -> str:
-    """The last line of a log that says something; "" if there is none. The frame around a group's traceback does not."""
+    """The last line of a log that says something, which the frame of a traceback does not; "" if there is none."""
     with contextlib.suppress(FileNotFoundError):
         lines = (line.strip(" |+-") for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
         return next((line for line in reversed(list(lines)) if line), "")

@@ -71,6 +71,12 @@ class Progress:
                 click.echo(f"{name}: {step}", err=True)
 
 
+def _step(view: ClusterView, name: str, trouble: str) -> str:
+    """A process that does not answer yet is starting; that is no trouble before the time-out."""
+    node = view.nodes.get(name)
+    return "starting" if node is not None and node.alive and not node.answers else trouble
+
+
 async def wait_well(state: ClusterState, names: Collection[str], timeout_s: float) -> ClusterView:
     """Wait until nothing is wrong with the nodes and groups in `names`.
 
@@ -81,7 +87,7 @@ async def wait_well(state: ClusterState, names: Collection[str], timeout_s: floa
             while True:
                 view = await look(client, state)
                 wrong = {name: trouble for name, trouble in problems(view).items() if name in names}
-                progress.show({name: wrong.get(name, "well") for name in names})
+                progress.show({name: _step(view, name, wrong.get(name, "well")) for name in names})
                 for name, node in view.nodes.items():
                     if name in names and not node.alive:
                         raise RmqhaError(f"{name} ended while starting: {last_words(state, name)}")

@@ -1,0 +1,78 @@
+"""A real local cluster on free ports in a scratch directory, driven through the `rmqha` command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from rmqha.cli.preflight import free_ports
+
+TEXT = """\
+[cluster]
+name = "{name}"
+haMode = "{mode}"
+[namesrv]
+listenPort = {namesrv}
+[controllers]
+listenPort = {controller}
+[[group]]
+name = "broker-a"
+replicas = {replicas}
+listenPort = {broker}
+[broker]
+mappedFileSizeCommitLog = 16777216
+"""
+COMMAND_TIMEOUT_S = 90
+
+
+class LocalCluster:
+    """`path` is its cluster file, `directory` where it lives. Call `down` in the end."""
+
+    def __init__(self, scratch: Path, *, name: str = "test", mode: str = "cp", replicas: int = 3) -> None:
+        self.scratch = scratch
+        self.directory = scratch / "data"
+        self.path = scratch / f"{name}.toml"
+        base = free_ports(40)
+        self.namesrv = f"127.0.0.1:{base}"
+        text = TEXT.format(name=name, mode=mode, replicas=replicas, namesrv=base, controller=base + 1, broker=base + 10)
+        self.path.write_text(text)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-P", "-m", "rmqha.cli.main", *arguments]
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return os.environ | {"RMQHA_DIRECTORY": str(self.directory)}
+
+    def rmqha(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(*arguments),
+            cwd=self.scratch,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+
+    def up(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.rmqha("up", str(self.path), "--directory", str(self.directory), *arguments)
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.rmqha("status", "-o", "json").stdout)
+        return found
+
+    def node(self, name: str) -> dict[str, Any]:
+        return next(node for node in self.status()["nodes"] if node["node"] == name)
+
+    def master(self) -> str:
+        """The node that says it is master and writable; "" if none does."""
+        nodes = self.status()["nodes"]
+        return next((node["node"] for node in nodes if node["state"].get("writable")), "")
+
+    def down(self) -> subprocess.CompletedProcess[str]:
+        return self.rmqha("down")

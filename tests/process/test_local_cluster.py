@@ -1,0 +1,179 @@
+"""`rmqha up` and its fellows on real processes: start, look, kill, come back, stop, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rmqha.cli.phases import failover_phases
+from tests.process.cluster import LocalCluster
+
+MESSAGES = 3000
+DEADLINE_S = 30
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    found = LocalCluster(tmp_path)
+    yield found
+    found.down()
+
+
+def wait_master_other_than(cluster: LocalCluster, killed: str) -> str:
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        master = cluster.master()
+        if master not in ("", killed):
+            return master
+    raise AssertionError(f"no master after {killed}")
+
+
+def test_up_is_healthy_and_safe_to_repeat(cluster: LocalCluster) -> None:
+    done = cluster.up("-o", "json")
+    assert done.returncode == 0, done.stderr
+    assert "haMode=cp" in done.stderr
+    view = json.loads(done.stdout)
+    assert view["healthy"]
+    assert [node["node"] for node in view["nodes"]] == ["ns-1", "broker-a-1", "broker-a-2", "broker-a-3"]
+    assert sorted(node["role"] for node in view["nodes"]) == ["leader", "master", "slave", "slave"]
+    assert view["groups"][0]["syncStateSet"] == [1, 2, 3]
+    pids = {node["node"]: node["pid"] for node in view["nodes"]}
+
+    table = cluster.rmqha("status")
+    assert table.returncode == 0
+    assert all(len(line) <= 80 for line in table.stdout.splitlines() if not line.startswith("cluster "))
+
+    assert cluster.rmqha("stop", "broker-a-2").returncode == 0
+    again = cluster.up("-o", "json")
+    assert again.returncode == 0, again.stderr
+    assert f"broker-a-1: runs already, pid {pids['broker-a-1']}" in again.stderr
+    after = {node["node"]: node["pid"] for node in json.loads(again.stdout)["nodes"]}
+    assert {name for name in pids if pids[name] != after[name]} == {"broker-a-2"}
+
+    other_mode = cluster.up("--mode", "ap")
+    assert other_mode.returncode == 2
+    assert "run `rmqha down` first" in other_mode.stderr
+    assert cluster.rmqha("purge", "--yes").returncode == 2
+
+    assert cluster.down().returncode == 0
+    assert cluster.rmqha("status").returncode == 1
+    assert cluster.rmqha("purge", "--yes").returncode == 0
+    assert not cluster.directory.exists()
+
+
+def test_a_killed_master_takes_no_acknowledged_message_and_comes_back(cluster: LocalCluster, tmp_path: Path) -> None:
+    assert cluster.up().returncode == 0
+    lines = tmp_path / "lines.txt"
+    lines.write_text("".join(f"line {number}\n" for number in range(MESSAGES)))
+    acked = tmp_path / "acked.jsonl"
+    arguments = [
+        "send",
+        "--topic",
+        "lines",
+        "--file",
+        str(lines),
+        "--rate",
+        "1000/s",
+        "--acked",
+        str(acked),
+        "-o",
+        "json",
+    ]
+    with subprocess.Popen(
+        cluster.command(*arguments), env=cluster.environment, stdout=subprocess.PIPE, text=True
+    ) as sender:
+        deadline = time.monotonic() + DEADLINE_S
+        while not acked.exists() or acked.stat().st_size < 10_000:
+            assert time.monotonic() < deadline, "nothing was acknowledged"
+        killed = cluster.master()
+        stamp = json.loads(cluster.rmqha("kill", killed, "-o", "json").stdout)["killedAtMs"]
+        master = wait_master_other_than(cluster, killed)
+        out, _ = sender.communicate(timeout=DEADLINE_S)
+        assert sender.returncode == 0, out
+    assert json.loads(out)["acknowledged"] == MESSAGES
+
+    rows = [json.loads(line) for line in acked.read_text().splitlines()]
+    events = json.loads(cluster.rmqha("history", "-o", "json").stdout)["events"]
+    phases = failover_phases(events, stamp, "broker-a", [row["ackedAtMs"] for row in rows])
+    assert None not in phases.values(), phases
+    assert list(phases.values())[:4] == sorted(value for value in list(phases.values())[:4] if value is not None)
+
+    down = cluster.rmqha("status")
+    assert down.returncode == 1
+    assert f"{killed}: not running" in down.stdout
+    back = cluster.rmqha("start", killed)
+    assert back.returncode == 0, back.stderr
+    assert "in the SyncStateSet" in back.stdout
+    assert cluster.status()["healthy"]
+    assert cluster.master() == master
+
+    received = cluster.rmqha("receive", "--topic", "lines", "--idle", "2", "-o", "json")
+    assert received.returncode == 0, received.stderr
+    assert {row["msgId"] for row in rows} <= {json.loads(line)["msgId"] for line in received.stdout.splitlines()}
+
+
+def test_elect_hands_over_to_the_named_replica(cluster: LocalCluster) -> None:
+    assert cluster.up().returncode == 0
+    master = cluster.master()
+    target = next(name for name in ("broker-a-1", "broker-a-2") if name != master)
+    done = cluster.rmqha("elect", "broker-a", "--to", target, "-o", "json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["master"] == target
+    assert wait_master_other_than(cluster, master) == target
+
+    refused = cluster.rmqha("elect", "broker-a", "--to", master, "--unclean")
+    assert refused.returncode == 2
+    assert "ends at byte" in refused.stderr
+    assert "add --yes" in refused.stderr
+
+
+def test_a_port_in_use_stops_up_before_anything_is_written(cluster: LocalCluster) -> None:
+    port = int(cluster.namesrv.rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", port)):
+        done = cluster.up()
+    assert done.returncode == 2
+    assert f"port {port} on 127.0.0.1, wanted by ns-1, is in use" in done.stderr
+    assert not cluster.directory.exists()
+
+
+def test_a_node_that_cannot_start_stops_all_that_was_started(cluster: LocalCluster) -> None:
+    store = cluster.directory / "broker-a-3" / "store"
+    assert cluster.up().returncode == 0
+    assert cluster.down().returncode == 0
+    for name in ("commitlog", "consumequeue"):
+        path = store / name
+        if path.exists():
+            path.rename(store / f"{name}.away")
+        path.write_text("not a directory")
+    done = cluster.up()
+    assert done.returncode == 1
+    assert "broker-a-3 ended while starting: " in done.stderr
+    assert all(node["pid"] is None for node in cluster.status()["nodes"])
+
+
+def test_ctrl_c_during_up_leaves_nothing_running(cluster: LocalCluster, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        cluster.command("up", str(cluster.path), "--directory", str(cluster.directory)),
+        env=cluster.environment,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as starting:
+        assert starting.stderr is not None
+        for line in starting.stderr:
+            if line.startswith("broker-a-1: "):
+                break
+        os.kill(starting.pid, signal.SIGINT)
+        _, said = starting.communicate(timeout=DEADLINE_S)
+    assert starting.returncode == 130
+    assert "interrupted" in said
+    assert all(node["pid"] is None for node in cluster.status()["nodes"])
