@@ -106,6 +106,8 @@ class ControllerServer:
         self._earlier = trio.Event()
         """Set when the machine's deadline may have moved forward."""
         self._raft_queues: dict[str, trio.MemorySendChannel[bytes]] = {}
+        self.leading = trio.Event()
+        """Set once the machine has led."""
 
     def start(self, config: ControllerConfig, store: _Store) -> None:
         now_ms = self._clock.now_ms()
@@ -175,6 +177,8 @@ class ControllerServer:
                 machine.advance(now_ms, ready)
                 self._perform()
         self._earlier.set()
+        if machine.is_leading:
+            self.leading.set()
 
     def _perform(self) -> None:
         assert self._machine is not None
@@ -302,6 +306,8 @@ async def run_controller(
             store = _Store(config, tracer)
             cleanup.callback(store.close)
             server.start(store.config.with_self_port(port), store)
+            if len(config.peers) == 1:
+                await server.leading.wait()  # a sole controller serves as soon as its first entry is durable
             tracer.event("controller_started", node=config.controller_dleger_self_id, port=port)
             task_status.started(port)
             if stopping is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
@@ -154,10 +155,10 @@ class Node:
                     cluster.notified.append((address, command))
                     cluster.brokers[address].notices.append(command)
                 case Probe():
-                    cluster.later(1, lambda probe=action: self._probe(probe))
+                    cluster.later(1, partial(self._probe, action))
                 case SendRaft(peer, data):
                     if cluster.linked(self.node_id, peer):
-                        cluster.later(1, lambda peer=peer, data=data: cluster.deliver(self.node_id, peer, data))
+                        cluster.later(1, partial(cluster.deliver, self.node_id, peer, data))
                 case SaveConfig(properties):
                     cluster.saved.append(properties)
 
@@ -241,15 +242,11 @@ class Cluster:
     @property
     def leader(self) -> Node:
         return next(
-            node
-            for node in self.nodes.values()
-            if node.up and node.node_id not in self.cut and node.machine.is_leading
+            node for node in self.nodes.values() if node.up and node.node_id not in self.cut and node.machine.is_leading
         )
 
     def has_leader(self) -> bool:
-        return any(
-            node.up and node.node_id not in self.cut and node.machine.is_leading for node in self.nodes.values()
-        )
+        return any(node.up and node.node_id not in self.cut and node.machine.is_leading for node in self.nodes.values())
 
     def kill(self, node: Node) -> None:
         node.up = False

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import pytest
+
+from controller.decisions.broker_id import apply_broker_id, next_broker_id
+from controller.decisions.clean import clean_brokers
+from controller.decisions.refusal import Refusal
+from controller.decisions.register import Registration, register
+from controller.event import BrokerIdApplied, BrokerRegistered, BrokersCleaned, GroupSized, MemberRemoved
+from rmqha.model.code import ResponseCode
+from rmqha.model.offset import BrokerId
+from tests.controller.values import ids, make_group
+
+
+def test_ids_rise_and_are_not_reused() -> None:
+    assert next_broker_id(None) == 1
+    group = make_group(3)
+    assert next_broker_id(group) == 4
+    group.replicas.clear()
+    assert next_broker_id(group) == 4
+
+
+def test_a_free_id_is_taken_with_its_check_code() -> None:
+    assert apply_broker_id(None, "c", "g", 1, "127.0.0.1:10911;17") == BrokerIdApplied(
+        "c", "g", BrokerId(1), "127.0.0.1:10911", "127.0.0.1:10911;17"
+    )
+
+
+def test_the_second_phase_may_be_repeated_by_its_owner_only() -> None:
+    group = make_group(3)
+    assert apply_broker_id(group, "c", "g", 2, "code-2") is None
+    other = apply_broker_id(group, "c", "g", 2, "code-x")
+    assert isinstance(other, Refusal) and other.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID
+
+
+def test_a_group_whose_controllers_forgot_it_keeps_its_ids() -> None:
+    assert isinstance(apply_broker_id(None, "c", "g", 7, "x;1"), BrokerIdApplied)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "name", "broker_id", "code"),
+    [
+        ("c", "g", 0, "x"),
+        ("c", "g", 2**31, "x"),
+        ("c", "g", 9, ""),
+        ("", "g", 9, "x"),
+        ("c", "", 9, "x"),
+        ("d", "g", 9, "x"),
+    ],
+)
+def test_nonsense_is_refused(cluster: str, name: str, broker_id: int, code: str) -> None:
+    assert isinstance(apply_broker_id(make_group(3), cluster, name, broker_id, code), Refusal)
+
+
+def test_registration_of_an_unknown_id_asks_to_apply_first() -> None:
+    for group in (None, make_group(3)):
+        result = register(group, Registration("g", BrokerId(9), "127.0.0.1:1"))
+        assert isinstance(result, Refusal)
+        assert result.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
+
+
+def test_registration_tells_what_is_new() -> None:
+    group = make_group(3, total_replicas=0)
+    request = Registration("g", BrokerId(2), "127.0.0.1:5", "127.0.0.1:6", 3, "cp")
+    events = register(group, request)
+    assert events == [BrokerRegistered("g", BrokerId(2), "127.0.0.1:5", "127.0.0.1:6", 3, "cp"), GroupSized("g", 3)]
+
+
+def test_registration_with_nothing_new_and_with_another_number_of_replicas() -> None:
+    group = make_group(3)
+    assert register(group, Registration("g", BrokerId(2), "127.0.0.1:2", "", 3, "ap")) == []
+    events = register(group, Registration("g", BrokerId(2), "127.0.0.1:2", "", 5, "ap"))
+    assert events == [BrokerRegistered("g", BrokerId(2), "127.0.0.1:2", "", 5, "ap")], "the first declaration stays"
+
+
+def test_an_unclean_boot_leaves_the_set_before_anything_else() -> None:
+    group = make_group(3)
+    events = register(group, Registration("g", BrokerId(2), "127.0.0.1:9", "", 3, "ap", unclean=True))
+    assert isinstance(events, list) and events[0] == MemberRemoved("g", BrokerId(2))
+    outside = make_group(3, sync_state_set=(1,), eligible=())
+    assert register(outside, Registration("g", BrokerId(2), "127.0.0.1:2", "", 3, "ap", unclean=True)) == []
+    eligible = make_group(3, sync_state_set=(1,), eligible=(2,))
+    assert register(eligible, Registration("g", BrokerId(2), "127.0.0.1:2", "", 3, "ap", unclean=True)) == [
+        MemberRemoved("g", BrokerId(2))
+    ]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        Registration("g", BrokerId(1), "nowhere"),
+        Registration("g", BrokerId(1), "127.0.0.1:1", "x"),
+        Registration("g", BrokerId(1), "127.0.0.1:1", "", 99),
+        Registration("g", BrokerId(1), "127.0.0.1:1", "", 3, "xp"),
+    ],
+)
+def test_registration_with_nonsense_is_refused(request_: Registration) -> None:
+    result = register(make_group(3), request_)
+    assert isinstance(result, Refusal) and result.code == ResponseCode.CONTROLLER_INVALID_REQUEST
+
+
+@pytest.mark.parametrize(
+    ("text", "clean_living", "alive", "expected"),
+    [
+        ("2", False, (), (2,)),
+        ("3;2", False, (1,), (2, 3)),
+        ("", False, (), (1, 2, 3)),
+        ("2", False, (2,), None),
+        ("2", True, (2,), (2,)),
+        ("9", False, (), None),
+        ("x", False, (), None),
+    ],
+)
+def test_clean(text: str, clean_living: bool, alive: tuple[int, ...], expected: tuple[int, ...] | None) -> None:
+    result = clean_brokers(make_group(3), "g", text, clean_living, lambda item: item in alive)
+    if expected is None:
+        assert isinstance(result, Refusal)
+        assert result.code == ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA
+    else:
+        assert result == BrokersCleaned("g", ids(*expected))
+
+
+def test_clean_of_an_unknown_group() -> None:
+    assert isinstance(clean_brokers(None, "g", "", True, lambda _: False), Refusal)

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.event import Event, decode_events, encode_events
+from rmqha.model.error import StoreError
+from tests.controller.values import EVENTS
+
+
+@given(st.lists(EVENTS, max_size=5))
+def test_what_is_encoded_is_decoded(events: list[Event]) -> None:
+    assert decode_events(encode_events(events)) == events
+
+
+def test_another_version_is_refused_with_both_numbers() -> None:
+    with pytest.raises(StoreError, match="has version 2; this release reads version 1"):
+        decode_events(cbor2.dumps([2, []]))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"\xff", cbor2.dumps([1]), cbor2.dumps([1, [[99]]]), cbor2.dumps([1, [[3, "a"]]]), cbor2.dumps(7)],
+)
+def test_bytes_that_are_no_events_are_refused(data: bytes) -> None:
+    with pytest.raises(StoreError):
+        decode_events(data)
+
+
+def test_bytes_are_fixed() -> None:
+    """A release reads what the one before it wrote: these bytes never change their meaning."""
+    from controller.event import Cause, MasterElected
+    from rmqha.model.offset import BrokerId, Epoch
+
+    event = MasterElected("g", BrokerId(2), Epoch(3), (BrokerId(1),), Cause.MASTER_DEAD)
+    assert encode_events([event]).hex() == "8201818605616702038101" + "02"

@@ -1,0 +1,119 @@
+"""apply is total, keeps the invariants of a group, and loses nothing in an image."""
+
+from __future__ import annotations
+
+import cbor2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.event import BrokersCleaned, Cause, Event, MasterElected, MemberRemoved, SyncStateSetAltered
+from controller.image import decode_image, encode_image
+from controller.replicas_info import Group, ReplicasInfo
+from rmqha.model.error import StoreError
+from rmqha.model.offset import BrokerId, Epoch
+from tests.controller.values import EVENTS, ids, make_group
+
+
+def check(group: Group) -> None:
+    known = set(group.replicas)
+    assert set(group.electable_ids) <= known and set(group.unclean_ids) <= known
+    assert len(set(group.electable_ids)) == len(group.electable_ids), "set and eligible are disjoint"
+    assert group.master_id is None or group.master_id in group.sync_state_set
+    assert list(group.replicas) == sorted(group.replicas)
+    assert all(broker_id < group.next_broker_id for broker_id in group.replicas)
+    assert len(group.elections) <= 8
+
+
+@given(st.lists(EVENTS, max_size=30))
+def test_apply_is_total_and_numbers_never_fall(events: list[Event]) -> None:
+    info = ReplicasInfo()
+    for event in events:
+        before = {
+            name: (group.master_epoch, group.sync_state_set_epoch, group.next_broker_id)
+            for name, group in info.groups.items()
+        }
+        info.apply(event)
+        for name, group in info.groups.items():
+            check(group)
+            now = (group.master_epoch, group.sync_state_set_epoch, group.next_broker_id)
+            assert all(new >= old for new, old in zip(now, before.get(name, now), strict=True))
+
+
+@given(st.lists(EVENTS, max_size=20), st.lists(EVENTS, max_size=10))
+def test_an_image_forgets_nothing(events: list[Event], later: list[Event]) -> None:
+    info = ReplicasInfo()
+    for event in events:
+        info.apply(event)
+    restored = decode_image(encode_image(info))
+    assert restored == info
+    for event in later:
+        info.apply(event)
+        restored.apply(event)
+    assert encode_image(restored) == encode_image(info)
+
+
+@given(st.lists(EVENTS, max_size=20))
+def test_a_set_changes_only_under_its_epoch(events: list[Event]) -> None:
+    """Who holds (master epoch, set epoch) knows the set: no two sets share them."""
+    info, seen = ReplicasInfo(), dict[object, object]()
+    for event in events:
+        info.apply(event)
+        for group in info.groups.values():
+            key = (group.broker_name, group.sync_state_set_epoch)
+            assert seen.setdefault(key, sorted(group.sync_state_set)) == sorted(group.sync_state_set)
+
+
+@pytest.mark.parametrize(
+    ("master_epoch", "set_epoch", "members"),
+    [(4, 8, (1, 2)), (6, 8, (1, 2)), (5, 7, (1, 2)), (5, 9, (1, 2)), (5, 8, (2, 3)), (5, 8, (1, 9)), (5, 8, ())],
+)
+def test_an_alter_that_no_longer_fits_changes_nothing(
+    master_epoch: int, set_epoch: int, members: tuple[int, ...]
+) -> None:
+    info = ReplicasInfo()
+    info.groups["g"] = make_group()
+    info.apply(SyncStateSetAltered("g", Epoch(master_epoch), set_epoch, ids(*members), ()))
+    assert info.groups["g"] == make_group()
+
+
+@pytest.mark.parametrize(("broker_id", "epoch"), [(1, 5), (2, 4), (9, 6)])
+def test_an_election_that_no_longer_fits_changes_nothing(broker_id: int, epoch: int) -> None:
+    info = ReplicasInfo()
+    info.groups["g"] = make_group()
+    info.apply(MasterElected("g", BrokerId(broker_id), Epoch(epoch), (), Cause.MASTER_DEAD))
+    assert info.groups["g"] == make_group()
+
+
+def test_ids_and_epochs_survive_a_clean() -> None:
+    info = ReplicasInfo()
+    info.groups["g"] = make_group()
+    info.apply(BrokersCleaned("g", ids(1, 2, 3)))
+    group = info.groups["g"]
+    assert info.group("g") is None
+    assert (group.next_broker_id, group.master_epoch, group.set_known) == (4, 5, False)
+
+
+def test_a_clean_of_the_last_member_makes_the_set_unknown() -> None:
+    info = ReplicasInfo()
+    info.groups["g"] = make_group(sync_state_set=(1,))
+    info.apply(BrokersCleaned("g", ids(1)))
+    assert not info.groups["g"].set_known
+
+
+def test_an_unclean_boot_of_the_last_member_leaves_the_set_known_and_empty() -> None:
+    info = ReplicasInfo()
+    info.groups["g"] = make_group(sync_state_set=(1,))
+    info.apply(MemberRemoved("g", BrokerId(1)))
+    group = info.groups["g"]
+    assert (group.set_known, group.sync_state_set, group.master_id, group.unclean_ids) == (True, (), None, (1,))
+
+
+def test_images_that_cannot_be_read_are_refused() -> None:
+    assert decode_image(b"").groups == {}
+    with pytest.raises(StoreError, match="has version 9; this release reads version 1"):
+        decode_image(cbor2.dumps([9, []]))
+    with pytest.raises(StoreError):
+        decode_image(b"\x82\x01")
+    with pytest.raises(StoreError):
+        decode_image(cbor2.dumps([1, [["c"]]]))

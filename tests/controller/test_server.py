@@ -1,0 +1,285 @@
+"""The shell on real sockets and files: a group's life, restart, and what a user may do wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from controller.config import ControllerConfig
+from controller.server import OVERRIDES_FILE, read_config, run_controller
+from rmqha.cli.main import first_error
+from rmqha.host.remoting import RemotingClient, Session, serve
+from rmqha.host.tracer import HostTracer
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteError, UnreachableError, UsageError
+from rmqha.wire.command import Command
+from tests.controller.harness import CLUSTER, GROUP, Broker
+
+MAX_FRAME = 1024 * 1024
+
+
+def quiet() -> HostTracer:
+    return HostTracer(write=lambda _: None)
+
+
+def sole(path: Path, **keys: object) -> ControllerConfig:
+    return ControllerConfig(
+        controller_dleger_peers="n0-127.0.0.1:0",
+        controller_store_path=str(path),
+        **keys,  # type: ignore[arg-type]
+    )
+
+
+@asynccontextmanager
+async def running(config: ControllerConfig, tracer: HostTracer | None = None) -> AsyncIterator[str]:
+    """The controller's address; SIGTERM's way out at the end."""
+    stopping = trio.Event()
+    async with trio.open_nursery() as nursery:
+
+        async def run(task_status: trio.TaskStatus[int]) -> None:
+            await run_controller(config, tracer or quiet(), stopping=stopping, task_status=task_status)
+
+        port: int = await nursery.start(run)
+        yield f"127.0.0.1:{port}"
+        stopping.set()
+
+
+class BrokerPort:
+    """What a broker listens on: answers 1007, keeps notices."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.notices: list[Command] = []
+
+    def opened(self, session: Session) -> None:
+        session.attachment = self
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        for command in commands:
+            if command.code == RequestCode.NOTIFY_BROKER_ROLE_CHANGED:
+                self.notices.append(command)
+            else:
+                answer = self.broker.epoch_cache()
+                session.send(command.reply(body=answer.body))
+
+    def closed(self, session: Session) -> None:
+        session.attachment = None
+
+
+async def ask(client: RemotingClient, address: str, code: RequestCode, ext: dict[str, str] | None = None) -> Command:
+    answer = await client.call(address, Command(code, ext), 2000)
+    if answer.code != ResponseCode.SUCCESS:
+        raise RemoteError(answer.code, answer.remark or "", address)
+    return answer
+
+
+async def boot(client: RemotingClient, controller: str, broker: Broker, port: int) -> Command:
+    ids = {"clusterName": CLUSTER, "brokerName": GROUP}
+    issued = await ask(client, controller, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, ids)
+    broker.broker_id = int(issued.ext["nextBrokerId"])
+    applied = {"appliedBrokerId": str(broker.broker_id), "registerCheckCode": f"127.0.0.1:{port};1"}
+    await ask(client, controller, RequestCode.CONTROLLER_APPLY_BROKER_ID, ids | applied)
+    register = {
+        "brokerId": str(broker.broker_id),
+        "brokerAddress": f"127.0.0.1:{port}",
+        "invokeTime": "0",
+        "totalReplicas": "2",
+        "haMode": "ap",
+    }
+    await ask(client, controller, RequestCode.CONTROLLER_REGISTER_BROKER, ids | register)
+    return await ask(client, controller, RequestCode.BROKER_HEARTBEAT, broker.beat().ext)
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    """Poll for what no event tells, within five seconds."""
+    with trio.fail_after(5):
+        while not holds():  # noqa: ASYNC110
+            await trio.sleep(0.005)
+
+
+async def until_master(client: RemotingClient, controller: str, master_id: str) -> Command:
+    with trio.fail_after(5):
+        while True:
+            answer = await ask(client, controller, RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": GROUP})
+            if answer.ext.get("masterBrokerId") == master_id:
+                return answer
+            await trio.sleep(0.005)
+
+
+async def test_a_group_boots_and_fails_over_on_real_sockets(tmp_path: Path) -> None:
+    tracer = quiet()
+    async with (
+        running(sole(tmp_path / "store"), tracer) as controller,
+        RemotingClient() as first,
+        RemotingClient() as second,
+        trio.open_nursery() as nursery,
+    ):
+        ports: list[BrokerPort] = []
+        scopes: list[trio.CancelScope] = []
+        for client in (first, second):
+            service = BrokerPort(Broker(0))
+            scope = trio.CancelScope()
+
+            async def listen(
+                service: BrokerPort = service,
+                scope: trio.CancelScope = scope,
+                *,
+                task_status: trio.TaskStatus[int],
+            ) -> None:
+                with scope:
+                    await serve(service, "127.0.0.1:0", max_frame_bytes=MAX_FRAME, task_status=task_status)
+
+            port: int = await nursery.start(listen)
+            await boot(client, controller, service.broker, port)
+            ports.append(service)
+            scopes.append(scope)
+        await until_master(second, controller, "1")
+        body = b'{"syncStateSet":[1,2],"syncStateSetEpoch":1}'
+        alter = {"brokerName": GROUP, "masterBrokerId": "1", "masterEpoch": "1"}
+        command = Command(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, alter, body)
+        assert (await first.call(controller, command, 2000)).code == 0
+
+        scopes[0].cancel()  # the master dies: its port refuses, its connection closes
+        first.close(controller)
+        started = trio.current_time()
+        answer = await until_master(second, controller, "2")
+        assert trio.current_time() - started < 1.5, "found by the closed connection, not by the 2 s time-out"
+        assert (answer.ext["masterEpoch"], bytes(answer.body)) == ("2", b'{"syncStateSet":[2],"syncStateSetEpoch":3}')
+        await eventually(lambda: any(notice.ext["masterBrokerId"] == "2" for notice in ports[1].notices))
+        history = json.loads(bytes((await ask(second, controller, RequestCode.RMQHA_GET_HISTORY)).body))
+        failover = [event["event"] for event in history["events"] if event["event"].startswith("master_")]
+        assert failover == ["master_elected", "master_suspected", "master_dead", "master_elected"]
+        nursery.cancel_scope.cancel()
+    assert "raft_role_changed" in {event["event"] for event in tracer.history()}
+
+
+async def test_a_restarted_controller_remembers(tmp_path: Path) -> None:
+    config = sole(tmp_path / "store")
+    async with running(config) as controller, RemotingClient() as client:
+        await boot(client, controller, Broker(0), 10911)
+        update = Command(RequestCode.CONTROLLER_UPDATE_CONFIG, {}, b"enableElectUncleanMaster=true\n")
+        assert (await client.call(controller, update, 2000)).code == 0
+        await eventually((tmp_path / "store" / OVERRIDES_FILE).exists)
+    async with running(config) as controller, RemotingClient() as client:
+        ids = {"clusterName": CLUSTER, "brokerName": GROUP}
+        issued = await ask(client, controller, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, ids)
+        assert issued.ext["nextBrokerId"] == "2"
+        text = str((await ask(client, controller, RequestCode.CONTROLLER_GET_CONFIG)).body, "utf-8")
+        assert "enableElectUncleanMaster=true\n" in text
+
+
+async def test_three_controllers_elect_a_leader_and_hand_over(tmp_path: Path) -> None:
+    async with RemotingClient() as client:
+        ports = []
+        async with trio.open_nursery() as nursery:  # three free ports
+            for _ in range(3):
+                ports.append(await nursery.start(_reserve))
+            nursery.cancel_scope.cancel()
+        peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(ports))
+        stops = [trio.Event() for _ in ports]
+        async with trio.open_nursery() as nursery:
+            for number, stop in enumerate(stops):
+                config = ControllerConfig(
+                    controller_dleger_peers=peers,
+                    controller_dleger_self_id=f"n{number}",
+                    controller_store_path=str(tmp_path / f"n{number}"),
+                )
+                tracer = quiet()
+
+                async def run(
+                    config: ControllerConfig = config,
+                    tracer: HostTracer = tracer,
+                    stop: trio.Event = stop,
+                    *,
+                    task_status: trio.TaskStatus[int],
+                ) -> None:
+                    await run_controller(config, tracer, stopping=stop, task_status=task_status)
+
+                await nursery.start(run)
+            addresses = [f"127.0.0.1:{port}" for port in ports]
+            leader = await _agreed_leader(client, addresses)
+            stops[addresses.index(leader)].set()
+            rest = [address for address in addresses if address != leader]
+            assert await _agreed_leader(client, rest) != leader
+            for stop in stops:
+                stop.set()
+
+
+async def _reserve(task_status: trio.TaskStatus[int]) -> None:
+    await serve(BrokerPort(Broker(0)), "127.0.0.1:0", max_frame_bytes=MAX_FRAME, task_status=task_status)
+
+
+async def _agreed_leader(client: RemotingClient, addresses: list[str]) -> str:
+    """The leader that all of `addresses` name and that is one of them."""
+    with trio.fail_after(10):
+        while True:
+            named = set()
+            for address in addresses:
+                try:
+                    answer = await ask(client, address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+                    named.add(answer.ext["controllerLeaderAddress"])
+                except UnreachableError:
+                    named.add("")
+            if len(named) == 1 and (leader := named.pop()) in addresses:
+                return leader
+            await trio.sleep(0.02)
+
+
+async def fails_with(config: ControllerConfig) -> str:
+    """The one sentence that the user reads."""
+    try:
+        await run_controller(config, quiet())
+    except BaseExceptionGroup as group:
+        error = first_error(group)
+    except UsageError as usage:
+        error = usage
+    assert isinstance(error, UsageError)
+    return str(error)
+
+
+async def test_a_port_in_use_leaves_no_trace(tmp_path: Path) -> None:
+    async with running(sole(tmp_path / "first")) as address:
+        port = address.rpartition(":")[2]
+        config = ControllerConfig(
+            controller_dleger_peers=f"n0-127.0.0.1:{port}", controller_store_path=str(tmp_path / "second")
+        )
+        assert f"port {port} in use on 127.0.0.1" in await fails_with(config)
+        assert not (tmp_path / "second").exists()
+
+
+async def test_a_directory_in_use_is_refused(tmp_path: Path) -> None:
+    async with running(sole(tmp_path / "store")):
+        assert "is in use by another controller" in await fails_with(sole(tmp_path / "store"))
+
+
+async def test_a_directory_of_another_controller_is_refused_and_untouched(tmp_path: Path) -> None:
+    async with running(sole(tmp_path / "store")):
+        pass
+    before = {path: path.read_bytes() for path in sorted((tmp_path / "store").rglob("*")) if path.is_file()}
+    config = ControllerConfig(
+        controller_dleger_peers="n7-127.0.0.1:0",
+        controller_dleger_self_id="n7",
+        controller_store_path=str(tmp_path / "store"),
+    )
+    assert "belongs to controller node 'n0', this is 'n7'" in await fails_with(config)
+    assert {path: path.read_bytes() for path in sorted((tmp_path / "store").rglob("*")) if path.is_file()} == before
+
+
+async def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    assert "cannot use controllerStorePath" in await fails_with(sole(tmp_path / "file"))
+
+
+def test_a_configuration_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read the configuration .*: No such file"):
+        read_config(str(tmp_path / "none.conf"))
+    (tmp_path / "bad.conf").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="it is not UTF-8 text"):
+        read_config(str(tmp_path / "bad.conf"))
+    (tmp_path / "good.conf").write_text("controllerStorePath=/x\n")
+    assert read_config(str(tmp_path / "good.conf")).controller_store_path == "/x"
