@@ -32,7 +32,7 @@ class BootFile:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._boot_id = ""
-        self._known = ""
+        self._recorded_id = ""
         self.unclean = False
         self.last_stop = LastStop.CLEAN
 
@@ -56,32 +56,37 @@ class BootFile:
             self.last_stop = LastStop.KILLED if known == self._boot_id else LastStop.POWER_LOST
         if self.last_stop is LastStop.POWER_LOST:
             self.unclean = True
-            lines.append("Power was lost or the machine restarted while this replica ran: it counts as unclean.")
-        self._known = known
+            lines.append(
+                "Power was lost or the machine restarted while this replica ran: it counts as unclean."
+                if known
+                else "This replica did not stop cleanly and no boot id tells how: it counts as unclean."
+            )
+        # after a loss of power the old id stays until `recovered`, so that a second crash repeats the whole check
+        self._recorded_id = known if self.last_stop is LastStop.POWER_LOST else self._boot_id
         return lines
 
     def running(self, process_id: int) -> None:
-        """Before anything is changed: from now on a crash is seen. After a loss of power the old boot id stays until
-        `recovered`, so that a second crash repeats the whole check."""
-        power_lost = self.last_stop is LastStop.POWER_LOST
-        self._write(self._known if power_lost else self._boot_id)
+        """Before anything is changed: from now on a crash is seen."""
+        self._write()
         with disk_errors(self._disk, ABORT_PATH, "write the file"):
             self._disk.write_atomic(ABORT_PATH, str(process_id).encode())
 
     def recovered(self) -> None:
-        if self.last_stop is LastStop.POWER_LOST:
-            self._write(self._boot_id)
+        """The checks after a loss of power are done and their outcome is durable."""
+        if self._recorded_id != self._boot_id:
+            self._recorded_id = self._boot_id
+            self._write()
 
     def set_unclean(self, unclean: bool) -> None:
         """Durable on return."""
         if unclean != self.unclean:
             self.unclean = unclean
-            self._write(self._boot_id)
+            self._write()
 
     def stopped(self) -> None:
         """Everything is durable: the next start is a clean one."""
         with disk_errors(self._disk, ABORT_PATH, "remove the file"):
             self._disk.remove(ABORT_PATH)
 
-    def _write(self, boot_id: str) -> None:
-        sidecar.write(self._disk, PATH, {"boot_id": boot_id, "unclean": self.unclean})
+    def _write(self) -> None:
+        sidecar.write(self._disk, PATH, {"boot_id": self._recorded_id, "unclean": self.unclean})

@@ -39,6 +39,9 @@ BLANK = struct.Struct(">iI")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
 _UINT16 = struct.Struct(">H")
+_BORN_TAIL = struct.Struct(">iq")
+_STORE_TAIL = struct.Struct(">iiqi")
+_AFTER_STORE_HOST = struct.Struct(">iq")
 
 MIN_RECORD_BYTES = 91
 
@@ -193,7 +196,7 @@ def decode(buffer: memoryview, at: int = 0, *, end: int | None = None) -> Record
     born_bytes = 20 if sys_flag & SYS_BORN_V6 else 8
     store_bytes = 20 if sys_flag & SYS_STORE_V6 else 8
     store_at = at + 56 + born_bytes
-    reconsume_times, prepared = struct.unpack_from(">iq", buffer, store_at + store_bytes)
+    reconsume_times, prepared = _AFTER_STORE_HOST.unpack_from(buffer, store_at + store_bytes)
     try:
         topic = str(buffer[topic_at : topic_at + topic_size], "utf-8")
     except UnicodeDecodeError:
@@ -224,94 +227,74 @@ def _host(buffer: memoryview, at: int, size_bytes: int) -> Host:
     return bytes(buffer[at:port_at]), _INT32.unpack_from(buffer, port_at)[0]
 
 
-def topic_field(topic: str) -> bytes:
-    """The topic with its length in front: one byte (V1), two when it is longer than 127 bytes (V2).
-    ValueError if it is empty or too long for either."""
+def topic_field(topic: str) -> tuple[bytes, int]:
+    """The topic with its length in front, and the record version which that takes: one byte (V1), or two when it is
+    longer than 127 bytes (V2). ValueError if it is empty or too long for either."""
     name = topic.encode()
     if not 0 < len(name) <= 32767:
         raise ValueError(f"a topic of {len(name)} bytes")
-    return (bytes((len(name),)) if len(name) <= MAX_TOPIC_V1_BYTES else _UINT16.pack(len(name))) + name
-
-
-def tail(topic: bytes, properties: bytes) -> bytes:
-    """All that follows the body; `topic` comes from `topic_field`."""
-    return topic + _UINT16.pack(len(properties)) + properties
+    if len(name) <= MAX_TOPIC_V1_BYTES:
+        return bytes((len(name),)) + name, 1
+    return _UINT16.pack(len(name)) + name, 2
 
 
 def encode(
-    message: NewMessage, tail_bytes: bytes, version: int, queue_offset: int, phy_offset: int, store_timestamp_ms: int
+    message: NewMessage, topic: bytes, version: int, queue_offset: int, phy_offset: int, store_timestamp_ms: int
 ) -> bytes:
-    """The whole record. `tail_bytes` comes from `tail`, `version` is 1 or 2 by the topic field's width.
-    Host addresses of 16 bytes set the IPv6 bits of sysFlag."""
+    """The whole record. `topic` and `version` come from `topic_field`. Hosts of 16 bytes set the IPv6 bits."""
     born_address, born_port = message.born_host
     store_address, store_port = message.store_host
-    body = message.body
+    body, properties = message.body, message.properties
     body_size = len(body)
-    if len(born_address) == 4 and len(store_address) == 4:
-        return b"".join(
-            (
-                WHOLE_V4.pack(
-                    88 + body_size + len(tail_bytes),
-                    MAGIC_V1 if version == 1 else MAGIC_V2,
-                    crc32(body) & 0x7FFFFFFF,
-                    message.queue_id,
-                    message.flag,
-                    queue_offset,
-                    phy_offset,
-                    message.sys_flag,
-                    message.born_at_ms,
-                    born_address,
-                    born_port,
-                    store_timestamp_ms,
-                    store_address,
-                    store_port,
-                    message.reconsume_times,
-                    message.prepared_transaction_offset,
-                    body_size,
-                ),
-                body,
-                tail_bytes,
-            )
+    if len(born_address) != 4 or len(store_address) != 4:
+        head = _head_v6(message, topic, version, queue_offset, phy_offset, store_timestamp_ms)
+    else:
+        head = WHOLE_V4.pack(
+            90 + body_size + len(topic) + len(properties),
+            MAGIC_V1 if version == 1 else MAGIC_V2,
+            crc32(body) & 0x7FFFFFFF,
+            message.queue_id,
+            message.flag,
+            queue_offset,
+            phy_offset,
+            message.sys_flag,
+            message.born_at_ms,
+            born_address,
+            born_port,
+            store_timestamp_ms,
+            store_address,
+            store_port,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
+            body_size,
         )
-    return _encode_v6(message, tail_bytes, version, queue_offset, phy_offset, store_timestamp_ms)
+    return b"".join((head, body, topic, _UINT16.pack(len(properties)), properties))
 
 
-def _encode_v6(
-    message: NewMessage, tail_bytes: bytes, version: int, queue_offset: int, phy_offset: int, store_timestamp_ms: int
+def _head_v6(
+    message: NewMessage, topic: bytes, version: int, queue_offset: int, phy_offset: int, store_timestamp_ms: int
 ) -> bytes:
+    """The part before the body with at least one IPv6 host."""
     born_address, born_port = message.born_host
     store_address, store_port = message.store_host
     sys_flag = message.sys_flag
     sys_flag |= SYS_BORN_V6 if len(born_address) == 16 else 0
     sys_flag |= SYS_STORE_V6 if len(store_address) == 16 else 0
-    size = fixed_bytes(message) + len(message.body) + len(tail_bytes)
-    return b"".join(
-        (
-            HEAD.pack(
-                size,
-                MAGIC_V1 if version == 1 else MAGIC_V2,
-                crc32(message.body) & 0x7FFFFFFF,
-                message.queue_id,
-                message.flag,
-                queue_offset,
-                phy_offset,
-                sys_flag,
-                message.born_at_ms,
-            ),
-            born_address,
-            struct.pack(">iq", born_port, store_timestamp_ms),
-            store_address,
-            struct.pack(
-                ">iiqi",
-                store_port,
-                message.reconsume_times,
-                message.prepared_transaction_offset,
-                len(message.body),
-            ),
-            message.body,
-            tail_bytes,
-        )
+    size = fixed_bytes(message) + len(message.body) + len(topic) + 2 + len(message.properties)
+    first = HEAD.pack(
+        size,
+        MAGIC_V1 if version == 1 else MAGIC_V2,
+        crc32(message.body) & 0x7FFFFFFF,
+        message.queue_id,
+        message.flag,
+        queue_offset,
+        phy_offset,
+        sys_flag,
+        message.born_at_ms,
     )
+    middle = _BORN_TAIL.pack(born_port, store_timestamp_ms)
+    last = _STORE_TAIL.pack(store_port, message.reconsume_times, message.prepared_transaction_offset, len(message.body))
+    return first + born_address + middle + store_address + last
 
 
 def fixed_bytes(message: NewMessage) -> int:

@@ -88,12 +88,17 @@ class QueueOffsets:
         self._queues = queues
         self.next: dict[tuple[str, int], int] = {}
         self.covered = 0
+        self._base = 0
         self.last_store_timestamp_ms = 0
 
     def take_from_queues(self, covered: int) -> None:
         """The queues hold every record below `covered`."""
         self.next.clear()
-        self.covered = covered
+        self.covered = self._base = covered
+
+    def forget(self) -> None:
+        """An append failed half-way: what stands in the log must be read again."""
+        self.take_from_queues(self._base)
 
     def next_for(self, key: tuple[str, int]) -> int:
         """Look up, remembering the queue's own end at first use. `cover` must have been called."""

@@ -6,15 +6,15 @@ it; only `sync` may run in another at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import NamedTuple
 
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import StoreError, UsageError
 from rmqha.model.offset import Epoch, PhyOffset, QueueOffset
 from rmqha.port import Buffer, Disk, Tracer
 from rmqha.store import epoch_file, identity_file
+from rmqha.store.appender import Appended, Appender
 from rmqha.store.boot_file import ABORT_PATH, BootFile, LastStop
 from rmqha.store.checkpoint import CHECKPOINT_PATH, Checkpoint, CheckpointFile, ProgressFile
 from rmqha.store.commit_log import DIRECTORY as LOG_DIRECTORY
@@ -25,17 +25,7 @@ from rmqha.store.consume_queue import ConsumeQueues
 from rmqha.store.epoch_file import EpochFile, HighestEpochFile
 from rmqha.store.problem import disk_errors, place, usage_errors
 from rmqha.store.reader import PullResult, Reader
-from rmqha.store.record import (
-    MAX_PROPERTIES_BYTES,
-    SYS_COMMIT,
-    SYS_TRANSACTION,
-    NewMessage,
-    encode,
-    fixed_bytes,
-    locate,
-    tail,
-    topic_field,
-)
+from rmqha.store.record import NewMessage, locate
 from rmqha.store.recovery import (
     BATCH_DIRECTORY,
     Recovery,
@@ -45,7 +35,7 @@ from rmqha.store.recovery import (
     find_end,
     queues_cover,
 )
-from rmqha.store.reput import QueueOffsets, Reput, valid_topic
+from rmqha.store.reput import QueueOffsets, Reput
 
 LOCK_PATH = "lock"
 SAVE_INTERVAL_MS = 1000
@@ -56,15 +46,6 @@ REPLACED = "replaced-"
 _DERIVED = (BATCH_DIRECTORY, "index", "timerlog", "timerwheel", "compaction")
 _MARKS = (LOG_DIRECTORY, CHECKPOINT_PATH, LOCK_PATH, identity_file.PATH, identity_file.PENDING_PATH)
 _KNOWN = (*_MARKS, *_DERIVED, QUEUE_DIRECTORY, ABORT_PATH, epoch_file.PATH, "config", "rocksdbstore", "logs")
-
-
-class Appended(NamedTuple):
-    """Where a message stands now."""
-
-    phy_offset: PhyOffset
-    end_offset: PhyOffset
-    queue_offset: QueueOffset
-    store_timestamp_ms: int
 
 
 class Store:
@@ -91,7 +72,6 @@ class Store:
         self._synced = 0
         self._saved_at_ms = 0
         self._saved_position = 0
-        self._fields: dict[str, tuple[bytes, int]] = {}
         self._truncate_hooks: list[Callable[[int], None]] = [self._queues.truncate]
         self.recovery = Recovery()
 
@@ -155,7 +135,9 @@ class Store:
         """Check the queues, then dispatch again what they may miss."""
         lines = self.recovery.lines
         checkpoint, log = self._checkpoint.value, self._log
-        self._reput = Reput(log, self._queues, batch_topics(self._disk, self.recovery), self._tracer)
+        batch = batch_topics(self._disk, self.recovery)
+        self._reput = Reput(log, self._queues, batch, self._tracer)
+        self._appender = Appender(log, self._offsets, self._config.max_message_size, batch)
         findings, repair_from = self._queues.recover(log.min_offset, end, whole=last_stop is LastStop.POWER_LOST)
         lines += findings
         if not trusted and last_stop is LastStop.CLEAN:
@@ -179,6 +161,8 @@ class Store:
         while self.dispatch(DISPATCH_STEP_BYTES):
             pass
         self._saved_at_ms, self._saved_position = self._reput.last_store_timestamp_ms, position
+        if self._log.files.files and not (trusted and last_stop is LastStop.CLEAN):
+            self._save(self._reput.position, self._reput.last_store_timestamp_ms)
 
     def close(self) -> None:
         """A clean stop: everything below the confirm offset is dispatched, all is durable, `abort` goes away."""
@@ -239,89 +223,16 @@ class Store:
     def append(self, message: NewMessage, wall_ms: int) -> Appended:
         """Append one message as master. Raises UsageError for a message that cannot be stored, StoreError when the
         disk fails or is full; nothing is appended then."""
-        return self.append_batch((message,), wall_ms)[0]
-
-    def append_batch(self, messages: list[NewMessage] | tuple[NewMessage, ...], wall_ms: int) -> list[Appended]:
-        """Append in order, each contiguous run with one write. All share one store timestamp."""
-        log, offsets = self._log, self._offsets
-        if offsets.covered != log.end_offset:
-            self._take_over()
         if self._failed:
             raise StoreError(self._failed)
-        stored = offsets.last_store_timestamp_ms = max(offsets.last_store_timestamp_ms, wall_ms)
-        fields = [self._fields.get(message.topic) or self._field(message.topic) for message in messages]
-        for message in messages:
-            self._check_sizes(message)
-        done: list[Appended] = []
-        parts: list[bytes] = []
-        position = pending = 0
-        next_offsets = offsets.next
-        for message, (field, version) in zip(messages, fields, strict=True):
-            tail_bytes = tail(field, message.properties)
-            size = fixed_bytes(message) + len(message.body) + len(tail_bytes)
-            if not parts or not log.fits(pending + size):
-                self._write(parts)
-                parts, pending = [], 0
-                position = self._room(size)
-            key = (message.topic, message.queue_id)
-            queue_offset = next_offsets.get(key)
-            if queue_offset is None:
-                queue_offset = offsets.next_for(key)
-            if message.sys_flag & SYS_TRANSACTION in (0, SYS_COMMIT):
-                next_offsets[key] = queue_offset + 1
-            else:
-                queue_offset = 0
-            at = position + pending
-            parts.append(encode(message, tail_bytes, version, queue_offset, at, stored))
-            pending += size
-            done.append(Appended(PhyOffset(at), PhyOffset(at + size), QueueOffset(queue_offset), stored))
-        self._write(parts)
-        return done
+        return self._appender.append(message, wall_ms)
 
-    def _take_over(self) -> None:
-        """The log has grown by a master's bytes since the last own append: read their queue offsets."""
-        if self._offsets.cover() != self._log.end_offset:
-            raise StoreError(
-                f"{place(self._disk, LOG_DIRECTORY)}: the log's last record, at {self._offsets.covered}, is not whole;"
-                " a master must cut it before it appends"
-            )
-
-    def _room(self, size: int) -> int:
-        try:
-            return self._log.room_for(size)
-        finally:
-            self._offsets.covered = self._log.end_offset
-
-    def _write(self, parts: list[bytes]) -> None:
-        if not parts:
-            return
-        with disk_errors(self._disk, LOG_DIRECTORY, "append"):
-            self._log.append(parts[0] if len(parts) == 1 else b"".join(parts))
-        self._offsets.covered = self._log.end_offset
-
-    def _field(self, topic: str) -> tuple[bytes, int]:
-        """The topic as it stands in a record, and the record's version."""
-        if not valid_topic(topic):
-            raise UsageError(f"topic {topic[:80]!r} must have 1 to 255 letters, digits or the characters % | - _")
-        if topic in self._reput.batch_topics:
-            raise UsageError(f"topic {topic} has queue.type=BatchCQ, which this release does not write")
-        field = topic_field(topic)
-        result = self._fields[topic] = (field, 1 if len(field) - 1 == len(topic) else 2)
-        return result
-
-    def _check_sizes(self, message: NewMessage) -> None:
-        body_bytes, limit = len(message.body), self._config.max_message_size
-        if body_bytes > limit:
-            raise UsageError(
-                f"a message of {body_bytes} bytes for topic {message.topic} exceeds maxMessageSize = {limit}"
-            )
-        if len(message.properties) > MAX_PROPERTIES_BYTES:
-            raise UsageError(
-                f"properties of {len(message.properties)} bytes for topic {message.topic}"
-                f" exceed {MAX_PROPERTIES_BYTES}; send fewer or shorter ones"
-            )
-        if message.queue_id < 0:
-            raise UsageError(f"queue {message.queue_id} of topic {message.topic} cannot exist")
+    def append_batch(self, messages: Sequence[NewMessage], wall_ms: int) -> list[Appended]:
+        """Append in order, each contiguous run with one write. All share one store timestamp. UsageError: nothing is
+        appended. StoreError: those that went into earlier files may be."""
+        if self._failed:
+            raise StoreError(self._failed)
+        return self._appender.append_batch(messages, wall_ms)
 
     def append_raw(self, phy_offset: PhyOffset, data: Buffer) -> None:
         assert phy_offset == self._log.end_offset
@@ -400,11 +311,18 @@ class Store:
                 self._synced = end
                 if save or self._save_due(dispatched, stored):
                     self._save(dispatched, stored)
-                self._log.allocate_ahead()
             except StoreError as error:
                 self._failed = str(error)
                 raise
+            self._allocate_ahead()
         return PhyOffset(end)
+
+    def _allocate_ahead(self) -> None:
+        """A full disk is no failure here: the append that needs the file meets it again and is refused."""
+        try:
+            self._log.allocate_ahead()
+        except StoreError as error:
+            self._tracer.event("no_file_ahead", reason=str(error))
 
     def _save_due(self, dispatched: int, stored: int) -> bool:
         return (
