@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow
@@ -17,8 +18,7 @@ from rmqha.client.message import MAX_BODY_BYTES, decode_messages, decompress
 from rmqha.client.outgoing import OutgoingMessage, encode_batch
 from rmqha.client.rebalance import allocate_averagely, parse_tags
 from rmqha.model.error import RemoteProtocolError, UsageError
-from rmqha.store import record
-from tests.client.fake import HOST, Stored, encode_stored, split_batch
+from tests.client.fake import Stored, encode_stored, split_batch
 
 
 @pytest.mark.parametrize(
@@ -58,18 +58,16 @@ def test_a_body_that_would_fill_the_memory_is_refused(sys_flag: int) -> None:
 def test_members_of_a_stored_batch_come_one_by_one() -> None:
     messages = [OutgoingMessage("T", body, keys=f"k{number}") for number, body in enumerate((b"one", b"", b"three"))]
     body = encode_batch(messages, ["U0", "U1", "U2"])
-    properties = b"INNER_BASE\x0140\x02INNER_NUM\x013\x02"
-    whole = record.NewMessage("T", 2, body, properties, 1, HOST, HOST, sys_flag=0xC0)
-    data = record.encode(whole, record.tail(record.topic_field("T"), properties), 1, 40, 0, 5)
+    whole = Stored("T", 2, 40, body, {"INNER_BASE": "40", "INNER_NUM": "3"}, 0xC0, {})
+    data = encode_stored(whole)
     found = decode_messages("g", data)
     assert [(item.queue_offset, item.body, item.keys, item.msg_id) for item in found] == [
         (40, b"one", "k0", "U0"),
         (41, b"", "k1", "U1"),
         (42, b"three", "k2", "U2"),
     ]
-    torn = record.NewMessage("T", 2, body[:-1], properties, 1, HOST, HOST, sys_flag=0xC0)
     with pytest.raises(RemoteProtocolError, match="leaves it"):
-        decode_messages("g", record.encode(torn, record.tail(record.topic_field("T"), properties), 1, 40, 0, 5))
+        decode_messages("g", encode_stored(replace(whole, body=body[:-1])))
 
 
 @given(st.binary(max_size=300))

@@ -1,0 +1,141 @@
+"""Admin: what it asks, and that answers of both kinds of peers, readable or not, come back as said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from rmqha.client.admin import Admin
+from rmqha.client.route import name_servers, parse_route
+from rmqha.host.remoting import Session, serve
+from rmqha.model.code import RequestCode as Code
+from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError, UsageError
+from rmqha.wire.command import Command
+from tests.client.fake import MAX_FRAME_BYTES, FakeCluster
+
+
+class Peer:
+    """Answers each request code with a prepared reply; remembers what was asked."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.replies: dict[int, tuple[int, dict[str, str], bytes]] = {}
+        self.asked: list[Command] = []
+
+    def opened(self, session: Session) -> None: ...
+
+    def closed(self, session: Session) -> None: ...
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        for command in commands:
+            self.asked.append(command)
+            session.send(command.reply(*self.replies.get(command.code, (3, {}, b"")), remark="scripted"))
+
+
+@asynccontextmanager
+async def peers(count: int) -> AsyncIterator[list[Peer]]:
+    async with trio.open_nursery() as nursery:
+        found = [Peer() for _ in range(count)]
+        for peer in found:
+
+            async def run(task_status: trio.TaskStatus[int], peer: Peer = peer) -> None:
+                await serve(peer, "127.0.0.1:0", max_frame_bytes=MAX_FRAME_BYTES, task_status=task_status)
+
+            peer.address = f"127.0.0.1:{await nursery.start(run)}"
+        yield found
+        nursery.cancel_scope.cancel()
+
+
+async def test_clusters_and_routes() -> None:
+    async with FakeCluster({"g-a": 2, "g-b": 1}) as fake, Admin(fake.namesrv) as admin:
+        a, b = fake.groups["g-a"], fake.groups["g-b"]
+        assert await admin.cluster_info() == {
+            "brokers": {
+                "g-a": {"cluster": "c", "addresses": {0: a.nodes[1].address, 2: a.nodes[2].address}},
+                "g-b": {"cluster": "c", "addresses": {0: b.nodes[1].address}},
+            },
+            "clusters": {"c": ["g-a", "g-b"]},
+        }
+        route = await admin.route("T")
+        assert route["brokers"]["g-a"] == {0: a.nodes[1].address, 2: a.nodes[2].address}
+        assert route["queues"]["g-b"] == {"read": 4, "write": 4, "perm": 6}
+        with pytest.raises(RemoteError, match="answered 17"):
+            await admin.route("Nowhere")
+
+
+async def test_states_of_brokers_and_controllers() -> None:
+    async with peers(1) as (peer,), Admin(peer.address) as admin:
+        events = [{"at_ms": 1, "event": "writable"}]
+        peer.replies = {
+            Code.RMQHA_GET_REPLICA_STATE: (0, {}, b'{"role":"MASTER"}'),
+            Code.RMQHA_GET_HISTORY: (0, {}, json.dumps({"events": events}).encode()),
+            Code.RMQHA_GET_CONTROLLER_STATE: (0, {}, b'{"groups":{}}'),
+            Code.GET_BROKER_EPOCH_CACHE: (0, {}, b'{"epochList":[],"maxOffset":7}'),
+            Code.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: (0, {}, b'{"topicList":["b","a"]}'),
+        }
+        assert await admin.replica_state(peer.address) == {"role": "MASTER"}
+        assert await admin.history(peer.address) == events
+        assert await admin.controller_state(peer.address) == {"groups": {}}
+        assert (await admin.epochs(peer.address))["maxOffset"] == 7
+        assert await admin.topics() == ["a", "b"]
+        peer.replies[Code.RMQHA_GET_HISTORY] = (0, {}, b"{}")
+        peer.replies[Code.RMQHA_GET_REPLICA_STATE] = (0, {}, b"[]")
+        for question in (admin.history(peer.address), admin.replica_state(peer.address)):
+            with pytest.raises(RemoteProtocolError):
+                await question
+        assert admin.statistics() == {"asked": 6, "failed": 0}
+
+
+async def test_orders_go_to_the_leader_whichever_controller_is_named() -> None:
+    async with peers(2) as (follower, leader), Admin(follower.address) as admin:
+        follower.replies = {Code.CONTROLLER_GET_METADATA_INFO: (0, {"controllerLeaderAddress": leader.address}, b"")}
+        leader.replies = {
+            Code.CONTROLLER_ELECT_MASTER: (0, {"masterBrokerId": "2"}, b'{"syncStateSet":[2]}'),
+            Code.CONTROLLER_GET_SYNC_STATE_DATA: (0, {}, b'{"replicasInfoTable":{}}'),
+        }
+        elected = await admin.elect_master(follower.address, "c", "g-a", 2, unclean=True)
+        assert elected == {"masterBrokerId": "2", "syncStateSet": [2]}
+        assert leader.asked[0].ext == {
+            "clusterName": "c",
+            "brokerName": "g-a",
+            "brokerId": "2",
+            "designateElect": "true",
+            "unclean": "true",
+        }
+        assert await admin.sync_state(follower.address, ["g-a"]) == {"replicasInfoTable": {}}
+        assert json.loads(bytes(leader.asked[1].body)) == ["g-a"]
+
+
+async def test_who_does_not_answer_or_refuses() -> None:
+    async with peers(1) as (peer,), Admin(peer.address) as admin:
+        with pytest.raises(RemoteError, match="answered 3: scripted"):
+            await admin.replica_state(peer.address)
+        with pytest.raises(UnreachableError, match=r"cannot connect to 127\.0\.0\.1:1"):
+            await admin.replica_state("127.0.0.1:1")
+        assert admin.statistics() == {"asked": 2, "failed": 2}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"[]", b"{}", b'{"brokerDatas":1,"queueDatas":[]}', b'{"brokerDatas":[{}],"queueDatas":[]}',
+     b'{"brokerDatas":[{"brokerName":"a","brokerAddrs":{"x":"y"}}],"queueDatas":[]}'],
+)  # fmt: skip
+def test_a_route_that_is_none_is_refused(body: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        parse_route("T", body)
+
+
+def test_a_route_with_unquoted_ids_reads_like_one_with_quoted() -> None:
+    text = '{"brokerDatas":[{"brokerAddrs":{%s:"h:1",%s:"h:2"},"brokerName":"a"}],"queueDatas":[]}'
+    assert parse_route("T", (text % ("0", "2")).encode()) == parse_route("T", (text % ('"0"', '"2"')).encode())
+
+
+def test_name_server_lists() -> None:
+    assert name_servers("a:1; b:2,c:3") == ["a:1", "b:2", "c:3"]
+    for wrong in ("", ";", "a", "a:b"):
+        with pytest.raises(UsageError):
+            name_servers(wrong)
