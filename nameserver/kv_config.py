@@ -27,6 +27,10 @@ class KvConfig:
     def get(self, namespace: str, key: str) -> str | None:
         return self._table.get(namespace, {}).get(key)
 
+    def namespace(self, namespace: str) -> dict[str, str]:
+        """All settings of one namespace; empty if there are none."""
+        return dict(self._table.get(namespace, {}))
+
     def put(self, namespace: str, key: str, value: str) -> None:
         """Durable when it returns. Raises RemoteProtocolError beyond the bounds and OSError from the disk, in both
         cases with nothing changed."""

@@ -1,9 +1,10 @@
 """Which broker is where: the tables of a name server. Control plane; pure.
 
-A broker is in the tables from its registration (103) until it unregisters (104) or stays silent too long. One that
-sends lite heartbeats (904) may be silent for `lite_timeout_ms`; one that only registers, for the longer bound.
-The end of a connection is no death: only silence is. Behaviour as RocketMQ's RouteInfoManager, except where ruling 14
-(a stale master is ignored) and feature A14 (self-suspicion) say otherwise.
+A broker is in the tables from its registration (103) until it unregisters (104) or stays silent too long. For one that
+sends lite heartbeats (904) too long is `lite_timeout_ms`, and the end of its connection means nothing. One that only
+registers may be silent for the longer bound, but goes with the connection that it registered on, as Apache's brokers
+expect. Behaviour as RocketMQ's RouteInfoManager, except where ruling 14 (a stale master is ignored) and feature A14
+(self-suspicion) say otherwise.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class _Live:
     timeout_ms: int
     version: DataVersion
     ha_address: str
+    session_id: int
+    """The connection of the newest registration."""
     lite: bool = False
 
 
@@ -98,7 +101,7 @@ class RouteTable:
 
     # brokers
 
-    def register(self, now_ms: int, request: Registration) -> Registered:
+    def register(self, now_ms: int, session_id: int, request: Registration) -> Registered:
         group = self._groups.get(request.broker_name)
         if group is not None and group.cluster_name != request.cluster_name:
             return Registered(
@@ -112,7 +115,7 @@ class RouteTable:
         group.refused.pop(request.address, None)
         group.enable_acting_master = request.enable_acting_master
         moved = self._place(group, request.broker_id, request.address)
-        self._hear(group, now_ms, request)
+        self._hear(group, now_ms, session_id, request)
         retopiced = self._apply_topics(group, request)
         if moved or retopiced:
             self._trace_route(request.broker_name, group)
@@ -156,18 +159,18 @@ class RouteTable:
             del group.live[displaced]
         return True
 
-    def _hear(self, group: _Group, now_ms: int, request: Registration) -> None:
+    def _hear(self, group: _Group, now_ms: int, session_id: int, request: Registration) -> None:
         known = group.live.get(request.address)
         lite = known is not None and known.lite
         version = request.version or (known.version if known is not None else DataVersion())
         limit = request.timeout_ms or self._register_timeout_ms
-        group.live[request.address] = _Live(now_ms, limit, version, request.ha_address, lite)
+        group.live[request.address] = _Live(now_ms, limit, version, request.ha_address, session_id, lite)
 
     def _apply_topics(self, group: _Group, request: Registration) -> bool:
         """Take the topics of the master, or of the lowest id while there is none. True if a route changed.
 
         Only additions and changes: a registration may carry a part of the table (RocketMQ's incremental form)."""
-        if request.version is None or request.broker_id != min(group.addresses):
+        if request.version is None or not request.topics or request.broker_id != min(group.addresses):
             return False
         source = (request.address, request.version)
         if group.topics_from == source:
@@ -198,6 +201,13 @@ class RouteTable:
             return False
         self._remove(broker_name, group, address)
         return True
+
+    def session_closed(self, session_id: int) -> None:
+        """Remove the brokers that registered on this connection and send no lite heartbeats."""
+        for broker_name, group, address, live in list(self._entries()):
+            if live.session_id == session_id and not live.lite:
+                self._tracer.event("broker_disconnected", broker_name=broker_name, address=address)
+                self._remove(broker_name, group, address)
 
     def _remove(self, broker_name: str, group: _Group, address: str) -> None:
         del group.live[address]

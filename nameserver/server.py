@@ -43,7 +43,6 @@ class NameServer:
         )
         self.remoting = Statistics()
         self._handlers: dict[int, Callable[[Command], Command]] = {
-            RequestCode.REGISTER_BROKER: self._register,
             RequestCode.UNREGISTER_BROKER: self._unregister,
             RequestCode.BROKER_HEARTBEAT: self._heartbeat,
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
@@ -71,33 +70,38 @@ class NameServer:
 
     def received(self, session: Session, commands: list[Command]) -> None:
         for command in commands:
-            reply = self.handle(command)
+            reply = self.handle(session.id, command)
             if not command.is_oneway:
                 session.send(reply)
 
     def closed(self, session: Session) -> None:
-        """The end of a connection is no death of a broker: see route_info."""
+        self.routes.session_closed(session.id)
 
     # requests
 
-    def handle(self, request: Command) -> Command:
-        handler = self._handlers.get(request.code)
-        if handler is None:
-            return request.reply(
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"a name server does not know request {request.code}"
-            )
+    def handle(self, session_id: int, request: Command) -> Command:
+        """The answer to a request, never an exception for what a peer sends."""
         try:
-            return handler(request)
+            if request.code == RequestCode.REGISTER_BROKER:
+                return self._register(session_id, request)
+            handler = self._handlers.get(request.code)
+            if handler is not None:
+                return handler(request)
         except (RemoteProtocolError, OSError) as error:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        return request.reply(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"a name server does not know request {request.code}"
+        )
 
-    def _register(self, request: Command) -> Command:
-        outcome = self.routes.register(self._clock.now_ms(), parse_registration(request))
+    def _register(self, session_id: int, request: Command) -> Command:
+        outcome = self.routes.register(self._clock.now_ms(), session_id, parse_registration(request))
         if outcome.refusal:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=outcome.refusal)
-        if not outcome.master_address:
-            return request.reply()
-        return request.reply(ext={"masterAddr": outcome.master_address, "haServerAddr": outcome.ha_address})
+        ext = {"haServerAddr": outcome.ha_address, "masterAddr": outcome.master_address}
+        order = self._kv_config.namespace(ORDER_TOPIC_NAMESPACE)
+        return request.reply(
+            ext=ext if outcome.master_address else None, body=dumps({"table": order}) if order else b""
+        )
 
     def _unregister(self, request: Command) -> Command:
         self.routes.unregister(required(request.ext, "brokerName"), required(request.ext, "brokerAddr"))

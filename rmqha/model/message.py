@@ -113,9 +113,10 @@ def offset_message_id(store_host: tuple[bytes, int], phy_offset: int) -> str:
 
 def parse_offset_message_id(message_id: str) -> tuple[tuple[bytes, int], int]:
     """(store host, physical offset). ValueError if it is not an offsetMsgId."""
-    if len(message_id) not in (32, 56):
-        raise ValueError(f"{message_id!r} is not an offset message id: it must have 32 or 56 hex digits")
+    # fromhex skips white space, so the decoded length is what counts
     data = bytes.fromhex(message_id)
+    if len(data) not in (16, 28):
+        raise ValueError(f"{message_id!r} is not an offset message id: it must have 32 or 56 hex digits")
     port, phy_offset = _OFFSET_ID_TAIL.unpack(data[-_OFFSET_ID_TAIL.size :])
     return (data[: -_OFFSET_ID_TAIL.size], port), phy_offset
 

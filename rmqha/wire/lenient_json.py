@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -58,10 +58,11 @@ def _refuse_constant(name: str) -> Any:
 
 
 _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
 
 
 def loads(data: bytes | bytearray | memoryview | str) -> Any:
-    """Raises RemoteProtocolError, also for strings with half a surrogate pair and for nesting beyond MAX_DEPTH."""
+    """Raises RemoteProtocolError, also for a string with half a surrogate pair and for nesting that is too deep."""
     try:
         text = data if isinstance(data, str) else str(data, "utf-8")
         try:
@@ -78,12 +79,22 @@ def loads(data: bytes | bytearray | memoryview | str) -> Any:
 def dumps(value: Any, *, unquoted_integer_keys: bool = False) -> bytes:
     """Compact JSON. ObjectKey keys are written as objects, as fastjson does and Java's admin tools require; integer
     keys are quoted unless `unquoted_integer_keys`. Keys keep the mapping's order."""
+    if not unquoted_integer_keys:
+        try:
+            return _encode(value).encode()
+        except TypeError:
+            # an ObjectKey, or a mapping or sequence of another class: the library's encoder knows them not
+            return _dumps_slowly(value, False)
+    return _dumps_slowly(value, True)
+
+
+def _dumps_slowly(value: Any, unquoted_integer_keys: bool) -> bytes:
     parts: list[str] = []
     _write(value, parts.append, unquoted_integer_keys)
     return "".join(parts).encode()
 
 
-def _write(value: Any, put: Any, unquoted: bool) -> None:
+def _write(value: Any, put: Callable[[str], object], unquoted: bool) -> None:
     if isinstance(value, str):
         put(encode_basestring(value))
     elif value is None or isinstance(value, bool | int | float):

@@ -1,0 +1,337 @@
+"""The route table, one story for each rule."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nameserver.route_info import RouteTable
+from rmqha.wire.bodies import DataVersion, QueueData, Registration
+from tests.nameserver.support import Events
+
+LITE_MS, REGISTER_MS, SCAN_MS = 5_000, 120_000, 500
+TOPIC = QueueData(4, 4, 6)
+A, B, C = "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"
+
+
+class Story:
+    """A table, its events and the time."""
+
+    def __init__(self) -> None:
+        self.events = Events()
+        self.table = RouteTable(self.events, lite_timeout_ms=LITE_MS, register_timeout_ms=REGISTER_MS)
+        self.now_ms = 1_000_000
+
+    def register(
+        self,
+        address: str,
+        broker_id: int,
+        epoch: int = 1,
+        *,
+        topics: tuple[str, ...] = ("T",),
+        counter: int = 1,
+        group: str = "g",
+        cluster: str = "c",
+        session: int = 0,
+        timeout_ms: int | None = None,
+    ) -> tuple[str, str, bool]:
+        version = DataVersion(counter, epoch, epoch)
+        request = Registration(
+            cluster, group, broker_id, address, f"{address}2", version, dict.fromkeys(topics, TOPIC), False, timeout_ms
+        )
+        outcome = self.table.register(self.now_ms, session, request)
+        assert not outcome.refusal
+        return outcome.master_address, outcome.ha_address, outcome.ignored
+
+    def addresses(self, group: str = "g") -> dict[int, str]:
+        return {data.broker_name: dict(data.addresses) for data in self.table.groups()}.get(group, {})
+
+    def route(self, topic: str = "T") -> list[str] | None:
+        found = self.table.route(topic)
+        return None if found is None else list(found[1])
+
+    def pass_ms(self, ms: int, heartbeats: tuple[tuple[str, str], ...] = ()) -> None:
+        """Scan as the server does; the brokers in `heartbeats` send one with each second scan."""
+        for step in range(ms // SCAN_MS):
+            self.now_ms += SCAN_MS
+            if step % 2:
+                for group, address in heartbeats:
+                    assert self.table.heartbeat(self.now_ms, group, address)
+            self.table.scan(self.now_ms)
+
+
+def test_a_slave_learns_its_master() -> None:
+    story = Story()
+    assert story.register(A, 0) == ("", "", False)
+    assert story.register(B, 2) == (A, A + "2", False)
+    assert story.addresses() == {0: A, 2: B}
+
+
+def test_a_slave_without_a_master_learns_none() -> None:
+    assert Story().register(B, 2) == ("", "", False)
+
+
+def test_a_new_master_replaces_the_old_one() -> None:
+    story = Story()
+    story.register(A, 0, 1)
+    story.register(B, 2, 1)
+    story.register(B, 0, 2)
+    assert story.addresses() == {0: B}
+    assert not story.table.heartbeat(story.now_ms, "g", A)
+    assert story.register(A, 1, 2) == (B, B + "2", False)
+    assert story.addresses() == {0: B, 1: A}
+
+
+def test_a_cut_off_old_master_keeps_registering_in_vain() -> None:
+    """Ruling 14."""
+    story = Story()
+    story.register(A, 0, 4)
+    story.register(B, 0, 6)
+    for counter in range(5):
+        assert story.register(A, 0, 4, counter=counter, topics=("T", "stale")) == (B, B + "2", True)
+        assert story.addresses() == {0: B}
+    assert story.route("stale") is None
+    # one line, not one for each attempt
+    [ignored] = story.events.named("registration_ignored")
+    assert (ignored["address"], ignored["state_version"], ignored["holder_state_version"]) == (A, 4, 6)
+    # it finds out and comes back as a slave
+    assert story.register(A, 1, 6) == (B, B + "2", False)
+    assert story.addresses() == {0: B, 1: A}
+
+
+def test_without_a_version_an_occupied_id_stays() -> None:
+    story = Story()
+    story.register(A, 0, 3)
+    outcome = story.table.register(0, 0, Registration("c", "g", 0, B, "", None, {}))
+    assert outcome.ignored
+    assert story.addresses() == {0: A}
+
+
+def test_the_same_address_may_start_over() -> None:
+    story = Story()
+    story.register(A, 0, 9)
+    assert not story.register(A, 0, 1)[2]
+
+
+def test_a_demoted_master_leaves_the_masters_place() -> None:
+    story = Story()
+    story.register(A, 0)
+    story.register(A, 1)
+    assert story.addresses() == {1: A}
+    assert [event["addresses"] for event in story.events.named("route_changed")] == [{"0": A}, {"1": A}]
+
+
+def test_an_unchanged_registration_only_refreshes() -> None:
+    story = Story()
+    story.register(A, 0)
+    story.events.seen.clear()
+    story.pass_ms(REGISTER_MS - SCAN_MS)
+    story.register(A, 0)
+    story.pass_ms(REGISTER_MS - SCAN_MS)
+    assert story.addresses() == {0: A}
+    # the same version: what it carries is not looked at
+    story.register(A, 0, topics=("other",))
+    assert story.route("other") is None
+    story.register(A, 0, topics=("other",), counter=2)
+    assert story.route("other") == ["g"]
+    assert [name for name, _ in story.events.seen] == ["route_changed"]
+
+
+def test_topics_come_from_the_master_or_the_lowest_slave() -> None:
+    story = Story()
+    story.register(B, 2, topics=("early",))
+    assert story.route("early") == ["g"]
+    story.register(A, 0, topics=("T",))
+    story.register(B, 2, counter=2, topics=("of-a-slave",))
+    assert story.route("of-a-slave") is None
+    assert story.table.topic_names == ["T", "early"]
+
+
+def test_a_registration_without_topics_takes_the_place_and_leaves_the_rest_to_the_next() -> None:
+    story = Story()
+    story.register(A, 0, 1)
+    story.register(B, 0, 2, topics=())
+    assert (story.addresses(), story.route()) == ({0: B}, ["g"])
+    story.register(B, 0, 2, topics=("new",))
+    assert story.route("new") == ["g"]
+
+
+def test_unregister() -> None:
+    story = Story()
+    story.register(A, 0)
+    story.register(B, 1)
+    assert story.table.unregister("g", A)
+    assert not story.table.unregister("g", A)
+    assert not story.table.unregister("nobody", A)
+    assert (story.addresses(), story.route()) == ({1: B}, ["g"])
+    assert story.table.unregister("g", B)
+    assert (story.table.groups(), story.table.topic_names, story.route()) == ([], [], None)
+
+
+def test_a_group_belongs_to_one_cluster() -> None:
+    story = Story()
+    story.register(A, 0)
+    outcome = story.table.register(0, 0, Registration("d", "g", 0, B, "", DataVersion(), {}))
+    assert "cluster c, not d" in outcome.refusal
+    assert story.addresses() == {0: A}
+
+
+def test_delete_topic() -> None:
+    story = Story()
+    story.register(A, 0, group="g", cluster="c")
+    story.register(B, 0, group="h", cluster="d")
+    story.table.delete_topic("T", "c")
+    assert story.route() == ["h"]
+    story.table.delete_topic("T")
+    story.table.delete_topic("T")
+    assert story.route() is None
+
+
+def test_a_topic_on_several_groups_is_sorted() -> None:
+    story = Story()
+    for group, address in (("z", A), ("a", B), ("m", C)):
+        story.register(address, 0, group=group)
+    assert story.route() == ["a", "m", "z"]
+
+
+def test_lite_heartbeats_shorten_the_bound_to_five_seconds() -> None:
+    story = Story()
+    story.register(A, 0)
+    story.register(B, 1)
+    beats = (("g", A), ("g", B))
+    story.pass_ms(300_000, beats)
+    assert story.addresses() == {0: A, 1: B}
+    story.pass_ms(4_000, beats[1:])
+    assert story.addresses() == {0: A, 1: B}
+    story.pass_ms(1_500, beats[1:])
+    assert story.addresses() == {1: B}
+    assert story.events.named("broker_expired")[-1]["address"] == A
+    assert not story.table.heartbeat(story.now_ms, "g", A)
+
+
+def test_a_broker_that_only_registers_has_two_minutes_or_what_it_asked_for() -> None:
+    story = Story()
+    story.register(A, 0)
+    story.register(B, 1, timeout_ms=10_000)
+    story.pass_ms(9_500)
+    assert story.addresses() == {0: A, 1: B}
+    story.pass_ms(1_000)
+    assert story.addresses() == {0: A}
+    story.pass_ms(REGISTER_MS)
+    assert story.addresses() == {}
+
+
+def test_the_end_of_a_connection() -> None:
+    story = Story()
+    story.register(A, 0, session=1)
+    story.register(B, 1, session=2)
+    story.register(C, 2, session=3)
+    story.register(C, 2, session=4)
+    story.table.heartbeat(story.now_ms, "g", A)
+    for session in (1, 2, 3):
+        story.table.session_closed(session)
+    # A sends lite heartbeats, C has a newer connection
+    assert story.addresses() == {0: A, 2: C}
+
+
+def lite_groups(story: Story, count: int) -> tuple[tuple[str, str], ...]:
+    beats = tuple((f"g{n}", f"10.0.1.{n}:1") for n in range(count))
+    for group, address in beats:
+        story.register(address, 0, group=group)
+    story.pass_ms(2_000, beats)
+    return beats
+
+
+def test_who_loses_most_heartbeats_at_once_suspects_itself() -> None:
+    """Feature A14: routes are kept and the state is flagged, until heartbeats are back."""
+    story = Story()
+    beats = lite_groups(story, 10)
+    story.pass_ms(20_000, beats[:3])
+    assert (story.table.suspects_itself, story.table.broker_count) == (True, 10)
+    story.pass_ms(2_000, beats)
+    assert (story.table.suspects_itself, story.table.broker_count) == (False, 10)
+    names = [name for name, _ in story.events.seen if name.startswith("name_server")]
+    assert names == ["name_server_suspects_itself", "name_server_trusts_itself"]
+
+
+def test_heartbeats_that_stop_within_one_second_of_each_other_are_one_loss() -> None:
+    story = Story()
+    beats = lite_groups(story, 10)
+    story.pass_ms(1_000, beats[5:])
+    story.pass_ms(10_000)
+    assert (story.table.suspects_itself, story.table.broker_count) == (True, 10)
+
+
+def test_suspicion_keeps_routes_no_longer_than_a_registration_lasts() -> None:
+    story = Story()
+    lite_groups(story, 5)
+    story.pass_ms(REGISTER_MS - 2_000)
+    assert (story.table.broker_count, story.table.suspects_itself) == (5, True)
+    story.pass_ms(3_000)
+    assert (story.table.broker_count, story.table.suspects_itself) == (0, False)
+
+
+def test_a_few_deaths_are_deaths() -> None:
+    story = Story()
+    beats = lite_groups(story, 10)
+    story.pass_ms(7_000, beats[4:])
+    assert (story.table.suspects_itself, story.table.broker_count) == (False, 6)
+
+
+def test_two_brokers_may_die_at_once() -> None:
+    story = Story()
+    lite_groups(story, 2)
+    story.pass_ms(7_000)
+    assert story.table.broker_count == 0
+
+
+def test_a_pause_of_the_name_server_is_nobodys_silence() -> None:
+    story = Story()
+    beats = lite_groups(story, 2)
+    story.now_ms += 60_000
+    story.table.scan(story.now_ms)
+    assert story.table.broker_count == 2
+    assert story.events.named("name_server_paused")[0]["paused_ms"] == 60_000
+    story.pass_ms(4_000, beats[:1])
+    story.pass_ms(2_000, beats[:1])
+    assert story.table.broker_count == 1
+
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["register", "unregister", "heartbeat", "close", "scan"]),
+        st.sampled_from([A, B, C]),
+        st.integers(0, 3),
+        st.integers(0, 4),
+    ),
+    max_size=40,
+)
+
+
+@given(ACTIONS)
+def test_laws(actions: list[tuple[str, str, int, int]]) -> None:
+    """No address has two ids, no topic lies on a group that is gone, and the master's epoch never falls while its place
+    is occupied without a break."""
+    story = Story()
+    master: tuple[str, int] | None = None
+    for kind, address, broker_id, epoch in actions:
+        if kind == "register":
+            ignored = story.register(address, broker_id, epoch, counter=epoch, session=epoch)[2]
+            if broker_id == 0 and not ignored:
+                assert master is None or master[0] == address or epoch >= master[1]
+                master = (address, epoch)
+        elif kind == "unregister":
+            story.table.unregister("g", address)
+        elif kind == "heartbeat":
+            story.table.heartbeat(story.now_ms, "g", address)
+        elif kind == "close":
+            story.table.session_closed(epoch)
+        else:
+            story.pass_ms(epoch * 1_000)
+        addresses = story.addresses()
+        assert len(set(addresses.values())) == len(addresses)
+        assert (story.route() is None) == (not addresses)
+        if 0 not in addresses:
+            master = None
+        elif master is not None and addresses[0] == master[0] and kind == "register" and address == master[0]:
+            master = (address, epoch)

@@ -1,0 +1,226 @@
+"""The name server over real sockets, its files, and the process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from nameserver.config import NamesrvConfig, parse_config, read_config
+from nameserver.kv_config import MAX_ENTRY_CHARS, KvConfig
+from nameserver.server import open_kv_config, run_name_server
+from rmqha.host.disk import HostDisk
+from rmqha.host.remoting import RemotingClient
+from rmqha.host.tracer import HostTracer
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import ConfigError, RemoteProtocolError, UsageError
+from rmqha.wire.bodies import register_broker_request
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
+
+Ask = Callable[..., Any]
+
+
+@asynccontextmanager
+async def name_server(**keys: Any) -> AsyncIterator[tuple[RemotingClient, str, Ask]]:
+    """A running name server, and `ask(code, ext)` to it."""
+    tracer = HostTracer(write=lambda _: None)
+    async with trio.open_nursery() as nursery, RemotingClient() as client:
+        port = await nursery.start(run_name_server, NamesrvConfig(listen_port=0, **keys), tracer)
+        address = f"127.0.0.1:{port}"
+
+        async def ask(code: int, ext: dict[str, str] | None = None, version: int = 493) -> Command:
+            return await client.call(address, Command(code, ext, version=version), 2_000)
+
+        yield client, address, ask
+        nursery.cancel_scope.cancel()
+
+
+def registration(broker_id: int, port: int, epoch: int = 1) -> Command:
+    return register_broker_request(
+        cluster_name="c",
+        broker_name="g",
+        broker_id=broker_id,
+        address=f"127.0.0.1:{port}",
+        ha_address=f"127.0.0.1:{port + 1}",
+        topic_config_table={"T": {"perm": 6, "readQueueNums": 2, "topicSysFlag": 0, "writeQueueNums": 3}},
+        data_version={"counter": 1, "stateVersion": epoch, "timestamp": 5},
+    )
+
+
+async def test_register_and_ask() -> None:
+    async with name_server(order_message_enable=True) as (client, address, ask):
+        assert (await client.call(address, registration(0, 1000), 2_000)).ext == {}
+        slave = await client.call(address, registration(2, 2000), 2_000)
+        assert slave.ext == {"masterAddr": "127.0.0.1:1000", "haServerAddr": "127.0.0.1:1001"}
+        # an old client reads unquoted ids unless it says otherwise, a new one strict JSON
+        strict, lenient = b'{"0":"127.0.0.1:1000","2":"127.0.0.1:2000"}', b'{0:"127.0.0.1:1000",2:"127.0.0.1:2000"}'
+        for version, ext, form in (
+            (493, {}, strict), (401, {}, strict), (400, {}, lenient), (121, {"acceptStandardJsonOnly": "true"}, strict),
+        ):  # fmt: skip
+            reply = await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T", **ext}, version)
+            assert form in bytes(reply.body), version
+        setting = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "g:2"}
+        assert (await ask(RequestCode.PUT_KV_CONFIG, setting)).code == ResponseCode.SUCCESS
+        assert (await ask(RequestCode.GET_KV_CONFIG, setting)).ext == {"value": "g:2"}
+        route = loads((await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})).body)
+        assert route["orderTopicConf"] == "g:2"
+        assert route["queueDatas"] == [
+            {"brokerName": "g", "perm": 6, "readQueueNums": 2, "topicSysFlag": 0, "writeQueueNums": 3}
+        ]
+        events = loads((await ask(RequestCode.RMQHA_GET_HISTORY)).body)["events"]
+        changes = [event["addresses"] for event in events if event["event"] == "route_changed"]
+        assert changes == [{"0": "127.0.0.1:1000"}, {"0": "127.0.0.1:1000", "2": "127.0.0.1:2000"}]
+        assert all(event["at_ms"] > 1_700_000_000_000 for event in events)
+
+
+async def test_refusals_are_answers() -> None:
+    async with name_server() as (client, address, ask):
+        cases: list[tuple[int, dict[str, str], int]] = [
+            (RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "none"}, ResponseCode.TOPIC_NOT_EXIST),
+            (RequestCode.GET_ROUTEINFO_BY_TOPIC, {}, ResponseCode.SYSTEM_ERROR),
+            (RequestCode.GET_KV_CONFIG, {"namespace": "n", "key": "k"}, ResponseCode.QUERY_NOT_FOUND),
+            (RequestCode.BROKER_HEARTBEAT, {"brokerName": "g", "brokerAddr": "a:1"}, ResponseCode.SYSTEM_ERROR),
+            (RequestCode.REGISTER_BROKER, {"brokerId": "x"}, ResponseCode.SYSTEM_ERROR),
+            (RequestCode.SEND_MESSAGE, {}, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+            (RequestCode.UNREGISTER_BROKER, {"brokerName": "g", "brokerAddr": "a:1"}, ResponseCode.SUCCESS),
+        ]
+        for code, ext, expected in cases:
+            reply = await ask(code, ext)
+            assert reply.code == expected, code
+            assert bool(reply.remark) == (expected != ResponseCode.SUCCESS)
+        damaged = registration(0, 1000)
+        damaged.body = bytes(damaged.body)[:-1]
+        assert "CRC-32" in str((await client.call(address, damaged, 2_000)).remark)
+        compressed = registration(0, 1000)
+        compressed.ext["compressed"] = "true"
+        assert "compressedRegister=false" in str((await client.call(address, compressed, 2_000)).remark)
+
+
+async def test_a_silent_broker_goes() -> None:
+    async with name_server(lite_heartbeat_timeout_millis=200, scan_not_active_broker_interval=20) as (client, to, ask):
+        await client.call(to, registration(0, 1000), 2_000)
+        ext = {"clusterName": "c", "brokerName": "g", "brokerAddr": "127.0.0.1:1000"}
+        await client.oneway(to, Command(RequestCode.BROKER_HEARTBEAT, ext))
+        assert (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})).code == ResponseCode.SUCCESS
+        with trio.fail_after(5):
+            while (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})).code == ResponseCode.SUCCESS:
+                await trio.lowlevel.checkpoint()
+
+
+async def test_a_broker_without_lite_heartbeats_goes_with_its_connection() -> None:
+    async with name_server() as (_, address, ask):
+        async with RemotingClient() as broker:
+            await broker.call(address, registration(0, 1000), 2_000)
+            assert loads((await ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body) == {"topicList": ["T"]}
+        with trio.fail_after(5):
+            while loads((await ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body)["topicList"]:
+                await trio.lowlevel.checkpoint()
+
+
+def test_settings_survive(tmp_path: Path) -> None:
+    path = str(tmp_path / "new" / "kv.json")
+    open_kv_config(path).put("n", "k", "wörd")
+    assert open_kv_config(path).get("n", "k") == "wörd"
+    assert open_kv_config(path).namespace("n") == {"k": "wörd"}
+    assert open_kv_config("").get("n", "k") is None
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"configTable":[]}', b'{"configTable":{"n":"v"}}', b"{}"])
+def test_settings_that_are_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "kv.json").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"kv\.json is not a file of key-value settings"):
+        KvConfig(HostDisk(str(tmp_path)), "kv.json")
+
+
+def test_settings_are_bounded() -> None:
+    with pytest.raises(RemoteProtocolError):
+        KvConfig().put("n", "k", "v" * MAX_ENTRY_CHARS)
+
+
+def test_settings_in_a_place_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(UsageError, match="kvConfigPath"):
+        open_kv_config(str(tmp_path / "file" / "kv.json"))
+
+
+def test_configuration() -> None:
+    config, controller = parse_config("listenPort = 19876\nliteHeartbeatTimeoutMillis=3000\n", "f")
+    assert (config.listen_port, config.lite_heartbeat_timeout_millis, controller) == (19876, 3000, None)
+    assert read_config(None) == (NamesrvConfig(), None)
+
+
+def test_one_file_configures_the_embedded_controller_too() -> None:
+    config, controller = parse_config(
+        "enableControllerInNamesrv=true\nlistenAddress=127.0.0.2\ncontrollerDLegerSelfId=n1\n"
+        "controllerDLegerPeers=n1-127.0.0.2:9878\n",
+        "f",
+    )
+    assert controller is not None
+    assert (config.listen_address, controller.listen_address) == ("127.0.0.2", "127.0.0.2")
+    assert controller.controller_dleger_self_id == "n1"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("listenPrt=1", "unknown key listenPrt; the nearest known key is listenPort"),
+        ("controllerDLegerSelfId=n0", "set enableControllerInNamesrv=true or remove the line"),
+        ("enableControllerInNamesrv=true\ncontrollerDLegerSlfId=n0", "nearest known key is controllerDLegerSelfId"),
+        ("listenPort=70000", "listenPort = 70000 must lie between"),
+        ("liteHeartbeatTimeoutMillis=500", "must be below half"),
+        ("listenPort=x", "must be a whole number"),
+    ],
+)
+def test_wrong_configuration(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_config(text, "namesrv.conf")
+
+
+def test_no_configuration_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot read the configuration .*none\.conf"):
+        read_config(str(tmp_path / "none.conf"))
+
+
+RUN = [sys.executable, "-c", "from nameserver.cli import namesrv; namesrv()"]
+
+
+def wait_for(log: Path, word: str) -> str:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if log.exists() and word in (text := log.read_text()):
+            return text
+        time.sleep(0.02)
+    raise AssertionError(f"no {word} in {log}")
+
+
+def test_the_process_serves_reopens_its_log_and_stops(tmp_path: Path) -> None:
+    log = tmp_path / "ns.log"
+    (tmp_path / "ns.conf").write_text(f"listenPort=0\nlogFile={log}\n")
+    with subprocess.Popen([*RUN, "-c", str(tmp_path / "ns.conf")], stderr=subprocess.PIPE) as process:
+        try:
+            assert "address=127.0.0.1 port=" in wait_for(log, "name_server_started")
+            log.rename(tmp_path / "old.log")
+            os.kill(process.pid, signal.SIGHUP)
+            os.kill(process.pid, signal.SIGTERM)
+            assert process.wait(timeout=10) == 0
+        finally:
+            process.kill()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert "name_server_stopping" in log.read_text()
+
+
+def test_a_name_server_alone_loads_no_controller() -> None:
+    code = "import sys, nameserver.cli, nameserver.server; nameserver.config.read_config(None); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {name.partition(".")[0] for name in loaded} & {"controller", "rich", "pyspark", "numpy"}
