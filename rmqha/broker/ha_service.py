@@ -66,8 +66,8 @@ class HaService:
 
     # --- actions ----------------------------------------------------------------------------------------------------
     def open(self, conn_id: int, address: str) -> None:
-        self._connections[conn_id] = _Connection()
-        self._nursery.start_soon(self._dial, conn_id, address)
+        connection = self._connections[conn_id] = _Connection()
+        self._nursery.start_soon(self._dial, conn_id, address, connection)
 
     def send(self, conn_id: int, data: bytes) -> None:
         connection = self._connections.get(conn_id)
@@ -118,8 +118,8 @@ class HaService:
         finally:
             self._waiting_count -= 1
 
-    async def _dial(self, conn_id: int, address: str) -> None:
-        connection = self._connections[conn_id]
+    async def _dial(self, conn_id: int, address: str, connection: _Connection) -> None:
+        """`connection` may have been closed before this task began or while it dialed."""
         try:
             stream = await network.dial(address, DIAL_TIMEOUT_MS)
         except UnreachableError as error:
