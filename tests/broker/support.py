@@ -200,13 +200,13 @@ class Broker:
         self.store.close()
 
 
-def send_command(topic: str = "T", queue_id: int = 0, body: bytes = b"x", **ext: str) -> Command:
+def send_command(topic: str = "T", queue_id: int = 0, body: bytes = b"x", **ext: Any) -> Command:
     """Request 310 as the Java client writes it."""
     fields = {"a": "P", "b": topic, "c": "TBW102", "d": "4", "e": str(queue_id), "f": "0", "g": "1", "h": "0"}
     return Command(RequestCode.SEND_MESSAGE_V2, {**fields, "i": "", "j": "0", "k": "false", "m": "false", **ext}, body)
 
 
-def pull_command(topic: str = "T", queue_id: int = 0, offset: int = 0, **ext: str) -> Command:
+def pull_command(topic: str = "T", queue_id: int = 0, offset: int = 0, **ext: Any) -> Command:
     """Request 11 with its own subscription; sysFlag 4 does not wait, 6 does."""
     fields = {"consumerGroup": "G", "topic": topic, "queueId": str(queue_id), "queueOffset": str(offset)}
     more = {"maxMsgNums": "32", "sysFlag": "4", "subscription": "*", "suspendTimeoutMillis": "15000"}

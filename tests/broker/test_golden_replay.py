@@ -14,7 +14,7 @@ import pytest
 from rmqha.broker.topics import TopicConfig
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import decode_properties, encode_properties
-from rmqha.store.record import decode
+from rmqha.store.record import Record, decode
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 from tests.broker.support import Broker, FakeChannel, golden_frames, send_command
@@ -157,7 +157,7 @@ def test_records_have_the_same_bytes_but_for_hosts_and_times(gold: Broker) -> No
     """The first five messages of the producer capture, stored by us, against what the consumer capture pulled."""
     for _, request, _ in exchanges("java-producer", "broker-n0", RequestCode.SEND_MESSAGE_V2)[:5]:
         assert gold.ask(request).code == 0
-    theirs = {}
+    theirs: dict[int, tuple[Record, bytes]] = {}
     for _, request, reply in exchanges("java-consumer", "broker-n0", 11):
         view = memoryview(bytes(reply.body))
         while view and reply.code == 0 and request.ext["topic"] == "WireTopic":

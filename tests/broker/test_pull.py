@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -72,7 +73,7 @@ def test_not_found_and_moved(broker: Broker) -> None:
         ({"sysFlag": "2"}, ResponseCode.SUBSCRIPTION_NOT_EXIST),
     ],
 )
-def test_refusals(broker: Broker, change: dict[str, str], code: ResponseCode) -> None:
+def test_refusals(broker: Broker, change: dict[str, Any], code: ResponseCode) -> None:
     broker.ask(send_command())
     assert broker.ask(pull_command(**change)).code == code
 

@@ -111,7 +111,9 @@ def test_offsets_are_written_once_per_change(tmp_path: Path) -> None:
 
 def test_update_topic(broker: Broker) -> None:
     ext = {"topic": "New", "readQueueNums": "3", "writeQueueNums": "2", "perm": "6", "order": "true"}
-    assert broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, {**ext, "attributes": "+message.type=FIFO"})).code == 0
+    assert (
+        broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, {**ext, "attributes": "+message.type=FIFO"})).code == 0
+    )
     shown = broker.ask(Command(RequestCode.GET_TOPIC_CONFIG, {"topic": "New", "lo": "true"}))
     assert json.loads(bytes(shown.body)) == {
         "attributes": {"message.type": "FIFO"},

@@ -1,0 +1,477 @@
+"""Broker processes' shells on real sockets and files, against a scripted controller that is also the name server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from rmqha.broker.server import Ports, check_advertised, run_broker
+from rmqha.host import network, remoting
+from rmqha.host.remoting import RemotingClient, Session
+from rmqha.host.tracer import HostTracer
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config import BrokerConfig
+from rmqha.model.error import ConfigError, RmqhaError, StoreError, UnreachableError
+from rmqha.wire.command import Command
+from tests.broker.support import MAX_FRAME_BYTES, ScriptedController, pull_command, send_command
+
+LIMIT_S = 10
+
+
+class Registry:
+    """One group's controller and name server. `masters` decides; brokers get their ids in order of asking."""
+
+    def __init__(self) -> None:
+        self.controller = ScriptedController()
+        self.controller.master_id = None
+        self.addresses: dict[int, str] = {}
+        self.ha_addresses: dict[int, str] = {}
+        self.registered: dict[str, int] = {}
+        self.requests: list[Command] = []
+        self.port = 0
+
+    def opened(self, session: Session) -> None: ...
+
+    def closed(self, session: Session) -> None: ...
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        for command in commands:
+            self.requests.append(command)
+            reply = self._reply(command)
+            if not command.is_oneway:
+                session.send(reply)
+
+    def _reply(self, command: Command) -> Command:
+        ext, controller = command.ext, self.controller
+        match command.code:
+            case RequestCode.REGISTER_BROKER:
+                self.registered[ext["brokerAddr"]] = int(ext["brokerId"])
+                return command.reply(0, {})
+            case RequestCode.UNREGISTER_BROKER:
+                self.registered.pop(ext["brokerAddr"], None)
+                return command.reply(0, {})
+            case RequestCode.CONTROLLER_GET_NEXT_BROKER_ID:
+                return command.reply(0, {"nextBrokerId": str(len(self.addresses) + 1)})
+            case RequestCode.CONTROLLER_REGISTER_BROKER:
+                self.addresses[int(ext["brokerId"])] = ext["brokerAddress"]
+                self.ha_addresses[int(ext["brokerId"])] = ext["haAddress"]
+                if controller.master_id is None:
+                    self.elect(int(ext["brokerId"]))
+        reply = controller.reply(command)
+        assert reply is not None
+        if controller.master_id is not None and "masterAddress" in reply.ext:
+            reply.ext["masterHaAddress"] = self.ha_addresses.get(controller.master_id, "")
+        return reply
+
+    def elect(self, broker_id: int) -> None:
+        controller = self.controller
+        controller.master_id, controller.master_address = broker_id, self.addresses[broker_id]
+        controller.epoch += 1
+        controller.set_epoch += 1
+        controller.members = [broker_id]
+
+    def codes(self) -> set[int]:
+        return {command.code for command in self.requests}
+
+
+class Running:
+    """A broker in a nursery."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.stopping = trio.Event()
+        self.ended = trio.Event()
+        self.scope = trio.CancelScope()
+        self.lines: list[str] = []
+        self.tracer = HostTracer(write=self.lines.append)
+        self.ports = Ports(0, 0, 0)
+
+    async def run(self, task_status: trio.TaskStatus[Ports]) -> None:
+        with self.scope:
+            await run_broker(self.config, self.tracer, self.stopping, task_status=task_status)
+        self.ended.set()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.ports.listen}"
+
+    async def stop(self) -> None:
+        self.stopping.set()
+        with trio.fail_after(LIMIT_S):
+            await self.ended.wait()
+
+
+class Shells:
+    """What the tests use: a registry, a client, and brokers."""
+
+    def __init__(self, nursery: trio.Nursery, registry: Registry, client: RemotingClient, root: Path) -> None:
+        self.nursery = nursery
+        self.registry = registry
+        self.client = client
+        self.root = root
+
+    def config(self, name: str = "a", **keys: Any) -> BrokerConfig:
+        address = f"127.0.0.1:{self.registry.port}"
+        defaults: dict[str, Any] = {
+            "listen_port": 0,
+            "controller_addr": address,
+            "namesrv_addr": address,
+            "store_path_root_dir": str(self.root / name),
+            "max_message_size": 100_000,
+            "broker_heartbeat_interval": 100,
+            "mapped_file_size_commit_log": 1024 * 1024,
+            "mapped_file_size_consume_queue": 6000,
+        }
+        return BrokerConfig(**{**defaults, **keys})
+
+    async def start(self, name: str = "a", **keys: Any) -> Running:
+        broker = Running(self.config(name, **keys))
+        broker.ports = await self.nursery.start(broker.run)
+        return broker
+
+    async def call(self, address: str, command: Command) -> Command:
+        return await self.client.call(address, command, 5000)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async def holds() -> bool:
+            return condition()
+
+        await self.eventually(holds)
+
+    async def eventually(self, condition: Callable[[], Awaitable[bool]]) -> None:
+        """Ask until it holds; fail after LIMIT_S."""
+        with trio.fail_after(LIMIT_S):
+            while True:
+                if await condition():
+                    return
+                await trio.sleep(0.01)
+
+    async def until_state(self, broker: Running, **wanted: Any) -> None:
+        """Until the broker's own view shows all of `wanted`."""
+
+        async def shows() -> bool:
+            state = await self.state(broker)
+            return all(state.get(key) == value for key, value in wanted.items())
+
+        await self.eventually(shows)
+
+    async def state(self, broker: Running) -> dict[str, Any]:
+        reply = await self.call(broker.address, Command(RequestCode.RMQHA_GET_REPLICA_STATE))
+        state: dict[str, Any] = json.loads(bytes(reply.body))
+        return state
+
+    async def send(self, broker: Running, body: bytes) -> Command:
+        """Send until the broker takes it, as a client with retries."""
+        with trio.fail_after(LIMIT_S):
+            while True:
+                reply = await self.call(broker.address, send_command(body=body))
+                if reply.code not in (ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.SYSTEM_ERROR):
+                    return reply
+                await trio.sleep(0.02)
+
+
+@asynccontextmanager
+async def shells(root: Path) -> AsyncIterator[Shells]:
+    registry = Registry()
+    async with trio.open_nursery() as nursery, RemotingClient() as client:
+        serve = partial(remoting.serve, registry, "127.0.0.1:0", max_frame_bytes=MAX_FRAME_BYTES)
+        registry.port = await nursery.start(serve)
+        yield Shells(nursery, registry, client, root)
+        nursery.cancel_scope.cancel()
+
+
+async def test_send_pull_commit_stop_reopen(tmp_path: Path) -> None:
+    async with shells(tmp_path) as here:
+        broker = await here.start()
+        first = await here.send(broker, b"one")
+        assert first.code == 0
+        offset = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
+        assert (await here.call(broker.address, Command(RequestCode.UPDATE_CONSUMER_OFFSET, offset))).code == 0
+        fast = f"127.0.0.1:{broker.ports.fast}"
+        pulled = await here.call(fast, pull_command())
+        assert pulled.code == 0 and b"one" in bytes(pulled.body)
+        await here.until(lambda: here.registry.registered.get(broker.address) == 0)
+        await here.until(lambda: RequestCode.BROKER_HEARTBEAT in here.registry.codes())
+        assert (tmp_path / "a" / "abort").exists()
+        await broker.stop()
+        assert not (tmp_path / "a" / "abort").exists()
+        assert here.registry.registered == {}
+        again = await here.start()
+        assert (await here.send(again, b"two")).ext["queueOffset"] == "1"
+        query = Command(RequestCode.QUERY_CONSUMER_OFFSET, offset)
+        assert (await here.call(again.address, query)).ext == {"offset": "1"}
+        await again.stop()
+
+
+async def test_long_polling_over_the_wire(tmp_path: Path) -> None:
+    async with shells(tmp_path) as here:
+        broker = await here.start()
+        await here.send(broker, b"one")
+        replies: list[Command] = []
+
+        async def wait_for_the_next() -> None:
+            replies.append(await here.call(broker.address, pull_command(offset=1, sysFlag="6")))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_the_next)
+            await here.until_state(broker, heldPullCount=1)
+            await here.send(broker, b"two")
+        assert b"two" in bytes(replies[0].body)
+        short = await here.call(broker.address, pull_command(offset=2, sysFlag="6", suspendTimeoutMillis="50"))
+        assert short.code == ResponseCode.PULL_NOT_FOUND
+        await broker.stop()
+
+
+async def test_pipelined_sends_are_all_answered(tmp_path: Path) -> None:
+    async with shells(tmp_path) as here:
+        broker = await here.start()
+        await here.send(broker, b"first")
+        replies: list[Command] = []
+
+        async def send_one(number: int) -> None:
+            replies.append(await here.call(broker.address, send_command(queue_id=number % 4, body=b"%d" % number)))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(400):
+                nursery.start_soon(send_one, number)
+        assert {reply.code for reply in replies} == {0}
+        places = {(reply.ext["queueId"], reply.ext["queueOffset"]) for reply in replies}
+        assert len(places) == 400
+        await broker.stop()
+
+
+async def test_group_of_two_replicates_hands_over_and_follows(tmp_path: Path) -> None:
+    """Also: SYNC_MASTER with allAck, tables that follow, a slave that is fenced until it is aligned."""
+    keys = {"total_replicas": 2, "broker_role": "SYNC_MASTER", "all_ack_in_sync_state_set": True}
+    async with shells(tmp_path) as here:
+        first = await here.start("a", **keys)
+        await here.send(first, b"alone")
+        second = await here.start("b", **keys)
+        await here.until_state(first, ackUnion=[1, 2])
+        assert (await here.send(first, b"both")).code == 0
+        state = await here.state(second)
+        assert (state["role"], state["maxPhyOffset"]) == ("SLAVE", (await here.state(first))["maxPhyOffset"])
+        await here.until(lambda: here.registry.registered.get(second.address) == 2)
+
+        async def knows_the_topic() -> bool:
+            asked = Command(RequestCode.GET_TOPIC_CONFIG, {"topic": "T"})
+            return (await here.call(second.address, asked)).code == 0
+
+        await here.eventually(knows_the_topic)
+        assert (await here.call(second.address, send_command())).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        first.scope.cancel()
+        await first.ended.wait()
+        here.registry.elect(2)
+        third = await here.send(second, b"after")
+        assert third.ext["queueOffset"] == "2"
+        await here.until(lambda: here.registry.registered.get(second.address) == 0)
+        back = await here.start("a", **keys)
+        await here.until_state(second, ackUnion=[1, 2])
+        assert (await here.send(second, b"again")).code == 0
+        ends = [(await here.state(broker))["maxPhyOffset"] for broker in (second, back)]
+        assert ends[0] == ends[1]
+        await back.stop()
+        await second.stop()
+    logs = [(tmp_path / name / "commitlog" / f"{0:020}").read_bytes() for name in ("a", "b")]
+    assert logs[0] == logs[1]
+
+
+async def test_probes_of_the_ha_port_do_not_reach_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmqha.broker.ha_service.HANDSHAKE_TIMEOUT_MS", 100)
+    async with shells(tmp_path) as here:
+        broker = await here.start()
+        await here.send(broker, b"x")
+        for first in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\2" + bytes(12), b"\0\0\0\1"):
+            stream = await network.dial(f"127.0.0.1:{broker.ports.ha}")
+            async with stream:
+                if first:
+                    await stream.send_all(first)
+                with trio.fail_after(LIMIT_S):
+                    try:
+                        assert await stream.receive_some(1) == b""
+                    except trio.BrokenResourceError:
+                        assert first  # closed with bytes unread: the kernel resets
+        assert (await here.state(broker))["slaves"] == []
+        assert not any("ha_closed" in line for line in broker.lines)
+        await broker.stop()
+
+
+async def test_stop_answers_held_pulls_and_refuses_sends(tmp_path: Path) -> None:
+    async with shells(tmp_path) as here:
+        broker = await here.start()
+        await here.send(broker, b"x")
+        replies: list[Command] = []
+
+        async def wait() -> None:
+            replies.append(await here.call(broker.address, pull_command(offset=1, sysFlag="6")))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait)
+            await here.until_state(broker, heldPullCount=1)
+            await broker.stop()
+        assert replies[0].code == ResponseCode.PULL_NOT_FOUND
+        with pytest.raises(UnreachableError):
+            await here.client.call(broker.address, send_command(), 500)
+
+
+async def refused(config: BrokerConfig) -> str:
+    """The sentence with which a broker refuses to start."""
+    with pytest.raises(BaseException) as caught, trio.fail_after(LIMIT_S):
+        await run_broker(config, HostTracer(write=lambda line: None))
+    error: BaseException = caught.value
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, RmqhaError)
+    assert "\n" not in str(error)
+    return str(error)
+
+
+async def test_port_in_use_writes_nothing(tmp_path: Path) -> None:
+    async with shells(tmp_path) as here:
+        broker = await here.start("a")
+        port = broker.ports.listen
+        sentence = await refused(replace(here.config("b"), listen_port=port))
+        assert f"port {port} in use" in sentence
+        assert not (tmp_path / "b").exists()
+        await broker.stop()
+
+
+async def test_directories_of_others_are_refused(tmp_path: Path) -> None:
+    async with shells(tmp_path) as here:
+        broker = await here.start("a")
+        await here.send(broker, b"x")
+        assert "in use by another process" in await refused(here.config("a"))
+        await broker.stop()
+        before = sorted(path.name for path in (tmp_path / "a").iterdir())
+        assert "belongs to broker broker-a" in await refused(here.config("a", broker_name="other"))
+        assert sorted(path.name for path in (tmp_path / "a").iterdir()) == before
+        (tmp_path / "c").mkdir()
+        (tmp_path / "c" / "diary.txt").write_text("dear")
+        assert "diary.txt" in await refused(here.config("c"))
+        assert [path.name for path in (tmp_path / "c").iterdir()] == ["diary.txt"]
+
+
+async def test_a_damaged_table_leaves_nothing_running(tmp_path: Path) -> None:
+    async with shells(tmp_path) as here:
+        broker = await here.start("a")
+        await here.send(broker, b"x")
+        await broker.stop()
+        (tmp_path / "a" / "config" / "topics.json").write_text("{")
+        assert "topics.json cannot be read" in await refused(here.config("a"))
+        (tmp_path / "a" / "config" / "topics.json").unlink()
+        again = await here.start("a")
+        assert (await here.send(again, b"y")).ext["queueOffset"] == "1"
+        await again.stop()
+
+
+async def test_a_disk_that_fails_ends_the_broker_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    async with shells(tmp_path) as here:
+        broker = Running(here.config("a"))
+        with pytest.raises(BaseExceptionGroup) as caught, trio.fail_after(LIMIT_S):
+            async with trio.open_nursery() as nursery:
+                broker.ports = await nursery.start(broker.run)
+                monkeypatch.setattr("rmqha.host.disk.HostRegion.sync", fail)
+                await here.send(broker, b"x")
+        found = caught.value.subgroup(StoreError)
+        assert found is not None
+        assert (tmp_path / "a" / "abort").exists()
+
+
+@pytest.mark.parametrize(
+    ("keys", "peers", "wrong"),
+    [
+        ({"listen_address": "0.0.0.0"}, [], "brokerIP1"),
+        ({"listen_address": "::"}, [], "brokerIP1"),
+        ({"listen_address": "0.0.0.0", "broker_ip1": "0.0.0.0"}, [], "brokerIP1"),
+        ({"listen_address": "0.0.0.0", "broker_ip1": "10.0.0.1", "broker_ip2": "0.0.0.0"}, [], "brokerIP2"),
+        ({"broker_ip1": "127.0.0.1"}, ["10.0.0.9:9876"], "10.0.0.9:9876"),
+        ({"listen_address": "0.0.0.0", "broker_ip1": "10.0.0.1"}, ["10.0.0.9:9876"], ""),
+        ({}, ["127.0.0.1:9876", "localhost:9878", "ns.example:9876"], ""),
+    ],
+)
+def test_what_is_advertised(keys: dict[str, str], peers: list[str], wrong: str) -> None:
+    config = BrokerConfig(**keys)  # type: ignore[arg-type]
+    if wrong:
+        with pytest.raises(ConfigError, match=wrong):
+            check_advertised(config, peers)
+    else:
+        check_advertised(config, peers)
+
+
+async def test_bad_addresses_are_a_sentence(tmp_path: Path) -> None:
+    async with shells(tmp_path) as here:
+        config = here.config("b")
+        assert (await refused(replace(config, controller_addr="nowhere"))).startswith("controllerAddr")
+        assert (await refused(replace(config, namesrv_addr=";"))).startswith("namesrvAddr")
+        assert not (tmp_path / "b").exists()
+
+
+class Follower:
+    """A controller that does not lead: it names the leader in its refusal, or (as Apache's) only when asked by 1005."""
+
+    def __init__(self, leader: str, *, names_it: bool) -> None:
+        self.leader = leader
+        self.names_it = names_it
+        self.asked: list[int] = []
+
+    def opened(self, session: Session) -> None: ...
+
+    def closed(self, session: Session) -> None: ...
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        for command in commands:
+            self.asked.append(command.code)
+            named = {"controllerLeaderAddress": self.leader}
+            if command.code == RequestCode.CONTROLLER_GET_METADATA_INFO:
+                session.send(command.reply(0, named))
+            else:
+                ext = named if self.names_it else {}
+                session.send(command.reply(ResponseCode.CONTROLLER_NOT_LEADER, ext))
+
+
+@pytest.mark.parametrize("names_it", [True, False])
+async def test_redirects_of_controllers_are_followed(tmp_path: Path, names_it: bool) -> None:
+    async with shells(tmp_path) as here:
+        follower = Follower(f"127.0.0.1:{here.registry.port}", names_it=names_it)
+        serve = partial(remoting.serve, follower, "127.0.0.1:0", max_frame_bytes=MAX_FRAME_BYTES)
+        port = await here.nursery.start(serve)
+        broker = await here.start("a", controller_addr=f"127.0.0.1:1;127.0.0.1:{port}")
+        assert (await here.send(broker, b"x")).code == 0
+        looked_up = RequestCode.CONTROLLER_GET_METADATA_INFO in follower.asked
+        assert looked_up is not names_it
+        assert len(follower.asked) <= 2  # after that the leader is known
+        await broker.stop()
+
+
+async def test_a_name_server_that_forgot_is_told_anew(tmp_path: Path) -> None:
+    async with shells(tmp_path) as here:
+        names = Registry()
+        scope = trio.CancelScope()
+
+        async def serve(address: str, task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED) -> None:
+            with scope:
+                await remoting.serve(names, address, max_frame_bytes=MAX_FRAME_BYTES, task_status=task_status)
+
+        port = await here.nursery.start(serve, "127.0.0.1:0")
+        broker = await here.start("a", namesrv_addr=f"127.0.0.1:{port};127.0.0.1:1")
+        await here.until(lambda: names.registered.get(broker.address) == 0)
+        scope.cancel()
+        names.registered.clear()
+        await here.until(lambda: any("name_server_unreachable" in line for line in broker.lines))
+        scope = trio.CancelScope()
+        await here.nursery.start(serve, f"127.0.0.1:{port}")
+        await here.until(lambda: names.registered.get(broker.address) == 0)
+        await broker.stop()
