@@ -41,7 +41,7 @@ def query_command(sql: str, paths: tuple[str, ...], options: tuple[str, ...], ou
     """
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
         raise UsageError(f"Spark is not installed: run `{sys.executable} -m pip install 'rmqha[spark]'`")
-    from rmqha.spark.query import query
+    from rmqha.spark.sql import query
 
     answer = query(sql, paths, dict(_option(text) for text in options), _progress())
     if output == "json":

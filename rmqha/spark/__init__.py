@@ -1,7 +1,7 @@
 """The CommitLog as a Spark table: register, session, query, audit."""
 
-from rmqha.spark.audit import Audit, audit
-from rmqha.spark.query import query
-from rmqha.spark.session import register, session
+from rmqha.spark.auditing import Audit, audit
+from rmqha.spark.local import register, session
+from rmqha.spark.sql import query
 
 __all__ = ["Audit", "audit", "query", "register", "session"]

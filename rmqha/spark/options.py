@@ -15,19 +15,25 @@ from typing import Any
 import pyarrow as pa
 
 from rmqha.model.error import UsageError
-from rmqha.store.scan import TYPES, Decoding, RowFilter, StoreView, open_store
+from rmqha.store.scan import ALL_ROWS, TYPES, Decoding, Interval, RowFilter, StoreView, open_store
 
 OPTIONS = {
     "path": "directory of a store (a broker's storePathRootDir)",
     "paths": "several directories, as a JSON array; load([...]) sets it",
     "topic": "topics to read, parted by commas",
     "subscribe": "the same, under the name that Kafka's source uses",
+    "queueId": "queues to read, parted by commas",
+    "startingPhysicalOffset": "first physical offset to read",
+    "endingPhysicalOffset": "physical offset to stop before",
+    "startingTimestamp": "earliest storeTimestamp to read, in ms since 1970",
+    "endingTimestamp": "storeTimestamp to stop before, in ms since 1970",
     "columns": "columns to make, parted by commas; fewer are faster",
     "readUncommitted": "true reads to the end of the log, past the confirm offset",
     "propertiesAs": "json (a string) or map (map<string,string>)",
     "decompress": "false delivers compressed bodies as they are stored",
     "verifyCrc": "false does not compare bodies with their CRC",
     "onCorrupt": "fail, the only way so far to treat a damaged record",
+    "pushFilters": "true lets WHERE prune the read; only for a DataFrame that is scanned once (see spark/source.py)",
     "minPartitions": "at least so many tasks, where ranges do not fall below 4 MiB",
 }
 
@@ -46,12 +52,14 @@ class ReadOptions:
     """Options with their values checked."""
 
     paths: tuple[str, ...]
-    topics: frozenset[str] | None = None
+    rows: RowFilter = ALL_ROWS
+    """What the options alone already leave out."""
     columns: tuple[str, ...] = tuple(TYPES)
     uncommitted: bool = False
     properties_as: str = "json"
     decompress: bool = True
     verify_crc: bool = True
+    push_filters: bool = False
     min_partitions: int | None = None
 
     @classmethod
@@ -66,28 +74,24 @@ class ReadOptions:
             values[known[name.lower()]] = value
         if "topic" in values and "subscribe" in values:
             raise UsageError("the options topic and subscribe mean the same: give one of them")
-        topics = _words("topic", values.get("topic", values.get("subscribe")))
         columns = _words("columns", values.get("columns"))
         _choice(values, "onCorrupt", ("fail",))
         return cls(
             paths=_paths(values),
-            topics=frozenset(topics) if topics else None,
+            rows=_rows(values),
             columns=tuple(map(known_column, columns)) if columns else tuple(TYPES),
             uncommitted=_switch(values, "readUncommitted", default=False),
             properties_as=_choice(values, "propertiesAs", ("json", "map")),
             decompress=_switch(values, "decompress", default=True),
             verify_crc=_switch(values, "verifyCrc", default=True),
-            min_partitions=_count(values, "minPartitions"),
+            push_filters=_switch(values, "pushFilters", default=False),
+            min_partitions=_count(values, "minPartitions", 1, 100_000),
         )
 
     @property
     def ddl(self) -> str:
         """The schema as Spark writes it."""
         return ", ".join(f"`{name}` {column_type(name, self.properties_as)}" for name in self.columns)
-
-    @property
-    def rows(self) -> RowFilter:
-        return RowFilter(self.topics)
 
     def decoding(self, columns: Sequence[str], properties_as: str) -> Decoding:
         return Decoding(tuple(columns), properties_as, self.decompress, self.verify_crc)
@@ -162,10 +166,29 @@ def _switch(values: Mapping[str, str], name: str, *, default: bool) -> bool:
     return _choice({name: values.get(name, str(default))}, name, ("true", "false")) == "true"
 
 
-def _count(values: Mapping[str, str], name: str) -> int | None:
+def _count(values: Mapping[str, str], name: str, low: int = 0, high: int = 2**63 - 1) -> int | None:
     value = values.get(name)
     if value is None:
         return None
-    if not value.isdecimal() or not 1 <= int(value) <= 100_000:
-        raise UsageError(f"option {name} = {value!r} must be a whole number from 1 to 100000")
+    if not value.isdecimal() or not low <= int(value) <= high:
+        raise UsageError(f"option {name} = {value!r} must be a whole number from {low} to {high}")
     return int(value)
+
+
+def _rows(values: Mapping[str, str]) -> RowFilter:
+    rows = RowFilter()
+    topics = _words("topic", values.get("topic", values.get("subscribe")))
+    if topics:
+        rows = rows.with_topics(frozenset(topics))
+    queues = _words("queueId", values.get("queueId"))
+    if queues:
+        if not all(queue.isdecimal() for queue in queues):
+            raise UsageError(f"option queueId = {values['queueId']!r} must be whole numbers parted by commas")
+        rows = rows.with_values("queueId", frozenset(map(int, queues)))
+    for column, suffix in (("physicalOffset", "PhysicalOffset"), ("storeTimestamp", "Timestamp")):
+        low, end = _count(values, f"starting{suffix}"), _count(values, f"ending{suffix}")
+        if low is not None:
+            rows = rows.with_interval(column, Interval(low=low))
+        if end is not None:
+            rows = rows.with_interval(column, Interval(high=end - 1))
+    return rows

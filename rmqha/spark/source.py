@@ -1,10 +1,16 @@
-"""The Spark data source "commitlog": rows straight from CommitLog files, vectorised, with filters pushed down.
+"""The Spark data source "commitlog": rows straight from CommitLog files, vectorised.
 
     spark.read.format("commitlog").option("topic", "orders").load("/data/broker-a")
 
-Spark 4's Python data sources get no column pruning; name the columns with `.schema("topic string, queueId int")` or
-the option `columns`. Filters are switched on by `register`. Every task reads whole ranges of whole records and sends
-Arrow batches; how far the log was committed is fixed when the query is planned.
+Every task reads whole ranges of whole records and sends Arrow batches. How far the log was committed is fixed by the
+first action on a DataFrame: load again to see what has come since.
+
+What is not read at all. Spark 4's Python data sources get no column pruning: name the columns with the option `columns`
+or with `.schema("topic string, queueId int")`. Rows are pruned by the options topic, queueId, starting… and ending…,
+always rightly. Pruning by WHERE is Spark's filter pushdown, which works here too, but Spark 4.3 keeps what was pushed
+last in an object that all scans of one loaded DataFrame share: in a UNION or a join of the DataFrame with itself, and
+in its next query without a filter, a scan silently gets another scan's rows. So filters are pushed only with the option
+`pushFilters`, for a DataFrame that is scanned once; `rmqha.spark.query` sets it where it has counted one scan.
 """
 
 from __future__ import annotations
@@ -49,7 +55,8 @@ class CommitLogSource(DataSource):
                 raise UsageError(f"commitlog's column {name} is a {' or '.join(types)}, not a {given}")
             if name == "properties":
                 properties_as = types[given]
-        return CommitLogReader(options, schema.fieldNames(), properties_as)
+        kind = PushingReader if options.push_filters else CommitLogReader
+        return kind(options, schema.fieldNames(), properties_as)
 
 
 class LogPartition(InputPartition):
@@ -67,11 +74,6 @@ class CommitLogReader(DataSourceReader):
         self._decoding = options.decoding(columns, properties_as)
         self._rows: RowFilter = options.rows
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - the base class's name
-        """Takes what it can apply exactly; the rest stays with Spark."""
-        self._rows, left = push(self._rows, filters)
-        return left
-
     def partitions(self) -> list[LogPartition]:
         bounds = self._rows.physical_offsets
         least = self._options.min_partitions or TASKS_PER_CORE * (os.cpu_count() or 1)
@@ -85,3 +87,12 @@ class CommitLogReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         for item in partition.value or ():
             yield from read_range(item, self._decoding, self._rows)
+
+
+class PushingReader(CommitLogReader):
+    """Also lets Spark's filters prune. An own class: Spark asks for a session setting as soon as the method exists."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - the base class's name
+        """Takes what it can apply exactly; the rest stays with Spark."""
+        self._rows, left = push(self._rows, filters)
+        return left

@@ -22,6 +22,7 @@ from rmqha.store.scan_filter import Interval, RowFilter
 from rmqha.store.scan_walk import LogFile, describe_break, walk_blocks
 
 __all__ = [
+    "ALL_ROWS",
     "TYPES",
     "Decoding",
     "Interval",

@@ -11,8 +11,8 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from rmqha.spark.errors import translate
+from rmqha.spark.local import session
 from rmqha.spark.options import ReadOptions
-from rmqha.spark.session import session
 from rmqha.store.scan import TYPES
 
 VIEW = "log"
@@ -55,14 +55,23 @@ def log_view(spark: SparkSession, paths: Sequence[str], options: Mapping[str, st
 
 
 def _answer(spark: SparkSession, sql: str, paths: Sequence[str], options: Mapping[str, str]) -> Any:
-    columns = None if "columns" in map(str.lower, options) else referenced_columns(sql)
-    if columns is not None:
-        log_view(spark, paths, {**options, "columns": ",".join(columns)})
-        if _resolves(spark, sql):
-            return spark.sql(sql).toArrow()
-    # with all columns Spark can name the one that was meant
-    log_view(spark, paths, options)
+    given = {name.lower() for name in options}
+    columns = None if "columns" in given else referenced_columns(sql)
+    chosen = {**options, "columns": ",".join(columns)} if columns is not None else dict(options)
+    log_view(spark, paths, chosen)
+    if columns is not None and not _resolves(spark, sql):
+        # with all columns Spark can name the one that was meant
+        chosen = dict(options)
+        log_view(spark, paths, chosen)
+    if "pushfilters" not in given and scan_count(spark.sql(sql)) == 1:
+        log_view(spark, paths, {**chosen, "pushFilters": "true"})
     return spark.sql(sql).toArrow()
+
+
+def scan_count(frame: DataFrame) -> int:
+    """How often the optimised plan reads a data source, subqueries included; never too few."""
+    plan: str = frame._jdf.queryExecution().optimizedPlan().toString()
+    return plan.count("RelationV2[")
 
 
 def _resolves(spark: SparkSession, sql: str) -> bool:

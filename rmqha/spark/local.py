@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from rmqha.model.error import UsageError
@@ -65,6 +66,8 @@ def session(
         builder = builder.config(name, value)
     variables = {"JAVA_HOME": str(home or java_home()), LOG_VARIABLE: str(log), "SPARK_LOCAL_IP": "127.0.0.1"}
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # what pyspark logs here it also raises
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")
     try:
         with _environment(variables), warnings.catch_warnings():
             # Spark says that it has not been tested with the newest pandas, which nothing here uses

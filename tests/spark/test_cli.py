@@ -1,0 +1,85 @@
+"""`rmqha spark query` around the query itself: checks before Spark starts, forms of the answer."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from rmqha.cli.spark import spark
+from rmqha.model.error import UsageError
+from tests.store.log_writer import LogWriter, Message
+
+ANSWER = pa.table(
+    {
+        "topic": ["orders", "a" * 200],
+        "n": [3, 4],
+        "body": [b"text", b"\xff\x00"],
+        "at": [datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC), None],
+        "keys": [["k1", "k2"], []],
+    }
+)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(spark, ["query", *arguments])
+
+
+@pytest.fixture
+def answered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    asked: list[tuple[Any, ...]] = []
+
+    def answer(*arguments: Any) -> Any:
+        asked.append(arguments)
+        return ANSWER
+
+    monkeypatch.setattr("rmqha.spark.sql.query", answer)
+    return asked
+
+
+def test_json_lines(answered: list[tuple[Any, ...]]) -> None:
+    done = run("select 1", "--path", "/a", "--path", "/b", "--option", "topic=x=y", "-o", "json")
+    assert answered[0][:3] == ("select 1", ("/a", "/b"), {"topic": "x=y"})
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert first == {"topic": "orders", "n": 3, "body": "text", "at": "2026-01-02T03:04:05.678Z", "keys": ["k1", "k2"]}
+    assert second["body"] == {"base64": "/wA="} and second["at"] is None
+
+
+def test_table_is_at_most_80_columns(answered: list[tuple[Any, ...]]) -> None:
+    done = run("select 1", "--path", "/a")
+    assert done.exit_code == 0
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3 and max(map(len, lines)) <= 80
+    assert lines[1].startswith("orders")
+
+
+def test_many_rows_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmqha.spark.sql.query", lambda *_: pa.table({"n": list(range(5))}))
+    monkeypatch.setattr("rmqha.cli.spark.TABLE_MAX_ROWS", 2)
+    done = run("select 1", "--path", "/a")
+    assert len(done.stdout.splitlines()) == 3
+    assert "2 of 5 rows shown" in done.stderr
+
+
+def test_wrong_input_is_told_before_spark_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmqha.spark.sql.session", lambda name: pytest.fail("Spark was started"))
+    writer = LogWriter(tmp_path / "s")
+    writer.append(Message())
+    root = str(writer.write())
+    for arguments, sentence in (
+        (["--path", str(tmp_path / "none")], "no such directory"),
+        (["--path", str(tmp_path)], "is not a store"),
+        (["--path", root, "--option", "topik=a"], "the nearest known one is topic"),
+        (["--path", root, "--option", "topic"], "must be NAME=VALUE"),
+    ):
+        error = run("select 1", *arguments).exception
+        assert isinstance(error, UsageError) and sentence in str(error)
+
+
+def test_a_path_is_required() -> None:
+    assert run("select 1").exit_code == 2

