@@ -145,9 +145,9 @@ class Store:
         else:
             position = min(start, end)
             self._queues.truncate(position)
-        if not self._queues.table and position > log.min_offset:
+        if not self._queues.table and end > log.min_offset:
             repair_from = log.min_offset
-        if repair_from is not None and repair_from < position:
+        if repair_from is not None and repair_from <= position:
             lines.append(f"The queues are made anew from {repair_from} on.")
             position = max(repair_from, log.min_offset)
         self._reput.position = position
@@ -452,3 +452,6 @@ def refuse_foreign(disk: Disk) -> None:
         raise UsageError(
             f"{place(disk, '')} is not empty and no message store (it holds {strange[0]}); choose another directory"
         )
+
+
+__all__ = ["Appended", "NewMessage", "PullResult", "Store", "refuse_foreign"]

@@ -1,0 +1,79 @@
+"""What the store's tests share: golden directories, messages, a tracer that remembers, a small store."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from rmqha.port import Disk
+from rmqha.sim.disk import SimDisk
+from rmqha.sim.prng import SimPrng
+from rmqha.store.config import StoreConfig
+from rmqha.store.record import Host, NewMessage
+from rmqha.store.store import Store
+from tests.golden.reader import GOLDEN
+
+HOST: Host = (b"\x7f\x00\x00\x01", 10911)
+SMALL = StoreConfig(mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=200, max_message_size=3000)
+GOLD = StoreConfig(mapped_file_size_commit_log=1024 * 1024, mapped_file_size_consume_queue=1000)
+MINI = StoreConfig(mapped_file_size_commit_log=16384, mapped_file_size_consume_queue=200)
+
+
+class Trace:
+    """Keeps every event."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def event(self, name: str, **fields: Any) -> None:
+        self.events.append((name, fields))
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.events]
+
+
+def unpack(archive: str, target: Path) -> None:
+    """Extract tests/golden/store/<archive>.tar.zst."""
+    packed = (GOLDEN / "store" / f"{archive}.tar.zst").read_bytes()
+    plain = zstandard.ZstdDecompressor().stream_reader(packed).read()
+    with tarfile.open(fileobj=io.BytesIO(plain)) as tar:
+        tar.extractall(target, filter="data")
+
+
+def message(number: int = 0, *, topic: str = "T", queue_id: int = 0, body: bytes = b"", **fields: Any) -> NewMessage:
+    """A message that says its number."""
+    values: dict[str, Any] = {
+        "properties": b"KEYS\x01%d\x02" % number,
+        "born_at_ms": number,
+        "born_host": HOST,
+        "store_host": HOST,
+    }
+    return NewMessage(topic=topic, queue_id=queue_id, body=body or b"body-%d" % number, **(values | fields))
+
+
+def sim_disk(seed: int = 1) -> SimDisk:
+    return SimDisk(SimPrng(seed))
+
+
+def open_store(disk: Disk, config: StoreConfig = SMALL, tracer: Trace | None = None) -> Store:
+    return Store.open(disk, config, tracer or Trace(), process_id=4711)
+
+
+def commit_all(store: Store) -> None:
+    """As a sole member of its set would: confirm the end, dispatch everything."""
+    store.set_confirm_offset(store.max_phy_offset)
+    while store.dispatch(1 << 20):
+        pass
+
+
+def log_bytes(store: Store) -> bytes:
+    """Everything in the log."""
+    parts, at = [], store.min_phy_offset
+    while view := store.view(at, 1 << 30):
+        parts.append(bytes(view))
+        at = type(at)(at + len(view))
+    return b"".join(parts)
