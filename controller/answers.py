@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.decisions.elect_master import LogEnd
+from controller.event import ACCEPTS_LOSS
 from controller.replicas_info import Group, ReplicasInfo
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteProtocolError
@@ -139,14 +140,24 @@ class MasterViews:
 
 
 def master_ext(group: Group) -> dict[str, str]:
+    """RocketMQ's four fields, and ours where they are known (docs/request-codes.md)."""
     if group.master_id is None:
         return {}
-    return {
+    ext = {
         "masterBrokerId": str(group.master_id),
         "masterAddress": group.master_address,
         "masterEpoch": str(group.master_epoch),
         "syncStateSetEpoch": str(group.sync_state_set_epoch),
     }
+    ha_address = group.replicas[group.master_id].ha_address
+    if ha_address:
+        ext["masterHaAddress"] = ha_address
+    if group.total_replicas:
+        ext["totalReplicas"] = str(group.total_replicas)
+    last = group.elections[-1] if group.elections else None
+    if last is not None and last.master_epoch == group.master_epoch and last.cause in ACCEPTS_LOSS:
+        ext["electedUnclean"] = "true"
+    return ext
 
 
 def set_body(group: Group) -> bytes:

@@ -34,6 +34,12 @@ class Cause(IntEnum):
     UNCLEAN_BOOT = 8
     CLEANED = 9
     NO_LIVE_MEMBER = 10
+    SOLE_REPLICA = 11
+    """The only replica of its group, after an unclean boot: nobody else could know more, so no operator is asked."""
+
+
+ACCEPTS_LOSS = frozenset({Cause.UNCLEAN_BY_OPERATOR, Cause.SOLE_REPLICA})
+"""Elections that may choose a replica that booted unclean; it is told so, else it would refuse (ruling 3)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from controller.answers import elect_answer, master_ext, parse_log_end, set_body
 from controller.config import ControllerConfig
 from controller.decisions.elect_master import Electorate, LogEnd, Wish, choose, elected, electorate
 from controller.decisions.refusal import Refusal
-from controller.event import BrokersCleaned, Cause, Event, MasterElected, MasterVacated, MemberRemoved
+from controller.event import ACCEPTS_LOSS, BrokersCleaned, Cause, Event, MasterElected, MasterVacated, MemberRemoved
 from controller.heartbeat import NO_LOG, BrokerKey, BrokerLive, HeartbeatTable
 from controller.replicas_info import Group, ReplicasInfo
 from rmqha.model.code import RequestCode, ResponseCode
@@ -402,7 +402,7 @@ class Leadership:
         answers = {
             item: end
             for item, end in ballot.answers.items()
-            if not who.ask or who.cause is Cause.UNCLEAN_BY_OPERATOR or self.table.is_fit(BrokerKey(name, item))
+            if not who.ask or who.cause in ACCEPTS_LOSS or self.table.is_fit(BrokerKey(name, item))
         }
         if len(answers) < who.needed_answers:
             self._fail(now_ms, ballot, len(answers))

@@ -216,6 +216,7 @@ class Requests:
                 new_set,
                 set_epoch,
                 lambda broker_id: self._leadership.is_alive(now_ms, group, broker_id),
+                accept_unchanged=flag(ext, "acceptUnchanged"),
             )
             if group is not None
             else Refusal(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, f"there is no group {name}")

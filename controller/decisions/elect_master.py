@@ -68,6 +68,8 @@ def electorate(
     members = tuple(broker_id for broker_id in group.electable_ids if broker_id in candidates)
     if members:
         return Electorate(members, wish.cause)
+    if group.total_replicas == 1 and len(group.replicas) == 1 and group.unclean_ids and wish.avoid is None:
+        return Electorate(group.unclean_ids, Cause.SOLE_REPLICA)
     if unclean_allowed and not group.is_cp and candidates and wish.avoid is None:
         return Electorate(candidates, Cause.UNCLEAN_AUTOMATIC)
     return Refusal(FAILED, why_no_member(group))

@@ -39,9 +39,15 @@ def alter_sync_state_set(
     new_set: Sequence[int],
     set_epoch: int,
     is_alive: Callable[[BrokerId], bool],
+    *,
+    accept_unchanged: bool = False,
 ) -> SyncStateSetAltered | Refusal:
-    """`new_set` is free of duplicates; `set_epoch` is that of the set the master knows."""
-    if set(new_set) == set(group.sync_state_set):
+    """`new_set` is free of duplicates; `set_epoch` is that of the set the master knows.
+
+    `accept_unchanged` (ours): a set without a change passes the other fences and moves the set epoch, by which a master
+    makes sure that none of its earlier requests can still be applied.
+    """
+    if not accept_unchanged and set(new_set) == set(group.sync_state_set):
         return Refusal(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, "the SyncStateSet is already so")
     if group.master_id is None or group.master_id != master_id:
         return Refusal(

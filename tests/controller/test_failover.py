@@ -244,6 +244,8 @@ def test_every_live_replica_is_told_of_a_new_master() -> None:
         "masterAddress": brokers[1].address,
         "masterEpoch": "2",
         "syncStateSetEpoch": "3",
+        "masterHaAddress": "127.0.0.1:20002",
+        "totalReplicas": "3",
     }
     assert bytes(notice.body) == b'{"syncStateSet":[2],"syncStateSetEpoch":3}'
 

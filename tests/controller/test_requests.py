@@ -103,6 +103,8 @@ def test_a_heartbeat_is_answered_with_master_and_set() -> None:
         "masterAddress": brokers[0].address,
         "masterEpoch": "1",
         "syncStateSetEpoch": "2",
+        "masterHaAddress": "127.0.0.1:20001",
+        "totalReplicas": "2",
     }
     assert bytes(answer.body) == b'{"syncStateSet":[1,2],"syncStateSetEpoch":2}'
 

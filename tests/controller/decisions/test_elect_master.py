@@ -75,6 +75,15 @@ def test_the_configured_number_overrides_what_brokers_declare() -> None:
     assert isinstance(result, Electorate) and result.needed_answers == 2
 
 
+def test_the_only_replica_needs_no_operator_after_an_unclean_boot() -> None:
+    """Nobody else could know more; it is told that the election accepts the loss."""
+    group = make_group(1, sync_state_set=())
+    group.unclean_ids = ids(1)
+    result = who(group, ())
+    assert isinstance(result, Electorate)
+    assert (result.ids, result.cause) == (ids(1), Cause.SOLE_REPLICA)
+
+
 def test_a_known_empty_set_waits_for_an_operator() -> None:
     group = make_group(sync_state_set=(), master_id=None)
     assert "operator must elect with unclean" in str(named(who(group, (1, 2, 3), unclean=False)))

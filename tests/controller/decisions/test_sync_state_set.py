@@ -81,6 +81,16 @@ def test_joiners_stand_behind_those_who_were_there() -> None:
     assert result.sync_state_set == (3, 1, 2, 4)
 
 
+def test_an_unchanged_set_moves_its_epoch_only_for_a_master_that_asks_so() -> None:
+    group = make_group(3, sync_state_set=(1, 2))
+    assert isinstance(alter_sync_state_set(group, 1, 5, (1, 2), 7, lambda _: True), Refusal)
+    result = alter_sync_state_set(group, 1, 5, (1, 2), 7, lambda _: True, accept_unchanged=True)
+    assert isinstance(result, SyncStateSetAltered)
+    assert (result.sync_state_set, result.sync_state_set_epoch) == ((1, 2), 8)
+    fenced = alter_sync_state_set(group, 1, 5, (1, 2), 6, lambda _: True, accept_unchanged=True)
+    assert isinstance(fenced, Refusal)
+
+
 def test_the_smaller_declaration_counts() -> None:
     """A master that takes the group for smaller than it is acknowledges earlier."""
     group = make_group(5, ha_mode="cp")
