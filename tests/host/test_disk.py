@@ -1,0 +1,245 @@
+"""One contract, two disks: what `port.Disk` promises holds on the host and in the simulator. Then the host's own."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rmqha.host.disk import HostDisk
+from rmqha.port import Disk
+from rmqha.sim.disk import SimDisk
+from rmqha.sim.prng import SimPrng
+
+
+@pytest.fixture(params=["host", "sim"])
+def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Disk:
+    found: Disk = HostDisk(tmp_path / "root") if request.param == "host" else SimDisk(SimPrng(1))
+    return found
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[tuple[HostDisk, Path]]:
+    yield HostDisk(tmp_path), tmp_path
+
+
+def test_an_empty_disk(disk: Disk) -> None:
+    assert disk.list("") == []
+    assert disk.list("nowhere") == []
+    assert not disk.exists("a")
+    assert disk.free_bytes() > 0
+    assert disk.boot_id()
+    assert disk.label
+    for missing in (disk.read, disk.size_bytes, disk.remove, disk.modified_at_ms):
+        with pytest.raises(FileNotFoundError):
+            missing("a")
+
+
+def test_atomic_files_in_directories(disk: Disk) -> None:
+    disk.write_atomic("a/b/c", b"one")
+    disk.write_atomic("a/b/c", memoryview(b"second"))
+    assert disk.read("a/b/c") == b"second"
+    assert disk.size_bytes("a/b/c") == 6
+    assert disk.exists("a/b")
+    assert disk.list("a") == ["b"]
+    assert disk.list("a/b") == ["c"]
+    disk.remove("a/b/c")
+    assert not disk.exists("a/b/c")
+
+
+def test_a_region_is_zero_then_what_was_written(disk: Disk) -> None:
+    region = disk.map("m", 8192, create=True)
+    assert (region.size_bytes, disk.size_bytes("m")) == (8192, 8192)
+    view = region.view(4090, 10)
+    assert bytes(view) == bytes(10)
+    region.write(4092, b"abcd")
+    assert bytes(view) == b"\0\0abcd\0\0\0\0"
+    region.sync()
+    region.close()
+    assert disk.read("m")[4092:4096] == b"abcd"
+    again = disk.map("m", 8192)
+    assert bytes(again.view(4092, 4)) == b"abcd"
+    again.close()
+
+
+def test_mapping_extends_but_never_shrinks(disk: Disk) -> None:
+    with pytest.raises(FileNotFoundError):
+        disk.map("m", 10)
+    disk.write_atomic("m", b"short")
+    region = disk.map("m", 10, create=True, reserve=False)
+    assert bytes(region.view(0, 10)) == b"short" + bytes(5)
+    region.close()
+    with pytest.raises(ValueError):
+        disk.map("m", 9)
+
+
+def test_append_files_grow_and_shrink(disk: Disk) -> None:
+    file = disk.open_append("log")
+    file.append(b"one")
+    file.append(memoryview(b"two"))
+    file.sync()
+    file.truncate(4)
+    assert file.size_bytes == 4
+    file.close()
+    again = disk.open_append("log")
+    again.append(b"!")
+    assert again.size_bytes == 5
+    again.close()
+    assert disk.read("log") == b"onet!"
+
+
+def test_renaming_files_and_directories(disk: Disk) -> None:
+    disk.write_atomic("old/x", b"1")
+    disk.write_atomic("old/y/z", b"2")
+    disk.rename("old", "kept/old")
+    assert disk.list("kept/old") == ["x", "y"]
+    assert not disk.exists("old")
+    disk.rename("kept/old/x", "x")
+    assert disk.read("x") == b"1"
+    with pytest.raises(FileNotFoundError):
+        disk.rename("missing", "b")
+
+
+def test_directories_can_be_made_beforehand(disk: Disk) -> None:
+    disk.make_dirs("")
+    disk.make_dirs("a/b")
+    assert disk.exists("a/b")
+    assert disk.list("a") == ["b"]
+
+
+def test_one_holder_of_a_lock(disk: Disk) -> None:
+    disk.make_dirs("")
+    release = disk.lock("lock")
+    assert release is not None
+    assert disk.lock("lock") is None
+    assert disk.read("lock") == b"lock"
+    release()
+    again = disk.lock("lock")
+    assert again is not None
+    again()
+
+
+# --- the host's own ---------------------------------------------------------------------------------------------------
+def test_the_lock_excludes_other_processes_and_process_owned_locks(host: tuple[HostDisk, Path]) -> None:
+    disk, root = host
+    release = disk.lock("lock")
+    assert release is not None
+    with (root / "lock").open("r+b") as other, pytest.raises(BlockingIOError):
+        fcntl.lockf(other, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)  # as Java's FileChannel.tryLock(0, 1) does
+    program = (
+        "import sys; from rmqha.host.disk import HostDisk;"
+        "sys.exit(7 if HostDisk(sys.argv[1]).lock('lock') is None else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", program, str(root)], check=False).returncode == 7
+    release()
+    assert subprocess.run([sys.executable, "-c", program, str(root)], check=False).returncode == 0
+
+
+def test_a_reserved_file_has_its_blocks(host: tuple[HostDisk, Path]) -> None:
+    disk, root = host
+    disk.map("full", 1 << 20, create=True).close()
+    assert (root / "full").stat().st_blocks * 512 >= 1 << 20
+
+
+def test_an_unreserved_file_gets_blocks_as_writes_reach_them(host: tuple[HostDisk, Path]) -> None:
+    disk, root = host
+    region = disk.map("sparse", 1 << 20, create=True, reserve=False)
+    assert (root / "sparse").stat().st_blocks == 0
+    for position in (0, 600_000, 20, 65_530, 1 << 19, (1 << 20) - 3):
+        region.write(position, b"abc")
+        assert bytes(region.view(position, 3)) == b"abc"
+    region.sync()
+    assert 4 * 65536 <= (root / "sparse").stat().st_blocks * 512 < 1 << 20
+    region.close()
+
+
+def test_a_full_disk_is_an_error_and_not_a_signal(host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, _ = host
+
+    def full(fd: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    region = disk.map("sparse", 1 << 20, create=True, reserve=False)
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        disk.map("m", 1 << 20, create=True)
+    with pytest.raises(OSError, match="No space left"):
+        region.write(0, b"x")
+    region.close()
+
+
+def test_a_file_system_without_reservation_still_works(
+    host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, root = host
+
+    def unsupported(fd: int, offset: int, size: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(os, "posix_fallocate", unsupported)
+    region = disk.map("m", 1 << 20, create=True)
+    region.write(5, b"x")
+    region.close()
+    assert (root / "m").stat().st_size == 1 << 20
+
+
+def test_a_view_outlives_its_region(host: tuple[HostDisk, Path]) -> None:
+    disk, _ = host
+    region = disk.map("m", 4096, create=True)
+    region.write(0, b"kept")
+    view = region.view(0, 4)
+    region.close()
+    region.close()
+    disk.remove("m")
+    assert bytes(view) == b"kept"
+
+
+def test_sync_may_run_beside_writes(host: tuple[HostDisk, Path]) -> None:
+    disk, root = host
+    region = disk.map("m", 1 << 20, create=True)
+    failures: list[OSError] = []
+
+    def flush() -> None:
+        try:
+            for _ in range(20):
+                region.sync()
+        except OSError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=flush)
+    thread.start()
+    for position in range(0, 1 << 20, 1024):
+        region.write(position, struct.pack(">q", position) * 128)
+    thread.join()
+    region.sync()
+    region.close()
+    assert failures == []
+    assert (root / "m").read_bytes() == b"".join(struct.pack(">q", at) * 128 for at in range(0, 1 << 20, 1024))
+
+
+def test_a_failed_atomic_write_leaves_the_old_file(
+    host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, root = host
+    disk.write_atomic("a", b"old")
+
+    def broken(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="Input/output"):
+        disk.write_atomic("a", b"new")
+    assert disk.read("a") == b"old"
+    assert [path.name for path in root.iterdir()] == ["a"]
+
+
+def test_boot_id_is_the_kernels(host: tuple[HostDisk, Path]) -> None:
+    assert host[0].boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
