@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 
 import trio
@@ -35,9 +36,17 @@ async def dial(address: str, timeout_ms: int = DIAL_TIMEOUT_MS) -> trio.SocketSt
     except trio.TooSlowError:
         raise UnreachableError(f"{address} did not answer a connection within {timeout_ms} ms") from None
     except (OSError, ValueError) as error:
-        raise UnreachableError(f"cannot connect to {address}: {error}") from None
+        raise UnreachableError(f"cannot connect to {address}: {_reason(error)}") from None
     tune(stream)
     return stream
+
+
+def _reason(error: Exception) -> str:
+    """What the system said: trio wraps it, one error for each address that a name stands for."""
+    cause = error.__cause__
+    if isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[0]
+    return os.strerror(cause.errno) if isinstance(cause, OSError) and cause.errno else str(error)
 
 
 async def listen(address: str) -> list[trio.SocketListener]:
@@ -52,15 +61,13 @@ async def listen(address: str) -> list[trio.SocketListener]:
     try:
         listeners = await trio.open_tcp_listeners(port, host=host.strip("[]"), backlog=BACKLOG_COUNT)
     except OSError as error:
-        # trio wraps the refusal of the system in a plain OSError
-        number = error.errno or getattr(error.__cause__, "errno", None)
-        if number == errno.EADDRINUSE:
+        if error.errno == errno.EADDRINUSE:
             raise UsageError(
                 f"port {port} in use on {host}: stop the process that listens there or choose another port"
             ) from None
-        if number == errno.EACCES:
+        if error.errno == errno.EACCES:
             raise UsageError(f"port {port} on {host} needs privileges: choose a port from 1024 up") from None
-        raise UsageError(f"cannot listen on {address}: {error}; choose an address of this machine") from None
+        raise UsageError(f"cannot listen on {address}: {error.strerror}; choose an address of this machine") from None
     if port == 0:
         # each address family would get a port of its own
         for extra in listeners[1:]:

@@ -100,7 +100,9 @@ class Session:
         self._queued_bytes = 0
         self._corked = False
         self._writing = False
-        self._broken = False
+        self._half_written = False
+        """A write is under way, or was cut off: nothing may follow the half frame."""
+        self._aborted = False
         self._closed = False
         self._wake = trio.Event()
         self._scope = trio.CancelScope()
@@ -118,7 +120,7 @@ class Session:
 
     def send(self, command: Command) -> None:
         """Queue a frame; never blocks. On a closed session it does nothing: the peer is gone."""
-        if self._closed:
+        if self._closed or self._aborted:
             return
         frame = encode_frame(command)
         self._queue.append(frame)
@@ -140,7 +142,7 @@ class Session:
         call = self._calls[opaque] = _Call()
         try:
             self.send(command)
-            if self._closed:
+            if self._closed or self._aborted:
                 raise UnreachableError(f"{self.peer} closed the connection")
             with trio.move_on_after(timeout_ms / 1000):
                 await call.done.wait()
@@ -158,7 +160,7 @@ class Session:
         self._scope.cancel()
 
     def _abort(self) -> None:
-        self._broken = True
+        self._aborted = True
         self._scope.cancel()
 
     async def run(
@@ -209,9 +211,9 @@ class Session:
                         self._wake.set()
         except RemoteProtocolError:
             statistics.bad_frame_count += 1
-            self._broken = True
+            self._aborted = True
         except (trio.BrokenResourceError, trio.ClosedResourceError):
-            self._broken = True
+            self._aborted = True
         except trio.Cancelled:
             if idle_timeout_ms is not None and trio.current_time() >= self._scope.deadline:
                 statistics.idle_closed_count += 1
@@ -234,12 +236,14 @@ class Session:
         """Write all that is queued, also what comes while writing, in one write per turn."""
         self._writing = True
         statistics = self._statistics
-        while self._queue and not self._broken:
+        while self._queue and not self._aborted:
+            # a cancellation that is due comes here, with the queue whole, and not inside the write
+            await trio.lowlevel.checkpoint_if_cancelled()
             batch, count = b"".join(self._queue), len(self._queue)
             self._queue.clear()
-            self._broken = True  # until the whole batch has left: half a frame cannot be continued
+            self._half_written = True
             await self._stream.send_all(batch)
-            self._broken = False
+            self._half_written = False
             self._queued_bytes -= len(batch)
             statistics.sent_count += count
             statistics.sent_bytes += len(batch)
@@ -256,7 +260,7 @@ class Session:
             self._abort()
 
     async def _last_words(self) -> None:
-        if self._queue and not self._broken:
+        if self._queue and not self._aborted and not self._half_written:
             with trio.move_on_after(_LAST_WORDS_S):
                 try:
                     await self._flush()
@@ -395,6 +399,7 @@ class RemotingClient:
         """Close the connection to `address`, if any; the next call opens a new one."""
         peer = self._peers.get(address)
         if peer is not None and peer.session is not None:
+            del self._peers[address]
             peer.session.close()
 
     async def _session(self, address: str, timeout_ms: int) -> Session:

@@ -33,6 +33,13 @@ class _LogFile(RotatingFileHandler):
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the library's name)
         self.lost_count += 1
 
+    def close(self) -> None:
+        try:
+            super().close()
+        except OSError:
+            # the lines that were still buffered
+            self.lost_count += 1
+
 
 class HostTracer:
     """Safe to use from several threads."""

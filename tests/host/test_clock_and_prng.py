@@ -1,0 +1,46 @@
+"""The clock and chance ports."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from rmqha.host.clock import HostClock
+from rmqha.host.prng import HostPrng
+from rmqha.port import Clock, Prng
+
+
+def test_clock() -> None:
+    clock: Clock = HostClock()
+    first = clock.now_ms()
+    assert first <= time.monotonic() * 1000 <= clock.now_ms() + 1
+    assert abs(clock.wall_ms() - time.time() * 1000) < 1_000
+
+
+def draws(prng: Prng, count: int = 50) -> list[int]:
+    return [prng.below(1_000_000) for _ in range(count)]
+
+
+def test_one_seed_gives_one_stream() -> None:
+    assert draws(HostPrng(7)) == draws(HostPrng(7))
+    assert draws(HostPrng(7)) != draws(HostPrng(8))
+    assert HostPrng().seed != HostPrng().seed
+
+
+def test_children_do_not_depend_on_draws() -> None:
+    used = HostPrng(7)
+    draws(used)
+    assert draws(used.child("a")) == draws(HostPrng(7).child("a"))
+    assert draws(used.child("a")) != draws(used.child("b"))
+    assert draws(used.child("a").child("b")) != draws(used.child("b").child("a"))
+
+
+def test_ranges() -> None:
+    prng = HostPrng(1)
+    assert {prng.below(3) for _ in range(200)} == {0, 1, 2}
+    assert not any(prng.chance(0, 10) for _ in range(100))
+    assert all(prng.chance(10, 10) for _ in range(100))
+    assert 150 < sum(prng.chance(1, 4) for _ in range(1000)) < 350
+    with pytest.raises(ValueError):
+        prng.below(0)

@@ -1,0 +1,139 @@
+"""Signals and /proc, on processes of their own."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from rmqha.host.process import (
+    KILLED_EXIT_CODE,
+    anonymous_rss_bytes,
+    raise_file_limit,
+    run_server,
+    started_at_ticks,
+    uptime_ms,
+)
+
+SERVER = """
+import sys, time, trio
+from rmqha.host.process import run_server
+
+async def serve(stopping):
+    say("ready")
+    await stopping.wait()
+    say("stopping")
+    {after}
+    say("drained")
+
+def say(word):
+    print(word, flush=True)
+
+ended = run_server(serve, on_hangup=lambda: say("reopened"), grace_ms=300)
+say(f"ended {{ended}}")
+"""
+
+
+@contextmanager
+def server(after: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that serves; `after` is what it does between being asked to stop and having drained."""
+    code = SERVER.format(after=after)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert hear(process) == "ready"
+            yield process
+        finally:
+            process.kill()
+
+
+def hear(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_drains(number: int) -> None:
+    with server("await trio.sleep(0.01)") as process:
+        process.send_signal(number)
+        assert [hear(process) for _ in range(3)] == ["stopping", "drained", "ended True"]
+        assert process.wait(10) == 0
+
+
+def test_draining_has_a_bound() -> None:
+    with server("await trio.sleep_forever()") as process:
+        process.send_signal(signal.SIGTERM)
+        assert [hear(process) for _ in range(2)] == ["stopping", "ended False"]
+        assert process.wait(10) == 0
+
+
+def test_a_second_signal_ends_at_once_whatever_blocks() -> None:
+    with server("await trio.to_thread.run_sync(time.sleep, 60)") as process:
+        process.send_signal(signal.SIGTERM)
+        assert hear(process) == "stopping"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == KILLED_EXIT_CODE
+
+
+def test_hangup_reopens() -> None:
+    with server("pass") as process:
+        process.send_signal(signal.SIGHUP)
+        assert hear(process) == "reopened"
+        process.send_signal(signal.SIGTERM)
+        assert hear(process) == "stopping"
+
+
+def test_a_server_that_fails_says_why() -> None:
+    async def serve(_: object) -> None:
+        raise ZeroDivisionError
+
+    with pytest.RaisesGroup(ZeroDivisionError):
+        run_server(serve)
+
+
+def test_file_limit() -> None:
+    limit = raise_file_limit()
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (limit, limit)
+
+
+def test_a_process_is_named_by_pid_and_start_time() -> None:
+    before = started_at_ticks(os.getpid())
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        started = started_at_ticks(child.pid)
+        assert started is not None and before is not None
+        assert started >= before
+        assert started == started_at_ticks(child.pid)
+        assert 0 <= (uptime_ms(child.pid) or 0) <= (uptime_ms(os.getpid()) or 0)
+        child.kill()
+        # a zombie until its parent asks for it
+        deadline = time.monotonic() + 10
+        while started_at_ticks(child.pid) is not None and time.monotonic() < deadline:
+            os.sched_yield()
+        assert started_at_ticks(child.pid) is None
+        pid = child.pid
+    assert (started_at_ticks(pid), uptime_ms(pid), anonymous_rss_bytes(pid)) == (None, None, None)
+
+
+def test_a_name_in_parentheses_confuses_nobody() -> None:
+    code = "import ctypes; ctypes.CDLL(None).prctl(15, b') S 1 (', 0, 0, 0); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        uptime = uptime_ms(child.pid)
+        assert uptime is not None and uptime < 60_000
+        child.kill()
+
+
+def test_idle_memory() -> None:
+    before = anonymous_rss_bytes(os.getpid())
+    ballast = bytearray(os.urandom(32 * 1024 * 1024))
+    after = anonymous_rss_bytes(os.getpid())
+    assert before is not None and after is not None
+    assert after - before > 24 * 1024 * 1024
+    assert len(ballast)

@@ -1,0 +1,415 @@
+"""The remoting server and client: real sockets for behaviour, in-memory streams for time and batches."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
+
+from rmqha.host import remoting
+from rmqha.host.remoting import RemotingClient, Session, Statistics, serve, serve_stream
+from rmqha.model.error import RemoteProtocolError, UnreachableError, UsageError
+from rmqha.wire.command import FLAG_ONEWAY, Command
+from rmqha.wire.frame import FrameParser, encode_frame
+
+FRAME_LIMIT = 1 << 20
+
+
+class Recorder:
+    """A service that remembers, and answers by `answer`."""
+
+    def __init__(self, answer: Callable[[Command], Command | None] = lambda command: command.reply()) -> None:
+        self.answer = answer
+        self.sessions: list[Session] = []
+        self.batches: list[list[Command]] = []
+        self.closed_ids: list[int] = []
+        self.arrived = trio.Event()
+        self.left = trio.Event()
+
+    def opened(self, session: Session) -> None:
+        self.sessions.append(session)
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        self.batches.append(commands)
+        self.arrived.set()
+        for command in commands:
+            reply = self.answer(command)
+            if reply is not None and not command.is_oneway:
+                session.send(reply)
+
+    def closed(self, session: Session) -> None:
+        self.closed_ids.append(session.id)
+        self.left.set()
+
+
+@asynccontextmanager
+async def running(service: remoting.Service, statistics: Statistics | None = None, **keys: Any) -> AsyncIterator[str]:
+    """The address of a server on a free port."""
+    async with trio.open_nursery() as nursery:
+        port = await nursery.start(
+            lambda task_status: serve(
+                service,
+                "127.0.0.1:0",
+                max_frame_bytes=FRAME_LIMIT,
+                statistics=statistics,
+                task_status=task_status,
+                **keys,
+            )
+        )
+        yield f"127.0.0.1:{port}"
+        nursery.cancel_scope.cancel()
+
+
+async def test_calls_run_side_by_side_on_one_connection() -> None:
+    waiting: list[Command] = []
+    service = Recorder(lambda command: waiting.append(command) if command.ext["n"] != "9" else command.reply())
+    answers: dict[str, Command] = {}
+    async with running(service) as address, RemotingClient() as client, trio.open_nursery() as nursery:
+
+        async def ask(name: str) -> None:
+            answers[name] = await client.call(address, Command(1, {"n": name}), 5_000)
+
+        for n in range(9):
+            nursery.start_soon(ask, str(n))
+        with trio.fail_after(5):
+            while len(waiting) < 9:
+                await ask("9")
+        # answered in the opposite order
+        for command in reversed(waiting):
+            service.sessions[0].send(command.reply(ext={"was": command.ext["n"]}))
+    assert {name: answer.ext.get("was") for name, answer in answers.items()} == {
+        **{str(n): str(n) for n in range(9)},
+        "9": None,
+    }
+    assert len(service.sessions) == 1
+    assert service.closed_ids == [1]
+
+
+async def test_oneway_gets_no_answer_and_says_so() -> None:
+    service = Recorder()
+    async with running(service) as address, RemotingClient() as client:
+        await client.oneway(address, Command(1))
+        assert (await client.call(address, Command(2), 5_000)).opaque == 0
+    [first, second] = [command for batch in service.batches for command in batch]
+    assert (first.code, first.flag, second.flag) == (1, FLAG_ONEWAY, 0)
+
+
+async def test_big_bodies_both_ways_do_not_block_each_other() -> None:
+    body = bytes(700_000)
+    service = Recorder(lambda command: command.reply(body=command.body))
+    sizes: list[int] = []
+    async with running(service) as address, RemotingClient() as client:
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+
+                async def ask() -> None:
+                    sizes.append(len((await client.call(address, Command(1, body=body), 20_000)).body))
+
+                for _ in range(40):
+                    nursery.start_soon(ask)
+    assert sizes == [700_000] * 40
+
+
+async def test_a_server_asks_its_client() -> None:
+    service = Recorder()
+    asked: list[tuple[str, int]] = []
+
+    def answer(address: str, command: Command) -> Command:
+        asked.append((address, command.code))
+        return command.reply(ext={"hello": "server"})
+
+    async with running(service) as address, RemotingClient(on_request=answer) as client:
+        await client.call(address, Command(1), 5_000)
+        reply = await service.sessions[0].call(Command(77), 5_000)
+        assert reply.ext == {"hello": "server"}
+        service.sessions[0].send(Command(78, flag=FLAG_ONEWAY))
+        await client.call(address, Command(1), 5_000)
+    assert asked == [(address, 77), (address, 78)]
+    # the client's answer to an answer never reaches the service
+    assert [command.code for batch in service.batches for command in batch] == [1, 1]
+
+
+async def test_a_lost_connection_is_told_and_opened_again() -> None:
+    service, lost = Recorder(), list[str]()
+    async with running(service) as address, RemotingClient(on_closed=lost.append) as client:
+        await client.call(address, Command(1), 5_000)
+        service.answer = lambda _: service.sessions[0].close()
+        with pytest.raises(UnreachableError, match="closed the connection before it answered"):
+            await client.call(address, Command(1), 5_000)
+        service.answer = lambda command: command.reply()
+        await client.call(address, Command(1), 5_000)
+        assert (lost, len(service.sessions)) == ([address], 2)
+        client.close(address)
+        await client.call(address, Command(1), 5_000)
+        assert (lost, len(service.sessions)) == ([address, address], 3)
+        assert client.statistics()["opened_count"] == 3
+
+
+async def test_no_answer_in_time_leaves_the_connection_open() -> None:
+    service = Recorder(lambda _: None)
+    async with running(service) as address, RemotingClient() as client:
+        with pytest.raises(UnreachableError, match="did not answer request 1 within"):
+            await client.call(address, Command(1), 50)
+        # the late answer belongs to nobody and is dropped
+        service.sessions[0].send(service.batches[0][0].reply())
+        service.answer = lambda command: command.reply(ext={"a": "b"})
+        assert (await client.call(address, Command(2), 5_000)).ext == {"a": "b"}
+        assert len(service.sessions) == 1
+        assert client.statistics()["timeout_count"] == 1
+
+
+async def test_nobody_there() -> None:
+    async with running(Recorder()) as address:
+        pass
+    async with RemotingClient() as client:
+        for _ in range(2):
+            with pytest.raises(UnreachableError, match="Connection refused"):
+                await client.call(address, Command(1), 5_000)
+    with pytest.raises(UnreachableError, match="the client is closed"):
+        await client.call(address, Command(1), 5_000)
+
+
+async def test_an_error_of_the_body_leaves_the_client_as_it_is() -> None:
+    with pytest.raises(KeyError):
+        async with RemotingClient():
+            raise KeyError("mine")
+
+
+async def test_a_port_in_use() -> None:
+    async with running(Recorder()) as address:
+        with pytest.raises(UsageError, match="in use on 127"):
+            await serve(Recorder(), address, max_frame_bytes=FRAME_LIMIT)
+
+
+async def test_a_bad_frame_closes_its_connection_only() -> None:
+    service, statistics = Recorder(), Statistics()
+    async with running(service, statistics) as address, RemotingClient() as client:
+        await client.call(address, Command(1), 5_000)
+        host, _, port = address.rpartition(":")
+        for nonsense in (b"GET / HTTP/1.1\r\n\r\n", (FRAME_LIMIT + 1).to_bytes(4, "big") + bytes(4)):
+            async with await trio.open_tcp_stream(host, int(port)) as stream:
+                await stream.send_all(nonsense)
+                with trio.fail_after(5):
+                    assert await receive_until_closed(stream) == b""
+        await client.call(address, Command(1), 5_000)
+    assert (statistics.bad_frame_count, statistics.opened_count, statistics.session_count) == (2, 3, 0)
+    assert statistics.as_dict()["received_count"] == 2
+
+
+async def receive_until_closed(stream: trio.abc.ReceiveStream) -> bytes:
+    try:
+        return b"".join([data async for data in stream])
+    except trio.BrokenResourceError:
+        return b""
+
+
+async def test_a_service_may_refuse_what_a_peer_says() -> None:
+    def refuse(command: Command) -> None:
+        raise RemoteProtocolError("no such thing")
+
+    statistics = Statistics()
+    async with running(Recorder(refuse), statistics) as address, RemotingClient() as client:
+        with pytest.raises(UnreachableError):
+            await client.call(address, Command(1), 5_000)
+    assert statistics.bad_frame_count == 1
+
+
+async def test_a_bug_of_the_service_ends_the_server() -> None:
+    def stumble(command: Command) -> None:
+        raise ZeroDivisionError
+
+    with pytest.RaisesGroup(ZeroDivisionError, flatten_subgroups=True):
+        async with RemotingClient() as client, running(Recorder(stumble)) as address:
+            with suppress(UnreachableError):
+                await client.call(address, Command(1), 5_000)
+            await trio.sleep_forever()
+
+
+async def test_too_many_sessions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remoting, "MAX_SESSION_COUNT", 1)
+    statistics = Statistics()
+    async with running(Recorder(), statistics) as address, RemotingClient() as first, RemotingClient() as second:
+        await first.call(address, Command(1), 5_000)
+        with pytest.raises(UnreachableError):
+            await second.call(address, Command(1), 5_000)
+        await first.call(address, Command(1), 5_000)
+    assert statistics.refused_count == 1
+
+
+# in memory
+
+
+class CountingStream(trio.abc.Stream):
+    """Counts the writes of the stream below."""
+
+    def __init__(self, below: trio.abc.Stream) -> None:
+        self._below = below
+        self.writes: list[int] = []
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._below.receive_some(max_bytes)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        self.writes.append(len(data))
+        await self._below.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._below.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._below.aclose()
+
+
+async def serve_one(
+    service: Recorder,
+    stream: trio.abc.Stream,
+    statistics: Statistics,
+    idle_timeout_ms: int = 120_000,
+    max_queued_bytes: int = 1 << 26,
+) -> None:
+    await serve_stream(
+        service,
+        stream,
+        "test:1",
+        session_id=5,
+        max_frame_bytes=FRAME_LIMIT,
+        idle_timeout_ms=idle_timeout_ms,
+        max_queued_bytes=max_queued_bytes,
+        statistics=statistics,
+    )
+
+
+async def test_one_call_per_read_and_one_write_per_batch() -> None:
+    ours, theirs = memory_stream_pair()
+    stream, service, statistics = CountingStream(ours), Recorder(), Statistics()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_one, service, stream, statistics)
+        await theirs.send_all(b"".join(encode_frame(Command(1, opaque=n)) for n in range(100)))
+        parser, replies = FrameParser(FRAME_LIMIT), list[Command]()
+        while len(replies) < 100:
+            replies += parser.feed(bytes(await theirs.receive_some()))
+        await theirs.aclose()
+    assert [reply.opaque for reply in replies] == list(range(100))
+    assert [len(batch) for batch in service.batches] == [100]
+    assert len(stream.writes) == 1
+    assert (statistics.sent_count, statistics.sent_bytes) == (100, stream.writes[0])
+
+
+async def test_replies_that_come_later_share_a_write() -> None:
+    ours, theirs = memory_stream_pair()
+    stream, service = CountingStream(ours), Recorder(lambda _: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_one, service, stream, Statistics())
+        await theirs.send_all(encode_frame(Command(1)))
+        await service.arrived.wait()
+        for _ in range(10):
+            service.sessions[0].send(Command(40, flag=FLAG_ONEWAY))
+        parser, pushed = FrameParser(FRAME_LIMIT), list[Command]()
+        while len(pushed) < 10:
+            pushed += parser.feed(bytes(await theirs.receive_some()))
+        await theirs.aclose()
+    assert len(stream.writes) == 1
+    # after the end it does nothing
+    service.sessions[0].send(Command(40))
+    with pytest.raises(UnreachableError, match="closed"):
+        await service.sessions[0].call(Command(1), 1_000)
+
+
+@pytest.mark.parametrize(
+    ("first_words", "idle_timeout_ms", "expected_s"),
+    [
+        (b"", 120_000, 10),
+        (b"\0\0\0\x40", 120_000, 10),
+        (encode_frame(Command(1)), 120_000, 120),
+        (encode_frame(Command(1)) + b"\0\0", 120_000, 120),
+        (encode_frame(Command(1)), 3_000, 3),
+    ],
+)
+async def test_silence_closes(
+    autojump_clock: MockClock, first_words: bytes, idle_timeout_ms: int, expected_s: float
+) -> None:
+    """Without a whole frame after the handshake's bound, later after the idle bound; half a frame does not count."""
+    ours, theirs = memory_stream_pair()
+    statistics = Statistics()
+    if first_words:
+        await theirs.send_all(first_words)
+    started = trio.current_time()
+    await serve_one(Recorder(), ours, statistics, idle_timeout_ms)
+    assert trio.current_time() - started == pytest.approx(expected_s)
+    assert statistics.idle_closed_count == 1
+
+
+async def test_one_byte_at_a_time_does_not_keep_a_connection(autojump_clock: MockClock) -> None:
+    ours, theirs = memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+
+        async def drip() -> None:
+            for byte in encode_frame(Command(1, {"a": "b" * 100})):
+                await theirs.send_all(bytes([byte]))
+                await trio.sleep(1)
+
+        nursery.start_soon(drip)
+        started = trio.current_time()
+        await serve_one(Recorder(), ours, Statistics())
+        assert trio.current_time() - started == pytest.approx(10)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_reader_that_lets_replies_pile_up_is_closed() -> None:
+    ours, theirs = lockstep_stream_pair()
+    service, statistics = Recorder(lambda command: command.reply(body=bytes(1000))), Statistics()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: serve_one(service, ours, statistics, max_queued_bytes=10_000))
+        await theirs.send_all(encode_frame(Command(1)))
+        await trio.testing.wait_all_tasks_blocked()
+        [session] = service.sessions
+        for _ in range(20):
+            session.send(Command(2, body=bytes(1000)))
+        with trio.fail_after(5):
+            await service.left.wait()
+    assert statistics.slow_reader_count == 1
+    assert session.closed
+
+
+async def test_what_is_queued_at_the_end_is_still_written() -> None:
+    ours, theirs = memory_stream_pair()
+    service = Recorder(lambda _: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_one, service, ours, Statistics())
+        await theirs.send_all(encode_frame(Command(1, opaque=3)))
+        await service.arrived.wait()
+        service.sessions[0].send(service.batches[0][0].reply(14))
+        nursery.cancel_scope.cancel()
+    [reply] = FrameParser(FRAME_LIMIT).feed(await receive_until_closed(theirs))
+    assert (reply.code, reply.opaque) == (14, 3)
+
+
+async def test_last_words_take_a_second_at_most(autojump_clock: MockClock) -> None:
+    ours, theirs = lockstep_stream_pair()
+    service = Recorder(lambda _: None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_one, service, ours, Statistics())
+        await theirs.send_all(encode_frame(Command(1)))
+        await service.arrived.wait()
+        service.sessions[0].send(Command(2))
+        started = trio.current_time()
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() - started == pytest.approx(1)
+
+
+async def test_half_a_frame_is_never_continued() -> None:
+    """A write that was cut off in the middle is the last one."""
+    ours, theirs = lockstep_stream_pair()
+    stream = CountingStream(ours)
+    service = Recorder()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_one, service, stream, Statistics())
+        await theirs.send_all(encode_frame(Command(1)))
+        await trio.testing.wait_all_tasks_blocked()
+        service.sessions[0].send(Command(2))
+        nursery.cancel_scope.cancel()
+    assert len(stream.writes) == 1

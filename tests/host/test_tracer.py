@@ -1,0 +1,120 @@
+"""One line per event, files that rotate, the history that a peer may ask for."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from rmqha.host.tracer import HISTORY_COUNT, KEPT_FILE_COUNT, HostTracer
+from rmqha.model.code import ResponseCode
+from rmqha.model.error import UsageError
+from rmqha.model.identity import Role
+
+
+class FixedClock:
+    def now_ms(self) -> int:
+        return 0
+
+    def wall_ms(self) -> int:
+        return 1_795_247_737_123
+
+
+def test_a_line() -> None:
+    lines: list[str] = []
+    tracer = HostTracer(clock=FixedClock(), write=lines.append)
+    tracer.event(
+        "role_changed", role=Role.MASTER, epoch=7, address="127.0.0.1:1", note='two words, "quoted"', none=None
+    )
+    tracer.event("set", members={3, 1, 2}, addresses={0: "a"}, code=ResponseCode.SUCCESS, empty="", fork=True)
+    tracer.event("evil", text="line\nfeed", key="a=b", other=b"\xff")
+    assert "".join(lines).splitlines() == [
+        "2026-11-21T07:55:37.123Z role_changed role=MASTER epoch=7 address=127.0.0.1:1 "
+        'note="two words, \\"quoted\\"" none=null',
+        '2026-11-21T07:55:37.123Z set members=[1,2,3] addresses={"0":"a"} code=SUCCESS empty="" fork=true',
+        '2026-11-21T07:55:37.123Z evil text="line\\nfeed" key="a=b" other=b\'\\xff\'',
+    ]
+
+
+def test_the_history_is_json_and_bounded() -> None:
+    tracer = HostTracer(clock=FixedClock(), write=lambda _: None)
+    for n in range(HISTORY_COUNT + 5):
+        tracer.event("step", n=n, role=Role.SLAVE, members=frozenset({2, 1}))
+    history = json.loads(json.dumps(tracer.history()))
+    assert len(history) == HISTORY_COUNT
+    assert history[-1] == {
+        "at_ms": 1_795_247_737_123,
+        "event": "step",
+        "n": HISTORY_COUNT + 4,
+        "role": "SLAVE",
+        "members": [1, 2],
+    }
+
+
+def test_files_rotate_and_keep_three_old_ones(tmp_path: Path) -> None:
+    path = tmp_path / "logs" / "broker.log"
+    tracer = HostTracer(str(path), 2_000)
+    for n in range(400):
+        tracer.event("step", n=n)
+    tracer.close()
+    names = sorted(file.name for file in path.parent.iterdir())
+    assert names == ["broker.log", *(f"broker.log.{n}" for n in range(1, KEPT_FILE_COUNT + 1))]
+    assert all(file.stat().st_size <= 2_000 for file in path.parent.iterdir())
+    assert path.read_text().splitlines()[-1].endswith("step n=399")
+
+
+def test_reopen_goes_on_in_a_new_file(tmp_path: Path) -> None:
+    path = tmp_path / "broker.log"
+    tracer = HostTracer(str(path))
+    tracer.event("before")
+    path.rename(tmp_path / "moved.log")
+    tracer.event("still")
+    tracer.reopen()
+    tracer.event("after")
+    tracer.close()
+    assert [line.split()[1] for line in (tmp_path / "moved.log").read_text().splitlines()] == ["before", "still"]
+    assert [line.split()[1] for line in path.read_text().splitlines()] == ["after"]
+
+
+def test_reopening_standard_error_does_nothing() -> None:
+    lines: list[str] = []
+    tracer = HostTracer(write=lines.append)
+    tracer.reopen()
+    tracer.event("x")
+    tracer.close()
+    assert len(lines) == 1
+
+
+def test_a_file_that_cannot_be_opened_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"cannot write the log file .*; set logFile"):
+        HostTracer(str(tmp_path))
+
+
+def test_a_full_disk_loses_lines_and_counts_them() -> None:
+    tracer = HostTracer("/dev/full")
+    tracer.event("one")
+    tracer.event("two")
+    tracer.close()
+    assert tracer.statistics()["lost_line_count"] >= 1
+    assert [event["event"] for event in tracer.history()] == ["one", "two"]
+
+
+def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
+    path = tmp_path / "broker.log"
+    tracer = HostTracer(str(path))
+
+    def write_many(thread: str) -> None:
+        for n in range(200):
+            tracer.event("step", thread=thread, n=n)
+
+    threads = [threading.Thread(target=write_many, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    tracer.close()
+    lines = path.read_text().splitlines()
+    assert len(lines) == 800
+    assert all(len(line.split()) == 4 for line in lines)
