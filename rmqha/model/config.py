@@ -114,11 +114,13 @@ class ServerConfig(Config):
     """Keys that every server has. `listen_address` is where it binds, loopback unless told otherwise."""
 
     listen_address: str = "127.0.0.1"
+    """Own. The address to bind; loopback unless told otherwise."""
     log_file: str = ""
-    """Where the log goes; empty = standard error. Rotated at `log_max_bytes`, reopened on SIGHUP (ruling 24)."""
+    """Own. Where the log goes; empty = standard error. Reopened on SIGHUP."""
     log_max_bytes: int = 16 * 1024 * 1024
+    """Own. Size at which the log rotates; three old files are kept."""
     max_frame_bytes: int = 16 * 1024 * 1024
-    """A longer remoting frame closes the connection, as com.rocketmq.remoting.frameMaxLength does."""
+    """Own. A longer remoting frame closes the connection, as com.rocketmq.remoting.frameMaxLength does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,63 +128,93 @@ class BrokerConfig(ServerConfig):
     """A replica of a broker group. Times are milliseconds, sizes bytes."""
 
     broker_cluster_name: str = "DefaultCluster"
+    """The cluster as clients and name servers know it."""
     broker_name: str = "broker-a"
+    """The group: all replicas of one CommitLog have the same name."""
     broker_id: int = -1
-    """-1: the controller issues it (A1)."""
+    """-1: the controller issues it."""
     namesrv_addr: str = "127.0.0.1:9876"
+    """Name servers, separated by `;`."""
     controller_addr: str = "127.0.0.1:9878"
+    """Controllers, separated by `;`; the leader is found among them."""
     enable_controller_mode: bool = True
+    """Must be true: static groups are not supported yet."""
     listen_port: int = 10911
+    """Port for clients; listenPort − 2 (the fast port) serves the same requests."""
     ha_listen_port: int = 0
-    """0: listenPort + 1."""
+    """Port of the HA stream; 0: listenPort + 1."""
     broker_ip1: str = key_field("brokerIP1", "")
     """Address told to clients and controllers; empty = listenAddress."""
     broker_ip2: str = key_field("brokerIP2", "")
     """Address told to slaves for the HA stream; empty = brokerIP1."""
     store_path_root_dir: str = "store"
+    """Directory of the store."""
 
     ha_mode: str = ""
-    """Own. "ap" or "cp" selects a preset (A9); empty leaves the plain keys alone, which is AP in effect."""
+    """Own. `ap` or `cp` (docs/guarantees.md); empty is AP with the plain keys as they stand."""
     broker_role: str = "ASYNC_MASTER"
+    """ASYNC_MASTER answers after its own append; SYNC_MASTER waits for inSyncReplicas. haMode=cp overrules it."""
     flush_disk_type: str = "ASYNC_FLUSH"
+    """ASYNC_FLUSH syncs each flushIntervalCommitLog; SYNC_FLUSH before an acknowledgement, on slaves too."""
     total_replicas: int = 1
+    """Replicas of the group. The controller keeps the number once the first replica has told it."""
     in_sync_replicas: int = 1
+    """Replicas, the master included, that must hold a record under SYNC_MASTER. AP only."""
     min_in_sync_replicas: int = 1
+    """With a smaller SyncStateSet a send is refused unwritten. haMode=cp uses the majority instead."""
     all_ack_in_sync_state_set: bool = False
+    """Wait for the whole SyncStateSet. haMode=cp always does."""
     enable_auto_in_sync_replicas: bool = False
+    """Lower the needed acknowledgements with the set, never below minInSyncReplicas. AP only."""
     async_learner: bool = False
+    """A copy that is never in the set and never elected. AP only."""
     broker_election_priority: int = 2147483647
+    """Among equals the lower number is elected."""
 
     ha_max_time_slave_not_catchup: int = 15000
+    """A slave that was not level with the master for so long leaves the set."""
     ha_max_gap_not_in_sync: int = 256 * 1024 * 1024
-    check_sync_state_set_period: int = 5000
+    """A slave so many bytes behind leaves the set."""
     ha_send_heartbeat_interval: int = 5000
+    """Silence on the HA stream after which the master sends a heartbeat."""
     ha_housekeeping_interval: int = 20000
+    """Silence on the HA stream after which either side closes it."""
     ha_transfer_batch_size: int = 1024 * 1024
-    """RocketMQ's default is 32 KiB; every peer takes up to 1 MiB (ruling 19)."""
+    """Most log bytes of one transfer, up to 1 MiB. RocketMQ: 32 KiB."""
     ha_ack_stall_bound_ms: int = 3000
     """Own. How long a slave in the set may hold back acks before it is shrunk out."""
     slave_timeout: int = 3000
     """How long a send waits for replicas before FLUSH_SLAVE_TIMEOUT."""
     sync_flush_timeout: int = 5000
+    """How long a send waits for the disk before FLUSH_DISK_TIMEOUT."""
     flush_interval_commit_log: int = 500
+    """Period of syncs under ASYNC_FLUSH."""
 
     mapped_file_size_commit_log: int = 1024 * 1024 * 1024
+    """Size of a CommitLog file; the same on all replicas of a group."""
     mapped_file_size_consume_queue: int = 300000 * 20
+    """Size of a ConsumeQueue file; a multiple of 20."""
     max_message_size: int = 4 * 1024 * 1024
+    """Largest body."""
     auto_create_topic_enable: bool = True
+    """Create an unknown topic at its first send."""
     default_topic_queue_nums: int = 8
+    """Most queues of a topic created so."""
     slave_read_enable: bool = False
-    access_message_in_memory_max_ratio: int = 40
+    """Slaves serve pulls, up to their confirm offset."""
     long_polling_max_ms: int = 30000
     """Own bound on a pull's suspendTimeoutMillis."""
 
     controller_heartbeat_interval_millis: int = 500
+    """Own. Period of heartbeats to the controller."""
     controller_heart_beat_timeout_mills: int = 2000
     """How long after the last heartbeat the controller holds this broker for alive (ruling 17)."""
     broker_heartbeat_interval: int = 1000
+    """Period of lite heartbeats to the name servers."""
     register_name_server_period: int = 30000
+    """Period of full registrations; role and topic changes register at once."""
     region_id: str = "DefaultRegion"
+    """Value of MSG_REGION."""
 
     @property
     def mode(self) -> HaMode:
