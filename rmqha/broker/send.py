@@ -90,6 +90,12 @@ class _Request(NamedTuple):
     is_batch: bool
 
 
+class _Accepted(NamedTuple):
+    command: Command
+    request: _Request
+    messages: list[NewMessage]
+
+
 class _Refused(Exception):  # noqa: N818  (never leaves this module)
     def __init__(self, code: ResponseCode, remark: str) -> None:
         super().__init__(remark)
@@ -128,22 +134,35 @@ class SendProcessor:
                 self._refuse(channel, command, code, remark)
             return
         born_host = host_of(channel.peer)
-        waiting: list[Command] = []
-        last: Appended | None = None
+        accepted: list[_Accepted] = []
         for command in commands:
             try:
                 request = _parse(command)
-                messages = self._messages(request, command, born_host)
-                done = self._log.append(messages)
+                accepted.append(_Accepted(command, request, self._messages(request, command, born_host)))
             except _Refused as refused:
                 self._refuse(channel, command, refused.code, refused.remark)
-                continue
-            except UsageError as error:
-                self._refuse(channel, command, ResponseCode.MESSAGE_ILLEGAL, str(error))
-                continue
-            last = done[-1]
-            self.put_count += len(done)
-            self.put_bytes += last.end_offset - done[0].phy_offset
+        try:
+            self._store(channel, accepted)
+        except UsageError:
+            # The store found one that it cannot hold and has written none: let each stand for itself.
+            for item in accepted:
+                try:
+                    self._store(channel, [item])
+                except UsageError as error:
+                    self._refuse(channel, item.command, ResponseCode.MESSAGE_ILLEGAL, str(error))
+
+    def _store(self, channel: Channel, accepted: list[_Accepted]) -> None:
+        """Append with one call, answer what does not wait, let the rest wait as one."""
+        if not accepted:
+            return
+        stored = self._log.append([message for item in accepted for message in item.messages])
+        self.put_count += len(stored)
+        self.put_bytes += stored[-1].end_offset - stored[0].phy_offset
+        waiting: list[Command] = []
+        start = 0
+        for command, request, messages in accepted:
+            done = stored[start : start + len(messages)]
+            start += len(messages)
             if command.flag & FLAG_ONEWAY:
                 continue
             reply = self._reply(command, request, messages[0].queue_id, done)
@@ -151,8 +170,7 @@ class SendProcessor:
                 channel.send(reply)
             else:
                 waiting.append(reply)
-        if last is not None:
-            self._log.appended(last.end_offset, Waiter(channel, waiting) if waiting else None)
+        self._log.appended(stored[-1].end_offset, Waiter(channel, waiting) if waiting else None)
 
     def _refuse(self, channel: Channel, command: Command, code: ResponseCode, remark: str) -> None:
         self.refused_count += 1

@@ -14,12 +14,13 @@ from rmqha.ha.action import CallController
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode
 from rmqha.model.config import BrokerConfig
-from rmqha.model.offset import PhyOffset
+from rmqha.model.offset import BrokerId, PhyOffset
 from rmqha.store.config import StoreConfig
 from rmqha.store.identity_file import IdentityFile
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser
+from rmqha.wire.ha_stream import SlaveAck, SlaveHandshake
 from rmqha.wire.lenient_json import dumps
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -186,6 +187,12 @@ class Broker:
         while driver.dispatch_due and driver.dispatch():
             pass
         self.core.pull.timeout()
+
+    def join_slave(self, broker_id: int) -> None:
+        """HA connection 1: a slave shakes hands and acks an empty log."""
+        self.core.driver.ha_accepted(1, "127.0.0.1:9")
+        self.core.driver.ha_received(1, SlaveHandshake(BrokerId(broker_id)).encode())
+        self.core.driver.ha_received(1, SlaveAck(PhyOffset(0)).encode())
 
     def ask(self, command: Command, channel: FakeChannel | None = None) -> Command:
         """Process one request, do the work that is due, and give its only answer."""

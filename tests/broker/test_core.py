@@ -25,8 +25,8 @@ def test_becoming_master_is_traced_in_order(broker: Broker) -> None:
 def test_writable_is_traced_when_admission_opens(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker(ha_mode="cp", total_replicas=3).start()
     assert "writable" not in broker.tracer.names()
-    broker.controller.members, broker.controller.set_epoch = [1, 2], 2
-    broker.run(1000)
+    broker.join_slave(2)
+    broker.run(10)
     assert "writable" in broker.tracer.names()
 
 
@@ -104,9 +104,7 @@ def test_id_is_applied_for_once_and_kept(make_broker: Callable[..., Broker]) -> 
 
 @pytest.mark.parametrize("count", [1, 40])
 def test_ha_connection_performs_on_the_port(broker: Broker, count: int) -> None:
-    broker.core.driver.ha_accepted(1, "127.0.0.1:9")
-    broker.core.driver.ha_received(1, bytes.fromhex("00000001 0000 0000 0000000000000002"))
-    broker.core.driver.ha_received(1, bytes.fromhex("00000002 0000000000000000"))
+    broker.join_slave(2)
     channel = FakeChannel()
     broker.core.processor.received(channel, [send_command() for _ in range(count)])
     logs = [action for action in broker.ports.ha_actions if action[0] == "log"]

@@ -210,9 +210,7 @@ def test_mqadmin_offsets_and_stats(gold: Broker) -> None:
 def test_mqadmin_shapes(gold: Broker) -> None:
     """Where values are measurements, every field that mqadmin was given must be there, and be text where it was."""
     fill(gold)
-    gold.core.driver.ha_accepted(1, "127.0.0.1:9")
-    gold.core.driver.ha_received(1, bytes.fromhex("00000001 0000 0000 0000000000000002"))
-    gold.core.driver.ha_received(1, bytes.fromhex("00000002 0000000000000000"))
+    gold.join_slave(2)
     for _, request, expected in exchanges("mqadmin", "broker-n0", 28):
         ours, theirs = body_of(gold.ask(request))["table"], body_of(expected)["table"]
         measured = {"putMessageDistributeTime", "putLatency99", "putLatency999", "remainTransientStoreBufferNumbs"}

@@ -145,9 +145,7 @@ def test_a_held_pull_ends_in_time_and_skips_what_its_filter_saw(broker: Broker) 
 def test_only_committed_records(make_broker: Callable[..., Broker]) -> None:
     keys = {"all_ack_in_sync_state_set": True, "broker_role": "SYNC_MASTER"}
     broker = make_broker(total_replicas=2, **keys).start()
-    broker.core.driver.ha_accepted(1, "127.0.0.1:9")
-    broker.core.driver.ha_received(1, bytes.fromhex("00000001 0000 0000 0000000000000002"))
-    broker.core.driver.ha_received(1, bytes.fromhex("00000002 0000000000000000"))
+    broker.join_slave(2)
     broker.run(10)
     sender, puller = FakeChannel(), FakeChannel()
     broker.core.processor.received(sender, [send_command()])

@@ -185,9 +185,7 @@ def test_too_few_replicas_refuse_before_anything_is_written(make_broker: Callabl
 def test_timeouts_and_demotion_end_waits_with_their_codes(make_broker: Callable[..., Broker]) -> None:
     keys = {"all_ack_in_sync_state_set": True, "broker_role": "SYNC_MASTER", "ha_ack_stall_bound_ms": 60_000}
     broker = make_broker(total_replicas=2, **keys).start()
-    broker.core.driver.ha_accepted(1, "127.0.0.1:9")
-    broker.core.driver.ha_received(1, bytes.fromhex("00000001 0000 0000 0000000000000002"))
-    broker.core.driver.ha_received(1, bytes.fromhex("00000002 0000000000000000"))
+    broker.join_slave(2)
     broker.run(10)
     assert broker.core.replica.state(broker.clock.ms)["ackUnion"] == [1, 2]
     channel = FakeChannel()
@@ -217,3 +215,13 @@ def test_sync_flush_answers_after_the_disk(make_broker: Callable[..., Broker]) -
 def test_host_of() -> None:
     assert host_of("127.0.0.1:80") == (b"\x7f\0\0\1", 80)
     assert host_of("[::1]:80") == (bytes(15) + b"\1", 80)
+
+
+def test_one_that_the_store_cannot_hold_does_not_spoil_its_neighbours(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(max_message_size=5 * 1024 * 1024).start()  # the store itself takes 4 MiB
+    channel = FakeChannel()
+    commands = [send_command(body=b"a"), send_command(body=bytes(4 * 1024 * 1024 + 1)), send_command(body=b"c")]
+    broker.core.processor.received(channel, commands)
+    assert [reply.code for reply in channel.take()] == [0, ResponseCode.MESSAGE_ILLEGAL, 0]
+    broker.run()
+    assert [bytes(record.body) for record in stored(broker)] == [b"a", b"c"]

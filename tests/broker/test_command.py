@@ -1,0 +1,83 @@
+"""`rmqha broker -c FILE` as a process."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("rich", "pyspark", "pyarrow", "numpy", "hypothesis")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "rmqha.cli.main", "broker", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "cannot read the configuration"),
+        ("brokerNmae=x", "brokerName"),
+        ("listenPort=many", "listenPort"),
+        ("haMode=cp\ninSyncReplicas=1\nenableAutoInSyncReplicas=true", "contradicts"),
+        ("listenAddress=0.0.0.0", "brokerIP1"),
+        ("controllerAddr=nowhere", "controllerAddr"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path: Path, text: str | None, words: str) -> None:
+    path = tmp_path / "broker.conf"
+    if text is not None:
+        path.write_text(f"{text}\nstorePathRootDir={tmp_path}/store\n")
+    done = run("-c", str(path))
+    assert done.returncode == 2
+    assert words in done.stderr and len(done.stderr.splitlines()) == 1
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_server_loads_nothing_heavy() -> None:
+    code = f"import sys, rmqha.cli.broker; print([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_sigterm_ends_it_in_order(tmp_path: Path) -> None:
+    """Without a controller it waits as a slave; the store is closed all the same."""
+    path = tmp_path / "broker.conf"
+    path.write_text(
+        f"listenPort={free_port()}\ncontrollerAddr=127.0.0.1:1\nnamesrvAddr=127.0.0.1:1\n"
+        f"storePathRootDir={tmp_path}/store\nmappedFileSizeCommitLog=1048576\nmaxMessageSize=100000\n"
+    )
+    command = [sys.executable, "-m", "rmqha.cli.main", "broker", "-c", str(path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if " listening " in line:
+                break
+        assert (tmp_path / "store" / "abort").exists()
+        process.send_signal(signal.SIGTERM)
+        rest = process.stderr.read()
+        assert process.wait(timeout=20) == 0
+    assert " stopped " in rest
+    assert not (tmp_path / "store" / "abort").exists()
+
+
+def free_port() -> int:
+    """A port whose neighbours −2 and +1 are free too, at the moment of asking."""
+    for _ in range(50):
+        with ExitStack() as stack:
+            first = stack.enter_context(socket.socket())
+            first.bind(("127.0.0.1", 0))
+            port: int = first.getsockname()[1]
+            try:
+                for number in (port - 2, port + 1):
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", number))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no three free ports")
