@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -224,3 +225,45 @@ def test_a_name_server_alone_loads_no_controller() -> None:
     code = "import sys, nameserver.cli, nameserver.server; nameserver.config.read_config(None); print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {name.partition(".")[0] for name in loaded} & {"controller", "rich", "pyspark", "numpy"}
+
+
+def test_the_process_with_an_embedded_controller(tmp_path: Path) -> None:
+    log = tmp_path / "ns.log"
+    (tmp_path / "ns.conf").write_text(
+        f"listenPort=0\nlogFile={log}\nenableControllerInNamesrv=true\n"
+        f"controllerDLegerPeers=n0-127.0.0.1:0\ncontrollerStorePath={tmp_path / 'controller'}\n"
+    )
+    with subprocess.Popen([*RUN, "-c", str(tmp_path / "ns.conf")], stderr=subprocess.PIPE) as process:
+        try:
+            started = wait_for(log, "controller_started")
+            [line] = [line for line in started.splitlines() if "controller_started" in line]
+            port = int(line.rpartition("port=")[2])
+            trio.run(ask_for_the_leader, port)
+            os.kill(process.pid, signal.SIGTERM)
+            assert process.wait(timeout=10) == 0
+        finally:
+            process.kill()
+
+
+async def ask_for_the_leader(port: int) -> None:
+    address = f"127.0.0.1:{port}"
+    async with RemotingClient() as client:
+        with trio.fail_after(10):
+            leader = ""
+            while not leader:
+                reply = await client.call(address, Command(RequestCode.CONTROLLER_GET_METADATA_INFO), 2_000)
+                leader = reply.ext.get("controllerLeaderAddress", "")
+    assert leader == address
+
+
+def test_a_port_in_use_is_one_sentence_on_the_terminal(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as holder:
+        port = holder.getsockname()[1]
+        (tmp_path / "ns.conf").write_text(f"listenPort={port}\n")
+        command = [sys.executable, "-c", "from rmqha.cli.main import main; main()", "namesrv", "-c"]
+        ended = subprocess.run(
+            [*command, str(tmp_path / "ns.conf")], capture_output=True, text=True, timeout=30, check=False
+        )
+    assert ended.returncode == 2
+    assert f"port {port} in use on 127.0.0.1" in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
