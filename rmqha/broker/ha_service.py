@@ -60,6 +60,8 @@ class HaService:
         self._nursery = nursery
         self._connections: dict[int, _Connection] = {}
         self._next_id = itertools.count(1)
+        self._unreachable = ""
+        """The master that could not be dialled last: traced once, not per attempt."""
         self._waiting_count = 0
         self.refused_count = 0
         """Connections closed because too many had not shaken hands, or did not in time or in form."""
@@ -123,9 +125,12 @@ class HaService:
         try:
             stream = await network.dial(address, DIAL_TIMEOUT_MS)
         except UnreachableError as error:
-            self._tracer.event("ha_unreachable", address=address, reason=str(error))
+            if address != self._unreachable:
+                self._unreachable = address
+                self._tracer.event("ha_unreachable", address=address, reason=str(error))
             self._forget(conn_id)
             return
+        self._unreachable = ""
         async with stream:
             if conn_id in self._connections:
                 self._driver.ha_opened(conn_id)

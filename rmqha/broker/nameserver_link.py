@@ -46,6 +46,8 @@ class NameServerLink:
             for address in addresses
         }
         self._news = {address: trio.Event() for address in addresses}
+        self._unreachable: set[str] = set()
+        """Traced as such: one line when it starts, none per attempt."""
         self._revision = 0
         self._role = Role.STARTING
         self._aligned = False
@@ -122,9 +124,15 @@ class NameServerLink:
                     await client.oneway(address, Command(RequestCode.BROKER_HEARTBEAT, self._names()))
         except UnreachableError as error:
             registration.failed(self._clock.now_ms(), standing)
-            self._tracer.event("name_server_unreachable", address=address, reason=str(error))
+            if address not in self._unreachable:
+                self._unreachable.add(address)
+                self._tracer.event("name_server_unreachable", address=address, reason=str(error))
         else:
+            self._unreachable.discard(address)
+            known_as = registration.known_as
             registration.done(self._clock.now_ms(), step, standing)
+            if registration.known_as != known_as:
+                self._tracer.event(f"name_server_{step.value}ed", address=address, broker_id=standing.wanted)
 
     def _names(self) -> dict[str, str]:
         config = self._config
@@ -148,12 +156,10 @@ class NameServerLink:
         reply = await client.call(address, Command(RequestCode.REGISTER_BROKER, ext, body), CALL_TIMEOUT_MS)
         if reply.code != ResponseCode.SUCCESS:
             raise UnreachableError(f"{address} refused the registration with code {reply.code}: {reply.remark}")
-        self._tracer.event("registered", address=address, broker_id=broker_id, topic_count=len(self._topics))
 
     async def _unregister(self, client: RemotingClient, address: str, broker_id: BrokerId) -> None:
         ext = {**self._names(), "brokerId": str(broker_id)}
         await client.call(address, Command(RequestCode.UNREGISTER_BROKER, ext), CALL_TIMEOUT_MS)
-        self._tracer.event("unregistered", address=address, broker_id=broker_id)
 
     async def leave(self) -> None:
         """Stopping: off every list. A name server that does not answer within a second is left to notice by itself."""
