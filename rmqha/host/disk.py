@@ -186,13 +186,22 @@ class HostDisk:
             fresh = found == 0
             if found < size_bytes:
                 if reserve:
-                    _reserve(fd, 0, size_bytes)
+                    self._reserve_whole(target, fd, size_bytes, fresh=fresh)
                 os.ftruncate(fd, size_bytes)
                 os.fsync(fd)
                 self._sync_directory(target.parent)
             return HostRegion(fd, size_bytes, reserved=reserve and fresh)
         except BaseException:
             os.close(fd)
+            raise
+
+    @staticmethod
+    def _reserve_whole(target: Path, fd: int, size_bytes: int, *, fresh: bool) -> None:
+        try:
+            _reserve(fd, 0, size_bytes)
+        except OSError:
+            if fresh:
+                target.unlink()
             raise
 
     def open_append(self, path: str) -> AppendFile:

@@ -92,8 +92,8 @@ class MappedFiles:
     def load(self, key: str) -> list[str]:
         """Find the files on disk. `key` is the configuration key of their size. Returns one sentence per finding.
 
-        A file shorter than its size is completed with zeros if it is the last, as after a crash while it was made.
-        Raises StoreError for another size and for a hole in the run.
+        The last file may be short if it is all zeros, as after a crash while it was made; it is completed. Raises
+        StoreError for another size and for a hole in the run.
         """
         lines: list[str] = []
         with disk_errors(self.disk, self.directory, "list the directory"):
@@ -109,7 +109,7 @@ class MappedFiles:
                 size = self.disk.size_bytes(file.path)
             if size == self.file_size_bytes:
                 continue
-            if size < self.file_size_bytes and file is self.files[-1]:
+            if size < self.file_size_bytes and file is self.files[-1] and self._is_zero(file.path):
                 lines.append(f"{file.path} held {size} of {self.file_size_bytes} bytes and was completed with zeros.")
                 continue
             raise StoreError(
@@ -127,6 +127,10 @@ class MappedFiles:
                     "restore the missing file, or remove this replica's store and let it copy the group's",
                 )
         return lines
+
+    def _is_zero(self, path: str) -> bool:
+        with disk_errors(self.disk, path, "read the file"):
+            return not any(self.disk.read(path))
 
     def path(self, name: str) -> str:
         return f"{self.directory}/{name}"

@@ -313,9 +313,17 @@ class Store:
                     self._save(dispatched, stored)
             except StoreError as error:
                 self._failed = str(error)
+                self._remember_failure()
                 raise
             self._allocate_ahead()
         return PhyOffset(end)
+
+    def _remember_failure(self) -> None:
+        """The system may have dropped pages that it could not write, even if the process is the same."""
+        try:
+            self._boot.set_unclean(True)
+        except StoreError as error:
+            self._tracer.event("unclean_not_recorded", reason=str(error))
 
     def _allocate_ahead(self) -> None:
         """A full disk is no failure here: the append that needs the file meets it again and is refused."""

@@ -171,6 +171,7 @@ def test_a_full_disk_is_an_error_and_not_a_signal(host: tuple[HostDisk, Path], m
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OSError, match="No space left"):
         disk.map("m", 1 << 20, create=True)
+    assert not disk.exists("m"), "no half-made file stays"
     with pytest.raises(OSError, match="No space left"):
         region.write(0, b"x")
     region.close()
