@@ -176,3 +176,43 @@ def test_what_one_instant_decides_shares_one_entry() -> None:
     cluster.run(2100)
     assert [cluster.group(name).master_id for name in names] == [None, None, None]
     assert len(cluster.leader.entries) == entry_count + 1
+
+
+def test_requests_that_meet_a_hand_over_are_redirected() -> None:
+    cluster, _ = group_of(3, node_count=3)
+    old = cluster.leader
+    body = b'{"syncStateSet":[1],"syncStateSetEpoch":2}'
+    alter = {"brokerName": GROUP, "masterBrokerId": "1", "masterEpoch": "1"}
+    elect = {"brokerName": GROUP, "brokerId": "2", "designateElect": "true"}
+    tokens = [
+        cluster.send(Command(RequestCode.CONTROLLER_ELECT_MASTER, elect)),
+        cluster.send(Command(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, alter, body)),
+    ]
+    cluster.cut = {node.node_id for node in cluster.nodes.values() if node is not old}  # the hand-over takes a while
+    old.machine.stopping(cluster.now_ms)
+    old.pump()
+    cluster.run(20)
+    assert [cluster.replies[token].code for token in tokens] == [ResponseCode.CONTROLLER_NOT_LEADER] * 2
+
+
+def test_an_election_under_way_when_the_leader_resigns_is_redirected() -> None:
+    cluster, brokers = group_of(3, node_count=3)
+    old, brokers[1].probes = cluster.leader, "silent"
+    elect = {"brokerName": GROUP, "brokerId": "2", "designateElect": "true"}
+    token = cluster.send(Command(RequestCode.CONTROLLER_ELECT_MASTER, elect))
+    old.machine.stopping(cluster.now_ms)
+    old.pump()
+    cluster.run(40)
+    assert cluster.leader is not old
+    assert cluster.replies[token].code == ResponseCode.CONTROLLER_NOT_LEADER
+
+
+def test_a_leader_without_a_lease_refuses_heartbeats_but_counts_them() -> None:
+    cluster, brokers = group_of(3, node_count=3)
+    leader = cluster.leader
+    cluster.cut = {node.node_id for node in cluster.nodes.values() if node is not leader}
+    cluster.run(350)
+    token = cluster.send(brokers[1].beat(), brokers[1].session_id, leader)
+    assert cluster.replies[token].code == ResponseCode.CONTROLLER_NOT_LEADER
+    replica = leader.machine.state(cluster.now_ms)["groups"][GROUP]["replicas"][1]
+    assert replica["silentMs"] == 0
