@@ -115,6 +115,7 @@ class Records:
         self.starts = starts
         self.source = source
         self.head: NDArray[Any] = unaligned(file.data, _HEAD)[starts]
+        self._values: dict[bytes, Any] = {}
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -143,11 +144,11 @@ class Records:
             case "bornTimestamp" | "storeTimestamp":
                 return _timestamps(self.number(name))
             case "keys":
-                return split_keys(self.properties.value(b"KEYS"), STRING_LIST)
+                return split_keys(self.property(b"KEYS"), STRING_LIST)
             case "tags":
-                return self.properties.value(b"TAGS")
+                return self.property(b"TAGS")
             case "uniqKey":
-                return self.properties.value(b"UNIQ_KEY")
+                return self.property(b"UNIQ_KEY")
             case "msgId":
                 return self._message_ids()
             case "bornHost":
@@ -247,6 +248,12 @@ class Records:
         _, _, _, _, start = self._parts
         return parse(self._spans(start, self.starts + self.head["storeSize"]))
 
+    def property(self, name: bytes) -> Any:
+        """StringArray of one property, null where a record lacks it."""
+        if name not in self._values:
+            self._values[name] = self.properties.value(name)
+        return self._values[name]
+
     def _body(self, decoding: Decoding) -> Any:
         start, end = self._parts[:2]
         if decoding.verify_crc:
@@ -289,7 +296,7 @@ class Records:
 
     def _message_ids(self) -> Any:
         """As clients show it: UNIQ_KEY, or the offset message id of a record without one."""
-        ids = self.properties.value(b"UNIQ_KEY")
+        ids = self.property(b"UNIQ_KEY")
         if not ids.null_count:
             return ids
         lacking = np.asarray(ids.is_null())

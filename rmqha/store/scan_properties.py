@@ -16,8 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from rmqha.store.scan_walk import unaligned
+
 I64 = NDArray[np.int64]
 NAME_END, PAIR_END = 0x01, 0x02
+NAME_TABLE_MAX = 4 * 1024 * 1024
 
 
 def spans(data: Any, start: NDArray[Any], end: NDArray[Any], missing: NDArray[np.bool_] | None = None) -> Any:
@@ -64,8 +67,12 @@ class Properties:
     def value(self, name: bytes) -> Any:
         """StringArray of one property, null where a record lacks it."""
         found = np.flatnonzero(self.middle - self.start == len(name))
-        for index, byte in enumerate(name):
-            found = found[self.bytes[self.start[found] + index] == byte]
+        # eight bytes at a time, the last ones perhaps twice
+        width = max(size for size in (1, 2, 4, 8) if size <= len(name))
+        words = unaligned(self.bytes, f"u{width}")
+        for index in sorted({*range(0, len(name) - width, width), len(name) - width}):
+            word = np.frombuffer(name, f"u{width}", 1, index)[0]
+            found = found[words[self.start[found] + index] == word]
         start, end = np.zeros((2, self.row_count), np.int64)
         missing = np.ones(self.row_count, bool)
         rows = self.row[found]
@@ -79,7 +86,12 @@ class Properties:
             return False
         codes = spans(self.data, self.start, self.middle).dictionary_encode()
         names = np.asarray(codes.indices).astype(np.int64) + self.row * len(codes.dictionary)
-        return len(np.unique(names)) != len(names)
+        possible_count = self.row_count * len(codes.dictionary)
+        if possible_count > NAME_TABLE_MAX:
+            return len(np.unique(names)) != len(names)
+        seen = np.zeros(possible_count, bool)
+        seen[names] = True
+        return int(np.count_nonzero(seen)) != len(names)
 
     def dictionaries(self) -> list[dict[str, str]]:
         """The slow way, one dict per record: the reference for what the fast ways must give."""
@@ -144,22 +156,32 @@ def parse(stored: Any) -> Properties:
         steps = np.r_[steps, np.zeros(len(unclosed), np.int64)][order]
         ends = ends[order]
     starts = np.r_[0, (ends + steps)[:-1]][: len(ends)]
-    separators = np.flatnonzero(data == NAME_END)
-    at = np.searchsorted(separators, starts)
-    middles = np.r_[separators, len(data)][at]
+    middles = _first_separators(np.flatnonzero(data == NAME_END), starts, ends, len(data))
     counts = (middles > starts) & (middles < ends - 1)
-    rows = np.searchsorted(offsets, starts[counts], "right") - 1
+    if not counts.all():
+        starts, middles, ends, whole = starts[counts], middles[counts], ends[counts], False
+    else:
+        whole = not len(unclosed)
+    pieces = np.diff(np.searchsorted(starts, offsets))
     return Properties(
         row_count=len(stored),
         data=buffer,
         bytes=data,
         row_offsets=offsets,
-        row=rows,
-        start=starts[counts],
-        middle=middles[counts],
-        end=ends[counts],
-        dropped=bool(len(unclosed)) or not bool(counts.all()),
+        row=np.repeat(np.arange(len(stored)), pieces),
+        start=starts,
+        middle=middles,
+        end=ends,
+        dropped=not whole,
     )
+
+
+def _first_separators(separators: I64, starts: I64, ends: I64, beyond: int) -> I64:
+    """Position of the first 0x01 at or after each piece's start; `beyond` if there is none."""
+    if len(separators) == len(starts) and bool(((separators >= starts) & (separators < ends)).all()):
+        return separators  # one in each piece, as it should be
+    found: I64 = np.r_[separators, beyond][np.searchsorted(separators, starts)]
+    return found
 
 
 def split_keys(keys: Any, kind: Any) -> Any:

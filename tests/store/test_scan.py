@@ -223,7 +223,8 @@ def test_properties_read_as_java_reads_them(stored: list[bytes]) -> None:
     assert parsed.dictionaries() == expected
     assert [json.loads(item) for item in parsed.as_json().to_pylist()] == expected
     assert [dict(item) for item in parsed.as_map(pa.map_(pa.string(), pa.string())).to_pylist()] == expected
-    assert parsed.value(b"KEYS").to_pylist() == [item.get("KEYS") for item in expected]
+    for name in ("KEYS", "é", "KEY", "x", "UNIQ_KEY", "KEYSKEYSKEYS"):
+        assert parsed.value(name.encode()).to_pylist() == [item.get(name) for item in expected]
 
 
 class TestLaneWalk:

@@ -1,0 +1,244 @@
+"""Reading a CommitLog: the vectorised decoder against a struct loop, and the Spark source against a row-wise one.
+
+Makes a store of a given size in a temporary directory, measures all variants in the same run and prints a table; with
+--json FILE also the numbers. Decoding is rated by CPU seconds of its one core, Spark by wall seconds. Compare ratios:
+the same query moves by half between runs of a busy machine.
+
+    python benchmarks/bench_spark.py --mib 1024 --body 1024 --json out.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import struct
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rmqha.store.scan import Decoding, open_store, plan_ranges, read_store
+from rmqha.store.scan_files import map_file
+from rmqha.store.scan_walk import walk
+
+MIB = 1024 * 1024
+TOPICS, QUEUES = 8, 4
+NINE = ("topic", "queueId", "queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp", "keys", "tags", "body")
+HEADERS = ("queueId", "queueOffset", "physicalOffset", "storeTimestamp", "sysFlag")
+HEAD = struct.Struct(">iiiiiqqiq8sq8siqi")
+
+
+def record(body_bytes: int) -> bytes:
+    """A record as a Java client would write it; offsets and queues are filled in by `make_store`."""
+    body = bytes(range(256)) * (body_bytes // 256) + bytes(body_bytes % 256)
+    properties = (
+        b"MSG_REGION\x01DefaultRegion\x02UNIQ_KEY\x017F0000010001070DEA4E2A6761760000\x02CLUSTER\x01DefaultCluster\x02"
+        b"TAGS\x01TagA\x02KEYS\x01order-12345678\x02WAIT\x01true\x02TRACE_ON\x01true\x02"
+    )
+    topic = b"bench-0"
+    size = HEAD.size + len(body) + 1 + len(topic) + 2 + len(properties)
+    host = b"\x7f\x00\x00\x01" + struct.pack(">i", 10911)
+    crc, stamp = zlib.crc32(body) & 0x7FFFFFFF, 1_780_000_000_000
+    magic = 0xDAA320A7 - 2**32
+    head = HEAD.pack(size, magic, crc, 0, 0, 0, 0, 0, stamp, host, stamp, host, 0, 0, len(body))
+    return head + body + bytes([len(topic)]) + topic + struct.pack(">H", len(properties)) + properties
+
+
+def make_store(root: Path, total_bytes: int, body_bytes: int, file_bytes: int) -> int:
+    """Write `total_bytes` of CommitLog in whole files; gives the number of records."""
+    one = np.frombuffer(record(body_bytes), np.uint8)
+    per_file = (file_bytes - 8) // len(one)
+    (root / "commitlog").mkdir(parents=True)
+    files = max(total_bytes // file_bytes, 1)
+    digit_at = HEAD.size + body_bytes + 1 + len("bench-")
+    for index in range(files):
+        data = np.zeros(file_bytes, np.uint8)
+        rows = data[: per_file * len(one)].reshape(per_file, len(one))
+        rows[:] = one
+        number = np.arange(per_file, dtype=np.int64) + index * per_file
+        topic, queue = number % TOPICS, number // TOPICS % QUEUES
+        rows[:, 12:16] = queue.astype(">i4").view(np.uint8).reshape(-1, 4)
+        rows[:, 20:28] = (number // (TOPICS * QUEUES)).astype(">i8").view(np.uint8).reshape(-1, 8)
+        offsets = index * file_bytes + np.arange(per_file, dtype=np.int64) * len(one)
+        rows[:, 28:36] = offsets.astype(">i8").view(np.uint8).reshape(-1, 8)
+        rows[:, digit_at] = ord("0") + topic
+        used = per_file * len(one)
+        blank = struct.pack(">iI", file_bytes - used, 0xCBD43194)
+        data[used : used + 8] = np.frombuffer(blank, np.uint8)
+        (root / "commitlog" / f"{index * file_bytes:020}").write_bytes(data.tobytes())
+    (root / "checkpoint").write_bytes(struct.pack(">qqqqq", 0, 0, 0, 0, files * file_bytes).ljust(4096, b"\0"))
+    (root / "brokerIdentity").write_text("bench#broker-a#1")
+    return files * per_file
+
+
+def struct_rows(path: str) -> Iterator[tuple[Any, ...]]:
+    """What a user would write: one struct call and one tuple per record, the same nine columns."""
+    data = Path(path).read_bytes()
+    at, end, unpack = 0, len(data), HEAD.unpack_from
+    while at + 91 <= end:
+        size, magic, _, queue_id, _, queue_offset, offset, _, born, _, stored, _, _, _, body_size = unpack(data, at)
+        if magic & 0xFFFFFFFF != 0xDAA320A7:
+            return
+        body = data[at + HEAD.size : at + HEAD.size + body_size]
+        topic_at = at + HEAD.size + body_size + 1
+        topic_end = topic_at + data[topic_at - 1]
+        properties = {}
+        for piece in data[topic_end + 2 : at + size].split(b"\x02"):
+            name, _, value = piece.partition(b"\x01")
+            properties[name] = value.decode()
+        yield (
+            data[topic_at:topic_end].decode(),
+            queue_id,
+            queue_offset,
+            offset,
+            datetime.fromtimestamp(born / 1000, UTC),
+            datetime.fromtimestamp(stored / 1000, UTC),
+            properties.get(b"KEYS", "").split(" "),
+            properties.get(b"TAGS"),
+            body,
+        )
+        at += size
+
+
+def timed(work: Callable[[], object], rounds: int) -> dict[str, float]:
+    """Wall and CPU seconds of the repeated work: the best of each, and the median of the wall."""
+    wall, cpu = [], []
+    for _ in range(rounds):
+        start, busy = time.perf_counter(), time.process_time()
+        work()
+        wall.append(time.perf_counter() - start)
+        cpu.append(time.process_time() - busy)
+    return {"best_s": min(wall), "median_s": statistics.median(wall), "cpu_s": min(cpu)}
+
+
+def drain(batches: Iterator[Any]) -> int:
+    return sum(batch.num_rows for batch in batches)
+
+
+def bench_decode(root: Path, log_bytes: int, record_count: int, rounds: int) -> list[dict[str, Any]]:
+    """One core, no Spark. The struct loop reads one file only and is scaled by its own records."""
+    view = open_store(str(root))
+    files = [map_file(name) for name in view.files]
+    walks: dict[str, Callable[[], object]] = {
+        "finding records: lane walk": lambda: [walk(file, 0, file.size_bytes) for file in files]
+    }
+    reads: dict[str, Callable[[], object]] = {
+        "five header columns": lambda: drain(read_store(view, Decoding(HEADERS))),
+        "nine columns": lambda: drain(read_store(view, Decoding(NINE))),
+        "nine columns, CRC unchecked": lambda: drain(read_store(view, Decoding(NINE, verify_crc=False))),
+        "all 22 columns, properties as JSON": lambda: drain(read_store(view)),
+    }
+    per_file = record_count // len(files)
+    loop = timed(lambda: sum(1 for _ in struct_rows(view.files[0].path)), 1)
+    slow = per_file / loop["cpu_s"]
+    slow_mb = files[0].size_bytes / loop["cpu_s"] / 1e6
+    results = [{"what": "struct loop, nine columns", **loop, "records_per_s": slow, "mb_per_s": slow_mb}]
+    for what, work in (walks | reads).items():
+        took = timed(work, rounds)
+        rate = record_count / took["cpu_s"]
+        rated = {"records_per_s": rate, "mb_per_s": log_bytes / took["cpu_s"] / 1e6, "against_struct_loop": rate / slow}
+        results.append({"what": what, **took, **rated})
+    return results
+
+
+def bench_spark(root: Path, log_bytes: int, rounds: int, cores: str) -> list[dict[str, Any]]:
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    from rmqha.spark import session
+
+    spark = session("bench", cores=cores)
+
+    class NaiveReader(DataSourceReader):
+        def __init__(self, path: str) -> None:
+            self.path = path
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(str(path)) for path in sorted((Path(self.path) / "commitlog").iterdir())]
+
+        def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+            return struct_rows(partition.value)
+
+    class Naive(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "naive_commitlog"
+
+        def schema(self) -> str:
+            return (
+                "topic string, queueId int, queueOffset bigint, physicalOffset bigint, bornTimestamp timestamp, "
+                "storeTimestamp timestamp, keys array<string>, tags string, body binary"
+            )
+
+        def reader(self, schema: Any) -> NaiveReader:
+            return NaiveReader(self.options["path"])
+
+    spark.dataSource.register(Naive)
+
+    def ours(columns: tuple[str, ...], where: str = "true", **options: str) -> Callable[[], object]:
+        def run() -> None:
+            given = {"columns": ",".join(columns), **options}
+            frame = spark.read.format("commitlog").options(**given).load(str(root))
+            frame.where(where).write.format("noop").mode("overwrite").save()
+
+        return run
+
+    def naive() -> None:
+        spark.read.format("naive_commitlog").load(str(root)).write.format("noop").mode("overwrite").save()
+
+    ours(HEADERS)()  # the first query starts the Python workers
+    queries: dict[str, tuple[Callable[[], object], int]] = {
+        "naive source, nine columns": (naive, 1),
+        "nine columns": (ours(NINE), rounds),
+        "nine columns, CRC unchecked": (ours(NINE, verifyCrc="false"), rounds),
+        "header columns only": (ours(HEADERS), rounds),
+        "one topic of eight, nine columns": (ours(NINE, "topic = 'bench-3'", pushFilters="true"), rounds),
+    }
+    results: list[dict[str, Any]] = []
+    for what, (work, count) in queries.items():
+        took = timed(work, count)
+        results.append({"what": what, **took, "mb_per_s": log_bytes / took["best_s"] / 1e6})
+        results[-1]["against_naive"] = results[0]["best_s"] / took["best_s"]
+    spark.stop()
+    return results
+
+
+def show(title: str, rows: list[dict[str, Any]], ratio: str) -> None:
+    print(f"\n{title:<38} {'Mrec/s':>8} {'MB/s':>8} {'ratio':>7}")
+    for row in rows:
+        rate = f"{row['records_per_s'] / 1e6:8.2f}" if "records_per_s" in row else " " * 8
+        print(f"{row['what']:<38} {rate} {row['mb_per_s']:8.0f} {row.get(ratio, 1):6.1f}×")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mib", type=int, default=512, help="size of the log to make")
+    parser.add_argument("--body", type=int, default=1024, help="bytes of each body")
+    parser.add_argument("--file-mib", type=int, default=128, help="size of one CommitLog file")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--cores", default="*", help="cores for Spark")
+    parser.add_argument("--no-spark", action="store_true")
+    parser.add_argument("--json", type=Path, help="file for the numbers")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="rmqha-bench-") as directory:
+        root = Path(directory) / "store"
+        count = make_store(root, given.mib * MIB, given.body, min(given.file_mib, given.mib) * MIB)
+        log_bytes = sum(item.size_bytes for item in plan_ranges(open_store(str(root)), min_ranges=1))
+        print(f"{log_bytes / MIB:.0f} MiB, {count} records of {len(record(given.body))} bytes")
+        results: dict[str, Any] = {"log_bytes": log_bytes, "record_count": count, "body_bytes": given.body}
+        results["decode"] = bench_decode(root, log_bytes, count, given.rounds)
+        show("decoding, one core", results["decode"], "against_struct_loop")
+        if not given.no_spark:
+            results["spark"] = bench_spark(root, log_bytes, given.rounds, given.cores)
+            show(f"Spark, local[{given.cores}]", results["spark"], "against_naive")
+    if given.json:
+        given.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
