@@ -46,8 +46,6 @@ class ControllerConfig(ServerConfig):
     """Own. How long controllers stand by their leader after hearing from it."""
     snapshot_after_entries: int = 10000
     """Own. The Raft log is replaced by a snapshot after so many entries."""
-    max_connections: int = 10000
-    """Own. Further connections are closed at once."""
 
     @cached_property
     def peers(self) -> Mapping[str, str]:
@@ -118,6 +116,5 @@ class ControllerConfig(ServerConfig):
             ("probe_timeout_ms", 1, 10_000),
             ("election_timeout_ms", 20, 60_000),
             ("snapshot_after_entries", 16, 10_000_000),
-            ("max_connections", 8, 1_000_000),
         ):
             self.require_range(source, name, low, high)
