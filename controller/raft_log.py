@@ -135,38 +135,34 @@ class DurableRaftLog:
                 raise self._fail(older, 0, f"a segment whose successor is missing: the next one is {newer}")
         for name in names:
             self._read_segment(name, is_last=name == names[-1])
-        discarded = self._reconcile(snapshot)
+        replay = self._replay
+        self._hard_state, self._last_index = replay.hard_state, replay.last_index
         self._snapshot_index = snapshot.index if snapshot else RaftIndex(0)
+        discarded = self._reconcile(snapshot)
         self._file: AppendFile = self._open_last_segment()
         if discarded:
-            self._append(_Frame(self._replay.hard_state, True, self._snapshot_index, ()))
-        replay = self._replay
+            self._append(_Frame(self._hard_state, True, self._snapshot_index, ()))
         start = self._snapshot_index + 1 - replay.first_index
         self.stored = StoredState(
             replay.hard_state.term, replay.hard_state.voted_for, snapshot, tuple(replay.entries[max(start, 0) :])
         )
         replay.entries = []
-        self._hard_state, self._last_index = replay.hard_state, self.stored_last_index
         for line in self.recovery_lines:
             tracer.event("raft_log_recovery", node=node_id, finding=line)
-
-    @property
-    def stored_last_index(self) -> RaftIndex:
-        stored = self.stored
-        return stored.entries[-1].index if stored.entries else self._snapshot_index
 
     def persist(self, ready: Ready) -> None:
         """Make durable what `ready` asks for; blocks. After an OSError the node must not go on: what is durable is
         unknown until the files are read again."""
+        self._hard_state = ready.hard_state or self._hard_state
+        base_index = self._last_index
         if ready.snapshot is not None:
+            # the term must not be behind what the snapshot holds, whenever the machine stops
+            self._append(_Frame(self._hard_state, False, self._last_index, ()))
             self._write_snapshot(ready.snapshot)
-        if ready.hard_state or ready.truncate_from is not None or ready.snapshot or ready.entries:
-            self._hard_state = ready.hard_state or self._hard_state
-            base_index = self._last_index
-            if ready.snapshot is not None:
-                base_index = ready.snapshot.index
-            elif ready.truncate_from is not None:
-                base_index = RaftIndex(ready.truncate_from - 1)
+            base_index = ready.snapshot.index
+        elif ready.truncate_from is not None:
+            base_index = RaftIndex(ready.truncate_from - 1)
+        if ready.hard_state or ready.snapshot or ready.entries or ready.truncate_from is not None:
             self._append(_Frame(self._hard_state, ready.snapshot is not None, base_index, ready.entries))
         if ready.compaction is not None:
             self._write_snapshot(ready.compaction)
@@ -200,9 +196,11 @@ class DurableRaftLog:
 
     def _open_last_segment(self) -> AppendFile:
         if not self._segments:
-            self._hard_state, self._last_index = self._replay.hard_state, self._snapshot_index
             self._create_segment(1)
-        return self._disk.open_append(f"{self._path}/{self._segments[-1].name}")
+        file = self._disk.open_append(f"{self._path}/{self._segments[-1].name}")
+        # what an earlier process wrote may have been read from the page cache only
+        file.sync()
+        return file
 
     def _write_snapshot(self, snapshot: Snapshot) -> None:
         head = _SNAPSHOT_HEAD.pack(

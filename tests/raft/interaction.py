@@ -1,0 +1,214 @@
+"""Plays golden interaction scripts (after etcd-io/raft): a command, `----`, then all that it made happen.
+
+group a b c [learners=d]      fresh nodes; the first deadline is part of the trace
+campaign a                    let a's deadline pass
+wait 50                       let time pass; whoever is due times out
+stabilize [a b …]             Ready by Ready and message by message until these nodes are quiet
+deliver a>b … | drop a>b …    take that link's messages off the pool, in order
+propose a TEXT | compact a | restart a | transfer a b | read a NAME | lease a | log a | state a
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from rmqha.model.offset import RaftIndex
+from rmqha.raft.config import RaftConfig
+from rmqha.raft.node import RaftNode, Ready
+from rmqha.sim.prng import SimPrng
+from rmqha.wire.raft_message import AnyMessage, Entry, EntryKind, Snapshot
+from tests.raft.cluster import Storage
+
+_CONFIG = RaftConfig(max_append_entries=3, max_inflight_appends=2, snapshot_chunk_bytes=8)
+
+
+def show(value: Any) -> str:
+    match value:
+        case Entry():
+            return f"{value.index}@{value.term}" + (
+                ":noop" if value.kind is EntryKind.NOOP else f":{value.data.decode()}"
+            )
+        case Snapshot():
+            return f"snapshot {value.index}@{value.term}:{value.data.decode()}"
+        case bytes():
+            return value.decode()
+        case tuple():
+            return "[" + " ".join(map(show, value)) + "]"
+        case _:
+            return str(value)
+
+
+def show_message(message: AnyMessage) -> str:
+    names = [item.name for item in fields(message) if item.name not in ("sender", "to")]
+    values = " ".join(f"{name}={show(getattr(message, name))}" for name in names)
+    return f"{message.sender}>{message.to} {type(message).__name__} {values}"
+
+
+class Script:
+    def __init__(self) -> None:
+        self.now_ms = 0
+        self.nodes: dict[str, RaftNode] = {}
+        self.stores: dict[str, Storage] = {}
+        self.pool: list[AnyMessage] = []
+        self.out: list[str] = []
+        self.applied: dict[str, list[str]] = {}
+        self.voters: tuple[str, ...] = ()
+        self.learners: tuple[str, ...] = ()
+
+    def event(self, name: str, **values: Any) -> None:
+        """port.Tracer."""
+        self.out.append(f"{name} " + " ".join(f"{key}={value}" for key, value in values.items()))
+
+    def play(self, lines: Iterable[str]) -> str:
+        """Output of one block of commands."""
+        self.out = []
+        for line in lines:
+            command, *arguments = line.split()
+            getattr(self, f"do_{command}")(*arguments)
+        return "\n".join(self.out) or "ok"
+
+    # --- commands ---------------------------------------------------------------------------------------------------
+
+    def do_group(self, *names: str) -> None:
+        self.voters = tuple(name for name in names if "=" not in name)
+        self.learners = tuple(name.removeprefix("learners=") for name in names if "=" in name)
+        for name in (*self.voters, *self.learners):
+            self.stores[name] = Storage()
+            self._start(name)
+
+    def do_restart(self, name: str) -> None:
+        self.pool = [message for message in self.pool if name not in (message.sender, message.to)]
+        self._start(name)
+
+    def do_campaign(self, name: str) -> None:
+        deadline_ms = self.nodes[name].deadline_ms()
+        assert deadline_ms is not None
+        self.now_ms = max(self.now_ms, deadline_ms)
+        self.nodes[name].timeout(self.now_ms)
+
+    def do_wait(self, duration_ms: str, *names: str) -> None:
+        self.now_ms += int(duration_ms)
+        for name in names or self.nodes:
+            self.nodes[name].timeout(self.now_ms)
+
+    def do_elect(self, name: str, *names: str) -> None:
+        self.do_campaign(name)
+        self.do_stabilize(*names)
+        self.out = []
+        self.do_state(*(names or self.nodes))
+
+    def do_chat(self, duration_ms: str, *names: str) -> None:
+        for _ in range(0, int(duration_ms), 50):
+            self.do_wait("50", *names)
+            self.do_stabilize(*names)
+            self.pool = [message for message in self.pool if message.to in names]
+        self.out = [f"at {self.now_ms} ms"]
+
+    def do_stabilize(self, *names: str) -> None:
+        chosen = names or tuple(self.nodes)
+        busy = True
+        while busy:
+            busy = sum(self._take_ready(name) for name in chosen) > 0
+            for message in [item for item in self.pool if item.to in chosen and item.sender in chosen]:
+                self._deliver(message)
+                busy = True
+
+    def do_deliver(self, *links: str) -> None:
+        for message in self._on_links(links):
+            self._deliver(message)
+
+    def do_drop(self, *links: str) -> None:
+        for message in self._on_links(links):
+            self.pool.remove(message)
+            self.out.append(f"dropped {show_message(message)}")
+
+    def do_ready(self, *names: str) -> None:
+        for name in names:
+            self._take_ready(name)
+
+    def do_propose(self, name: str, text: str) -> None:
+        self.out.append(f"placed at {self.nodes[name].propose(self.now_ms, text.encode())}")
+
+    def do_compact(self, name: str) -> None:
+        data = "".join(self.applied[name]).encode()
+        self.nodes[name].compact(RaftIndex(self.nodes[name].applied_index), data)
+
+    def do_transfer(self, name: str, to: str) -> None:
+        self.out.append(f"begun: {self.nodes[name].transfer_leadership(self.now_ms, to)}")
+
+    def do_read(self, name: str, context: str) -> None:
+        self.out.append(f"begun: {self.nodes[name].read_index(self.now_ms, context.encode())}")
+
+    def do_lease(self, *names: str) -> None:
+        for name in names:
+            self.out.append(f"{name} at {self.now_ms} ms: {self.nodes[name].lease_valid(self.now_ms)}")
+
+    def do_log(self, *names: str) -> None:
+        for name in names:
+            stored = self.stores[name].stored()
+            state = f"{name}: term={stored.term} vote={stored.voted_for or 'none'}"
+            snapshot = f" {show(stored.snapshot)}" if stored.snapshot else ""
+            self.out.append(f"{state}{snapshot} {show(stored.entries)}")
+
+    def do_state(self, *names: str) -> None:
+        for name in names:
+            state = self.nodes[name].state()
+            self.out.append(
+                " ".join(f"{key}={state[key]}" for key in ("node", "role", "term", "leader", "commitIndex"))
+            )
+            if "followers" in state:
+                self.out.append(f"  {state['followers']}")
+
+    # --- work -------------------------------------------------------------------------------------------------------
+
+    def _start(self, name: str) -> None:
+        stored = self.stores[name].stored()
+        self.applied[name] = [] if stored.snapshot is None else list(stored.snapshot.data.decode())
+        prng = SimPrng(0).child(f"{name} {self.now_ms}")
+        self.nodes[name] = RaftNode(name, self.voters, stored, _CONFIG, prng, self, self.now_ms, learners=self.learners)
+
+    def _on_links(self, links: tuple[str, ...]) -> list[AnyMessage]:
+        return [message for link in links for message in self.pool if f"{message.sender}>{message.to}" == link]
+
+    def _deliver(self, message: AnyMessage) -> None:
+        self.pool.remove(message)
+        self.out.append(show_message(message))
+        self.nodes[message.to].step(self.now_ms, message)
+
+    def _take_ready(self, name: str) -> bool:
+        ready = self.nodes[name].ready()
+        if ready is None:
+            return False
+        self.out.append(f"{name} ready" + "".join(f" {part}" for part in self._parts(ready)))
+        self.stores[name].persist(ready)
+        self.nodes[name].advance(ready)
+        self.pool += [*ready.early, *ready.messages]
+        if ready.snapshot is not None:
+            self.applied[name] = list(ready.snapshot.data.decode())
+        self.applied[name] += [entry.data.decode() for entry in ready.committed]
+        return True
+
+    def _parts(self, ready: Ready) -> list[str]:
+        parts = [f"early={len(ready.early)}"] if ready.early else []
+        if ready.hard_state is not None:
+            parts.append(f"term={ready.hard_state.term} vote={ready.hard_state.voted_for or 'none'}")
+        for name in ("truncate_from", "snapshot", "entries", "compaction", "committed"):
+            value = getattr(ready, name)
+            if value is not None and value != ():
+                parts.append(f"{name}={show(value)}")
+        parts += [f"read={show(read.context)}@{read.index}" for read in ready.reads]
+        return [*parts, f"messages={len(ready.messages)}"] if ready.messages else parts
+
+
+def play_file(text: str) -> str:
+    """The script with the output that it gives now."""
+    script = Script()
+    blocks = []
+    for block in re.split(r"\n\n+", text.strip()):
+        commands = block.split("\n----", 1)[0].splitlines()
+        output = script.play(line for line in commands if not line.startswith("#"))
+        blocks.append("\n".join([*commands, "----", output]))
+    return "\n\n".join(blocks) + "\n"
