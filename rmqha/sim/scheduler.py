@@ -11,9 +11,9 @@ class Timer:
 
     __slots__ = ("_action", "at_ms")
 
-    def __init__(self, at_ms: int, action: Callable[[], None]) -> None:
+    def __init__(self, at_ms: int, action: Callable[[], object]) -> None:
         self.at_ms = at_ms
-        self._action: Callable[[], None] | None = action
+        self._action: Callable[[], object] | None = action
 
     def cancel(self) -> None:
         """It will not happen; harmless if it has."""
@@ -38,14 +38,14 @@ class Scheduler:
         self._heap: list[tuple[int, int, Timer]] = []
         self._made_count = 0
 
-    def at(self, at_ms: int, action: Callable[[], None]) -> Timer:
+    def at(self, at_ms: int, action: Callable[[], object]) -> Timer:
         """Do `action` at `at_ms`, or now if that has passed, after everything already due then."""
         timer = Timer(max(at_ms, self.now_ms), action)
         self._made_count += 1
         heapq.heappush(self._heap, (timer.at_ms, self._made_count, timer))
         return timer
 
-    def after(self, delay_ms: int, action: Callable[[], None]) -> Timer:
+    def after(self, delay_ms: int, action: Callable[[], object]) -> Timer:
         return self.at(self.now_ms + delay_ms, action)
 
     def next_at_ms(self) -> int | None:
