@@ -247,8 +247,12 @@ class Replica:
                 self._actions += self._client.received(now_ms, conn_id, data)
                 self._note_whole(now_ms)
         elif (connection := self._connections.get(conn_id)) is not None:
+            known = connection.slave_id in self._set.state.union
             self._perform(connection.received(now_ms, data, self._epoch))
-            self._supersede(connection)
+            if not known:
+                self._supersede(connection)
+            self._settle(now_ms, look=not known)
+            return
         self._settle(now_ms)
 
     def _note_whole(self, now_ms: int) -> None:
@@ -290,17 +294,17 @@ class Replica:
     # --- log ------------------------------------------------------------------------------------------------------
     def appended(self, now_ms: int) -> None:
         """The master's send path has appended to the log."""
-        self._settle(now_ms)
+        self._settle(now_ms, look=False)
 
     def synced(self, now_ms: int) -> None:
         """log.synced_offset has moved."""
         if self._client is not None:
             self._actions += self._client.ack(now_ms)
-        self._settle(now_ms)
+        self._settle(now_ms, look=False)
 
     def dispatched(self, now_ms: int) -> None:
         """log.dispatched_offset has moved. The driver calls log.dispatch while confirm_offset is ahead of it."""
-        self._settle(now_ms)
+        self._settle(now_ms, look=False)
 
     # --- sends ----------------------------------------------------------------------------------------------------
     def admission(self, now_ms: int) -> tuple[ResponseCode, str]:
@@ -366,31 +370,33 @@ class Replica:
             self._acks.add(now_ms, end_offset, token)
 
     # --- the one place that draws conclusions ---------------------------------------------------------------------
-    def _settle(self, now_ms: int) -> None:
+    def _settle(self, now_ms: int, *, look: bool = True) -> None:
+        """`look` False on the hot path: nothing has happened that could change who belongs in the set."""
         if self.is_master:
-            connections = self._connections.values()
-            self._set.maintain(now_ms, connections)
-            self._advance_confirm()
-            self._release()
-            self._open(now_ms)
-            for connection in list(connections):
+            connections = list(self._connections.values())
+            if look:
+                self._set.maintain(now_ms, connections)
+            acks = self._set.member_acks(connections)
+            self._advance_confirm(acks)
+            self._release(acks)
+            if self._role is Role.PROMOTING:
+                self._open()
+            for connection in connections:
                 self._perform(connection.pump(now_ms))
         self._hand_over(now_ms)
         self._actions += self._link.take()
 
-    def _advance_confirm(self) -> None:
+    def _advance_confirm(self, acks: list[PhyOffset | None]) -> None:
         log = self._log
         if self._config.mode is HaMode.CP and not self._has_quorum():
             return
         own = log.synced_offset if self.sync_required and self._config.mode is HaMode.CP else log.max_phy_offset
-        acks = self._set.member_acks(self._connections.values())
         offset = confirm_offset(log.confirm_offset, (own, *acks))
         if offset > log.confirm_offset:
             log.set_confirm_offset(offset)
 
-    def _release(self) -> None:
+    def _release(self, acks: list[PhyOffset | None]) -> None:
         log = self._log
-        acks = self._set.member_acks(self._connections.values())
         offset = acked_offset(
             self._config,
             confirm=log.confirm_offset,
@@ -403,10 +409,8 @@ class Replica:
         self._releasable = offset
         self._actions += self._acks.release(offset)
 
-    def _open(self, now_ms: int) -> None:
+    def _open(self) -> None:
         """PROMOTING ends when everything before this epoch is committed and in the queues (A7)."""
-        if self._role is not Role.PROMOTING:
-            return
         log = self._log
         if log.confirm_offset >= self._epoch_start and log.dispatched_offset >= self._epoch_start:
             self._role = Role.MASTER
