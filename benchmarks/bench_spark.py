@@ -31,7 +31,8 @@ MIB = 1024 * 1024
 TOPICS, QUEUES = 8, 4
 NINE = ("topic", "queueId", "queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp", "keys", "tags", "body")
 HEADERS = ("queueId", "queueOffset", "physicalOffset", "storeTimestamp", "sysFlag")
-HEAD = struct.Struct(">iiiiiqqiq8sq8siqi")
+HEAD_FORMAT = ">iiiiiqqiq8sq8siqi"
+HEAD_BYTES = struct.calcsize(HEAD_FORMAT)
 
 
 def record(body_bytes: int) -> bytes:
@@ -42,11 +43,11 @@ def record(body_bytes: int) -> bytes:
         b"TAGS\x01TagA\x02KEYS\x01order-12345678\x02WAIT\x01true\x02TRACE_ON\x01true\x02"
     )
     topic = b"bench-0"
-    size = HEAD.size + len(body) + 1 + len(topic) + 2 + len(properties)
+    size = HEAD_BYTES + len(body) + 1 + len(topic) + 2 + len(properties)
     host = b"\x7f\x00\x00\x01" + struct.pack(">i", 10911)
     crc, stamp = zlib.crc32(body) & 0x7FFFFFFF, 1_780_000_000_000
     magic = 0xDAA320A7 - 2**32
-    head = HEAD.pack(size, magic, crc, 0, 0, 0, 0, 0, stamp, host, stamp, host, 0, 0, len(body))
+    head = struct.pack(HEAD_FORMAT, size, magic, crc, 0, 0, 0, 0, 0, stamp, host, stamp, host, 0, 0, len(body))
     return head + body + bytes([len(topic)]) + topic + struct.pack(">H", len(properties)) + properties
 
 
@@ -56,7 +57,7 @@ def make_store(root: Path, total_bytes: int, body_bytes: int, file_bytes: int) -
     per_file = (file_bytes - 8) // len(one)
     (root / "commitlog").mkdir(parents=True)
     files = max(total_bytes // file_bytes, 1)
-    digit_at = HEAD.size + body_bytes + 1 + len("bench-")
+    digit_at = HEAD_BYTES + body_bytes + 1 + len("bench-")
     for index in range(files):
         data = np.zeros(file_bytes, np.uint8)
         rows = data[: per_file * len(one)].reshape(per_file, len(one))
@@ -80,13 +81,13 @@ def make_store(root: Path, total_bytes: int, body_bytes: int, file_bytes: int) -
 def struct_rows(path: str) -> Iterator[tuple[Any, ...]]:
     """What a user would write: one struct call and one tuple per record, the same nine columns."""
     data = Path(path).read_bytes()
-    at, end, unpack = 0, len(data), HEAD.unpack_from
+    at, end, unpack = 0, len(data), struct.Struct(HEAD_FORMAT).unpack_from
     while at + 91 <= end:
         size, magic, _, queue_id, _, queue_offset, offset, _, born, _, stored, _, _, _, body_size = unpack(data, at)
         if magic & 0xFFFFFFFF != 0xDAA320A7:
             return
-        body = data[at + HEAD.size : at + HEAD.size + body_size]
-        topic_at = at + HEAD.size + body_size + 1
+        body = data[at + HEAD_BYTES : at + HEAD_BYTES + body_size]
+        topic_at = at + HEAD_BYTES + body_size + 1
         topic_end = topic_at + data[topic_at - 1]
         properties = {}
         for piece in data[topic_end + 2 : at + size].split(b"\x02"):
