@@ -1,0 +1,159 @@
+"""The tree keeps the house rules of tests/tidy.py, and the checks see what they are for."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import tidy
+from tests.tidy import Finding
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("rmqha", "controller", "nameserver")
+PURE_CONTRACT = "pure rooms touch neither clock, chance, system nor framework"
+CONTROLLER_SHELLS = ("cli", "config", "server", "raft_log", "__init__")
+"""Modules of the controller that may meet the world; every other one is pure."""
+
+PURE_CHECKS: tuple[Callable[[ast.Module], Iterator[Finding]], ...] = (
+    tidy.system_imports,
+    tidy.unstable_identities,
+    tidy.unsorted_sets,
+    tidy.float_times,
+)
+
+
+def modules(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def contract() -> list[str]:
+    """The modules that import-linter holds for pure: one list for both tests."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    return next(list(item["source_modules"]) for item in contracts if item["name"] == PURE_CONTRACT)
+
+
+def is_pure(name: str) -> bool:
+    package, _, rest = name.partition(".")
+    if package == "controller" and rest:
+        return rest.partition(".")[0] not in CONTROLLER_SHELLS
+    return any(name == root or name.startswith(f"{root}.") for root in (*contract(), "rmqha.sim"))
+
+
+def report(path: Path, findings: list[Finding]) -> str:
+    return "\n".join(f"{path.relative_to(ROOT)}:{item.line}: {item.sentence}" for item in findings)
+
+
+def test_pure_and_simulated_code_keeps_the_determinism_law() -> None:
+    checked = [path for path in modules(*PACKAGES) if is_pure(module_name(path))]
+    assert len(checked) > 40, "the list of pure modules has shrunk"
+    problems = []
+    for path in checked:
+        tree = ast.parse(path.read_text())
+        findings = [finding for check in PURE_CHECKS for finding in check(tree)]
+        if findings:
+            problems.append(report(path, findings))
+    assert not problems, "\n".join(problems)
+
+
+def test_every_pure_module_of_the_contract_exists() -> None:
+    names = {module_name(path) for path in modules(*PACKAGES)}
+    assert [name for name in contract() if name not in names] == []
+
+
+def test_packages_neither_print_nor_swallow() -> None:
+    problems = []
+    for path in modules(*PACKAGES):
+        tree = ast.parse(path.read_text())
+        findings = [*tidy.prints(tree), *tidy.swallowed_errors(tree)]
+        if findings:
+            problems.append(report(path, findings))
+    assert not problems, "\n".join(problems)
+
+
+def test_modules_and_functions_are_short() -> None:
+    problems = []
+    for path in modules(*PACKAGES, "tests"):
+        text = path.read_text()
+        findings = list(tidy.sizes(ast.parse(text), text.count("\n")))
+        if findings:
+            problems.append(report(path, findings))
+    assert not problems, "\n".join(problems)
+
+
+def test_every_tests_folder_is_a_package() -> None:
+    """Otherwise tests/controller would shadow the controller."""
+    folders = {path.parent for path in modules("tests")}
+    assert [str(folder) for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("check", "bad"),
+    [
+        (tidy.system_imports, "import time"),
+        (tidy.system_imports, "from os import path"),
+        (tidy.system_imports, "import os.path as p"),
+        (tidy.system_imports, "def f():\n    from random import random"),
+        (tidy.unstable_identities, "key = id(x)"),
+        (tidy.unstable_identities, "key = hash('text') % 8"),
+        (tidy.unsorted_sets, "for x in {1, 2}: f(x)"),
+        (tidy.unsorted_sets, "s = set(a)\nfor x in s: f(x)"),
+        (tidy.unsorted_sets, "def f(s: frozenset[str]):\n    return [x for x in s]"),
+        (
+            tidy.unsorted_sets,
+            "class C:\n    def f(self):\n        self.s: set[str] = set()\n        return list(self.s)",
+        ),
+        (tidy.unsorted_sets, "s = set()\nt = s | u\nx = ','.join(t)"),
+        (tidy.unsorted_sets, "s = {1}\nx = s.pop()"),
+        (tidy.unsorted_sets, "s = {1}\nx = next(iter(s))"),
+        (tidy.unsorted_sets, "def f() -> set[str]: ...\nx = tuple(f())"),
+        (tidy.unsorted_sets, "s = {1}\nx = [*s, 2]"),
+        (tidy.unsorted_sets, "s = {1}\nd = {x: f(x) for x in s.union(t)}"),
+        (tidy.float_times, "delay_ms = 0.5"),
+        (tidy.float_times, "x = delay_ms / 2"),
+        (tidy.float_times, "x = (now_ms - start_ms) / count"),
+        (tidy.float_times, "f(delay_ms=1.5)"),
+        (tidy.float_times, "if now_ms > 1.0: pass"),
+        (tidy.float_times, "x = clock.now_ms() * 2.0"),
+        (tidy.prints, "print('x')"),
+        (tidy.swallowed_errors, "try:\n    f()\nexcept OSError:\n    pass"),
+    ],
+)
+def test_a_check_sees_what_it_is_for(check: Callable[[ast.Module], Iterator[Finding]], bad: str) -> None:
+    assert list(check(ast.parse(bad)))
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        "from rmqha.port import Clock",
+        "from .time import x",
+        "class C:\n    def __hash__(self): return hash(self.x)",
+        "s = {2, 1}\nfor x in sorted(s): f(x)",
+        "s = {2, 1}\nx = sorted(y + 1 for y in s if y)",
+        "s = set(a)\nx = {y for y in s} | {*s, 3}",
+        "s = {1}\nx = any(f(y) for y in s) or len(s) or max(s) in s",
+        "s = {1}\nx = tuple(sorted({*s, 2}))",
+        "d = {1: 2}\nfor x in d: f(d.pop(x))",
+        "x = delay_ms // 2\ny = size_bytes / 2\nratio = 0.5",
+        "try:\n    f()\nexcept OSError as error:\n    log(error)",
+    ],
+)
+def test_a_check_lets_good_code_pass(good: str) -> None:
+    tree = ast.parse(good)
+    assert [finding for check in (*PURE_CHECKS, tidy.swallowed_errors) for finding in check(tree)] == []
+
+
+def test_sizes_are_seen() -> None:
+    long_function = "def f():\n" + "    x = 1\n" * tidy.FUNCTION_LINE_COUNT
+    assert [finding.line for finding in tidy.sizes(ast.parse(long_function), 81)] == [1]
+    assert list(tidy.sizes(ast.parse(""), tidy.MODULE_LINE_COUNT + 1))
+    assert not list(tidy.sizes(ast.parse("def f():\n    return 1"), tidy.MODULE_LINE_COUNT))

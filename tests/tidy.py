@@ -1,0 +1,229 @@
+"""The house rules as checks over syntax trees: the determinism law of pure and simulated code, and sizes.
+
+Pure code sees time, chance, disk and network only through rmqha.port, so that one seed decides a whole simulation.
+Types are not known here: a name counts as a set if its module annotates it as one or gives it one.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+MODULE_LINE_COUNT = 600
+FUNCTION_LINE_COUNT = 80
+
+_SYSTEM_MODULES = """
+    asyncio click concurrent datetime fcntl getpass glob io locale logging mmap multiprocessing os pathlib
+    platform pyspark queue random rich sched secrets select selectors shutil signal socket subprocess sys tempfile
+    threading time trio uuid zoneinfo
+"""
+SYSTEM_MODULES = frozenset(_SYSTEM_MODULES.split())
+_ORDER_BLIND = frozenset(("all", "any", "frozenset", "len", "max", "min", "set", "sorted", "sum"))
+"""Calls whose outcome does not depend on the order of what they are given."""
+_ORDER_KEEPING = frozenset(("dict", "enumerate", "iter", "list", "map", "filter", "tuple", "zip", "reversed"))
+_SET_METHODS = frozenset(("union", "intersection", "difference", "symmetric_difference"))
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    line: int
+    sentence: str
+
+
+def system_imports(tree: ast.Module) -> Iterator[Finding]:
+    """Imports of clocks, chance, the system or a framework."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        else:
+            continue
+        for name in names:
+            if name.partition(".")[0] in SYSTEM_MODULES:
+                yield Finding(node.lineno, f"imports {name}; ask for it through rmqha.port")
+
+
+def unstable_identities(tree: ast.Module) -> Iterator[Finding]:
+    """id() and hash(): they differ between processes. Defining __hash__ is what hash() is for."""
+    allowed = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name == "__hash__"
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("id", "hash")
+            and id(node) not in allowed
+        ):
+            yield Finding(node.lineno, f"calls {node.func.id}(), whose value differs between processes")
+
+
+class _Sets:
+    """Which expressions of a module are sets."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._names: frozenset[str] = frozenset()
+        found: set[str] = set()
+        while True:
+            for node in ast.walk(tree):
+                found.update(self._given_by(node))
+            if found == self._names:
+                return
+            self._names = frozenset(found)
+
+    def _given_by(self, node: ast.AST) -> Iterator[str]:
+        match node:
+            case ast.AnnAssign(target=target, annotation=annotation):
+                if _is_set_annotation(annotation):
+                    yield from _key(target)
+            case ast.arg(arg=name, annotation=annotation) if annotation is not None:
+                if _is_set_annotation(annotation):
+                    yield name
+            case ast.Assign(targets=targets, value=given):
+                if self.holds(given):
+                    for assigned in targets:
+                        yield from _key(assigned)
+            case ast.FunctionDef(name=name, returns=returns) if returns is not None:
+                if _is_set_annotation(returns):
+                    yield f"{name}()"
+            case _:
+                pass
+
+    def holds(self, node: ast.expr) -> bool:
+        match node:
+            case ast.Set() | ast.SetComp():
+                return True
+            case ast.Name() | ast.Attribute():
+                return any(key in self._names for key in _key(node))
+            case ast.BinOp(left=left, op=ast.BitOr() | ast.BitAnd() | ast.Sub() | ast.BitXor(), right=right):
+                return self.holds(left) or self.holds(right)
+            case ast.IfExp(body=body, orelse=orelse):
+                return self.holds(body) or self.holds(orelse)
+            case ast.Call(func=ast.Name(id=name)):
+                return name in ("set", "frozenset") or f"{name}()" in self._names
+            case ast.Call(func=ast.Attribute(value=value, attr=name)):
+                return (name in _SET_METHODS and self.holds(value)) or f"{name}()" in self._names
+            case ast.Call(func=ast.Subscript(value=ast.Name(id=name))):
+                return name in ("set", "frozenset")
+            case _:
+                return False
+
+
+def _key(node: ast.expr) -> Iterator[str]:
+    """The name that stands for a variable or an attribute of self."""
+    if isinstance(node, ast.Name):
+        yield node.id
+    elif isinstance(node, ast.Attribute):
+        yield f".{node.attr}"
+
+
+def _is_set_annotation(annotation: ast.expr) -> bool:
+    head = annotation.value if isinstance(annotation, ast.Subscript) else annotation
+    return isinstance(head, ast.Name) and head.id in ("set", "frozenset", "AbstractSet", "Set", "MutableSet")
+
+
+def unsorted_sets(tree: ast.Module) -> Iterator[Finding]:
+    """Places where the order of a set, which differs between processes, could reach a result."""
+    sets = _Sets(tree)
+    blind = {
+        id(argument)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _ORDER_BLIND
+        for argument in node.args
+    }
+    for node in ast.walk(tree):
+        iterated: list[ast.expr] = []
+        match node:
+            case ast.For(iter=source):
+                iterated = [source]
+            case ast.ListComp(generators=generators) | ast.DictComp(generators=generators):
+                iterated = [generator.iter for generator in generators] if id(node) not in blind else []
+            case ast.GeneratorExp(generators=generators):
+                iterated = [generator.iter for generator in generators] if id(node) not in blind else []
+            case ast.Call(func=ast.Name(id=name), args=arguments) if name in _ORDER_KEEPING:
+                iterated = arguments if id(node) not in blind else []
+            case ast.Call(func=ast.Attribute(attr="join"), args=arguments):
+                iterated = arguments
+            case ast.Call(func=ast.Attribute(value=value, attr="pop"), args=[]):
+                iterated = [value]
+            case ast.Starred(value=value):
+                iterated = [value] if not _inside_blind(tree, node, blind) else []
+            case _:
+                pass
+        for source in iterated:
+            if sets.holds(source):
+                yield Finding(source.lineno, f"the order of the set {ast.unparse(source)} is used; sort it")
+
+
+def _inside_blind(tree: ast.Module, starred: ast.Starred, blind: set[int]) -> bool:
+    """A set spread inside a set display, or inside what an order-blind call is given."""
+    for node in ast.walk(tree):
+        if starred in getattr(node, "elts", ()):
+            return isinstance(node, ast.Set) or id(node) in blind
+    return False
+
+
+def float_times(tree: ast.Module) -> Iterator[Finding]:
+    """Times are whole milliseconds: no float literal meets a `_ms` name, and no `/` divides one."""
+    for node in ast.walk(tree):
+        pairs: list[tuple[ast.expr, ast.expr]] = []
+        match node:
+            case ast.BinOp(left=left, op=op, right=right):
+                if isinstance(op, ast.Div) and (_names_a_time(left) or _names_a_time(right)):
+                    yield Finding(node.lineno, f"`/` makes a float of a time: {ast.unparse(node)}; use `//`")
+                pairs = [(left, right), (right, left)]
+            case ast.Assign(targets=targets, value=value):
+                pairs = [(target, value) for target in targets]
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                pairs = [(target, value)]
+            case ast.AugAssign(target=changed, value=value):
+                pairs = [(changed, value)]
+            case ast.Compare(left=left, comparators=comparators):
+                pairs = [(left, value) for value in comparators] + [(value, left) for value in comparators]
+            case ast.keyword(arg=str() as name, value=value) if name.endswith("_ms"):
+                pairs = [(ast.Name(name), value)]
+            case _:
+                pass
+        for time, met in pairs:
+            if _names_a_time(time) and isinstance(met, ast.Constant) and isinstance(met.value, float):
+                yield Finding(met.lineno, f"a time is a whole number of milliseconds, not {met.value}")
+
+
+def _names_a_time(node: ast.AST) -> bool:
+    """A `_ms` name, or a sum or product of one."""
+    match node:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name.lower().endswith("_ms")
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+            return name.endswith("_ms")
+        case ast.BinOp(left=left, right=right):
+            return _names_a_time(left) or _names_a_time(right)
+        case _:
+            return False
+
+
+def prints(tree: ast.Module) -> Iterator[Finding]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print":
+            yield Finding(node.lineno, "prints; the command line renders, everything else traces")
+
+
+def swallowed_errors(tree: ast.Module) -> Iterator[Finding]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ExceptHandler) and all(isinstance(item, ast.Pass) for item in node.body):
+            yield Finding(node.lineno, "swallows an error")
+
+
+def sizes(tree: ast.Module, line_count: int) -> Iterator[Finding]:
+    if line_count > MODULE_LINE_COUNT:
+        yield Finding(1, f"has {line_count} lines, more than {MODULE_LINE_COUNT}; split it")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINE_COUNT:
+                yield Finding(node.lineno, f"{node.name} has {lines} lines, more than {FUNCTION_LINE_COUNT}")
