@@ -23,6 +23,7 @@ from rmqha.wire.raft_message import (
 def on_append(core: Core, now_ms: int, request: AppendRequest) -> None:
     core.heard_from(now_ms, request.sender)
     log = core.log
+    _refuse_contradiction(core, request)
     if request.prev_index < log.commit_index:
         # an old append: everything committed is in every leader's log, so the logs match up to there
         core.send(AppendReply(core.node_id, request.sender, core.term, log.commit_index))
@@ -34,15 +35,23 @@ def on_append(core: Core, now_ms: int, request: AppendRequest) -> None:
         return
     conflict = log.first_conflict(request.entries)
     if conflict is not None:
-        if conflict.index <= log.commit_index:
-            raise RemoteProtocolError(
-                f"Raft node {request.sender} sends entry {conflict.index} of term {conflict.term}, which is committed "
-                f"here in term {log.term_at(conflict.index)}; one of the two logs is damaged"
-            )
         log.replace_from(request.entries[conflict.index - request.prev_index - 1 :])
     last_new = request.entries[-1].index if request.entries else request.prev_index
     log.commit_to(min(request.commit_index, last_new))
     core.send(AppendReply(core.node_id, request.sender, core.term, last_new))
+
+
+def _refuse_contradiction(core: Core, request: AppendRequest) -> None:
+    """What is committed here is in every leader's log; answering one that has something else would fork the group."""
+    sent = [(request.prev_index, request.prev_term), *((entry.index, entry.term) for entry in request.entries)]
+    for index, term in sent:
+        if index > core.log.commit_index:
+            return
+        if core.log.term_at(index) not in (None, term):
+            raise RemoteProtocolError(
+                f"Raft node {request.sender} sends entry {index} of term {term}, which is committed here in term "
+                f"{core.log.term_at(index)}; one of the two logs is damaged"
+            )
 
 
 def on_heartbeat(core: Core, now_ms: int, heartbeat: Heartbeat) -> None:

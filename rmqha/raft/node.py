@@ -100,7 +100,7 @@ class RaftNode:
 
     def step(self, now_ms: int, message: AnyMessage) -> None:
         """Take a message. Strangers' messages are dropped; a leader whose log contradicts what is committed here
-        raises RemoteProtocolError, and nothing has changed then."""
+        raises RemoteProtocolError and leaves the log alone."""
         core = self._core
         if message.to != core.node_id or message.sender not in core.peers:
             core.tracer.event("raft_stranger", node=core.node_id, sender=message.sender, to=message.to)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rmqha.model.error import RemoteProtocolError
 from rmqha.raft.config import RaftConfig
 from rmqha.sim.network import LinkOptions
 from rmqha.sim.prng import SimPrng
@@ -96,7 +97,7 @@ class Run:
         self.request_count = 0
 
     def execute(self, duration_ms: int = 5000) -> Outcome:
-        """Raises ViolationError with the seed in its text."""
+        """Raises ViolationError with the seed in its text, for broken assertions of the machine as well."""
         cluster = self.cluster
         self.end_ms = duration_ms
         try:
@@ -108,7 +109,7 @@ class Run:
             cluster.run(duration_ms)
             self._make_peace()
             self._demand_liveness()
-        except ViolationError as violation:
+        except (AssertionError, RemoteProtocolError) as violation:
             recent = "\n  ".join(list(cluster.tracer.recent)[-30:])
             raise ViolationError(f"seed {self.seed}, {cluster.scheduler.now_ms} ms: {violation}\n  {recent}") from None
         return Outcome(

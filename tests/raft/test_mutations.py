@@ -26,11 +26,11 @@ DURATION_MS = 4000
 
 
 def first_violation(options: Options, plan: Plan, make: MakeNode = make_node) -> str:
-    """What the first seeds find, "" if nothing. An assertion of the machine itself counts as well."""
+    """What the first seeds find, "" if nothing."""
     for seed in range(MAX_SEED_COUNT):
         try:
             Run(seed, options, plan, make).execute(DURATION_MS)
-        except AssertionError as error:
+        except ViolationError as error:
             return str(error)
     return ""
 
@@ -82,7 +82,8 @@ def test_forgetting_the_vote(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_skipping_the_log_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: a voter does not compare logs."""
     monkeypatch.setattr(RaftLog, "is_up_to_date", lambda self, last_index, last_term: True)
-    assert "without decided entry" in first_violation(Options(), QUIET)
+    found = first_violation(Options(), QUIET)
+    assert "without decided entry" in found or "committed here" in found, found
 
 
 def test_committing_an_older_term_by_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,146 @@
+"""What a node does with callers and peers that do not keep to the rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from rmqha.model.error import RemoteProtocolError
+from rmqha.model.offset import RaftIndex, Term
+from rmqha.raft.config import RaftConfig
+from rmqha.raft.core import RaftRole
+from rmqha.raft.log import StoredState
+from rmqha.raft.node import RaftNode
+from rmqha.sim.prng import SimPrng
+from rmqha.sim.scheduler import Scheduler
+from rmqha.sim.tracer import SimTracer
+from rmqha.wire.raft_codec import MAX_ENTRY_BYTES
+from rmqha.wire.raft_message import (
+    AnyMessage,
+    AppendReply,
+    AppendRequest,
+    Entry,
+    Heartbeat,
+    HeartbeatReply,
+    PreVoteReply,
+    VoteReply,
+)
+
+
+def node(stored: StoredState | None = None, voters: tuple[str, ...] = ("a", "b", "c")) -> RaftNode:
+    tracer = SimTracer(Scheduler())
+    return RaftNode("a", voters, stored or StoredState(), RaftConfig(), SimPrng(1), tracer, 0)
+
+
+def settle(one: RaftNode) -> list[AnyMessage]:
+    """Persist and advance until there is nothing left; the messages on the way."""
+    sent: list[AnyMessage] = []
+    while (ready := one.ready()) is not None:
+        sent += [*ready.early, *ready.messages]
+        one.advance(ready)
+    return sent
+
+
+def leader() -> RaftNode:
+    one = node()
+    deadline_ms = one.deadline_ms()
+    assert deadline_ms is not None
+    one.timeout(deadline_ms)
+    one.step(deadline_ms, PreVoteReply("b", "a", Term(1), True))
+    one.step(deadline_ms, VoteReply("b", "a", Term(1), True))
+    assert one.role is RaftRole.LEADER
+    settle(one)
+    return one
+
+
+def test_a_stranger_and_a_misdirected_message_are_dropped() -> None:
+    one = node()
+    one.step(0, Heartbeat("z", "a", Term(7), RaftIndex(0), 1))
+    one.step(0, Heartbeat("b", "c", Term(7), RaftIndex(0), 1))
+    one.step(0, Heartbeat("a", "a", Term(7), RaftIndex(0), 1))
+    assert (one.term, one.ready()) == (0, None)
+
+
+def test_a_second_leader_of_the_own_term_is_not_obeyed() -> None:
+    one = leader()
+    one.step(400, Heartbeat("b", "a", Term(1), RaftIndex(1), 1))
+    assert one.is_leader
+
+
+def test_answers_from_the_future_of_the_own_term_are_ignored() -> None:
+    one = leader()
+    one.step(400, AppendReply("b", "a", Term(1), RaftIndex(99)))
+    one.step(400, HeartbeatReply("b", "a", Term(1), 99))
+    assert (one.commit_index, one.lease_valid(400)) == (0, False)
+
+
+def test_a_leader_that_contradicts_what_is_committed_is_refused() -> None:
+    """One of the two logs is damaged: better a refused connection than a forked state."""
+    entries = tuple(Entry(RaftIndex(index), Term(1), b"x") for index in (1, 2))
+    one = node(StoredState(Term(1), "", None, entries))
+    one.step(0, AppendRequest("b", "a", Term(2), RaftIndex(0), Term(0), RaftIndex(2), entries))
+    assert one.commit_index == 2
+    settle(one)
+    fork = Entry(RaftIndex(2), Term(2), b"y")
+    for contradiction in (
+        AppendRequest("b", "a", Term(2), RaftIndex(1), Term(1), RaftIndex(0), (fork,)),
+        AppendRequest("b", "a", Term(2), RaftIndex(2), Term(2), RaftIndex(0), ()),
+    ):
+        with pytest.raises(RemoteProtocolError, match="sends entry 2 of term 2, which is committed here in term 1"):
+            one.step(0, contradiction)
+        assert settle(one) == []
+
+
+def test_an_entry_that_is_too_long_is_the_callers_error() -> None:
+    with pytest.raises(ValueError, match="exceeds"):
+        leader().propose(400, bytes(MAX_ENTRY_BYTES + 1))
+
+
+def test_only_a_leader_takes_proposals_reads_and_transfers() -> None:
+    one = node()
+    assert one.propose(0, b"x") is None
+    assert not one.read_index(0, b"r")
+    assert not one.transfer_leadership(0, "b")
+    assert not leader().transfer_leadership(400, "a")
+    assert not leader().transfer_leadership(400, "z")
+
+
+def test_one_ready_at_a_time() -> None:
+    one = leader()
+    one.propose(400, b"x")
+    ready = one.ready()
+    assert ready is not None
+    one.propose(400, b"y")
+    assert one.ready() is None
+    one.advance(ready)
+    again = one.ready()
+    assert again is not None
+    assert [entry.data for entry in again.entries] == [b"y"]
+
+
+def test_messages_that_tell_of_a_vote_or_an_entry_wait_for_the_disk() -> None:
+    """A leader's own appends need not."""
+    one = leader()
+    one.step(300, AppendReply("b", "a", Term(1), RaftIndex(1)))
+    settle(one)
+    one.propose(400, b"x")
+    ready = one.ready()
+    assert ready is not None
+    assert {type(message) for message in ready.early} == {AppendRequest}
+    assert ready.messages == ()
+    follower = node()
+    follower.step(0, AppendRequest("b", "a", Term(1), RaftIndex(0), Term(0), RaftIndex(0), ready.entries[:0]))
+    answer = follower.ready()
+    assert answer is not None
+    assert (answer.early, len(answer.messages), answer.must_persist) == ((), 1, True)
+
+
+def test_timeout_may_be_called_at_any_time() -> None:
+    one = node()
+    for now_ms in range(0, 250, 50):
+        one.timeout(now_ms)
+    assert (one.role, one.ready()) == (RaftRole.FOLLOWER, None)
+
+
+def test_a_lease_longer_than_its_grant_is_refused() -> None:
+    with pytest.raises(AssertionError, match="clock drift"):
+        RaftConfig(election_timeout_ms=250, lease_ms=240)
