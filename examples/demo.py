@@ -19,9 +19,9 @@ from pathlib import Path
 
 from demo_cluster import Cluster, DemoError, print_phases
 from demo_data import Input, own_input, real_input
-from demo_proof import Claim, aggregates_claim, audit_claims, identical_claim, read_acked, start_aggregates
+from demo_proof import Claim, identical_claim, read_acked, spark_claims
 
-SEND_S = 36.0
+SEND_S = 45.0
 """How long the sends take in all."""
 FIRST_KILL_S = 6.0
 SECOND_KILL_S = 18.0
@@ -80,7 +80,9 @@ def tell(given: Input, scratch: Path, mode: str) -> int:
         cluster.rmqha("down")
         stores = {node: cluster.directory / node / "store" for node in ("broker-a-1", "broker-a-2", "broker-a-3")}
         heading(f"Spark reads the log of {master}")
-        claims = prove(given, acked_files, stores[master], list(stores.values()), scratch)
+        print(f'$ rmqha spark query "{given.sql}" --path {stores[master]}')
+        acked = [row for topic, path in acked_files.items() for row in read_acked(path, topic)]
+        claims = [*spark_claims(stores[master], acked, given, scratch), identical_claim(list(stores.values()))]
     sent_all = all(report["acknowledged"] == report["messages"] for report in reports)
     claims.append(Claim("every record was acknowledged", sent_all, f"{sum(r['acknowledged'] for r in reports):,}"))
     heading("verdict")
@@ -106,32 +108,19 @@ def send_through_two_failovers(cluster: Cluster, given: Input, scratch: Path) ->
     return acked_files
 
 
-def prove(given: Input, acked_files: dict[str, Path], store: Path, stores: list[Path], scratch: Path) -> list[Claim]:
-    """Everything that must hold, looked up in the log."""
-    print(given.sql)
-    aggregates = start_aggregates(store, given, scratch)
-    acked = [row for topic, path in acked_files.items() for row in read_acked(path, topic)]
-    try:
-        claims = audit_claims(store, acked, given, scratch)
-        claims.append(aggregates_claim(aggregates, given.expected))
-    finally:
-        if aggregates.poll() is None:
-            aggregates.terminate()
-            aggregates.wait()
-    claims.append(identical_claim(stores))
-    return claims
-
-
 def verdict(claims: list[Claim], mode: str) -> int:
     """Print each claim; 0 if all hold. In AP a loss is the price of staying writable: shown, not failed."""
     for claim in claims:
         print(f"{'yes' if claim.holds else 'NO ':<4}{claim.words}: {claim.found}")
     failed = [claim for claim in claims if not claim.holds]
-    if mode == "ap":
-        print("\nhaMode=ap: the master acknowledges alone, so what it had not passed on died with it")
-        return 0
-    print("\nnothing was lost" if not failed else f"\n{len(failed)} of {len(claims)} did not hold")
-    return 1 if failed else 0
+    broken = [claim for claim in failed if mode == "cp" or not claim.cp_only]
+    if broken:
+        print(f"\n{len(broken)} of {len(claims)} did not hold")
+    elif failed:
+        print("\nhaMode=ap: a master acknowledges alone, so what it had not passed on died with it")
+    else:
+        print("\nnothing was lost")
+    return 1 if broken else 0
 
 
 if __name__ == "__main__":

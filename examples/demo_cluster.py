@@ -124,20 +124,24 @@ class Cluster:
         """Wait until all replicas hold and know as committed the same end; that end."""
         deadline = time.monotonic() + WAIT_TIMEOUT_S
         while time.monotonic() < deadline:
-            ends = {node[key] for node in self.brokers() for key in ("maxOffset", "confirmOffset")}
+            brokers = self.brokers()
+            if dead := [node["node"] for node in brokers if node["pid"] is None]:
+                raise DemoError(f"{', '.join(dead)} died by itself; its log is in {self.directory}/NODE/log (--keep)")
+            ends = {node[key] for node in brokers for key in ("maxOffset", "confirmOffset")}
             if len(ends) == 1 and None not in ends:
                 return int(ends.pop())
             time.sleep(POLL_S)
-        raise DemoError(f"the replicas did not become level within {WAIT_TIMEOUT_S:.0f} s: {ends}")
+        raise DemoError(f"the replicas did not become level within {WAIT_TIMEOUT_S:.0f} s; see rmqha status")
 
     # --- faults -----------------------------------------------------------------------------------------------------
     def kill_master(self) -> tuple[str, int]:
         """SIGKILL the master: (node, wall stamp)."""
-        if ended := [sender for sender in self.senders if sender.poll() is not None]:
-            raise DemoError(f"{len(ended)} sends ended before their time")
+        going_on = sum(sender.poll() is None for sender in self.senders)
+        if not going_on:
+            raise DemoError("all sends ended before the kill: this machine is too slow or too busy for the demo's pace")
         node = self.master()
         killed = json.loads(self.rmqha("kill", node, "-o", "json"))
-        print(f"{node}, the master, is dead; {len(self.senders)} sends go on")
+        print(f"{node}, the master, is dead; {going_on} sends go on")
         return node, int(killed["killedAtMs"])
 
     def phases(self, killed_at_ms: int, ack_stamps_ms: list[int]) -> dict[str, int | None]:
