@@ -3,9 +3,11 @@
 Follower      → PreCandidate   its random timeout passed without a leader's word
 Follower      → Candidate      TimeoutNow from the leader; or it is the only voter
 PreCandidate  → Candidate      a majority would vote for it
-PreCandidate  → Follower       lost, timed out, or heard of a leader or a newer term
+PreCandidate  → PreCandidate   no majority in time: asks again after another random time
+PreCandidate  → Follower       a majority would not, or it heard of a leader or a newer term
 Candidate     → Leader         a majority voted for it
-Candidate     → Follower       lost, timed out, or heard of a leader or a newer term
+Candidate     → PreCandidate   no majority in time
+Candidate     → Follower       a majority refused, or it heard of a leader or a newer term
 Leader        → Follower       newer term, or no majority answered for quorum_timeout_ms
 Leader        → Candidate      an abandoned transfer ends its term
 """

@@ -113,34 +113,30 @@ class RaftNode:
         self._dispatch(now_ms, message)
 
     def _adopt_term(self, now_ms: int, message: AnyMessage) -> bool:
-        """A newer term was seen. False if the message ends here."""
+        """A newer term was seen. False if the message ends here: a question whether one would vote changes nothing, a
+        real request is not heard while this node stands by a leader."""
         core = self._core
-        match message:
-            case PreVoteRequest():
-                election.on_pre_vote_request(core, now_ms, message)
-                return False
-            case PreVoteReply(granted=True):
-                election.on_pre_vote_reply(core, now_ms, message)
-                return False
-            case VoteRequest(forced=False) if election.is_sticky(core, now_ms):
-                core.tracer.event("raft_vote_ignored", node=core.node_id, candidate=message.sender, term=message.term)
-                return False
-            case _:
-                core.step_down(now_ms, message.term)
-                return True
+        if isinstance(message, PreVoteRequest):
+            election.on_pre_vote_request(core, now_ms, message)
+            return False
+        if isinstance(message, PreVoteReply) and message.granted:
+            election.on_pre_vote_reply(core, now_ms, message)
+            return False
+        if isinstance(message, VoteRequest) and not message.forced and election.is_sticky(core, now_ms):
+            core.tracer.event("raft_vote_ignored", node=core.node_id, candidate=message.sender, term=message.term)
+            return False
+        core.step_down(now_ms, message.term)
+        return True
 
     def _answer_stale(self, message: AnyMessage) -> None:
         """Tell a sender of an older term about the newer one, so that it does not stay behind."""
         core = self._core
-        match message:
-            case PreVoteRequest():
-                core.send(PreVoteReply(core.node_id, message.sender, core.term, False))
-            case VoteRequest():
-                core.send(VoteReply(core.node_id, message.sender, core.term, False))
-            case AppendRequest() | Heartbeat() | SnapshotChunk():
-                core.send(HeartbeatReply(core.node_id, message.sender, core.term, 0))
-            case _:
-                pass
+        if isinstance(message, PreVoteRequest):
+            core.send(PreVoteReply(core.node_id, message.sender, core.term, False))
+        elif isinstance(message, VoteRequest):
+            core.send(VoteReply(core.node_id, message.sender, core.term, False))
+        elif isinstance(message, AppendRequest | Heartbeat | SnapshotChunk):
+            core.send(HeartbeatReply(core.node_id, message.sender, core.term, 0))
 
     def _dispatch(self, now_ms: int, message: AnyMessage) -> None:
         """The message is of the current term."""

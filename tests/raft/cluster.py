@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from rmqha.model.offset import RaftIndex
 from rmqha.raft.config import RaftConfig
@@ -59,7 +60,7 @@ class Storage:
         if snapshot is not None:
             actions.append(lambda: self._take_snapshot(snapshot, keep_log=False))
         for entry in ready.entries:
-            actions.append(lambda entry=entry: self.entries.__setitem__(entry.index, entry))  # type: ignore[misc]
+            actions.append(partial(self.entries.__setitem__, entry.index, entry))
         if compaction is not None:
             actions.append(lambda: self._take_snapshot(compaction, keep_log=True))
         for action in actions[:steps]:
@@ -201,7 +202,7 @@ class Cluster:
             if ready.must_persist and self.options.max_sync_ms:
                 host.writing = ready
                 delay_ms = host.prng.below(self.options.max_sync_ms + 1)
-                self.scheduler.after(delay_ms, self._guarded(host, lambda ready=ready: self._synced(host, ready)))  # type: ignore[misc]
+                self.scheduler.after(delay_ms, self._guarded(host, partial(self._synced, host, ready)))
                 break
             self._finish(host, ready)
         self._look(host, node)

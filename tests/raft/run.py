@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from rmqha.model.error import RemoteProtocolError
 from rmqha.raft.config import RaftConfig
@@ -102,7 +103,7 @@ class Run:
         self.end_ms = duration_ms
         try:
             for host in cluster.hosts.values():
-                cluster.scheduler.after(self.faults_prng.below(100), lambda host=host: cluster.start(host))  # type: ignore[misc]
+                cluster.scheduler.after(self.faults_prng.below(100), partial(cluster.start, host))
             cluster.scheduler.after(300, self._fault)
             cluster.scheduler.after(100, self._client)
             cluster.on_moment = self._ambush
