@@ -57,8 +57,14 @@ class Appender:
             self._take_over()
         topic = message.topic
         field, version = self._fields.get(topic) or self._field(topic)
-        body_size, properties_size, queue_id = len(message.body), len(message.properties), message.queue_id
-        if body_size > self._max_message_size or properties_size > MAX_PROPERTIES_BYTES or queue_id < 0:
+        body_size, queue_id, properties = len(message.body), message.queue_id, message.properties
+        properties_size = len(properties)
+        if (
+            body_size > self._max_message_size
+            or properties_size > MAX_PROPERTIES_BYTES
+            or queue_id < 0
+            or properties.endswith(b"\0")
+        ):
             self._refuse(message)
         stored = offsets.last_store_timestamp_ms
         if wall_ms > stored:
@@ -93,6 +99,7 @@ class Appender:
                 len(message.body) > self._max_message_size
                 or len(message.properties) > MAX_PROPERTIES_BYTES
                 or message.queue_id < 0
+                or message.properties.endswith(b"\0")
             ):
                 self._refuse(message)
         fields = [self._fields.get(message.topic) or self._field(message.topic) for message in messages]
@@ -158,6 +165,8 @@ class Appender:
             )
         if message.queue_id < 0:
             raise UsageError(f"queue {message.queue_id} of topic {message.topic} cannot exist")
+        if message.properties.endswith(b"\0"):
+            raise UsageError(f"the properties of a message for topic {message.topic} must not end with a zero byte")
         raise UsageError(
             f"properties of {len(message.properties)} bytes for topic {message.topic}"
             f" exceed {MAX_PROPERTIES_BYTES}; send fewer or shorter ones"

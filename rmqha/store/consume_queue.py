@@ -10,8 +10,10 @@ import struct
 from collections.abc import Callable, Iterator
 
 from rmqha.port import Disk
+from rmqha.store.commit_log import CommitLog
 from rmqha.store.mapped_file import MappedFiles
 from rmqha.store.problem import disk_errors
+from rmqha.store.record import BadRecordError, locate
 
 DIRECTORY = "consumequeue"
 SIZE_KEY = "mappedFileSizeConsumeQueue"
@@ -151,58 +153,80 @@ class ConsumeQueue:
         self.files.close()
 
     # --- open -------------------------------------------------------------------------------------------------------
-    def recover(self, log_min: int, log_end: int, *, whole: bool) -> tuple[list[str], int | None]:
-        """Find max_offset and drop what cannot be an entry of a log that ends at `log_end`.
+    def recover(self, log: CommitLog, position: int, *, whole: bool) -> tuple[list[str], int | None]:
+        """Find max_offset and drop what belongs to records at or behind `position`, or is no entry of this log.
 
         Entries are written in order, so a binary search finds the first unwritten one; with `whole` (power was lost,
-        any sector may be missing) every unit of the files is looked at instead. Returns one sentence per finding, and
-        the physical offset from which records must be dispatched again if entries of existing records are gone.
+        any sector may be missing) every unit of the files is looked at instead. The newest entry that stays must agree
+        with its record: a crash may have stopped a cut in the middle of a unit. Returns one sentence per finding, and
+        the physical offset from which records must be dispatched again if entries below `position` are gone.
         """
         lines = self.files.load(SIZE_KEY)
         if not self.files.files:
             return lines, None
-        low, high = self.first_offset, self.files.files[-1].end_offset // UNIT_BYTES
-        self.max_offset = high
+        low, log_end = self.first_offset, log.end_offset
+        self.max_offset = self.files.files[-1].end_offset // UNIT_BYTES
         self.max_offset = self._whole_prefix(log_end) if whole else self._first_with(lambda _, size: size == 0)
-        while self.max_offset > low and not _plausible(*self.unit(self.max_offset - 1)[:2], log_end):
+        self.max_offset = self._first_with(
+            lambda offset, size: size <= 0 or (size != PREFILL_SIZE and offset >= position)
+        )
+        while self.max_offset > low and not self._agrees(log, self.max_offset - 1):
             self.max_offset -= 1
-        dropped, lost = self._behind(self.max_offset, log_end)
-        repair_from = None
-        if dropped:
+        behind, lost = self._left_over(position, log_end)
+        if behind:
             lines.append(
-                f"{self.files.directory}: entries from {self.max_offset} on do not belong to a log that ends at"
-                f" {log_end} or are damaged, and were dropped."
+                f"{self.files.directory}: entries from {self.max_offset} on point behind the log's end {log_end}"
+                " and were dropped."
             )
-            repair_from = max(self.last_end, log_min) if lost else None
+        if lost:
+            lines.append(f"{self.files.directory}: damaged entries from {self.max_offset} on were dropped.")
+        repair_from = max(self.last_end, log.min_offset) if lost else None
         self.cut_to(self.max_offset)
         return lines, repair_from
 
-    def _behind(self, max_offset: int, log_end: int) -> tuple[bool, bool]:
-        """Whether anything stands behind `max_offset`, and whether that may hide entries of records in the log."""
-        at = max_offset * UNIT_BYTES
-        dropped = False
+    def _agrees(self, log: CommitLog, queue_offset: int) -> bool:
+        """Whether an entry's record, if the log still has it, says the same."""
+        offset, size, _ = self.unit(queue_offset)
+        if size == PREFILL_SIZE:
+            return offset == 0
+        if not 0 <= offset < log.end_offset:
+            return False
+        if offset < log.min_offset:
+            return size > 0
+        view, file_start, end = log.file_view(offset)
+        try:
+            parts = locate(view, offset - file_start, end, offset)
+        except BadRecordError:
+            return False
+        topic = view[parts[6] : parts[6] + parts[7]]
+        return (parts[0], parts[2], parts[3], topic) == (size, self.queue_id, queue_offset, self.topic.encode())
+
+    def _left_over(self, position: int, log_end: int) -> tuple[bool, bool]:
+        """What stands behind max_offset: entries behind the log's end? anything that may have been an entry of a record
+        below `position`?"""
+        at = self.max_offset * UNIT_BYTES
+        behind = lost = False
         for file in self.files.files:
             start = max(at, file.start_offset)
             if start >= file.end_offset:
                 continue
-            used_end = file.used_end(start)
-            dropped = dropped or used_end > start
-            count = -(-(used_end - start) // UNIT_BYTES)
+            count = -(-(file.used_end(start) - start) // UNIT_BYTES)
             view = file.region.view(start - file.start_offset, count * UNIT_BYTES)
-            if any(not (size > 0 and offset >= log_end) for offset, size, _ in UNIT.iter_unpack(view)):
-                return True, True
-        return dropped, False
+            for offset, size, _ in UNIT.iter_unpack(view):
+                behind = behind or (size > 0 and offset >= log_end)
+                lost = lost or size <= 0 or offset < position
+        return behind, lost
 
     def _whole_prefix(self, log_end: int) -> int:
         """The first unit that is no entry, or whose record does not stand behind the one before it."""
-        behind = -1
+        behind = 0
         for file in self.files.files:
             view = file.region.view(0, file.end_offset - file.start_offset)
             for index, (offset, size, _) in enumerate(UNIT.iter_unpack(view)):
                 filled = size == PREFILL_SIZE
-                if not _plausible(offset, size, log_end) or (not filled and offset <= behind):
+                if not _plausible(offset, size, log_end) or (not filled and offset < behind):
                     return file.start_offset // UNIT_BYTES + index
-                behind = behind if filled else offset
+                behind = behind if filled else offset + size
         return self.files.files[-1].end_offset // UNIT_BYTES
 
 
@@ -230,7 +254,7 @@ class ConsumeQueues:
             queue = self.table[topic, queue_id] = ConsumeQueue(self._disk, topic, queue_id, self.file_size_bytes)
         return queue
 
-    def recover(self, log_min: int, log_end: int, *, whole: bool) -> tuple[list[str], int | None]:
+    def recover(self, log: CommitLog, position: int, *, whole: bool) -> tuple[list[str], int | None]:
         """Find and check the queues on disk, as `ConsumeQueue.recover` does for each."""
         lines: list[str] = []
         repairs: list[int] = []
@@ -240,7 +264,7 @@ class ConsumeQueues:
                     if not (name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name):
                         lines.append(f"{DIRECTORY}/{topic}/{name} is not one of the store's files and is left alone.")
                         continue
-                    found, repair_from = self.make(topic, int(name)).recover(log_min, log_end, whole=whole)
+                    found, repair_from = self.make(topic, int(name)).recover(log, position, whole=whole)
                     lines += found
                     repairs += [] if repair_from is None else [repair_from]
         return lines, min(repairs, default=None)

@@ -150,10 +150,11 @@ def locate(buffer: memoryview, at: int, end: int, phy_offset: int) -> Located:
 
 
 def verify(buffer: memoryview, at: int, end: int, phy_offset: int) -> Located:
-    """As `locate`, and the body's CRC must hold and no sector of the part behind the body may have been lost.
+    """As `locate`, and the body's CRC must hold and nothing of the part behind the body may have been lost.
 
     bodyCRC does not cover topic and properties. A log is zero behind its end, so a sector that a power loss swallowed
-    reads as zeros: such a part cannot be a topic or properties that were written. Raises BadRecordError.
+    reads as zeros, and so does the rest of a write that was stopped: topic and properties cannot be that, and
+    properties cannot end so (`append` refuses it). Raises BadRecordError.
     """
     parts = locate(buffer, at, end, phy_offset)
     size, body_at, body_size = parts[0], parts[4], parts[5]
@@ -163,6 +164,8 @@ def verify(buffer: memoryview, at: int, end: int, phy_offset: int) -> Located:
         raise BadRecordError(f"expected a body with CRC {expected}, found {found}")
     start = body_at + body_size
     record_end = at + size
+    if parts[9] and not buffer[record_end - 1]:
+        raise BadRecordError("expected the end of the properties, found a zero byte")
     while start < record_end:
         stop = min(record_end, start + SECTOR_BYTES - (phy_offset + start - at) % SECTOR_BYTES)
         if not any(buffer[start:stop]):

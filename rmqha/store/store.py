@@ -120,8 +120,7 @@ class Store:
         trusted = last_stop is LastStop.CLEAN and progress == start
         cut_tail(self._log, end, self.recovery, trusted=trusted)
         lines += self._epochs.load(end)
-        dropped = self._epochs.drop_beyond(PhyOffset(end)) if self._log.files.files else self._epochs.clear()
-        if dropped:
+        if dropped := self._epochs.drop_beyond(PhyOffset(end)):
             lines.append(f"{dropped} epoch entries that start behind the log's end {end} were dropped.")
         if last_stop is not LastStop.CLEAN:
             self._log.sync(start, end)
@@ -138,13 +137,12 @@ class Store:
         batch = batch_topics(self._disk, self.recovery)
         self._reput = Reput(log, self._queues, batch, self._tracer)
         self._appender = Appender(log, self._offsets, self._config.max_message_size, batch)
-        findings, repair_from = self._queues.recover(log.min_offset, end, whole=last_stop is LastStop.POWER_LOST)
+        by_queues = not trusted and last_stop is LastStop.CLEAN
+        position = end if by_queues else min(start, end)
+        findings, repair_from = self._queues.recover(log, position, whole=last_stop is LastStop.POWER_LOST)
         lines += findings
-        if not trusted and last_stop is LastStop.CLEAN:
+        if by_queues:
             position = min(max(queues_cover(self._queues), log.min_offset), end)
-        else:
-            position = min(start, end)
-            self._queues.truncate(position)
         if not self._queues.table and end > log.min_offset:
             repair_from = log.min_offset
         if repair_from is not None and repair_from <= position:

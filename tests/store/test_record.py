@@ -95,6 +95,23 @@ def test_a_lost_sector_is_noticed(new: NewMessage, lead: int, data: st.DataObjec
             raise AssertionError(f"accepted a record without sector {lost}: {found}")
 
 
+@pytest.mark.parametrize("lead", range(0, 512, 16))
+def test_each_lost_sector_of_long_properties_is_noticed(lead: int) -> None:
+    record = encoded(message(7, topic="t" * 100, body=b"b" * 200, properties=b"K\x01" + b"v" * 900 + b"\x02"), 3, lead)
+    for lost in range(-(-(lead + len(record)) // 512)):
+        image = bytearray(bytes(lead) + record)
+        image[lost * 512 : lost * 512 + 512] = bytes(len(image[lost * 512 : lost * 512 + 512]))
+        with pytest.raises(BadRecordError):
+            verify(memoryview(image), lead, len(image), lead)
+
+
+def test_a_write_that_stopped_anywhere_is_noticed() -> None:
+    record = encoded(message(7, topic="t" * 100, body=b"b" * 40, properties=b"K\x01v\x02"))
+    for size in range(len(record)):
+        with pytest.raises(BadRecordError):
+            verify(memoryview(record[:size].ljust(len(record), b"\0")), 0, len(record), 0)
+
+
 def test_the_parts_that_only_structure_protects() -> None:
     new = message(7, body=b"x" * 100, properties=b"KEYS\x01k\x02")
     good = encoded(new)

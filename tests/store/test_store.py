@@ -96,6 +96,7 @@ def test_prepared_and_rollback_records_take_no_queue_offset() -> None:
     [
         (message(body=b"x" * 3001), "3001 bytes .* maxMessageSize = 3000"),
         (message(properties=b"x" * 32768), "properties of 32768 bytes"),
+        (message(properties=b"KEYS\x01a\0"), "must not end with a zero byte"),
         (message(queue_id=-1), "queue -1"),
         (message(topic=""), "topic ''"),
         (message(topic="../../etc/passwd"), "letters, digits"),
@@ -608,7 +609,7 @@ def test_another_file_size_is_refused_with_the_key_to_set() -> None:
     store = open_store(disk)
     commit_all(store)
     store.close()
-    with pytest.raises(StoreError, match="has 200 bytes, but mappedFileSizeConsumeQueue is 400; set the key"):
+    with pytest.raises(StoreError, match="has 1600 bytes, but mappedFileSizeConsumeQueue is 400; set the key"):
         open_store(disk, StoreConfig(mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=400))
     open_store(disk, SMALL).close()
 

@@ -1,0 +1,76 @@
+"""What a log should be: a string of records with their ends, and what a store must show for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rmqha.model.epoch import EpochHistory
+from rmqha.store.record import NewMessage, blank, decode, encode, fixed_bytes, topic_field
+from rmqha.store.store import Store
+from tests.store.support import SMALL, log_bytes
+
+FILE_BYTES = SMALL.mapped_file_size_commit_log
+
+
+@dataclass
+class LogModel:
+    """`image` is the log from offset 0; `ends` are the record ends, 0 first; `queues` the record ends per queue."""
+
+    image: bytes = b""
+    ends: list[int] = field(default_factory=lambda: [0])
+    queues: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+
+    def copy(self) -> LogModel:
+        return LogModel(self.image, list(self.ends), {key: list(ends) for key, ends in self.queues.items()})
+
+    def add(self, message: NewMessage, stored_ms: int) -> bytes:
+        """Add the record that a master would write, behind a blank one if it does not fit. Returns the bytes added."""
+        topic, version = topic_field(message.topic)
+        size = fixed_bytes(message) + len(message.body) + len(topic) + 2 + len(message.properties)
+        left = FILE_BYTES - len(self.image) % FILE_BYTES
+        before = len(self.image)
+        if size + 8 > left:
+            self.image += blank(left).ljust(left, b"\0")
+            self.ends.append(len(self.image))
+        queue = self.queues.setdefault((message.topic, message.queue_id), [])
+        self.image += encode(message, topic, version, len(queue), len(self.image), stored_ms)
+        self.ends.append(len(self.image))
+        queue.append(len(self.image))
+        return self.image[before:]
+
+    def cut(self, end: int) -> None:
+        self.image = self.image[:end]
+        self.ends = [known for known in self.ends if known <= end]
+        self.queues = {key: [known for known in ends if known <= end] for key, ends in self.queues.items()}
+
+    def whole(self, end: int) -> int:
+        """The last record end at or below `end`."""
+        return max(known for known in self.ends if known <= end)
+
+
+def check_queues(store: Store, model: LogModel) -> None:
+    """Each queue holds exactly the records below the dispatched offset, in order."""
+    dispatched = store.dispatched_offset
+    assert dispatched <= store.confirm_offset <= store.max_phy_offset
+    assert dispatched in model.ends
+    for (topic, queue_id), ends in model.queues.items():
+        expected = [end for end in ends if end <= dispatched]
+        low, high = store.queue_range(topic, queue_id)
+        assert (low, high) == (0, len(expected)), (topic, queue_id)
+        for number, end in enumerate(expected):
+            (view,) = store.pull(topic, queue_id, number, 1, 1 << 20).records
+            record = decode(view)
+            assert (record.phy_offset + record.size_bytes, record.queue_offset) == (end, number)
+    assert set(store.queues()) <= {topic for topic, _ in model.queues}
+
+
+def check_prefix(store: Store, model: LogModel, at_least: int) -> None:
+    """The log is a whole-record prefix of the model that reaches `at_least`."""
+    found = log_bytes(store)
+    assert found == model.image[: len(found)]
+    assert len(found) in model.ends
+    assert len(found) >= model.whole(at_least)
+
+
+def is_prefix(history: EpochHistory, of: EpochHistory) -> bool:
+    return list(history) == list(of)[: len(history)]
