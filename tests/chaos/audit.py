@@ -1,0 +1,97 @@
+"""Reads the replicas' CommitLog files and holds them against what was acknowledged."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from rmqha.model.message import PROPERTY_UNIQUE_KEY, decode_properties
+from rmqha.store.record import BLANK, MAGIC_BLANK, Record, decode
+from tests.chaos.traffic import TOPIC, Acked
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`lost`: acknowledged and not in the log. `misplaced`: not where the acknowledgement said. `swapped`: pairs of one
+    lane, both still there, in another order than they were sent. `copies`: records beyond the first of a UNIQ_KEY."""
+
+    lost: list[str]
+    misplaced: list[str]
+    swapped: int
+    copies: int
+    record_count: int
+
+    @property
+    def line(self) -> str:
+        return (
+            f"{self.record_count} records, {len(self.lost)} acknowledged lost, {len(self.misplaced)} misplaced, "
+            f"{self.swapped} swapped, {self.copies} duplicated"
+        )
+
+
+def committed_bytes(store: Path, end: int) -> Iterator[tuple[int, memoryview]]:
+    """(physical offset of its first byte, content up to `end`) of each CommitLog file."""
+    for path in sorted((store / "commitlog").iterdir()):
+        base = int(path.name)
+        if base < end:
+            yield base, memoryview(path.read_bytes())[: end - base]
+
+
+def records(store: Path, end: int) -> Iterator[Record]:
+    """Every record up to `end`, each checked to lie where it says."""
+    for base, data in committed_bytes(store, end):
+        at = 0
+        while at < len(data):
+            size, magic = BLANK.unpack_from(data, at)
+            if magic != MAGIC_BLANK:
+                record = decode(data, at)
+                assert record.phy_offset == base + at
+                yield record
+            at += size
+
+
+def assert_same_bytes(stores: Collection[Path], end: int) -> None:
+    """All replicas hold the same log up to `end`."""
+    first, *others = stores
+    wanted = list(committed_bytes(first, end))
+    assert sum(len(data) for _, data in wanted) == end
+    for other in others:
+        assert list(committed_bytes(other, end)) == wanted, f"{first} and {other} differ below byte {end}"
+
+
+def audit(store: Path, end: int, acked: Collection[Acked], direct: Collection[str] = ()) -> Found:
+    """Hold one replica's log against the acknowledgements; `direct`: UNIQ_KEYs that must be there as well."""
+    places: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    numbers: Counter[int] = Counter()
+    for record in records(store, end):
+        if record.topic == TOPIC:
+            assert record.queue_offset == numbers[record.queue_id], f"queue {record.queue_id} has a hole"
+            numbers[record.queue_id] += 1
+            msg_id = decode_properties(record.properties)[PROPERTY_UNIQUE_KEY]
+            places[msg_id].append((record.queue_id, record.queue_offset))
+    lost = [item.msg_id for item in acked if item.msg_id not in places] + [key for key in direct if key not in places]
+    return Found(
+        lost=lost,
+        misplaced=[
+            item.msg_id
+            for item in acked
+            if item.msg_id in places and (item.queue_id, item.queue_offset) not in places[item.msg_id]
+        ],
+        swapped=_swapped([item for item in acked if item.msg_id in places]),
+        copies=sum(len(found) - 1 for found in places.values()),
+        record_count=sum(numbers.values()),
+    )
+
+
+def _swapped(acked: Collection[Acked]) -> int:
+    lanes: dict[int, list[Acked]] = defaultdict(list)
+    for item in acked:
+        lanes[item.lane].append(item)
+    return sum(
+        before.queue_id != after.queue_id or before.queue_offset >= after.queue_offset
+        for lane in lanes.values()
+        for before, after in pairwise(sorted(lane, key=lambda item: item.number))
+    )

@@ -1,0 +1,205 @@
+"""A cluster of real processes, started by the code of `rmqha up`, whose nodes can be killed, frozen and started again.
+
+Everything binds free ports and lives in a scratch directory; every process is signalled by its own id only.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import trio
+
+from rmqha.cli.cluster_file import ClusterSpec, parse
+from rmqha.cli.cluster_state import ClusterState, NodeRecord
+from rmqha.cli.cluster_view import ClusterView, ask, look
+from rmqha.cli.history import collect
+from rmqha.cli.launch import launch, wait_well
+from rmqha.cli.phases import failover_phases
+from rmqha.cli.preflight import check_cluster, free_ports
+from rmqha.cli.supervisor import send_signal, wait_gone
+from rmqha.cli.up import prepare
+from rmqha.host.remoting import RemotingClient
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RmqhaError
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
+
+GROUP = "broker-a"
+BROKERS = ("broker-a-1", "broker-a-2", "broker-a-3")
+POLL_S = 0.02
+WELL_S = 40.0
+GONE_S = 10.0
+T = TypeVar("T")
+Launch = Callable[[ClusterState, str], object]
+
+
+def quickstart(
+    mode: str = "cp", replicas: int = 3, broker: Mapping[str, str | int | bool] | None = None
+) -> dict[str, Any]:
+    """The cluster file of the quick start on free ports, with smaller log files and more keys for the brokers."""
+    base = free_ports(40)
+    return {
+        "cluster": {"name": "chaos", "haMode": mode},
+        "namesrv": {"listenPort": base, "embedController": True},
+        "controllers": {"listenPort": base + 1},
+        "group": [{"name": GROUP, "replicas": replicas, "listenPort": base + 10}],
+        "broker": {"mappedFileSizeCommitLog": 16 * 1024 * 1024, **(broker or {})},
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Failover:
+    """One change of the master: who was hit, when by the wall clock, who took over."""
+
+    hit: str
+    hit_at_ms: int
+    master: str
+
+    def line(self, phases: Mapping[str, int | None]) -> str:
+        told = " ".join(f"{name.removesuffix('_ms')} {value}" for name, value in phases.items())
+        return f"{self.hit} -> {self.master}, ms from the fault: {told}"
+
+
+class Cluster:
+    """Use as a context manager: leaving it kills whatever still runs. `launcher` starts one node."""
+
+    def __init__(self, spec: ClusterSpec, launcher: Launch = launch) -> None:
+        self.spec = spec
+        self.state = prepare(spec, None)
+        self._launch = launcher
+        self._children: set[int] = set()
+
+    @classmethod
+    def of(cls, document: dict[str, Any], scratch: Path) -> Cluster:
+        spec = parse("chaos.toml", document, directory=scratch / "cluster")
+        check_cluster(spec)
+        return cls(spec)
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for node in self.state.nodes.values():
+            if node.process is not None:
+                send_signal(node.process, signal.SIGKILL)
+        for pid in sorted(self._children):
+            self._reap(pid)
+
+    # --- processes --------------------------------------------------------------------------------------------------
+    def launch(self, *names: str) -> None:
+        for name in names:
+            self._launch(self.state, name)
+            self._children.add(self.state.node(name).pid)
+
+    async def up(self) -> None:
+        self.launch(*self.state.nodes)
+        await self.wait_well()
+
+    async def start(self, *names: str) -> None:
+        """Launch and wait until they are well: brokers back in the SyncStateSet."""
+        self.launch(*names)
+        await self.wait_well(names)
+
+    async def wait_well(self, names: Collection[str] | None = None) -> ClusterView:
+        """Until nothing is wrong with `names`, by default with any node and any group."""
+        return await wait_well(self.state, names or [*self.state.nodes, *self.state.groups], WELL_S)
+
+    async def kill(self, *names: str) -> int:
+        """kill -9, all at once; the wall clock just before."""
+        processes = [process for name in names if (process := self.state.node(name).process) is not None]
+        at_ms = wall_ms()
+        for process in processes:
+            assert send_signal(process, signal.SIGKILL), f"{process} had ended before it was killed"
+        assert not await trio.to_thread.run_sync(wait_gone, processes, GONE_S)
+        for process in processes:
+            self._reap(process.pid)
+        return at_ms
+
+    def _reap(self, pid: int) -> None:
+        os.waitpid(pid, 0)
+        self._children.discard(pid)
+
+    def pause(self, name: str) -> int:
+        """SIGSTOP; the wall clock just before."""
+        at_ms = wall_ms()
+        self._signal(name, signal.SIGSTOP)
+        return at_ms
+
+    def resume(self, name: str) -> None:
+        self._signal(name, signal.SIGCONT)
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        process = self.state.node(name).process
+        assert process is not None
+        assert send_signal(process, number)
+
+    # --- look -------------------------------------------------------------------------------------------------------
+    def store(self, name: str) -> Path:
+        return self.state.data_path(self.state.node(name))
+
+    async def look(self) -> ClusterView:
+        async with RemotingClient() as client:
+            return await look(client, self.state)
+
+    async def replica_states(self, names: Iterable[str] = BROKERS) -> dict[str, dict[str, Any]]:
+        """What the brokers say of themselves (52000); those that do not answer are left out."""
+        found: dict[str, dict[str, Any]] = {}
+
+        async def of(client: RemotingClient, node: NodeRecord) -> None:
+            try:
+                reply = await ask(client, node.address, Command(RequestCode.RMQHA_GET_REPLICA_STATE))
+            except RmqhaError:
+                return
+            found[node.name] = loads(bytes(reply.body))
+
+        async with RemotingClient() as client, trio.open_nursery() as nursery:
+            for name in names:
+                if self.state.node(name).alive:
+                    nursery.start_soon(of, client, self.state.node(name))
+        return found
+
+    async def master(self, *, without: str = "") -> str:
+        """Wait for a writable master, which is not to be `without`."""
+
+        async def writable() -> str:
+            states = await self.replica_states(name for name in BROKERS if name != without)
+            return next((name for name, state in states.items() if state["writable"]), "")
+
+        return await until(writable, f"a writable master besides {without or 'none'}")
+
+    async def wait_level(self) -> int:
+        """Wait until all replicas end and are committed at the same byte; that byte."""
+
+        async def level() -> int:
+            states = await self.replica_states()
+            ends = {state[key] for state in states.values() for key in ("maxPhyOffset", "confirmOffset")}
+            return int(ends.pop()) if len(states) == len(BROKERS) and len(ends) == 1 else 0
+
+        return await until(level, "equal ends and confirm offsets")
+
+    async def phases(self, failover: Failover, acked_at_ms: Iterable[int]) -> dict[str, int | None]:
+        events, _ = await collect(self.state)
+        return failover_phases(events, failover.hit_at_ms, GROUP, acked_at_ms)
+
+
+async def until(question: Callable[[], Awaitable[T]], wanted: str, timeout_s: float = WELL_S) -> T:
+    """Ask until the answer is true; the answer."""
+    with trio.move_on_after(timeout_s):
+        while True:
+            if answer := await question():
+                return answer
+            await trio.sleep(POLL_S)
+    raise AssertionError(f"{wanted}: not within {timeout_s:g} s")
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,54 @@
+"""The audit sees what it is for. Not a chaos run itself."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.audit import assert_same_bytes, audit
+from tests.chaos.traffic import TOPIC, Acked
+from tests.store.log_writer import Message, encode
+
+KEYS = ("A", "B", "C", "B")
+
+
+def write_log(store: Path, keys: tuple[str, ...] = KEYS) -> int:
+    """One queue with a record per key; its end."""
+    data = b""
+    for place, key in enumerate(keys):
+        properties = f"UNIQ_KEY\x01{key}\x02".encode()
+        data += encode(Message(topic=TOPIC.encode(), queue_offset=place, properties=properties), len(data))
+    (store / "commitlog").mkdir(parents=True)
+    (store / "commitlog" / f"{0:020}").write_bytes(data.ljust(65536, b"\0"))
+    return len(data)
+
+
+def acked(number: int, key: str, queue_offset: int) -> Acked:
+    return Acked(0, number, key, 0, queue_offset, 0)
+
+
+ALL = [acked(0, "A", 0), acked(1, "B", 1), acked(2, "C", 2)]
+
+
+def test_what_lies_where_it_was_acknowledged_passes_and_copies_are_counted(tmp_path: Path) -> None:
+    found = audit(tmp_path, write_log(tmp_path), ALL, ["C"])
+    assert (found.lost, found.misplaced, found.swapped, found.copies, found.record_count) == ([], [], 0, 1, 4)
+
+
+def test_lost_misplaced_and_swapped_messages_are_found(tmp_path: Path) -> None:
+    end = write_log(tmp_path)
+    assert audit(tmp_path, end, [*ALL, acked(3, "D", 4)], ["E"]).lost == ["D", "E"]
+    assert audit(tmp_path, end, [replace(ALL[0], queue_offset=2)]).misplaced == ["A"]
+    assert audit(tmp_path, end, [ALL[0], acked(1, "C", 2), acked(2, "B", 1)]).swapped == 1
+
+
+def test_other_bytes_or_a_missing_tail_are_found(tmp_path: Path) -> None:
+    end = write_log(tmp_path / "one")
+    assert write_log(tmp_path / "other", ("A", "B", "C", "D")) == end
+    write_log(tmp_path / "short", KEYS[:3])
+    assert_same_bytes([tmp_path / "one"], end)
+    for name in ("other", "short"):
+        with pytest.raises(AssertionError, match="differ below byte"):
+            assert_same_bytes([tmp_path / "one", tmp_path / name], end)

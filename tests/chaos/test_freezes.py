@@ -1,0 +1,80 @@
+"""SIGSTOP: a process that neither answers nor closes its connections, and then goes on as if nothing had happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from tests.chaos.audit import assert_same_bytes, audit
+from tests.chaos.cluster import BROKERS, Cluster, Failover, quickstart, wall_ms
+from tests.chaos.conftest import Tell
+from tests.chaos.traffic import DirectSender, Traffic
+
+pytestmark = pytest.mark.chaos
+FREEZE_S = 4.0
+STALL_BOUND_MS = 3000
+"""haAckStallBoundMs, as it stands by default."""
+NOISE_MS = 1500
+
+
+async def test_a_frozen_master_is_replaced_and_acknowledges_nothing_stale(tmp_path: Path, tell: Tell) -> None:
+    with trio.fail_after(90), Cluster.of(quickstart("cp"), tmp_path) as cluster:
+        await cluster.up()
+        traffic = Traffic()
+        async with trio.open_nursery() as nursery, traffic.running(cluster.spec.namesrv_addresses):
+            await traffic.goes_on()
+            frozen = await cluster.master()
+            # this client stays with the frozen master: its requests wait in the socket and are read after the thaw
+            direct = DirectSender(cluster.state.node(frozen).address)
+            nursery.start_soon(direct.run)
+            await traffic.goes_on()
+            frozen_at_ms = cluster.pause(frozen)
+            failover = Failover(frozen, frozen_at_ms, await cluster.master(without=frozen))
+            await traffic.goes_on()
+            await trio.sleep(max(0.0, FREEZE_S - (wall_ms() - frozen_at_ms) / 1000))
+            thawed_at_ms = wall_ms()
+            cluster.resume(frozen)
+            await cluster.wait_well()
+            await traffic.goes_on()
+            nursery.cancel_scope.cancel()
+        tell(failover.line(await cluster.phases(failover, traffic.stamps)))
+        states = await cluster.replica_states()
+        assert states[frozen]["role"] == "SLAVE"
+        assert states[failover.master]["role"] == "MASTER"
+        end = await cluster.wait_level()
+        found = audit(cluster.store(BROKERS[0]), end, traffic.acked, direct.acked)
+        cut = states[frozen]["truncatedBytes"]
+        tell(f"{found.line}, {cut} bytes of a fork cut, asked directly: {dict(direct.answers)}")
+        assert not traffic.failures
+        assert (found.lost, found.misplaced, found.swapped) == ([], [], 0)
+        assert not [key for key, at_ms in direct.acked.items() if at_ms > thawed_at_ms]
+        assert_same_bytes([cluster.store(name) for name in BROKERS], end)
+
+
+async def test_a_frozen_slave_holds_up_sends_for_the_stall_bound_at_most(tmp_path: Path, tell: Tell) -> None:
+    with trio.fail_after(90), Cluster.of(quickstart("cp"), tmp_path) as cluster:
+        await cluster.up()
+        traffic = Traffic()
+        async with traffic.running(cluster.spec.namesrv_addresses):
+            await traffic.goes_on()
+            master = await cluster.master()
+            frozen = next(name for name in BROKERS if name != master)
+            frozen_at_ms = cluster.pause(frozen)
+            await traffic.goes_on(400)
+            stall_ms = traffic.longest_gap_ms(frozen_at_ms, wall_ms())
+            members = (await cluster.replica_states([master]))[master]["syncStateSet"]
+            cluster.resume(frozen)
+            await cluster.wait_well()
+            await traffic.goes_on()
+        tell(f"sends stood still for {stall_ms} ms and went on with {len(members)} of 3")
+        assert len(members) == 2
+        assert stall_ms <= STALL_BOUND_MS + NOISE_MS
+        assert await cluster.master() == master
+        end = await cluster.wait_level()
+        found = audit(cluster.store(frozen), end, traffic.acked)
+        tell(f"{len(traffic.acked)} acknowledged, {found.line}")
+        assert not traffic.failures
+        assert (found.lost, found.misplaced, found.swapped) == ([], [], 0)
+        assert_same_bytes([cluster.store(name) for name in BROKERS], end)

@@ -1,0 +1,129 @@
+"""Clients that send while faults happen, and remember what was acknowledged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from itertools import count, pairwise
+from secrets import token_hex
+
+import trio
+
+from rmqha.client.outgoing import Outgoing, OutgoingMessage
+from rmqha.client.producer import Producer
+from rmqha.client.route import MessageQueue
+from rmqha.host.remoting import RemotingClient
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RmqhaError, UnreachableError
+from tests.chaos.cluster import GROUP, until, wall_ms
+
+TOPIC = "chaos"
+LANE_COUNT = 16
+PER_SECOND = 300
+GIVE_UP_MS = 30_000
+
+
+@dataclass(frozen=True, slots=True)
+class Acked:
+    """One acknowledged message and where the answer said that it lies."""
+
+    lane: int
+    number: int
+    msg_id: str
+    queue_id: int
+    queue_offset: int
+    at_ms: int
+
+
+@dataclass
+class Traffic:
+    """Sixteen lanes, each one message at a time and in order, PER_SECOND in all; a lane keeps its queue."""
+
+    acked: list[Acked] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+    duplicates_possible: int = 0
+    stopping: bool = False
+
+    @asynccontextmanager
+    async def running(self, namesrv: str) -> AsyncIterator[None]:
+        """Send for as long as the block lasts; at its end wait for what is under way."""
+        async with Producer(namesrv) as producer:
+            async with trio.open_nursery() as nursery:
+                for lane in range(LANE_COUNT):
+                    nursery.start_soon(self._lane, producer, lane)
+                yield
+                self.stopping = True
+            self.duplicates_possible = producer.statistics()["duplicates_possible"]
+
+    async def _lane(self, producer: Producer, lane: int) -> None:
+        period_s = LANE_COUNT / PER_SECOND
+        await trio.sleep(period_s * lane / LANE_COUNT)
+        for number in count():
+            if self.stopping:
+                return
+            started = trio.current_time()
+            try:
+                result = await producer.send(
+                    TOPIC, f"{lane} {number}".encode(), key=f"lane-{lane}", timeout_ms=GIVE_UP_MS, require_ok=True
+                )
+            except RmqhaError as error:
+                self.failures.append(f"lane {lane} number {number}: {error}")
+            else:
+                stamp = wall_ms()
+                self.acked.append(Acked(lane, number, result.msg_id, result.queue_id, result.queue_offset, stamp))
+            await trio.sleep_until(started + period_s)
+
+    @property
+    def stamps(self) -> list[int]:
+        return [item.at_ms for item in self.acked]
+
+    async def goes_on(self, more: int = 60) -> None:
+        """Wait for so many further acknowledgements."""
+        wanted = len(self.acked) + more
+
+        async def enough() -> bool:
+            await trio.lowlevel.checkpoint()
+            return len(self.acked) >= wanted
+
+        await until(enough, f"{more} more acknowledgements")
+
+    def longest_gap_ms(self, from_ms: int, to_ms: int) -> int:
+        """The longest time in the window without an acknowledgement."""
+        inside = sorted(stamp for stamp in self.stamps if from_ms < stamp < to_ms)
+        return max(after - before for before, after in pairwise([from_ms, *inside, to_ms]))
+
+
+@dataclass
+class DirectSender:
+    """A client that knows no name server: it goes on at one broker whatever happens to that broker's role."""
+
+    address: str
+    acked: dict[str, int] = field(default_factory=dict)
+    """UNIQ_KEY of each message that was answered SEND_OK → wall stamp of the answer."""
+    answers: Counter[str] = field(default_factory=Counter)
+
+    async def run(self, timeout_ms: int = 10_000) -> None:
+        async with RemotingClient() as client, trio.open_nursery() as nursery:
+            for queue_id in range(4):
+                nursery.start_soon(self._send_on, client, queue_id, timeout_ms)
+
+    async def _send_on(self, client: RemotingClient, queue_id: int, timeout_ms: int) -> None:
+        while True:
+            msg_id = token_hex(16).upper()
+            message = OutgoingMessage(TOPIC, b"direct", queue_id=queue_id)
+            outgoing = Outgoing(RequestCode.SEND_MESSAGE_V2, "direct", message, msg_id, wall_ms(), compress=False)
+            request = outgoing.request(MessageQueue(TOPIC, GROUP, queue_id))
+            await self._answered(client.call(self.address, request, timeout_ms), msg_id)
+            await trio.sleep(0.02)
+
+    async def _answered(self, call: Awaitable[object], msg_id: str) -> None:
+        try:
+            code = getattr(await call, "code", None)
+        except UnreachableError:
+            self.answers["no answer"] += 1
+            return
+        self.answers[str(code)] += 1
+        if code == ResponseCode.SUCCESS:
+            self.acked[msg_id] = wall_ms()
