@@ -60,11 +60,14 @@ class Storage:
         if snapshot is not None:
             actions.append(lambda: self._take_snapshot(snapshot, keep_log=False))
         for entry in ready.entries:
-            actions.append(partial(self.entries.__setitem__, entry.index, entry))
+            actions.append(partial(self._put, entry))
         if compaction is not None:
             actions.append(lambda: self._take_snapshot(compaction, keep_log=True))
         for action in actions[:steps]:
             action()
+
+    def _put(self, entry: Entry) -> None:
+        self.entries[entry.index] = entry
 
     def _keep(self, wanted: Callable[[int], bool]) -> None:
         self.entries = {index: entry for index, entry in self.entries.items() if wanted(index)}
