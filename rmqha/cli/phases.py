@@ -44,7 +44,14 @@ def failover_phases(
         "role_ms": first(lambda event: of_epoch("role_changed")(event) and event.get("role") == "MASTER"),
         "writable_ms": first(of_epoch("writable")),
         "route_ms": first(
-            lambda event: event["event"] == "route_changed" and event.get("broker_name") == group and _has_master(event)
+            # before the election it can only be the dead master's own, still under way
+            lambda event: (
+                event["event"] == "route_changed"
+                and event.get("broker_name") == group
+                and elected is not None
+                and event["at_ms"] >= elected["at_ms"]
+                and _has_master(event)
+            )
         ),
     }
     phases = {name: int(event["at_ms"]) - killed_at_ms if event else None for name, event in found.items()}

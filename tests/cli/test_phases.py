@@ -11,6 +11,7 @@ STORY: list[dict[str, Any]] = [
     {"at_ms": KILLED - 5000, "event": "master_elected", "group": "broker-a", "epoch": 1},
     {"at_ms": KILLED - 4000, "event": "writable", "epoch": 1},
     {"at_ms": KILLED + 2, "event": "master_suspected", "group": "broker-a"},
+    {"at_ms": KILLED + 6, "event": "route_changed", "broker_name": "broker-a", "addresses": {"0": "the dead one"}},
     {"at_ms": KILLED + 60, "event": "master_dead", "group": "broker-a"},
     {"at_ms": KILLED + 70, "event": "master_elected", "group": "broker-a", "epoch": 2, "broker_id": 2},
     {"at_ms": KILLED + 80, "event": "role_changed", "role": "SLAVE", "epoch": 2},
@@ -30,7 +31,7 @@ def test_phases_are_cumulative_from_the_kill() -> None:
 
 
 def test_what_did_not_happen_is_none() -> None:
-    phases = failover_phases(STORY[:4], KILLED, "broker-a", [KILLED + 5])
+    phases = failover_phases(STORY[:5], KILLED, "broker-a", [KILLED + 5])
     assert list(phases.values()) == [60, None, None, None, None, None]
 
 
