@@ -10,13 +10,14 @@ import trio
 from tests.chaos.audit import assert_same_bytes, audit
 from tests.chaos.cluster import BROKERS, Cluster, Failover, quickstart, wall_ms
 from tests.chaos.conftest import Tell
-from tests.chaos.traffic import DirectSender, Traffic
+from tests.chaos.traffic import DirectAnswers, DirectSender, Traffic
 
 pytestmark = pytest.mark.chaos
 FREEZE_S = 4.0
 STALL_BOUND_MS = 3000
 """haAckStallBoundMs, as it stands by default."""
 NOISE_MS = 1500
+DIRECT_TIMEOUT_MS = 10_000
 
 
 async def test_a_frozen_master_is_replaced_and_acknowledges_nothing_stale(tmp_path: Path, tell: Tell) -> None:
@@ -27,8 +28,8 @@ async def test_a_frozen_master_is_replaced_and_acknowledges_nothing_stale(tmp_pa
             await traffic.goes_on()
             frozen = await cluster.master()
             # this client stays with the frozen master: its requests wait in the socket and are read after the thaw
-            direct = DirectSender(cluster.state.node(frozen).address)
-            nursery.start_soon(direct.run)
+            direct = DirectAnswers()
+            nursery.start_soon(DirectSender(cluster.state.node(frozen).address, direct.heard).run, DIRECT_TIMEOUT_MS)
             await traffic.goes_on()
             frozen_at_ms = cluster.pause(frozen)
             failover = Failover(frozen, frozen_at_ms, await cluster.master(without=frozen))
@@ -46,10 +47,11 @@ async def test_a_frozen_master_is_replaced_and_acknowledges_nothing_stale(tmp_pa
         end = await cluster.wait_level()
         found = audit(cluster.store(BROKERS[0]), end, traffic.acked, direct.acked)
         cut = states[frozen]["truncatedBytes"]
-        tell(f"{found.line}, {cut} bytes of a fork cut, asked directly: {dict(direct.answers)}")
+        tell(f"{found.line}, {cut} bytes of a fork cut, asked directly: {dict(direct.counts)}")
         assert not traffic.failures
         assert (found.lost, found.misplaced, found.swapped) == ([], [], 0)
-        assert not [key for key, at_ms in direct.acked.items() if at_ms > thawed_at_ms]
+        assert direct.acked_between(0, frozen_at_ms) > 0
+        assert direct.acked_between(thawed_at_ms, wall_ms()) == 0
         assert_same_bytes([cluster.store(name) for name in BROKERS], end)
 
 

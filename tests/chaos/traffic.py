@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count, pairwise
@@ -23,6 +23,8 @@ TOPIC = "chaos"
 LANE_COUNT = 16
 PER_SECOND = 300
 GIVE_UP_MS = 30_000
+DIRECT_PAUSE_S = 0.02
+SEND_OK = str(int(ResponseCode.SUCCESS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +97,18 @@ class Traffic:
         return max(after - before for before, after in pairwise([from_ms, *inside, to_ms]))
 
 
-@dataclass
+Heard = Callable[[int, str, str], None]
+"""(wall stamp, answer code or "unreachable", UNIQ_KEY)."""
+
+
 class DirectSender:
     """A client that knows no name server: it goes on at one broker whatever happens to that broker's role."""
 
-    address: str
-    acked: dict[str, int] = field(default_factory=dict)
-    """UNIQ_KEY of each message that was answered SEND_OK → wall stamp of the answer."""
-    answers: Counter[str] = field(default_factory=Counter)
+    def __init__(self, address: str, heard: Heard) -> None:
+        self._address = address
+        self._heard = heard
 
-    async def run(self, timeout_ms: int = 10_000) -> None:
+    async def run(self, timeout_ms: int) -> None:
         async with RemotingClient() as client, trio.open_nursery() as nursery:
             for queue_id in range(4):
                 nursery.start_soon(self._send_on, client, queue_id, timeout_ms)
@@ -115,15 +119,36 @@ class DirectSender:
             message = OutgoingMessage(TOPIC, b"direct", queue_id=queue_id)
             outgoing = Outgoing(RequestCode.SEND_MESSAGE_V2, "direct", message, msg_id, wall_ms(), compress=False)
             request = outgoing.request(MessageQueue(TOPIC, GROUP, queue_id))
-            await self._answered(client.call(self.address, request, timeout_ms), msg_id)
-            await trio.sleep(0.02)
+            try:
+                answer = str((await client.call(self._address, request, timeout_ms)).code)
+            except UnreachableError:
+                answer = "unreachable"
+            self._heard(wall_ms(), answer, msg_id)
+            await trio.sleep(DIRECT_PAUSE_S)
 
-    async def _answered(self, call: Awaitable[object], msg_id: str) -> None:
-        try:
-            code = getattr(await call, "code", None)
-        except UnreachableError:
-            self.answers["no answer"] += 1
-            return
-        self.answers[str(code)] += 1
-        if code == ResponseCode.SUCCESS:
-            self.acked[msg_id] = wall_ms()
+
+@dataclass
+class DirectAnswers:
+    """What a DirectSender heard."""
+
+    acked: dict[str, int] = field(default_factory=dict)
+    """UNIQ_KEY of each message that was answered SEND_OK → wall stamp of the answer."""
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def heard(self, at_ms: int, answer: str, msg_id: str) -> None:
+        self.counts[answer] += 1
+        if answer == SEND_OK:
+            self.acked[msg_id] = at_ms
+
+    @classmethod
+    def of_lines(cls, text: str) -> DirectAnswers:
+        """The file that tests.chaos.direct writes."""
+        answers = cls()
+        whole_lines = text.split("\n")[:-1]
+        for line in whole_lines:
+            at_ms, answer, msg_id = line.split()
+            answers.heard(int(at_ms), answer, msg_id)
+        return answers
+
+    def acked_between(self, from_ms: int, to_ms: int) -> int:
+        return sum(from_ms < at_ms < to_ms for at_ms in self.acked.values())
