@@ -61,6 +61,10 @@ class ClientTable:
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         return self._consumers.get(name)
 
+    def groups_of(self, topic: str) -> list[str]:
+        """Consumer groups that are connected and subscribe to the topic, sorted."""
+        return sorted(name for name, group in self._consumers.items() if topic in group.subscriptions)
+
     def producer_groups(self) -> list[str]:
         return sorted(self._producers)
 

@@ -1,4 +1,4 @@
-"""What consumers ask besides pulls: heartbeats and membership (34, 35, 38), offsets (14, 15, 29–31), a record (33)."""
+"""What consumers ask besides pulls: heartbeats, membership (34, 35, 38, 300), offsets (14, 15, 29–31), a record (33)."""
 
 from __future__ import annotations
 
@@ -58,6 +58,7 @@ class ConsumerRequests:
             RequestCode.HEART_BEAT: self._heartbeat,
             RequestCode.UNREGISTER_CLIENT: self._unregister,
             RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumer_list,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._consumed_by,
             RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
             RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
             RequestCode.GET_MAX_OFFSET: self._max_offset,
@@ -120,6 +121,12 @@ class ConsumerRequests:
         if group is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
         return command.reply(body=lenient_json.dumps({"consumerIdList": group.client_ids()}))
+
+    def _consumed_by(self, channel: Channel, command: Command) -> Command:
+        """Groups that subscribe to the topic now or have committed an offset in it; mqadmin's queryMsgBy… ask."""
+        topic = text(command, "topic")
+        groups = sorted({*self._clients.groups_of(topic), *self._offsets.groups_of(topic)})
+        return command.reply(body=lenient_json.dumps({"groupList": groups}))
 
     # --- offsets ----------------------------------------------------------------------------------------------------
     def _query_offset(self, channel: Channel, command: Command) -> Command:

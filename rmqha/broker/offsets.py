@@ -42,6 +42,11 @@ class OffsetTable:
         queues = self._offsets.get(f"{topic}@{group}")
         return None if queues is None else queues.get(queue_id)
 
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups with an offset in the topic, sorted."""
+        places = (key.rpartition("@") for key in self._offsets)
+        return sorted(group for name, _, group in places if name == topic)
+
     def to_json(self) -> dict[str, Any]:
         """Body of request 43 and content of the file; queue ids stay integers."""
         topics: dict[str, list[str]] = {}

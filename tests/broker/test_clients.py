@@ -150,3 +150,13 @@ def test_offset_by_time(broker: Broker) -> None:
     for timestamp, offset in ((0, "0"), (start, "0"), (start + 100, "1"), (start + 101, "2"), (start + 999, "3")):
         ext = {"topic": "T", "queueId": "0", "timestamp": str(timestamp)}
         assert broker.ask(Command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)).ext == {"offset": offset}
+
+
+def test_who_consumes_a_topic(broker: Broker) -> None:
+    broker.ask(send_command("T"))
+    broker.core.processor.received(FakeChannel(), [beat(body("Here"))])
+    broker.core.offsets.commit("Gone", "T", 0, 1)
+    broker.core.offsets.commit("Here", "T", 0, 1)
+    broker.core.offsets.commit("Elsewhere", "U", 0, 1)
+    reply = broker.ask(Command(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"}))
+    assert lenient_json.loads(reply.body) == {"groupList": ["Gone", "Here"]}
