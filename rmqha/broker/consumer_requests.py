@@ -1,4 +1,4 @@
-"""What consumers ask besides pulls: heartbeats, membership (34, 35, 38, 300), offsets (14, 15, 29–31), a record (33)."""
+"""What consumers ask besides pulls: heartbeats, members (34, 35, 38, 300), offsets (14, 15, 29–31), a record (33)."""
 
 from __future__ import annotations
 
