@@ -43,8 +43,8 @@ class BootFile:
         try:
             fields = sidecar.read(self._disk, PATH) or {"boot_id": "", "unclean": False}
             match fields:
-                case {"boot_id": str(known), "unclean": bool(self.unclean)}:
-                    pass
+                case {"boot_id": str(known), "unclean": bool(unclean)}:
+                    self.unclean = unclean
                 case _:
                     raise sidecar.BadSidecarError(f"expected boot_id and unclean, found {sorted(map(str, fields))}")
         except sidecar.BadSidecarError as error:

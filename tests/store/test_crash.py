@@ -101,6 +101,7 @@ def live_through(life: Life) -> None:
     steps += [lambda: life.append(900)] * 3 + [life.commit, life.sync]
     steps += [lambda: life.append(1400)] * 3 + [life.epoch, life.sync, lambda: life.append(300), life.commit]
     steps += [lambda: life.append_many(70), life.commit, lambda: life.append(10), life.sync]
+    steps += [lambda: life.cut(-15), lambda: life.append(20), life.sync, life.commit]
     steps += [lambda: life.follow(700), lambda: life.follow(1500), life.sync]
     steps += [lambda: life.cut(-4), life.epoch, lambda: life.append(200), life.commit, life.sync]
     steps += [lambda: life.append(500), lambda: life.cut(2), life.accept, lambda: life.append(50), life.epoch]
