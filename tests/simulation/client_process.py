@@ -1,8 +1,9 @@
-"""A producer: one send at a time, to whichever broker takes it, each record once unless its outcome stayed open."""
+"""A producer: one send at a time, each record once unless its outcome stayed open. It often stays with a broker that
+refused, as one would whose routes are old: that is what a cut-off master must withstand."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import PROPERTY_UNIQUE_KEY, encode_properties
@@ -30,15 +31,14 @@ class ClientProcess(Process):
         clock: SimClock,
         prng: SimPrng,
         history: History,
-        observe: Callable[[Send], None],
+        first_target: int,
     ) -> None:
         super().__init__(host, scheduler, transport, clock)
         self._brokers = brokers
         self._interval_ms = interval_ms
         self._prng = prng
         self._history = history
-        self._observe = observe
-        self._target = 0
+        self._target = first_target
         self._rpc: Rpc
         self._stopped = False
 
@@ -101,14 +101,14 @@ class ClientProcess(Process):
             send.offset_id = reply.ext["msgId"]
             send.queue_offset = int(reply.ext["queueOffset"])
             send.broker = address
-            self._observe(send)
             self.after(self._interval_ms, self._next)
             return
         if reply is None or reply.code in (ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.FLUSH_DISK_TIMEOUT):
             self._history.failed_count += 1
         else:
             self._history.refused_count += 1
-        self._target += 1
+        if self._prng.chance(1, 2):
+            self._target += 1
         self.after(20, lambda: self._retry(send))
 
     def _retry(self, send: Send) -> None:

@@ -13,6 +13,7 @@ class Options:
 
     broker_count: int
     controller_count: int
+    client_count: int
     cp: bool
     sync_flush: bool
     file_size_bytes: int
@@ -48,6 +49,7 @@ def draw_options(prng: SimPrng) -> Options:
     return Options(
         broker_count=pick("brokers", 1, 2, 3, 3, 3, 5),
         controller_count=pick("controllers", 1, 1, 3),
+        client_count=pick("clients", 1, 2, 3),
         cp=prng.child("mode").chance(3, 4),
         sync_flush=prng.child("flush").chance(1, 4),
         file_size_bytes=pick("file", 64, 64, 128, 1024) * 1024,
@@ -55,7 +57,7 @@ def draw_options(prng: SimPrng) -> Options:
         heartbeat_ms=pick("heartbeat", 200, 500),
         max_delay_ms=pick("delay", 0, 1, 5, 20),
         clock_drift_ppm=pick("drift", 0, 0, 20_000),
-        send_interval_ms=pick("interval", 1, 5, 20),
+        send_interval_ms=pick("interval", 2, 10, 40),
         fault_tick_ms=250,
         kill_broker_per_mille=maybe("kill", 120),
         power_broker_per_mille=maybe("power", 90),
@@ -65,7 +67,7 @@ def draw_options(prng: SimPrng) -> Options:
         slow_per_mille=maybe("slow", 90),
         kill_controller_per_mille=maybe("kill-controller", 90),
         all_controllers_away_per_mille=maybe("away", 30),
-        heal_per_mille=150,
+        heal_per_mille=pick("heal", 30, 80, 300),
         restart_after_ms=pick("restart", 50, 500, 3000),
-        chaos_ms=pick("chaos", 4000, 8000, 15000),
+        chaos_ms=pick("chaos", 6000, 12000, 20000),
     )

@@ -63,17 +63,7 @@ class World:
         self.controllers = [self._controller(number) for number in range(1, self.options.controller_count + 1)]
         self.brokers = [self._broker(number) for number in range(1, self.options.broker_count + 1)]
         addresses = [broker.config.address for broker in self.brokers]
-        self.client = ClientProcess(
-            "client",
-            addresses,
-            self.options.send_interval_ms,
-            self.scheduler,
-            self.transport,
-            self._clock("client"),
-            prng.child("client"),
-            self.history,
-            lambda send: None,
-        )
+        self.clients = [self._client(f"p{number}", number, addresses) for number in range(self.options.client_count)]
         self.faults = Faults(
             self.options,
             self.scheduler,
@@ -97,6 +87,19 @@ class World:
         config = ControllerConfig(controller_dleger_peers=self._peers(), controller_dleger_self_id=host)
         prng = self._prng.child(host)
         return ControllerProcess(host, config, self.scheduler, self.transport, self._clock(host), prng, self.tracer)
+
+    def _client(self, host: str, number: int, addresses: list[str]) -> ClientProcess:
+        return ClientProcess(
+            host,
+            addresses,
+            self.options.send_interval_ms,
+            self.scheduler,
+            self.transport,
+            self._clock(host),
+            self._prng.child(host),
+            self.history,
+            number,
+        )
 
     def _broker(self, number: int) -> BrokerProcess:
         host, options = f"b{number}", self.options
@@ -155,13 +158,15 @@ class World:
         for process in (*self.controllers, *self.brokers):
             process.boot()
         self._until_whole(START_MS, "the group did not start")
-        self.client.boot()
+        for client in self.clients:
+            client.boot()
         self.faults.start()
         self.scheduler.run_until(self.scheduler.now_ms + self.options.chaos_ms)
         self.faults.stop()
         acked = len(self.history.acked)
         self._until(HEAL_MS, lambda: "" if len(self.history.acked) > acked + 5 else "no send is acknowledged")
-        self.client.stop()
+        for client in self.clients:
+            client.stop()
         self._until_whole(HEAL_MS, "the group did not become whole again")
         for broker in self.brokers:
             self.visibility.verify(broker)
@@ -178,7 +183,7 @@ class World:
         best = max(self.brokers, key=lambda item: (_last_epoch(item), item.store.max_phy_offset, item.host))
         self.operator_count += 1
         self.tracer.event("operator", elects=best.host, end=best.store.max_phy_offset)
-        self.client.elect_unclean(self.controllers[0].config.peers, "sim", best)
+        self.clients[0].elect_unclean(self.controllers[0].config.peers, "sim", best)
 
     def _until_whole(self, limit_ms: int, complaint: str) -> None:
         self._until(limit_ms, lambda: agreement.missing(self.brokers), complaint)
