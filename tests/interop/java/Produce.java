@@ -1,0 +1,68 @@
+import java.nio.charset.StandardCharsets;
+import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.SendStatus;
+import org.apache.rocketmq.common.message.Message;
+
+/**
+ * Sends messages one after the other and prints a line per answer: "SEND_OK number queueId queueOffset" for what was
+ * acknowledged, "FAILED number reason" for an attempt that was not. A message is tried until it is acknowledged.
+ * Arguments: name server, topic, first number, count, bytes per body, pause after each message in milliseconds.
+ */
+public final class Produce {
+    private static final long PATIENCE_MS = TimeUnit.SECONDS.toMillis(60);
+    private static final long PAUSE_AFTER_FAILURE_MS = 100;
+
+    public static void main(String[] arguments) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("interop-producers");
+        producer.setNamesrvAddr(arguments[0]);
+        producer.setPollNameServerInterval(1000);
+        producer.setSendMsgTimeout(3000);
+        producer.start();
+        int first = Integer.parseInt(arguments[2]);
+        int end = first + Integer.parseInt(arguments[3]);
+        int size = Integer.parseInt(arguments[4]);
+        long pause = Long.parseLong(arguments[5]);
+        for (int number = first; number < end; number++) {
+            send(producer, arguments[1], number, size);
+            if (pause > 0) {
+                Thread.sleep(pause);
+            }
+        }
+        producer.shutdown();
+    }
+
+    /** The body is the number, filled up to the size with dots. */
+    static byte[] body(int number, int size) {
+        StringBuilder text = new StringBuilder().append(number);
+        while (text.length() < size) {
+            text.append('.');
+        }
+        return text.toString().getBytes(StandardCharsets.UTF_8);
+    }
+
+    private static void send(DefaultMQProducer producer, String topic, int number, int size) throws Exception {
+        long deadline = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(PATIENCE_MS);
+        while (true) {
+            String failure;
+            try {
+                Message message = new Message(topic, "tag" + number % 3, "key" + number, body(number, size));
+                SendResult result = producer.send(message);
+                if (result.getSendStatus() == SendStatus.SEND_OK) {
+                    int queue = result.getMessageQueue().getQueueId();
+                    System.out.println("SEND_OK " + number + " " + queue + " " + result.getQueueOffset());
+                    return;
+                }
+                failure = result.getSendStatus().toString();
+            } catch (Exception problem) {
+                failure = String.valueOf(problem.getMessage()).replace('\n', ' ');
+            }
+            System.out.println("FAILED " + number + " " + failure);
+            if (System.nanoTime() > deadline) {
+                throw new IllegalStateException("message " + number + " was never acknowledged");
+            }
+            Thread.sleep(PAUSE_AFTER_FAILURE_MS);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+"""Apache's Java producer and consumers through a group of three of ours, the master killed in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.lab import Lab
+from tests.interop.processes import Process, until
+from tests.process.cluster import LocalCluster
+
+pytestmark = pytest.mark.interop
+
+MESSAGES = 2000
+KILL_AFTER = MESSAGES // 3
+BODY_BYTES = 128
+TIMEOUT_S = 120
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    found = LocalCluster(tmp_path, name="javaclient")
+    yield found
+    found.down()
+
+
+def acknowledged(producer: Process) -> list[int]:
+    """Numbers of the messages that the Java client called SEND_OK."""
+    return [int(line.split()[1]) for line in producer.lines() if line.startswith("SEND_OK ")]
+
+
+def consumed(consumer: Process) -> set[int]:
+    return {int(line.split()[1]) for line in consumer.lines() if line.startswith("GOT ")}
+
+
+def offsets(process: Process, word: str) -> dict[tuple[str, str], int]:
+    """(queue id, queue offset) → message number of every line that begins with `word`."""
+    rows = [line.split() for line in process.lines() if line.startswith(word + " ")]
+    return {(row[2], row[3]): int(row[1]) for row in rows}
+
+
+@pytest.mark.parametrize("codec", ["JSON", "ROCKETMQ"])
+def test_every_acknowledged_message_is_consumed_though_the_master_is_killed(
+    lab: Lab, cluster: LocalCluster, codec: str
+) -> None:
+    done = cluster.up()
+    assert done.returncode == 0, done.stderr
+    lab.name_server = cluster.namesrv
+    killed = cluster.master()
+    consumers = [lab.client("Consume", "JavaTopic", kind, f"group-{kind}", codec=codec) for kind in ("push", "pull")]
+    producer = lab.client("Produce", "JavaTopic", "0", str(MESSAGES), str(BODY_BYTES), "0", codec=codec)
+    until("the first third is sent", lambda: len(acknowledged(producer)) >= KILL_AFTER, TIMEOUT_S, producer, *consumers)
+    assert cluster.rmqha("kill", killed).returncode == 0
+    assert producer.wait(TIMEOUT_S) == 0, producer.tail()
+    sent = set(acknowledged(producer))
+    assert sent == set(range(MESSAGES))
+    for consumer in consumers:
+        until(f"{consumer.name} has all", lambda it=consumer: sent <= consumed(it), TIMEOUT_S, consumer)  # type: ignore[misc]
+        # where the acknowledgement said it is, there it is
+        assert offsets(producer, "SEND_OK").items() <= offsets(consumer, "GOT").items()
+    assert cluster.master() not in ("", killed)
