@@ -3,8 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 MODE ?= cp
 SEEDS ?= 200
+N ?= 2000
+FUZZ_SECONDS ?= 20
 
-.PHONY: help demo test interop chaos lint types sim sim-many bench clean
+.PHONY: help demo test interop chaos lint types sim sim-many fuzz bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -14,7 +16,7 @@ demo: .venv/stamp ## a group of three, two killed masters, nothing lost: MODE=cp
 
 test: .venv/stamp ## everything but what needs the real RocketMQ or minutes of faults
 	$(BIN)/pytest tests -m "not interop and not chaos"
-	@echo "left to others: interop (the real RocketMQ: make interop), chaos (minutes of faults: make chaos)"
+	@echo "left to others: make interop (the real RocketMQ), make chaos (minutes of faults), make sim (200 seeds), make fuzz"
 
 interop: .venv/stamp ## beside the real Apache RocketMQ
 	$(BIN)/pytest tests -m interop
@@ -31,8 +33,11 @@ types: .venv/stamp ## mypy --strict
 sim: .venv/stamp ## whole clusters from SEEDS=200 seeds; SEED=n replays one
 	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
 
-sim-many: .venv/stamp ## the same from 20,000 seeds
-	$(BIN)/python -m tests.simulation --seeds 20000
+sim-many: .venv/stamp ## the same from N=2000 seeds
+	$(BIN)/python -m tests.simulation --seeds $(N)
+
+fuzz: .venv/stamp ## hostile bytes, FUZZ_SECONDS=20 for each parser
+	RMQHA_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz
 
 bench: .venv/stamp ## figures, into benchmarks/results
 	$(BIN)/python -m benchmarks
