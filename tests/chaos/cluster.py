@@ -150,7 +150,11 @@ class Cluster:
         async with RemotingClient() as client:
             return await look(client, self.state)
 
-    async def replica_states(self, names: Iterable[str] = BROKERS) -> dict[str, dict[str, Any]]:
+    @property
+    def brokers(self) -> list[str]:
+        return [node.name for node in self.state.brokers]
+
+    async def replica_states(self, names: Iterable[str] | None = None) -> dict[str, dict[str, Any]]:
         """What the brokers say of themselves (52000); those that do not answer are left out."""
         found: dict[str, dict[str, Any]] = {}
 
@@ -162,7 +166,7 @@ class Cluster:
             found[node.name] = loads(bytes(reply.body))
 
         async with RemotingClient() as client, trio.open_nursery() as nursery:
-            for name in names:
+            for name in names or self.brokers:
                 if self.state.node(name).alive:
                     nursery.start_soon(of, client, self.state.node(name))
         return found
@@ -171,7 +175,7 @@ class Cluster:
         """Wait for a writable master, which is not to be `without`."""
 
         async def writable() -> str:
-            states = await self.replica_states(name for name in BROKERS if name != without)
+            states = await self.replica_states([name for name in self.brokers if name != without])
             return next((name for name, state in states.items() if state["writable"]), "")
 
         return await until(writable, f"a writable master besides {without or 'none'}")
@@ -182,7 +186,7 @@ class Cluster:
         async def level() -> int:
             states = await self.replica_states()
             ends = {state[key] for state in states.values() for key in ("maxPhyOffset", "confirmOffset")}
-            return int(ends.pop()) if len(states) == len(BROKERS) and len(ends) == 1 else 0
+            return int(ends.pop()) if len(states) == len(self.brokers) and len(ends) == 1 else 0
 
         return await until(level, "equal ends and confirm offsets")
 

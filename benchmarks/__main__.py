@@ -1,0 +1,63 @@
+"""Run the benchmarks: each prints a table and writes benchmarks/results/<name>.json."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bench_failover import failovers, syncs_on_the_path
+from benchmarks.bench_send import sends
+from benchmarks.bench_start import idle_memory, start_times
+from benchmarks.bench_store import store_figures
+from benchmarks.figures import measured
+
+
+def spark_figures(scratch: Path, quick: bool) -> dict[str, Any]:
+    """bench_spark.py is a program of its own, since Spark ends with its process."""
+    out = scratch / "spark.json"
+    mib = "128" if quick else "512"
+    subprocess.run([sys.executable, "-m", "benchmarks.bench_spark", "--mib", mib, "--json", str(out)], check=True)
+    found: dict[str, Any] = json.loads(out.read_text())
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--only", action="append", choices=["start", "memory", "failover", "send", "store", "spark"])
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that all works, not to quote")
+    parser.add_argument("--n", type=int, default=20, help="failovers (50 for figures to quote)")
+    parser.add_argument("--directory", type=Path, help="where the stores are made; default: the temporary directory")
+    given = parser.parse_args()
+    quick = given.quick
+    failover_count = 3 if quick else given.n
+    works: dict[str, Callable[[Path], dict[str, Any]]] = {
+        "start": lambda scratch: start_times(scratch, 3 if quick else 10),
+        "memory": lambda scratch: idle_memory(scratch, quick),
+        "failover": lambda scratch: {
+            **failovers(made(scratch / "timed"), failover_count),
+            **syncs_on_the_path(made(scratch / "counted"), 2 if quick else 5),
+        },
+        "send": lambda scratch: sends(scratch, quick),
+        "store": lambda scratch: store_figures(scratch, quick),
+        "spark": lambda scratch: spark_figures(scratch, quick),
+    }
+    for name, work in works.items():
+        if given.only and name not in given.only:
+            continue
+        with tempfile.TemporaryDirectory(prefix="rmqha-bench-", dir=given.directory) as directory:
+            measured(name, Path(directory), work)
+
+
+def made(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
+
+
+if __name__ == "__main__":
+    main()
