@@ -198,7 +198,7 @@ class ConsumeQueue:
             parts = locate(view, offset - file_start, end, offset)
         except BadRecordError:
             return False
-        topic = view[parts[6] : parts[6] + parts[7]]
+        topic = bytes(view[parts[6] : parts[6] + parts[7]])
         return (parts[0], parts[2], parts[3], topic) == (size, self.queue_id, queue_offset, self.topic.encode())
 
     def _left_over(self, position: int, log_end: int) -> tuple[bool, bool]:
