@@ -23,6 +23,8 @@ from demo_proof import Claim, identical_claim, read_acked, spark_claims
 
 SEND_S = 45.0
 """How long the sends take in all."""
+MAX_RATE = 1500.0
+"""Messages a second of one topic; a big file of one's own then takes longer than SEND_S."""
 FIRST_KILL_S = 6.0
 SECOND_KILL_S = 18.0
 """When the masters are killed, from the start of the sends; the second only once the first is back."""
@@ -93,7 +95,8 @@ def send_through_two_failovers(cluster: Cluster, given: Input, scratch: Path) ->
     """Start a send per topic; kill two masters, bring each back; topic → file of acknowledgements."""
     acked_files = {topic.name: scratch / f"{topic.name}.acked" for topic in given.topics}
     for topic in given.topics:
-        cluster.send(topic.name, topic.file, acked_files[topic.name], max(1.0, topic.count / SEND_S))
+        rate = min(max(1.0, topic.count / SEND_S), MAX_RATE)
+        cluster.send(topic.name, topic.file, acked_files[topic.name], rate)
     started = time.monotonic()
     for kill_at_s in (FIRST_KILL_S, SECOND_KILL_S):
         time.sleep(max(0.0, started + kill_at_s - time.monotonic()))
@@ -118,6 +121,8 @@ def verdict(claims: list[Claim], mode: str) -> int:
         print(f"\n{len(broken)} of {len(claims)} did not hold")
     elif failed:
         print("\nhaMode=ap: a master acknowledges alone, so what it had not passed on died with it")
+    elif mode == "ap":
+        print("\nnothing was lost this time; haMode=ap does not promise it")
     else:
         print("\nnothing was lost")
     return 1 if broken else 0

@@ -40,7 +40,8 @@ def spark_claims(store: Path, acked: list[dict[str, Any]], given: Input, scratch
 
     path = scratch / "acked-all.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in acked), encoding="utf-8")
-    spark = session("rmqha demo")
+    # a few partitions are plenty for so few records, and each costs a task
+    spark = session("rmqha demo", settings={"spark.sql.shuffle.partitions": "4"})
     try:
         log = spark.read.format("commitlog").load(str(store))
         log.createOrReplaceTempView("log")
