@@ -21,6 +21,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from rmqha.cli.preset import PRESETS, guarantee
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import ConfigError, UsageError
 
@@ -80,12 +81,6 @@ class ClusterSpec:
     def node(self, name: str) -> NodeSpec:
         return next(node for node in self.nodes if node.name == name)
 
-
-PRESETS: dict[str, dict[str, str]] = {
-    "ap": {"brokerRole": "ASYNC_MASTER", "allAckInSyncStateSet": "false"},
-    "cp": {"brokerRole": "SYNC_MASTER", "allAckInSyncStateSet": "true"},
-}
-"""What haMode writes into every broker's properties file besides itself."""
 
 SET_BY = {
     "brokerClusterName": "[cluster] name",
@@ -391,29 +386,7 @@ def properties_text(spec: ClusterSpec, node: NodeSpec) -> str:
     return head + "".join(f"{key}={value}\n" for key, value in node.properties.items())
 
 
-def guarantee(spec: ClusterSpec) -> str:
-    """What haMode promises, in words, with the plain keys that it stands for."""
-    keys = " ".join(f"{key}={value}" for key, value in PRESETS[spec.ha_mode].items())
-    if spec.ha_mode == "ap":
-        return (
-            f"haMode=ap: {keys}; a send is acknowledged when the master has it, so a group stays writable with one "
-            "replica left, and what a dead master had not yet passed on is lost"
-        )
-    parts = []
-    for replicas in sorted({group.replicas for group in spec.groups}):
-        majority = replicas // 2 + 1
-        if replicas == 1:
-            parts.append("that is one copy, nothing protects it from the loss of its broker")
-        elif replicas == 2:
-            parts.append("that is both replicas, the loss of either takes no acknowledged message")
-        else:
-            parts.append(
-                f"that is {majority} of {replicas} replicas at least, the loss of any {replicas - majority} takes no "
-                "acknowledged message"
-            )
-    flush = next(node.properties.get("flushDiskType", "") for node in spec.nodes if node.kind is NodeKind.BROKER)
-    power = "none" if flush == "SYNC_FLUSH" else "those of the last moments (flushDiskType=ASYNC_FLUSH)"
-    return (
-        f"haMode=cp: {keys}; a send is acknowledged when the whole in-sync set has it: {'; '.join(parts)}; "
-        f"a power loss of all replicas at once takes {power}"
-    )
+def promise(spec: ClusterSpec) -> str:
+    """What haMode promises for this cluster, in words."""
+    flush = {node.properties.get("flushDiskType") for node in spec.nodes if node.kind is NodeKind.BROKER}
+    return guarantee(spec.ha_mode, {group.replicas for group in spec.groups}, sync_flush=flush == {"SYNC_FLUSH"})

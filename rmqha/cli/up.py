@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import trio
 
-from rmqha.cli.cluster_file import ClusterSpec, guarantee, load, properties_text
+from rmqha.cli.cluster_file import ClusterSpec, load, promise, properties_text
 from rmqha.cli.cluster_state import ClusterState, write_atomic
 from rmqha.cli.cluster_view import ClusterView
 from rmqha.cli.launch import launch, wait_well
@@ -32,7 +32,7 @@ def up(file: Path, mode: str | None, directory: Path | None, timeout: float, out
     Everything is checked before anything is written. A second `up` starts only what does not run."""
     spec = load(file, ha_mode=mode, directory=directory)
     running = check_cluster(spec)
-    click.echo(guarantee(spec), err=True)
+    click.echo(promise(spec), err=True)
     state = prepare(spec, running)
     with state.locked():
         view = start_missing(state, timeout)

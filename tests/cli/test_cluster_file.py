@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from rmqha.cli.cluster_file import ClusterSpec, NodeKind, guarantee, load, parse, properties_text
+import controller.server
+import nameserver.config
+from rmqha.cli.cluster_file import ClusterSpec, NodeKind, load, parse, promise, properties_text
 from rmqha.model.config import BrokerConfig, parse_properties
 from rmqha.model.error import ConfigError, UsageError
 
@@ -39,6 +41,14 @@ def test_shipped_broker_file_is_right() -> None:
     path = CONF / "broker.conf"
     config = BrokerConfig.from_properties(parse_properties(path.read_text(), str(path)), str(path))
     assert (config.ha_mode, config.total_replicas, config.listen_port) == ("cp", 3, 10911)
+
+
+def test_shipped_server_files_are_right() -> None:
+    namesrv, embedded = nameserver.config.read_config(str(CONF / "namesrv.conf"))
+    assert namesrv.listen_port == 9876
+    assert embedded is not None
+    assert dict(embedded.peers) == {"n0": "127.0.0.1:9878"}
+    assert len(controller.server.read_config(str(CONF / "controller.conf")).peers) == 3
 
 
 def test_quickstart_is_one_name_server_with_controller_and_three_brokers() -> None:
@@ -80,16 +90,16 @@ def test_mode_and_directory_of_the_command_line_win() -> None:
     [(1, "one copy"), (2, "the loss of either"), (3, "2 of 3"), (5, "the loss of any 2")],
 )
 def test_cp_says_its_guarantee_in_words(replicas: int, words: str) -> None:
-    assert words in guarantee(spec(GROUP + f"replicas = {replicas}\n"))
+    assert words in promise(spec(GROUP + f"replicas = {replicas}\n"))
 
 
 def test_cp_says_what_a_power_loss_of_all_takes() -> None:
-    assert "ASYNC_FLUSH" in guarantee(spec(GROUP))
-    assert guarantee(spec(GROUP + '[broker]\nflushDiskType = "SYNC_FLUSH"\n')).endswith("takes none")
+    assert "ASYNC_FLUSH" in promise(spec(GROUP))
+    assert promise(spec(GROUP + '[broker]\nflushDiskType = "SYNC_FLUSH"\n')).endswith("takes none")
 
 
 def test_ap_says_what_is_lost() -> None:
-    assert "lost" in guarantee(spec('[cluster]\nhaMode = "ap"\n' + GROUP))
+    assert "lost" in promise(spec('[cluster]\nhaMode = "ap"\n' + GROUP))
 
 
 @pytest.mark.parametrize(
