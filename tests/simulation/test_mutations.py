@@ -1,0 +1,28 @@
+"""Each planted bug is found by the seed named here: the checkers can fail. The table of docs/simulation.md."""
+
+from __future__ import annotations
+
+import pytest
+
+from .mutations import MUTATIONS, planted
+from .world import World
+
+FOUND_BY = {
+    "acks against the shrunk set (ruling 1)": 24,
+    "no cut at a fork (ruling 2)": 3,
+    "the cut is one byte off (ruling 2)": 17,
+    "power loss forgotten (ruling 3)": 9,
+    "sync does nothing": 10,
+}
+
+
+@pytest.mark.parametrize("name", sorted(FOUND_BY))
+def test_the_bug_is_found_and_its_absence_is_not(name: str) -> None:
+    seed = FOUND_BY[name]
+    with planted(name):
+        assert World(seed).run().failure, f"{name} is no longer found by seed {seed}; look for another"
+    assert not World(seed).run().failure
+
+
+def test_every_entry_names_a_mutation() -> None:
+    assert set(FOUND_BY) <= set(MUTATIONS)
