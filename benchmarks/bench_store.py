@@ -1,96 +1,188 @@
-"""One thread on the store alone: append, dispatch, pull and recovery, beside plain writes of the same bytes."""
+"""What the store costs beside the physical limit, os.write of the same bytes, in one run on one disk.
+
+    python benchmarks/bench_store.py [--records 100000] [--recover-bytes 268435456] [--directory DIR] [--json FILE]
+
+Three things: record by record (1 KiB records) beside os.write of 1 KiB; batches of 256 KiB beside os.write of 256 KiB;
+the opening of a store whose process was killed. Each pair is measured in turns, five rounds, median given; a ratio is
+our rate divided by that of os.write. Neither side syncs inside the measured part.
+"""
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.figures import show
 from rmqha.host.disk import HostDisk
-from rmqha.host.tracer import HostTracer
-from rmqha.model.offset import Epoch
 from rmqha.store.config import StoreConfig
 from rmqha.store.record import NewMessage
 from rmqha.store.store import Store
 
+ROUNDS = 5
+RECORD_BYTES = 1024
+BATCH_BYTES = 256 * 1024
+FILE_BYTES = 256 * 1024 * 1024
 HOST = (b"\x7f\x00\x00\x01", 10911)
-PROPERTIES = b"UNIQ_KEY\x01" + b"0" * 32 + b"\x02WAIT\x01true\x02"
-BODY_BYTES = 1024
-QUEUES = 4
-FILE_BYTES = 64 * 1024 * 1024
-DISPATCH_BYTES = 1024 * 1024
-PULL_COUNT, PULL_BYTES = 32, 256 * 1024
+PROPERTIES = b"UNIQ_KEY\x017F00000100000000000000000000ABCD\x02WAIT\x01true\x02TAGS\x01a\x02"
 
 
-def message(number: int, body: bytes) -> NewMessage:
-    return NewMessage("bench", number % QUEUES, body, PROPERTIES, born_at_ms=0, born_host=HOST, store_host=HOST)
+class _Silent:
+    def event(self, name: str, **fields: Any) -> None:
+        """Benchmarks print figures only."""
 
 
-def timed(work: Callable[[], object]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+def new_message(queue_id: int) -> NewMessage:
+    """Its record has exactly RECORD_BYTES."""
+    topic = "BenchTopic"
+    body = b"x" * (RECORD_BYTES - 91 - len(topic) - len(PROPERTIES))
+    return NewMessage(topic, queue_id, body, PROPERTIES, 1, HOST, HOST)
 
 
-def plain_writes(path: Path, count: int, size: int) -> None:
-    """The limit: the same bytes with one write call each, nothing encoded and nothing synced."""
-    data = bytes(size)
-    with path.open("wb", buffering=0) as file:
-        for _ in range(count):
-            file.write(data)
+def open_store(directory: Path) -> Store:
+    return Store.open(HostDisk(directory), StoreConfig(mapped_file_size_commit_log=FILE_BYTES), _Silent())
 
 
-def store_figures(scratch: Path, quick: bool) -> dict[str, Any]:
-    count = 20_000 if quick else 100_000
-    body = os.urandom(BODY_BYTES)
-    directory = scratch / "store"
-    config = StoreConfig(mapped_file_size_commit_log=FILE_BYTES)
-    tracer = HostTracer(str(scratch / "store.log"))
-    store = Store.open(HostDisk(directory), config, tracer)
-    store.append_epoch(Epoch(1), store.max_phy_offset)
-    taken: dict[str, float] = {}
+def rate(work: Callable[[], int]) -> float:
+    """Bytes a second."""
+    start = time.perf_counter()
+    done = work()
+    return done / (time.perf_counter() - start)
 
-    def append() -> None:
-        for number in range(count):
-            store.append(message(number, body), number)
 
-    def dispatch() -> None:
-        store.set_confirm_offset(store.max_phy_offset)
-        while store.dispatch(DISPATCH_BYTES):
-            pass
+def write_calls(directory: Path, size: int, count: int) -> float:
+    block = b"x" * size
+    fd = os.open(directory / "raw", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    try:
 
-    def pull() -> None:
-        for queue_id in range(QUEUES):
-            at, end = store.queue_range("bench", queue_id)
-            while at < end:
-                at = store.pull("bench", queue_id, at, PULL_COUNT, PULL_BYTES).next_begin_offset
+        def work() -> int:
+            for _ in range(count):
+                os.write(fd, block)
+            return size * count
 
-    taken["append"] = timed(append)
-    end = store.max_phy_offset
-    taken["dispatch into the queues"] = timed(dispatch)
-    taken["pull, 32 at a time"] = timed(pull)
-    taken["one sync of it all"] = timed(store.sync)
-    store.close()
-    # as after kill -9: `abort` is there, so the last files are walked again
-    (directory / "abort").write_text("1")
-    taken["recovery after a kill"] = timed(lambda: Store.open(HostDisk(directory), config, tracer).close())
-    taken = {
-        "plain write of the same bytes": timed(lambda: plain_writes(scratch / "plain", count, end // count)),
-        **taken,
+        return rate(work)
+    finally:
+        os.close(fd)
+        (directory / "raw").unlink()
+
+
+def append_calls(directory: Path, count: int, batch: int) -> float:
+    store = open_store(directory / "store")
+    messages = [new_message(index % 4) for index in range(max(batch, 4))]
+
+    def work() -> int:
+        start = store.max_phy_offset
+        if batch == 1:
+            for number in range(count):
+                store.append(messages[number & 3], number)
+        else:
+            for number in range(count // batch):
+                store.append_batch(messages, number)
+        return store.max_phy_offset - start
+
+    store.append(messages[0], 0)  # the first file exists before the clock runs
+    try:
+        return rate(work)
+    finally:
+        store.close()
+        shutil.rmtree(directory / "store")
+
+
+def compare(directory: Path, count: int, batch: int) -> dict[str, float]:
+    ours, theirs = [], []
+    for _ in range(ROUNDS):
+        theirs.append(write_calls(directory, RECORD_BYTES * batch, count // batch))
+        ours.append(append_calls(directory, count, batch))
+    ours_rate, theirs_rate = statistics.median(ours), statistics.median(theirs)
+    return {
+        "store_mib_s": ours_rate / 2**20,
+        "os_write_mib_s": theirs_rate / 2**20,
+        "ratio": statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True)),
+        "store_calls_s": ours_rate / RECORD_BYTES / batch,
     }
-    limit = taken["plain write of the same bytes"]
-    rows = [
-        {
-            "one thread": what,
-            "s": seconds,
-            "records per second": count / seconds,
-            "MB per second": end / seconds / 1e6,
-            "× plain write": seconds / limit,
+
+
+def fill(directory: Path, size: int) -> None:
+    """Child process: write `size` bytes of log, saving as a broker does, and die without stopping."""
+    store = open_store(directory)
+    messages = [new_message(index % 4) for index in range(256)]
+    number = 0
+    while store.max_phy_offset < size:
+        store.append_batch(messages, number)
+        number += 1
+        if number % 256 == 0:
+            store.set_confirm_offset(store.max_phy_offset)
+            while store.dispatch(1 << 22):
+                continue
+            store.sync()
+    os.kill(os.getpid(), 9)
+
+
+def recover(directory: Path, size: int) -> dict[str, Any]:
+    target = directory / "killed"
+    subprocess.run([sys.executable, __file__, "--fill", str(target), "--recover-bytes", str(size)], check=False)
+    start = time.perf_counter()
+    store = open_store(target)
+    seconds = time.perf_counter() - start
+    result = {
+        "log_bytes": store.max_phy_offset,
+        "checked_bytes": store.max_phy_offset - store.recovery.checked_from,
+        "seconds": seconds,
+        "lines": store.recovery.lines,
+    }
+    start = time.perf_counter()
+    store.set_confirm_offset(store.max_phy_offset)
+    before = store.dispatched_offset
+    while store.dispatch(1 << 22):
+        continue
+    result["dispatch_rest_seconds"] = time.perf_counter() - start
+    result["dispatch_rest_bytes"] = store.dispatched_offset - before
+    store.close()
+    shutil.rmtree(target)
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=100_000)
+    parser.add_argument("--recover-bytes", type=int, default=FILE_BYTES)
+    parser.add_argument(
+        "--directory", type=Path, default=None, help="on the disk to measure; default the temporary one"
+    )
+    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--fill", type=Path, default=None, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.fill is not None:
+        fill(options.fill, options.recover_bytes)
+    with tempfile.TemporaryDirectory(dir=options.directory, prefix="rmqha-bench-") as name:
+        directory = Path(name)
+        figures = {
+            "append_1_kib": compare(directory, options.records, 1),
+            "append_256_kib": compare(directory, options.records, BATCH_BYTES // RECORD_BYTES),
+            "recovery_after_kill": recover(directory, options.recover_bytes),
         }
-        for what, seconds in taken.items()
-    ]
-    show(f"{count} records with bodies of {BODY_BYTES} bytes", rows)
-    return {"records": count, "log_bytes": end, "store": rows}
+    text = json.dumps(figures, indent=2)
+    print(text)
+    if options.json is not None:
+        options.json.write_text(text + "\n")
+    print(f"\n{'what':<18}{'store MiB/s':>12}{'os.write MiB/s':>16}{'ratio':>8}")
+    for what in ("append_1_kib", "append_256_kib"):
+        row = figures[what]
+        print(f"{what:<18}{row['store_mib_s']:>12.0f}{row['os_write_mib_s']:>16.0f}{row['ratio']:>8.2f}")
+    found = figures["recovery_after_kill"]
+    print(
+        f"{'recovery':<18}{found['log_bytes'] / 2**20:.0f} MiB log, {found['checked_bytes'] / 2**20:.1f} MiB checked,"
+        f" {found['seconds'] * 1000:.0f} ms"
+    )
+
+
+if __name__ == "__main__":
+    main()

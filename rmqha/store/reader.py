@@ -5,14 +5,20 @@ Answers follow RocketMQ's getMessage and PullMessageProcessor (formats.md §16).
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
 from rmqha.model.code import ResponseCode
+from rmqha.model.error import StoreError
 from rmqha.model.offset import QueueOffset
 from rmqha.store.commit_log import CommitLog
 from rmqha.store.consume_queue import PREFILL_SIZE, UNIT, ConsumeQueue, ConsumeQueues
+from rmqha.store.mapped_file import file_name
+from rmqha.store.problem import damaged
 from rmqha.store.record import BadRecordError, locate
+from rmqha.store.reput import bad_record
 
+_SIZE = struct.Struct(">i")
 MAX_FILTERED_COUNT = 16_000
 """Entries that one pull looks at before it answers RETRY_IMMEDIATELY."""
 
@@ -68,7 +74,8 @@ class Reader:
     def _collect(
         self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int, tags_codes: frozenset[int] | None
     ) -> tuple[list[memoryview], int]:
-        """Records from `offset`, and the entry to go on with. The first record is given whatever its size."""
+        """Records from `offset`, and the entry to go on with. The first record is given whatever its size.
+        Raises StoreError for an entry that points outside the log."""
         records: list[memoryview] = []
         total = 0
         last = min(queue.max_offset, offset + max(MAX_FILTERED_COUNT, max_count))
@@ -80,7 +87,10 @@ class Reader:
                 if wanted:
                     if records and total + size > max_bytes:
                         return records, offset
-                    records.append(view_of(position, size))
+                    record = view_of(position, size)
+                    if len(record) != size or _SIZE.unpack_from(record)[0] != size:
+                        raise self._damaged(queue, offset)
+                    records.append(record)
                     total += size
                 offset += 1
                 if len(records) >= max_count:
@@ -105,12 +115,34 @@ class Reader:
         queue = self._queues.get(topic, queue_id)
         while queue is not None and low < high:
             middle = (low + high) // 2
-            if self._stored_at(queue.unit(middle)[0]) < timestamp_ms:
+            if self._stored_at(queue, middle) < timestamp_ms:
                 low = middle + 1
             else:
                 high = middle
         return QueueOffset(low)
 
-    def _stored_at(self, phy_offset: int) -> int:
+    def _stored_at(self, queue: ConsumeQueue, queue_offset: int) -> int:
+        """Store timestamp of an entry's record; for an entry without one, a time before all."""
+        phy_offset, size, _ = queue.unit(queue_offset)
+        if size == PREFILL_SIZE:
+            return -1
+        if not self._log.min_offset <= phy_offset < self._log.end_offset:
+            raise self._damaged(queue, queue_offset)
         view, file_start, end = self._log.file_view(phy_offset)
-        return locate(view, phy_offset - file_start, end, phy_offset)[10]
+        try:
+            return locate(view, phy_offset - file_start, end, phy_offset)[10]
+        except BadRecordError as error:
+            raise bad_record(self._log, phy_offset, error) from None
+
+    def _damaged(self, queue: ConsumeQueue, queue_offset: int) -> StoreError:
+        phy_offset, size, _ = queue.unit(queue_offset)
+        at = queue_offset * UNIT.size
+        within = at % self._queues.file_size_bytes
+        return damaged(
+            self._log.disk,
+            f"{queue.files.directory}/{file_name(at - within)}",
+            within,
+            f"an entry of the log [{self._log.min_offset}, {self._log.end_offset})",
+            f"{size} bytes at {phy_offset}",
+            "stop this replica and remove its directory consumequeue: it is made anew from the log",
+        )
