@@ -14,15 +14,15 @@ from typing import Any
 from benchmarks.bench_failover import failovers, syncs_on_the_path
 from benchmarks.bench_send import sends
 from benchmarks.bench_start import idle_memory, start_times
-from benchmarks.bench_store import store_figures
 from benchmarks.figures import measured
 
+HERE = Path(__file__).parent
 
-def spark_figures(scratch: Path, quick: bool) -> dict[str, Any]:
-    """bench_spark.py is a program of its own, since Spark ends with its process."""
-    out = scratch / "spark.json"
-    mib = "128" if quick else "512"
-    subprocess.run([sys.executable, "-m", "benchmarks.bench_spark", "--mib", mib, "--json", str(out)], check=True)
+
+def program(name: str, scratch: Path, *arguments: str) -> dict[str, Any]:
+    """A benchmark that is a program of its own and writes its figures where --json says."""
+    out = scratch / "figures.json"
+    subprocess.run([sys.executable, str(HERE / name), *arguments, "--json", str(out)], check=True)
     found: dict[str, Any] = json.loads(out.read_text())
     return found
 
@@ -44,8 +44,10 @@ def main() -> None:
             **syncs_on_the_path(made(scratch / "counted"), 2 if quick else 5),
         },
         "send": lambda scratch: sends(scratch, quick),
-        "store": lambda scratch: store_figures(scratch, quick),
-        "spark": lambda scratch: spark_figures(scratch, quick),
+        "store": lambda scratch: program(
+            "bench_store.py", scratch, "--directory", str(scratch), "--records", "20000" if quick else "100000"
+        ),
+        "spark": lambda scratch: program("bench_spark.py", scratch, "--mib", "128" if quick else "512"),
     }
     for name, work in works.items():
         if given.only and name not in given.only:
