@@ -61,6 +61,11 @@ class MappedRegion(Protocol):
         """The bytes themselves, not a copy; valid until `close`."""
         ...
 
+    def data_ranges(self, position: int) -> list[tuple[int, int]]:
+        """Where, from `position` on, other bytes than zero may stand: rising half-open ranges. A file that was only
+        reserved need not be read to know that it is empty."""
+        ...
+
     def sync(self) -> None:
         """Return when every write made before the call is durable. Blocks; raises OSError from the disk.
         May be called from another thread than the writes."""

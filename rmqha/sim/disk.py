@@ -92,6 +92,11 @@ class SimRegion:
     def view(self, position: int, size_bytes: int) -> memoryview:
         return self._view[position : position + size_bytes].toreadonly()
 
+    def data_ranges(self, position: int) -> list[tuple[int, int]]:
+        """One range, up to the last byte."""
+        used = len(self._file.content.rstrip(b"\0"))
+        return [(position, used)] if position < used else []
+
     def sync(self) -> None:
         assert self._generation == self._disk.generation, "a region of before the crash is synced"
         self._disk.step("sync")

@@ -45,16 +45,14 @@ class MappedFile:
 
     def used_end(self, from_offset: int) -> int:
         """The offset behind the last byte that is not zero, `from_offset` if none from there on is."""
-        high = self.end_offset
-        while high > from_offset:
-            low = max(from_offset, high - len(_ZEROS))
-            content = bytes(self.region.view(low - self.start_offset, high - low))
-            if content != _ZEROS:
-                used = content.rstrip(b"\0")
-                if used:
-                    return low + len(used)
-            high = low
-        return from_offset
+        used_end, base = from_offset, self.start_offset
+        with disk_errors(self._disk, self.path, "read the file"):
+            for start, end in self.region.data_ranges(from_offset - base):
+                for at in range(start, end, len(_ZEROS)):
+                    content = bytes(self.region.view(at, min(len(_ZEROS), end - at)))
+                    if content != _ZEROS and (used := content.rstrip(b"\0")):
+                        used_end = base + at + len(used)
+        return used_end
 
     def zero(self, from_offset: int, to_offset: int) -> None:
         """Write zeros; not durable yet."""

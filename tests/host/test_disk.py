@@ -81,6 +81,20 @@ def test_mapping_extends_but_never_shrinks(disk: Disk) -> None:
         disk.map("m", 9)
 
 
+def test_where_data_begins(disk: Disk) -> None:
+    region = disk.map("m", 1 << 20, create=True)
+    assert region.data_ranges(0) == region.data_ranges(70_000) == []
+    region.write(300_000, b"x" * 10)
+    region.write(600_000, b"y" * 5000)
+    for start in (0, 300_005, 600_001):
+        ranges = region.data_ranges(start)
+        assert all(start <= low < high for low, high in ranges)
+        for written in range(max(start, 300_000), 300_010), range(max(start, 600_000), 605_000):
+            assert all(any(low <= at < high for low, high in ranges) for at in written)
+    assert bytes(region.view(600_000, 5000)) == b"y" * 5000
+    region.close()
+
+
 def test_append_files_grow_and_shrink(disk: Disk) -> None:
     file = disk.open_append("log")
     file.append(b"one")
