@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ import trio
 from rmqha.cli.cluster_file import parse
 from rmqha.cli.cluster_state import ClusterState
 from rmqha.cli.launch import launch
-from tests.chaos.audit import assert_same_bytes, audit
+from tests.chaos.audit import Found, assert_same_bytes, audit
 from tests.chaos.cluster import BROKERS, Cluster, Failover, quickstart, until, wall_ms
 from tests.chaos.conftest import Tell
 from tests.chaos.namespaces import HUB, Namespaces
@@ -28,9 +28,9 @@ ON_ITS_WAY_MS = 500
 ROOT = Path(__file__).parents[2]
 
 
-def cluster_of_hosts(hosts: Namespaces, scratch: Path) -> Cluster:
+def cluster_of_hosts(hosts: Namespaces, scratch: Path, mode: str) -> Cluster:
     """The quick start with every node on a host of its own."""
-    document = quickstart("cp")
+    document = quickstart(mode)
     document["cluster"]["listenAddress"] = hosts.address("ns-1")
     spec = parse("chaos.toml", document, directory=scratch / "cluster")
     moved = []
@@ -57,19 +57,33 @@ def direct_client(hosts: Namespaces, name: str, address: str, heard: Path) -> It
         client.wait()
 
 
-async def cut_the_master_off(hosts: Namespaces, scratch: Path, tell: Tell) -> None:
-    with trio.fail_after(120), cluster_of_hosts(hosts, scratch) as cluster:
+@dataclass
+class Told:
+    """One run: who was cut off and when, what its client and the other side's clients heard, what the logs hold."""
+
+    cut_at_ms: int
+    healed_at_ms: int
+    direct: DirectAnswers
+    traffic: Traffic
+    found: Found
+    truncated_bytes: int
+    role: str
+
+
+async def cut_the_master_off(hosts: Namespaces, scratch: Path, mode: str, tell: Tell) -> Told:
+    """Cut, wait for the rival, heal, audit. In the end all logs are equal, whatever the mode."""
+    with trio.fail_after(120), cluster_of_hosts(hosts, scratch, mode) as cluster:
         await cluster.up()
         traffic, heard = Traffic(), scratch / "heard"
+
+        async def acknowledged() -> int:
+            await trio.lowlevel.checkpoint()
+            return len(DirectAnswers.of_lines(heard.read_text()).acked) if heard.exists() else 0
+
         async with traffic.running(cluster.spec.namesrv_addresses):
             await traffic.goes_on()
             alone = await cluster.master()
             with direct_client(hosts, alone, cluster.state.node(alone).address, heard):
-
-                async def acknowledged() -> int:
-                    await trio.lowlevel.checkpoint()
-                    return len(DirectAnswers.of_lines(heard.read_text()).acked) if heard.exists() else 0
-
                 await until(acknowledged, "an acknowledgement for the client beside the master")
                 cut_at_ms = wall_ms()
                 hosts.cut(alone)
@@ -82,19 +96,38 @@ async def cut_the_master_off(hosts: Namespaces, scratch: Path, tell: Tell) -> No
                 await traffic.goes_on()
         tell(failover.line(await cluster.phases(failover, traffic.stamps)))
         direct = DirectAnswers.of_lines(heard.read_text())
-        states = await cluster.replica_states()
+        state = (await cluster.replica_states([alone]))[alone]
         end = await cluster.wait_level()
         found = audit(cluster.store(BROKERS[0]), end, traffic.acked, direct.acked)
-        tell(f"{found.line}, {states[alone]['truncatedBytes']} bytes of a fork cut, cut off: {dict(direct.counts)}")
-        assert direct.acked_between(0, cut_at_ms) > 0
-        assert direct.acked_between(cut_at_ms + ON_ITS_WAY_MS, healed_at_ms) == 0
-        assert not traffic.failures
-        assert (found.lost, found.misplaced, found.swapped) == ([], [], 0)
-        assert states[alone]["truncatedBytes"] > 0
-        assert states[alone]["role"] == "SLAVE"
+        cut_bytes = int(state["truncatedBytes"])
+        tell(f"{found.line}, {cut_bytes} bytes of a fork cut, answers on the cut side: {dict(direct.counts)}")
         assert_same_bytes([cluster.store(name) for name in BROKERS], end)
+        return Told(cut_at_ms, healed_at_ms, direct, traffic, found, cut_bytes, str(state["role"]))
 
 
-def test_a_master_cut_off_with_a_client_acknowledges_nothing(tmp_path: Path, tell: Tell) -> None:
+def run(scratch: Path, mode: str, tell: Tell) -> Told:
     with Namespaces(["ns-1", *BROKERS]) as hosts:
-        hosts.run(HUB, lambda: trio.run(cut_the_master_off, hosts, tmp_path, tell))
+        return hosts.run(HUB, lambda: trio.run(cut_the_master_off, hosts, scratch, mode, tell))
+
+
+def test_a_master_cut_off_with_a_client_acknowledges_nothing_in_cp(tmp_path: Path, tell: Tell) -> None:
+    told = run(tmp_path, "cp", tell)
+    assert told.direct.acked_between(told.cut_at_ms + ON_ITS_WAY_MS, told.healed_at_ms + ON_ITS_WAY_MS) == 0
+    assert not told.traffic.failures
+    assert (told.found.lost, told.found.misplaced, told.found.swapped) == ([], [], 0)
+    assert told.truncated_bytes > 0
+    assert told.role == "SLAVE"
+
+
+def test_a_master_cut_off_with_a_client_loses_only_its_fork_in_ap(tmp_path: Path, tell: Tell) -> None:
+    """The price of AP: what the cut master acknowledged alone is gone. What the other side acknowledged is not."""
+    told = run(tmp_path, "ap", tell)
+    alone = told.direct.acked_between(told.cut_at_ms, told.healed_at_ms)
+    late = {key for key, at_ms in told.direct.acked.items() if at_ms > told.cut_at_ms - ON_ITS_WAY_MS}
+    late |= {item.msg_id for item in told.traffic.acked if abs(item.at_ms - told.cut_at_ms) < ON_ITS_WAY_MS}
+    assert alone > 0
+    assert not told.traffic.failures
+    assert len(told.found.lost) > 0
+    assert set(told.found.lost) <= late
+    assert told.truncated_bytes > 0
+    assert told.role == "SLAVE"
