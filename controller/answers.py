@@ -88,14 +88,14 @@ def parse_names(body: bytes | memoryview) -> list[str]:
 
 def parse_log_end(body: bytes | memoryview, broker_name: str, broker_id: BrokerId) -> LogEnd | None:
     """The log's end from an answer to 1007; None if it is nonsense or comes from another broker, which may have taken
-    over the address. A master calls itself 0."""
+    over the address. A master calls itself 0, an Apache broker without a role -1."""
     try:
         document = lenient_json.loads(body)
     except RemoteProtocolError:
         return None
     if not isinstance(document, dict):
         return None
-    if document.get("brokerName") != broker_name or document.get("brokerId") not in (0, broker_id):
+    if document.get("brokerName") != broker_name or document.get("brokerId") not in (-1, 0, broker_id):
         return None
     entries, max_offset = document.get("epochList") or [], document.get("maxOffset")
     if not _is_number(max_offset, 0, MAX_OFFSET) or not isinstance(entries, list):
