@@ -7,7 +7,7 @@ keeps the position itself, so that a restart reads only what was written since t
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rmqha.port import Disk, MappedRegion
 from rmqha.store import sidecar
@@ -95,9 +95,6 @@ class CheckpointFile:
         """Write without sync."""
         self.region.write(0, value.encode())
         self.value = value
-
-    def set_confirm(self, confirm_offset: int) -> None:
-        self.store(replace(self.value, confirm_phy_offset=confirm_offset))
 
     def sync(self) -> None:
         with disk_errors(self._disk, CHECKPOINT_PATH, "write to stable storage"):

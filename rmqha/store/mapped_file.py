@@ -6,7 +6,7 @@ The CommitLog is one such run, every ConsumeQueue is one (formats.md §1). Files
 from __future__ import annotations
 
 from rmqha.model.error import StoreError
-from rmqha.port import Buffer, Disk, MappedRegion
+from rmqha.port import Disk, MappedRegion
 from rmqha.store.problem import damaged, disk_errors, place
 
 NAME_DIGITS = 20
@@ -38,10 +38,6 @@ class MappedFile:
             with disk_errors(self._disk, self.path, f"create or map a file of {size_bytes} bytes"):
                 self._region = self._disk.map(self.path, size_bytes, create=True, reserve=self._reserve)
         return self._region
-
-    @property
-    def mapped(self) -> bool:
-        return self._region is not None
 
     def used_end(self, from_offset: int) -> int:
         """The offset behind the last byte that is not zero, `from_offset` if none from there on is."""
@@ -164,12 +160,6 @@ class MappedFiles:
             self.files.pop()
             removed.append(file.path)
         return removed
-
-    def write(self, offset: int, data: Buffer) -> None:
-        """Write inside one file that exists."""
-        file = self.find(offset)
-        assert file is not None and offset + len(data) <= file.end_offset
-        file.region.write(offset - file.start_offset, data)
 
     def view(self, offset: int, limit_bytes: int) -> memoryview:
         """Up to `limit_bytes` from `offset` inside one file; empty if no file holds `offset`."""

@@ -16,7 +16,6 @@ MAGIC_BLANK = 0xCBD43194
 BLANK_HEADER_BYTES = 8
 """Every file keeps room for the header of a blank record at its end."""
 
-SYS_PREPARED = 0x4
 SYS_COMMIT = 0x8
 SYS_TRANSACTION = 0xC
 SYS_BORN_V6 = 0x10
