@@ -1,6 +1,6 @@
 """What the store costs beside the physical limit, os.write of the same bytes, in one run on one disk.
 
-    python benchmarks/bench_store.py [--records 100000] [--recover-bytes 268435456] [--directory DIR] [--json FILE]
+    python benchmarks/bench_store.py [--records 100000] [--recover-bytes 251658240] [--directory DIR] [--json FILE]
 
 Three things: record by record (1 KiB records) beside os.write of 1 KiB; batches of 256 KiB beside os.write of 256 KiB;
 the opening of a store whose process was killed. Each pair is measured in turns, five rounds, median given; a ratio is
@@ -153,7 +153,7 @@ def recover(directory: Path, size: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=100_000)
-    parser.add_argument("--recover-bytes", type=int, default=FILE_BYTES)
+    parser.add_argument("--recover-bytes", type=int, default=240 * 1024 * 1024)
     parser.add_argument(
         "--directory", type=Path, default=None, help="on the disk to measure; default the temporary one"
     )
