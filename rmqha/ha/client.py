@@ -196,11 +196,10 @@ class HaClient:
         if header.size_bytes:
             if header.phy_offset != log.max_phy_offset:
                 self._restart_at(header.phy_offset)
+        if header.phy_offset == log.max_phy_offset:
             self._learn_entry(header.epoch, header.epoch_start_offset)
-            # The entry goes before its bytes: bytes without their entry would pass for the older epoch's.
-            for entry in self._master_entries:
-                if entry.start_offset <= header.phy_offset:
-                    log.append_epoch(entry.epoch, entry.start_offset)
+            self._append_entries(header.phy_offset)
+        if header.size_bytes:
             log.append_raw(header.phy_offset, frame.data)
             self._may_start_elsewhere = False
         confirm = PhyOffset(min(header.confirm_offset, log.max_phy_offset))
@@ -217,9 +216,21 @@ class HaClient:
 
     def _learn_entry(self, epoch: Epoch, start_offset: PhyOffset) -> None:
         """Later epochs of the same master arrive in transfer headers, sometimes one frame early (formats.md §13.2)."""
+        if self._master_entries and epoch <= self._master_entries[-1].epoch:
+            return
         known = EpochHistory(self._master_entries).appended(EpochEntry(epoch, start_offset))
         if known is not None:
             self._master_entries = list(known)
+
+    def _append_entries(self, phy_offset: PhyOffset) -> None:
+        """Entries go before their bytes: bytes without their entry would pass for the older epoch's. A heartbeat brings
+        the entry of an epoch in which nothing has been written yet."""
+        log, last = self._log, self._log.epochs.last
+        if not self._master_entries or (last is not None and last.epoch >= self._master_entries[-1].epoch):
+            return
+        for entry in self._master_entries:
+            if entry.start_offset <= phy_offset:
+                log.append_epoch(entry.epoch, entry.start_offset)
 
     def _ackable(self) -> PhyOffset:
         return self._log.synced_offset if self._config.sync_flush else self._log.max_phy_offset

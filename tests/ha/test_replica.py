@@ -289,6 +289,7 @@ def test_an_empty_epoch_leaves_no_entry_that_could_lend_its_number() -> None:
     group.run(100)
     group.elect(2)
     group.run(100)
+    assert group[1].log.epochs == group[3].log.epochs == group[2].log.epochs
     token = group.send(2)
     group.settle()
     assert group[2].done[token] is AckStatus.OK
