@@ -193,9 +193,8 @@ class HaClient:
         if self.state is not ClientState.FOLLOWING:
             raise RemoteProtocolError("the master sent data before its handshake")
         header, log = frame.header, self._log
-        if header.size_bytes:
-            if header.phy_offset != log.max_phy_offset:
-                self._restart_at(header.phy_offset)
+        if header.size_bytes and header.phy_offset != log.max_phy_offset:
+            self._restart_at(header.phy_offset)
         if header.phy_offset == log.max_phy_offset:
             self._learn_entry(header.epoch, header.epoch_start_offset)
             self._append_entries(header.phy_offset)
