@@ -104,6 +104,7 @@ class Java:
         settings = {
             "rmq.logback.configurationFile": str(HERE / "logback.xml"),
             "user.home": str(self._home),
+            "rocketmq.home.dir": str(self._home),
             "rocketmq.client.logUseSlf4j": "true",
             "java.net.preferIPv4Stack": "true",
             **(properties or {}),

@@ -127,6 +127,7 @@ class Lab:
             "haListenPort": str(port + 1),
             "storePathRootDir": str(store),
             "mappedFileSizeCommitLog": str(FILE_BYTES),
+            "maxMessageSize": str(FILE_BYTES // 4),
             "mappedFileSizeConsumeQueue": str(QUEUE_FILE_BYTES),
             **kind,
             **keys,

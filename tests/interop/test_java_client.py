@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.interop.lab import Lab
-from tests.interop.processes import Process, until
+from tests.interop.lines import acknowledged, consumed, places
+from tests.interop.processes import until
 from tests.process.cluster import LocalCluster
 
 pytestmark = pytest.mark.interop
@@ -27,21 +28,6 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     found = LocalCluster(tmp_path, name="javaclient")
     yield found
     found.down()
-
-
-def acknowledged(producer: Process) -> list[int]:
-    """Numbers of the messages that the Java client called SEND_OK."""
-    return [int(line.split()[1]) for line in producer.lines() if line.startswith("SEND_OK ")]
-
-
-def consumed(consumer: Process) -> set[int]:
-    return {int(line.split()[1]) for line in consumer.lines() if line.startswith("GOT ")}
-
-
-def offsets(process: Process, word: str) -> dict[tuple[str, str], int]:
-    """(queue id, queue offset) → message number of every line that begins with `word`."""
-    rows = [line.split() for line in process.lines() if line.startswith(word + " ")]
-    return {(row[2], row[3]): int(row[1]) for row in rows}
 
 
 @pytest.mark.parametrize("codec", ["JSON", "ROCKETMQ"])
@@ -64,5 +50,5 @@ def test_every_acknowledged_message_is_consumed_though_the_master_is_killed(
     for consumer in consumers:
         until(f"{consumer.name} has all", lambda it=consumer: sent <= consumed(it), TIMEOUT_S, consumer)  # type: ignore[misc]
         # where the acknowledgement said it is, there it is
-        assert offsets(producer, "SEND_OK").items() <= offsets(consumer, "GOT").items()
+        assert places(producer).items() <= places(consumer).items()
     assert cluster.master() not in ("", killed)

@@ -1,4 +1,7 @@
 import java.nio.charset.StandardCharsets;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.util.HexFormat;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
@@ -9,7 +12,8 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Prints "GOT number queueId queueOffset" for every message until killed.
+ * Prints "GOT number queueId queueOffset bodySha256" for every message until killed; the number is "-" if the body
+ * does not begin with one.
  * Arguments: name server, topic, "push" or "pull", consumer group.
  */
 public final class Consume {
@@ -23,10 +27,17 @@ public final class Consume {
 
     private static synchronized void print(List<MessageExt> messages) {
         for (MessageExt message : messages) {
-            String text = new String(message.getBody(), StandardCharsets.UTF_8);
-            int dot = text.indexOf('.');
-            String number = dot < 0 ? text : text.substring(0, dot);
-            System.out.println("GOT " + number + " " + message.getQueueId() + " " + message.getQueueOffset());
+            String number = new String(message.getBody(), StandardCharsets.UTF_8).replaceAll("\\D[\\s\\S]*", "");
+            String place = message.getQueueId() + " " + message.getQueueOffset();
+            System.out.println("GOT " + (number.isEmpty() ? "-" : number) + " " + place + " " + digest(message.getBody()));
+        }
+    }
+
+    private static String digest(byte[] body) {
+        try {
+            return HexFormat.of().formatHex(MessageDigest.getInstance("SHA-256").digest(body));
+        } catch (NoSuchAlgorithmException impossible) {
+            throw new IllegalStateException(impossible);
         }
     }
 
