@@ -259,7 +259,7 @@ class Records:
         if decoding.verify_crc:
             self._verify_crc(start, end)
         stored = self._spans(start, end)
-        compressed = np.flatnonzero(self.head["sysFlag"] & COMPRESSED) if decoding.decompress else []
+        compressed: Any = np.flatnonzero(self.head["sysFlag"] & COMPRESSED) if decoding.decompress else ()
         if not len(compressed):
             return stored
         bodies, total = stored.to_pylist(), 0

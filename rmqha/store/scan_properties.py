@@ -55,7 +55,7 @@ class Properties:
 
     row_count: int
     data: Any
-    bytes: NDArray[np.uint8]
+    octets: NDArray[np.uint8]
     row_offsets: I64
     row: I64
     start: I64
@@ -69,7 +69,7 @@ class Properties:
         found = np.flatnonzero(self.middle - self.start == len(name))
         # eight bytes at a time, the last ones perhaps twice
         width = max(size for size in (1, 2, 4, 8) if size <= len(name))
-        words = unaligned(self.bytes, f"u{width}")
+        words = unaligned(self.octets, f"u{width}")
         for index in sorted({*range(0, len(name) - width, width), len(name) - width}):
             word = np.frombuffer(name, f"u{width}", 1, index)[0]
             found = found[words[self.start[found] + index] == word]
@@ -96,7 +96,7 @@ class Properties:
     def dictionaries(self) -> list[dict[str, str]]:
         """The slow way, one dict per record: the reference for what the fast ways must give."""
         found: list[dict[str, str]] = [{} for _ in range(self.row_count)]
-        raw = self.bytes.tobytes()
+        raw = self.octets.tobytes()
         pieces = zip(self.row.tolist(), self.start.tolist(), self.middle.tolist(), self.end.tolist(), strict=True)
         for row, start, middle, end in pieces:
             found[row][raw[start:middle].decode("utf-8", "replace")] = raw[middle + 1 : end].decode("utf-8", "replace")
@@ -122,12 +122,12 @@ class Properties:
         """Does every byte stand for itself in JSON, and has every record at least one piece?"""
         if self.dropped or not (np.diff(self.row_offsets) > 0).all():
             return False
-        special = (self.bytes < 0x20) | (self.bytes == ord('"')) | (self.bytes == ord("\\"))
+        special = (self.octets < 0x20) | (self.octets == ord('"')) | (self.octets == ord("\\"))
         return int(np.count_nonzero(special)) == 2 * len(self.row)
 
     def _joined_json(self) -> Any:
         """Every 0x01 becomes `":"`, every 0x02 `","` inside a record and `"}{"` after one, all in C."""
-        marked = self.bytes.copy()
+        marked = self.octets.copy()
         marked[self.row_offsets[1:] - 1] = 0x03
         body = marked.tobytes().replace(b"\x01", b'":"').replace(b"\x02", b'","').replace(b"\x03", b'"}{"')
         pairs = np.bincount(self.row, minlength=self.row_count)
