@@ -26,7 +26,6 @@ class Namespaces:
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = (HUB, *names)
-        # process ids are reused, inodes of new namespaces are not looked at: a name that is taken fails in `ip`
         self._prefix = f"rmqha{os.getpid()}-"
 
     def address(self, name: str) -> str:
@@ -71,21 +70,21 @@ class Namespaces:
         self._in(HUB, "link", "set", self._port(name), "master", "bridge")
 
     def _remove(self) -> None:
-        made = {path.name for path in Path("/run/netns").iterdir()}
-        for name in self._names:
-            if self._prefix + name in made:
-                self._ip("netns", "del", self._prefix + name)
+        for made in Path("/run/netns").glob(f"{self._prefix}*"):
+            self._ip("netns", "del", made.name)
 
     def _in(self, name: str, *arguments: str) -> None:
         self._ip("-n", self._prefix + name, *arguments)
 
     def _ip(self, *arguments: str) -> None:
-        done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
-        if done.returncode:
+        try:
+            subprocess.run(["ip", *arguments], capture_output=True, text=True, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else str(error)
             raise AssertionError(
                 f"`ip {' '.join(arguments)}` failed, so the network cannot be cut here "
-                f"(root and iproute2 are needed): {done.stderr.strip()}"
-            )
+                f"(root and iproute2 are needed): {said}"
+            ) from None
 
     def run(self, name: str, work: Callable[[], T]) -> T:
         """Run `work` in a thread of its own that lives in the namespace; what it starts lives there too."""
