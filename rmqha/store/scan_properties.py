@@ -166,7 +166,7 @@ def parse(stored: Any) -> Properties:
     return Properties(
         row_count=len(stored),
         data=buffer,
-        bytes=data,
+        octets=data,
         row_offsets=offsets,
         row=np.repeat(np.arange(len(stored)), pieces),
         start=starts,
