@@ -13,7 +13,7 @@ from rmqha.port import Disk
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
 from rmqha.store.config import StoreConfig
-from rmqha.store.record import Host, NewMessage
+from rmqha.store.record import Host, NewMessage, decode
 from rmqha.store.store import Store
 from tests.golden.reader import GOLDEN
 
@@ -77,3 +77,20 @@ def log_bytes(store: Store) -> bytes:
         parts.append(bytes(view))
         at = type(at)(at + len(view))
     return b"".join(parts)
+
+
+def bodies(store: Store, topic: str = "T", queue_id: int = 0) -> list[bytes]:
+    low, high = store.queue_range(topic, queue_id)
+    found: list[bytes] = []
+    while low < high:
+        result = store.pull(topic, queue_id, low, 1000, 1 << 20)
+        found += [bytes(decode(view).body) for view in result.records]
+        low = result.next_begin_offset
+    return found
+
+
+def filled(disk: SimDisk, count: int = 12) -> Store:
+    store = open_store(disk)
+    for number in range(count):
+        store.append(message(number, queue_id=number % 2, body=b"z" * 500 + b"%d" % number), number)
+    return store

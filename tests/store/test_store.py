@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import errno
-import threading
-from pathlib import Path
-
 import pytest
 
-from rmqha.host.disk import HostDisk
 from rmqha.model.code import ResponseCode
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import StoreError, UsageError
 from rmqha.model.message import tags_code
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.port import ReplicaLog
-from rmqha.sim.disk import SimDisk
 from rmqha.store.config import StoreConfig
 from rmqha.store.record import decode
 from rmqha.store.store import Store
-from tests.store.support import SMALL, Trace, commit_all, log_bytes, message, open_store, sim_disk
-
-
-def bodies(store: Store, topic: str = "T", queue_id: int = 0) -> list[bytes]:
-    low, high = store.queue_range(topic, queue_id)
-    found: list[bytes] = []
-    while low < high:
-        result = store.pull(topic, queue_id, low, 1000, 1 << 20)
-        found += [bytes(decode(view).body) for view in result.records]
-        low = result.next_begin_offset
-    return found
+from tests.store.support import Trace, bodies, commit_all, filled, log_bytes, message, open_store, sim_disk
 
 
 def test_the_store_is_the_replicas_log() -> None:
@@ -142,13 +126,6 @@ def test_a_full_disk_refuses_appends_and_goes_on_when_there_is_room() -> None:
 def replicate(master: Store, slave: Store, step: int) -> None:
     while view := master.view(slave.max_phy_offset, step):
         slave.append_raw(slave.max_phy_offset, view)
-
-
-def filled(disk: SimDisk, count: int = 12) -> Store:
-    store = open_store(disk)
-    for number in range(count):
-        store.append(message(number, queue_id=number % 2, body=b"z" * 500 + b"%d" % number), number)
-    return store
 
 
 def test_replicas_are_the_same_bytes_however_the_stream_is_cut() -> None:
@@ -411,212 +388,3 @@ def test_a_log_that_begins_late_has_queues_that_begin_late() -> None:
     assert decode(slave.pull("T", 0, 10, 1, 1000).records[0]).queue_offset == 10
     assert slave.offset_by_time("T", 0, 0) == 10
     assert slave.append(message(30), 1).queue_offset == 30
-
-
-# --- epochs and marks -------------------------------------------------------------------------------------------------
-def test_epochs_and_the_highest_epoch_are_durable() -> None:
-    disk = sim_disk()
-    store = open_store(disk)
-    store.append(message(1), 1)
-    assert store.append_epoch(Epoch(1), PhyOffset(0))
-    assert not store.append_epoch(Epoch(1), PhyOffset(50))
-    assert not store.append_epoch(Epoch(2), PhyOffset(0))
-    store.accept_epoch(Epoch(7))
-    store.accept_epoch(Epoch(5))
-    store.sync()
-    disk.crash(power_loss=True)
-    store = open_store(disk)
-    assert [entry.epoch for entry in store.epochs] == [1]
-    assert store.highest_epoch == 7
-
-
-def test_only_a_loss_of_power_is_unclean_and_it_stays_until_cleared() -> None:
-    disk = sim_disk()
-    open_store(disk).close()
-    store = open_store(disk)
-    assert not store.unclean
-    disk.crash(power_loss=False)
-    assert not open_store(disk).unclean
-    disk.crash(power_loss=True)
-    assert open_store(disk).unclean
-    disk.crash(power_loss=False)
-    store = open_store(disk)
-    assert store.unclean
-    store.close()
-    store = open_store(disk)
-    assert store.unclean
-    store.mark_clean()
-    disk.crash(power_loss=False)
-    assert not open_store(disk).unclean
-
-
-def test_a_log_that_lost_confirmed_bytes_is_unclean() -> None:
-    disk = sim_disk()
-    store = filled(disk)
-    commit_all(store)
-    end = store.max_phy_offset
-    store.close()
-    for name in disk.list("commitlog")[1:]:
-        disk.remove(f"commitlog/{name}")
-    store = open_store(disk)
-    assert store.unclean
-    assert f"The log ends at 4096, below what was confirmed or synced ({end}): this replica counts as unclean." in (
-        store.recovery.lines
-    )
-
-
-def test_the_confirm_offset_survives_a_clean_stop() -> None:
-    disk = sim_disk()
-    store = open_store(disk)
-    spots = [store.append(message(number), number) for number in range(4)]
-    store.set_confirm_offset(PhyOffset(spots[1].end_offset))
-    store.close()
-    store = open_store(disk)
-    assert (store.confirm_offset, store.dispatched_offset) == (spots[1].end_offset, spots[1].end_offset)
-    assert store.max_phy_offset == spots[3].end_offset
-
-
-# --- sync -------------------------------------------------------------------------------------------------------------
-def test_sync_moves_the_synced_offset_and_saves_now_and_then() -> None:
-    disk = sim_disk()
-    store = open_store(disk)
-    store.append(message(1), 0)
-    commit_all(store)
-    assert store.synced_offset == 0
-    assert store.sync() == store.synced_offset == store.max_phy_offset
-    assert not disk.exists("checkpoint")
-    operations = disk.operations
-    assert store.sync() == store.max_phy_offset
-    assert disk.operations == operations, "nothing new, nothing done"
-    store.append(message(2), 5000)
-    commit_all(store)
-    store.sync()
-    assert disk.read("checkpoint")[:8] == (5000).to_bytes(8, "big")
-    assert int.from_bytes(disk.read("checkpoint")[32:40], "big") == store.max_phy_offset
-
-
-def test_after_a_failed_sync_nothing_is_accepted() -> None:
-    disk = sim_disk()
-    store = open_store(disk)
-    store.append(message(1), 0)
-    disk.failing = frozenset(["sync"])
-    for _ in range(2):
-        with pytest.raises(StoreError, match=r"commitlog/.*cannot write to stable storage: Input/output error; check"):
-            store.sync()
-        disk.failing = frozenset()
-    with pytest.raises(StoreError):
-        store.append(message(1), 0)
-    with pytest.raises(StoreError):
-        store.append_raw(store.max_phy_offset, b"x")
-    with pytest.raises(StoreError):
-        store.close()
-    assert disk.exists("abort"), "no clean stop"
-    assert open_store(disk).unclean, "the system may have dropped what it could not write"
-
-
-def test_the_next_file_is_made_by_the_flusher() -> None:
-    disk = sim_disk()
-    store = open_store(disk)
-    store.append(message(1, body=b"x" * 1500), 0)
-    store.sync()
-    assert len(disk.list("commitlog")) == 1
-    store.append(message(1, body=b"x" * 1500), 0)
-    store.sync()
-    assert len(disk.list("commitlog")) == 2
-    store.append(message(1, body=b"x" * 1500), 0)
-    assert len(disk.list("commitlog")) == 2
-    commit_all(store)
-    assert len(bodies(store)) == 3
-
-
-def test_sync_beside_appends(tmp_path: Path) -> None:
-    config = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000)
-    store = Store.open(HostDisk(tmp_path), config, Trace())
-    done = threading.Event()
-    synced: list[int] = []
-
-    def flush() -> None:
-        while not done.is_set():
-            synced.append(store.sync())
-
-    threads = [threading.Thread(target=flush) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for number in range(1500):
-        store.append(message(number, queue_id=number % 4, body=b"x" * 400), number * 10)
-        if number % 50 == 0:
-            commit_all(store)
-    done.set()
-    for thread in threads:
-        thread.join()
-    assert sorted(synced)[-1] <= store.max_phy_offset
-    assert store.sync() == store.max_phy_offset
-    commit_all(store)
-    store.close()
-    store = Store.open(HostDisk(tmp_path), config, Trace())
-    assert [store.queue_range("T", queue_id) for queue_id in range(4)] == [(0, 375)] * 4
-    store.close()
-
-
-# --- the directory ----------------------------------------------------------------------------------------------------
-def test_a_second_opener_is_told(tmp_path: Path) -> None:
-    for disk in (sim_disk(), HostDisk(tmp_path)):
-        store = open_store(disk)
-        with pytest.raises(UsageError, match="is in use by another process"):
-            open_store(disk)
-        store.close()
-        open_store(disk).close()
-
-
-def test_a_foreign_directory_is_refused_and_left_alone() -> None:
-    disk = sim_disk()
-    disk.write_atomic("holiday.jpg", b"\xff")
-    with pytest.raises(UsageError, match=r"sim is not empty and no message store \(it holds holiday.jpg\)"):
-        open_store(disk)
-    assert disk.list("") == ["holiday.jpg"]
-
-
-def test_strange_files_inside_a_store_are_left_alone() -> None:
-    disk = sim_disk()
-    open_store(disk).close()
-    for path in ("notes.txt", "commitlog/readme", "consumequeue/T/x", "consumequeue/T/0/old"):
-        disk.write_atomic(path, b"mine")
-    store = open_store(disk)
-    assert len([line for line in store.recovery.lines if "left alone" in line]) == 3
-    store.append(message(1), 1)
-    commit_all(store)
-    store.close()
-    for path in ("notes.txt", "commitlog/readme", "consumequeue/T/x", "consumequeue/T/0/old"):
-        assert disk.read(path) == b"mine"
-
-
-def test_a_directory_that_cannot_be_written_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk = sim_disk()
-
-    def refuse(path: str) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    monkeypatch.setattr(disk, "make_dirs", refuse)
-    with pytest.raises(UsageError, match="cannot open the store: Permission denied; give this user the right"):
-        open_store(disk)
-
-
-def test_another_file_size_is_refused_with_the_key_to_set() -> None:
-    disk = sim_disk()
-    filled(disk).close()
-    with pytest.raises(StoreError, match="has 4096 bytes, but mappedFileSizeCommitLog is 8192; set the key"):
-        open_store(disk, StoreConfig(mapped_file_size_commit_log=8192))
-    store = open_store(disk)
-    commit_all(store)
-    store.close()
-    with pytest.raises(StoreError, match="has 1600 bytes, but mappedFileSizeConsumeQueue is 400; set the key"):
-        open_store(disk, StoreConfig(mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=400))
-    open_store(disk, SMALL).close()
-
-
-def test_abort_names_the_process() -> None:
-    disk = sim_disk()
-    store = open_store(disk)
-    assert disk.read("abort") == b"4711"
-    store.close()
-    assert not disk.exists("abort")
