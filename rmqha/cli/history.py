@@ -28,7 +28,7 @@ async def collect(state: ClusterState) -> tuple[list[dict[str, Any]], dict[str, 
     async def of_node(client: RemotingClient, node: NodeRecord) -> None:
         try:
             reply = await ask(client, node.address, Command(RequestCode.RMQHA_GET_HISTORY))
-            events.extend({"node": node.name, **event} for event in json.loads(bytes(reply.body))["events"])
+            events.extend({**event, "node": node.name} for event in json.loads(bytes(reply.body))["events"])
         except RmqhaError as error:
             silent[node.name] = str(error)
         except (ValueError, KeyError, TypeError) as error:

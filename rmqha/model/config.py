@@ -181,8 +181,8 @@ class BrokerConfig(ServerConfig):
     """Silence on the HA stream after which either side closes it."""
     ha_transfer_batch_size: int = 1024 * 1024
     """Most log bytes of one transfer, up to 1 MiB. RocketMQ: 32 KiB."""
-    ha_ack_stall_bound_ms: int = 3000
-    """Own. How long a slave in the set may hold back acks before it is shrunk out."""
+    ha_ack_stall_bound_ms: int = 2000
+    """Own. How long a slave in the set may hold back acks before it is shrunk out; below slaveTimeout."""
     slave_timeout: int = 3000
     """How long a send waits for replicas before FLUSH_SLAVE_TIMEOUT."""
     sync_flush_timeout: int = 5000
@@ -261,6 +261,11 @@ class BrokerConfig(ServerConfig):
         self.require_range(source, "ha_transfer_batch_size", 1024, 1024 * 1024)
         if self.mapped_file_size_consume_queue % 20:
             raise ConfigError(f"{source}: mappedFileSizeConsumeQueue must be a multiple of 20, the size of one entry")
+        if self.ha_ack_stall_bound_ms >= self.slave_timeout:
+            raise ConfigError(
+                f"{source}: haAckStallBoundMs = {self.ha_ack_stall_bound_ms} must be below slaveTimeout, "
+                f"{self.slave_timeout}: waiting sends would time out before the stalled slave is left out"
+            )
         if self.in_sync_replicas < self.min_in_sync_replicas:
             raise ConfigError(f"{source}: inSyncReplicas must not be below minInSyncReplicas")
         if self.mode is HaMode.CP:

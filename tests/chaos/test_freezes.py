@@ -14,7 +14,7 @@ from tests.chaos.traffic import DirectAnswers, DirectSender, Traffic
 
 pytestmark = pytest.mark.chaos
 FREEZE_S = 4.0
-STALL_BOUND_MS = 3000
+STALL_BOUND_MS = 2000
 """haAckStallBoundMs, as it stands by default."""
 NOISE_MS = 1500
 DIRECT_TIMEOUT_MS = 10_000
