@@ -68,7 +68,10 @@ def fetch(mvn: str) -> Path:
         lib = Path(scratch) / "lib"
         command = [mvn, "-q", "-B", "-f", str(POM), "-Dmaven.wagon.http.retryHandler.count=3"]
         command += ["dependency:copy-dependencies", f"-DoutputDirectory={lib}", "-DincludeScope=runtime"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise MissingError(f"Maven could not fetch Apache RocketMQ within {FETCH_TIMEOUT_S} s") from None
         if done.returncode or not any(lib.glob("rocketmq-broker-*.jar")):
             said = (done.stdout + done.stderr).strip().splitlines() or ["it said nothing"]
             raise MissingError(f"Maven could not fetch Apache RocketMQ: {said[0]}")

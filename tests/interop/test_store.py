@@ -11,7 +11,8 @@ import zstandard
 
 from rmqha.model.code import RequestCode, ResponseCode
 from tests.golden.reader import GOLDEN, manifest
-from tests.interop.lab import Lab, Node
+from tests.interop.group import TIMEOUT_S, is_master
+from tests.interop.lab import Lab
 from tests.interop.lines import acknowledged, consumed, digests, places
 from tests.interop.processes import Process, call, until
 
@@ -22,7 +23,6 @@ BODY_BYTES = 4000
 """The Java client compresses longer ones."""
 PART = 1200
 """Messages per owner of the store: more than one CommitLog file of 4 MiB."""
-TIMEOUT_S = 90
 
 
 def produce(lab: Lab, first: int) -> Process:
@@ -41,17 +41,6 @@ def consume(lab: Lab, topic: str, expected: int) -> Process:
     return consumer
 
 
-def serve(lab: Lab, node: Node) -> None:
-    """Start it and wait until clients are sent to it as master."""
-    lab.run(node)
-    until(
-        f"{node.name} is master",
-        lambda: lab.master() == node.address and lab.route("TBW102").get("0") == node.address,
-        TIMEOUT_S,
-        node.running,
-    )
-
-
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_ours_then_apaches_then_ours(lab: Lab, end: str) -> None:
     """`end`: how each owner leaves the store to the next."""
@@ -60,7 +49,8 @@ def test_ours_then_apaches_then_ours(lab: Lab, end: str) -> None:
     apaches = lab.java_broker("apaches", storePathRootDir=str(ours.store))
     sent: list[Process] = []
     for owner, node in enumerate((ours, apaches, ours)):
-        serve(lab, node)
+        lab.run(node)
+        is_master(lab, node)
         sent.append(produce(lab, owner * PART))
         consumer = consume(lab, TOPIC, (owner + 1) * PART)
         assert consumed(consumer) == set(range((owner + 1) * PART))

@@ -1,0 +1,38 @@
+"""What tests of whole groups wait for."""
+
+from __future__ import annotations
+
+from tests.interop.lab import Lab, Node
+from tests.interop.processes import log_bytes, until
+
+TIMEOUT_S = 90
+
+
+def whole_set(lab: Lab, *nodes: Node) -> None:
+    """The SyncStateSet is these and no others."""
+    until(
+        f"{' and '.join(node.name for node in nodes)} are the SyncStateSet",
+        lambda: lab.members() == {node.address for node in nodes},
+        TIMEOUT_S,
+        *(node.running for node in nodes),
+    )
+
+
+def is_master(lab: Lab, node: Node) -> None:
+    until(
+        f"{node.name} is master and clients are told so",
+        lambda: lab.master() == node.address and lab.route("TBW102").get("0") == node.address,
+        TIMEOUT_S,
+        node.running,
+    )
+
+
+def logs_are_equal(*nodes: Node, least_bytes: int) -> None:
+    """Byte for byte, up to the end that all have; files are filled up with zeros."""
+
+    def logs() -> set[bytes]:
+        return {log_bytes(node.store).rstrip(b"\0") for node in nodes}
+
+    until("all have the same log", lambda: len(logs()) == 1, TIMEOUT_S, *(node.running for node in nodes))
+    (log,) = logs()
+    assert len(log) > least_bytes

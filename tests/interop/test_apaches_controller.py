@@ -1,0 +1,44 @@
+"""Brokers of ours under Apache's name server and controller (DLedger), clients Apache's too."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.interop.group import TIMEOUT_S, is_master, logs_are_equal, whole_set
+from tests.interop.lab import Lab
+from tests.interop.lines import acknowledged, consumed, places
+from tests.interop.processes import until
+
+pytestmark = pytest.mark.interop
+
+TOPIC = "ForeignTopic"
+MESSAGES = 1500
+BODY_BYTES = 1000
+PAUSE_MS = 2
+
+
+@pytest.mark.parametrize("mode", ["ap", "cp"])
+def test_our_brokers_register_are_elected_and_fail_over(lab: Lab, mode: str) -> None:
+    """AP waits for every member's ack too, so that nothing acknowledged is lost when the master is killed."""
+    keys = {"haMode": mode, "brokerRole": "SYNC_MASTER", "allAckInSyncStateSet": "true"}
+    lab.start_java_name_server()
+    first, second = lab.our_broker("first", **keys), lab.our_broker("second", **keys)
+    lab.run(first)
+    is_master(lab, first)
+    lab.run(second)
+    whole_set(lab, first, second)
+
+    producer = lab.client("Produce", TOPIC, "0", str(MESSAGES), str(BODY_BYTES), str(PAUSE_MS))
+    until("the producer is at work", lambda: len(acknowledged(producer)) > MESSAGES // 3, TIMEOUT_S, producer)
+    first.running.kill()
+    assert len(acknowledged(producer)) < MESSAGES
+    is_master(lab, second)
+    assert producer.wait(TIMEOUT_S) == 0, producer.tail()
+
+    lab.run(first)
+    whole_set(lab, first, second)
+    logs_are_equal(first, second, least_bytes=MESSAGES * BODY_BYTES)
+    consumer = lab.client("Consume", TOPIC, "push", "reader")
+    wanted = set(range(MESSAGES))
+    until("all is consumed", lambda: wanted <= consumed(consumer), TIMEOUT_S, consumer)
+    assert places(producer).items() <= places(consumer).items()

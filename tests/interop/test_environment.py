@@ -1,0 +1,36 @@
+"""A machine without Java or Maven is told so in one sentence; nothing is skipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.interop.java import MissingError, find_tools
+
+pytestmark = pytest.mark.interop
+
+
+def tool(directory: Path, name: str, says: str = "") -> None:
+    path = directory / name
+    path.write_text(f"#!/bin/sh\necho '{says}' >&2\n")
+    path.chmod(0o755)
+
+
+def test_a_missing_tool_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    tool(tmp_path, "java", 'openjdk version "17.0.1"')
+    tool(tmp_path, "javac")
+    with pytest.raises(MissingError, match=r"^make interop needs mvn on PATH: install [^\n]*$"):
+        find_tools()
+    tool(tmp_path, "mvn")
+    assert find_tools()["mvn"] == str(tmp_path / "mvn")
+
+
+def test_an_old_java_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    tool(tmp_path, "java", 'openjdk version "11.0.2"')
+    tool(tmp_path, "javac")
+    tool(tmp_path, "mvn")
+    with pytest.raises(MissingError, match=r"needs Java 17 or newer, .*11\.0\.2"):
+        find_tools()
