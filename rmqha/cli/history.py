@@ -50,11 +50,15 @@ def line(event: dict[str, Any]) -> str:
     return f"{at:%H:%M:%S}.{event['at_ms'] % 1000:03} {event['node']:<12} {event['event']} {fields}".rstrip()
 
 
-@click.command(help=__doc__)
+@click.command()
 @directory_option
 @output_option
 @click.option("-n", "--last", type=click.IntRange(min=1), metavar="N", help="Only the last N events.")
 def history(directory: Path | None, output: str, last: int | None) -> None:
+    """Show what happened on all running nodes, in order of wall time: elections, roles, cuts, set changes.
+
+    A node that does not run tells nothing; its own log (`rmqha logs NODE`) still does.
+    """
     state = ClusterState.require(directory)
     events, silent = trio.run(collect, state)
     if len(silent) == len(state.nodes):

@@ -29,10 +29,14 @@ def show(view: ClusterView, output: str) -> None:
         print_cluster(view, console())
 
 
-@click.command(help=__doc__)
+@click.command()
 @directory_option
 @output_option
 def status(directory: Path | None, output: str) -> None:
+    """Show the nodes of the local cluster as they are now: role, id, epoch, offsets, who is in the set.
+
+    Exit code: 0 all is well, 1 something is not (each with its reason), 2 nobody to ask.
+    """
     view = trio.run(view_once, ClusterState.require(directory))
     show(view, output)
     if problems(view):
