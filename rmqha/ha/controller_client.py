@@ -1,6 +1,8 @@
 """A replica's dealings with the controllers: identity, registration, heartbeats, questions. A machine.
 
-    APPLYING ──1012, 1013──▶ REGISTERING ──1003──▶ REGISTERED ──2010 or silence──▶ REGISTERING
+    APPLYING ──1012, 1013──▶ REGISTERING ──1003──▶ REGISTERED ──904 answered by 2010──▶ REGISTERING
+        ▲                         │
+        └── 1003 answered by 2010 ┘
 
 APPLYING asks for an id in two phases: id and check code are on disk before the controller is asked to apply them,
 so a crash in between repeats that application (A1). REGISTERED sends a heartbeat (904) at every interval; our
@@ -241,7 +243,7 @@ class ControllerClient:
         if reply.code != ResponseCode.SUCCESS or not given.isdigit() or int(given) < 1:
             self._refused(now_ms, reply)
             return
-        self._identity.begin(BrokerId(int(given)), f"{self._config.address};{now_ms + self._wall_offset_ms}")
+        self._identity.begin(BrokerId(int(given)), self._check_code(now_ms))
         self._step_at_ms = now_ms
 
     def _id_applied(self, now_ms: int, reply: Command) -> None:
@@ -256,17 +258,31 @@ class ControllerClient:
             return
         if reply.code == ResponseCode.CONTROLLER_BROKER_ID_INVALID:
             self._identity.abandon()
+            if self.broker_id is not None:
+                self.state = LinkState.REGISTERING  # somebody else has this id: `refusal` says so until that changes
         self._refused(now_ms, reply)
 
     def _registered(self, now_ms: int, reply: Command) -> None:
         if reply.code != ResponseCode.SUCCESS:
             self._refused(now_ms, reply)
+            if reply.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
+                self._apply_anew(now_ms)
             return
         self.refusal = ""
         self.state = LinkState.REGISTERED
         self._heartbeat_at_ms = self._elect_at_ms = now_ms
         self._info_at_ms = now_ms + UNCLEAN_INTERVAL_MS
         self._tracer.event("registered", broker_id=self.broker_id)
+
+    def _apply_anew(self, now_ms: int) -> None:
+        """The controllers never issued this id, or have forgotten it: apply for the same one (nothing is deleted)."""
+        assert self.broker_id is not None, "only a replica with an id registers"
+        self._identity.begin(self.broker_id, self._check_code(now_ms))
+        self.state = LinkState.APPLYING
+
+    def _check_code(self, now_ms: int) -> str:
+        """RocketMQ's `address;wall time`: by it the controller knows the applicant again."""
+        return f"{self._config.address};{now_ms + self._wall_offset_ms}"
 
     def _refused(self, now_ms: int, reply: Command) -> None:
         self.refusal = f"code {reply.code}: {reply.remark or 'no remark'}"

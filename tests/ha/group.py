@@ -50,6 +50,7 @@ class ScriptedController:
     lose_alter_replies: bool = False
     refuse_alter: int = 0
     elected_unclean: bool = False
+    forgotten: set[int] = field(default_factory=set)
     seen: list[Command] = field(default_factory=list)
 
     def group(self) -> tuple[dict[str, str], bytes]:
@@ -76,7 +77,10 @@ class ScriptedController:
             case RequestCode.CONTROLLER_GET_NEXT_BROKER_ID:
                 return command.reply(ext={"nextBrokerId": str(len(self.addresses) + 1)})
             case RequestCode.CONTROLLER_APPLY_BROKER_ID:
+                self.forgotten.discard(int(command.ext["appliedBrokerId"]))
                 return command.reply(ext=dict(command.ext))
+            case RequestCode.CONTROLLER_REGISTER_BROKER if int(command.ext["brokerId"]) in self.forgotten:
+                return command.reply(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED)
             case RequestCode.CONTROLLER_REGISTER_BROKER:
                 self.addresses[int(command.ext["brokerId"])] = command.ext["brokerAddress"]
                 return command.reply(ext=ext, body=body)

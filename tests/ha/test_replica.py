@@ -35,6 +35,17 @@ def test_ids_are_applied_for_in_two_phases_and_kept() -> None:
     assert again.replica.broker_id == 1
 
 
+def test_a_replica_that_the_controllers_have_forgotten_keeps_its_id() -> None:
+    group = Group(1)
+    group.kill(1)
+    group.controller.forgotten = {1}
+    again = group.restart(1)
+    group.run(500)
+    assert again.replica.broker_id == 1
+    assert again.identity.temp is None
+    assert again.replica.state(group.now_ms)["controller"] == "registered"
+
+
 def test_a_started_group_is_whole_and_every_send_is_on_all_replicas() -> None:
     group = started()
     assert group.master_is(1)
