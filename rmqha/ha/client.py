@@ -240,10 +240,12 @@ class HaClient:
             return []
         offset = self._ackable()
         first = self._acked_offset < 0
+        if now_ms >= self._acked_at_ms + ACK_INTERVAL_MS:
+            self._acked_at_ms = now_ms
+        elif not first and offset <= self._acked_offset:
+            return []
         if first and offset < self._log.max_phy_offset:
             # The first ack also says where to send from, so under SYNC_FLUSH it waits until all we hold is synced.
-            return []
-        if not first and offset <= self._acked_offset and now_ms < self._acked_at_ms + ACK_INTERVAL_MS:
             return []
         self._acked_offset = max(offset, self._acked_offset)
         self._acked_at_ms = now_ms

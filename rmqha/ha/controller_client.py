@@ -141,9 +141,10 @@ class ControllerClient:
         vitals = self._vitals()
         if vitals.unclean:
             # Registering again also takes this replica out of the set if an election has put it there unknowingly.
-            if now_ms >= self._info_at_ms and not self._waits_for(RequestCode.CONTROLLER_REGISTER_BROKER):
+            if now_ms >= self._info_at_ms:
                 self._info_at_ms = now_ms + UNCLEAN_INTERVAL_MS
-                self._register(now_ms)
+                if not self._waits_for(RequestCode.CONTROLLER_REGISTER_BROKER):
+                    self._register(now_ms)
             return
         if now_ms >= self._heartbeat_at_ms:
             self.heartbeat(now_ms)

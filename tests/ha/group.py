@@ -50,6 +50,8 @@ class ScriptedController:
     lose_alter_replies: bool = False
     refuse_alter: int = 0
     elected_unclean: bool = False
+    silent: bool = False
+    """Requests are under way and nothing comes back."""
     forgotten: set[int] = field(default_factory=set)
     seen: list[Command] = field(default_factory=list)
 
@@ -163,6 +165,8 @@ class Group:
 
     def perform(self, node: Node, action: Any) -> None:
         match action:
+            case CallController() if self.controller.silent:
+                pass
             case CallController(call_id, command, _):
                 node.replica.controller_replied(self.now_ms, call_id, self.controller.answer(command))
             case OpenHa(conn_id, address):
@@ -214,6 +218,10 @@ class Group:
                 if node.alive and due is not None and due <= self.now_ms:
                     node.replica.timeout(self.now_ms)
             self.settle()
+            for _, node in sorted(self.nodes.items()):
+                due = node.replica.deadline_ms()
+                spins = node.alive and due is not None and due <= self.now_ms
+                assert not spins, f"replica {node.number} wants to be called again at once: {due} at {self.now_ms}"
 
     # --- the story's verbs ------------------------------------------------------------------------------------------
     def elect(self, number: int, *, tell: tuple[int, ...] | None = None) -> None:

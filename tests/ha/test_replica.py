@@ -260,6 +260,30 @@ def test_an_unclean_replica_neither_beats_nor_asks_for_election_until_it_has_fol
     assert RequestCode.BROKER_HEARTBEAT in asked
 
 
+def test_an_unclean_replica_waits_for_its_answer_without_spinning() -> None:
+    """A deadline in the past while a request is under way kept a core busy (found by simulation, seed 54)."""
+    group = Group(1)
+    group.kill(1)
+    group[1].log.unclean = True
+    group.restart(1)
+    group.controller.silent = True
+    group.run(3000)
+    assert group[1].replica.role is Role.STARTING
+
+
+def test_a_slave_whose_disk_hangs_does_not_spin() -> None:
+    """Under SYNC_FLUSH the first ack waits for the disk, and nothing else has a reason to wake."""
+    group = started(flush_disk_type="SYNC_FLUSH")
+    group.auto_sync = False
+    group.send(1)
+    group.settle()
+    group.kill(1)
+    group.elect(2)
+    group.run(12_000)
+    assert group[3].log.max_phy_offset == 100
+    assert group[2].replica.role is Role.PROMOTING
+
+
 def test_an_unclean_master_does_not_resume_its_epoch() -> None:
     """Ruling 3: it may have lost bytes and would write others under the same (epoch, start)."""
     group = started(1)

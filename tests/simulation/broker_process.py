@@ -147,7 +147,7 @@ class BrokerProcess(Process):
         due = self.replica.deadline_ms()
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if due is None else self.at(max(due, self.clock.now_ms()), self._timeout)
+        self._timer = None if due is None else self.wake_at(due, self._timeout)
 
     def _timeout(self) -> None:
         self.driver.timeout()

@@ -101,7 +101,7 @@ class ControllerProcess(Process):
         due = self.machine.deadline_ms()
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = None if due is None else self.at(max(due, self.clock.now_ms()), self._timeout)
+        self._timer = None if due is None else self.wake_at(due, self._timeout)
 
     def _persist(self, ready: Ready) -> None:
         if ready.must_persist:

@@ -10,8 +10,11 @@ from rmqha.sim.transport import Connection, Transport
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from rmqha.wire.frame import FrameParser, encode_frame
 
+from .history import InvariantError
+
 Answer = Callable[[Command | None], None]
 MAX_FRAME_BYTES = 16 * 1024 * 1024
+MOST_WAKES_PER_MS = 20_000
 
 
 class Process:
@@ -26,6 +29,8 @@ class Process:
         self.life = 0
         self._paused = False
         self._held: list[Callable[[], None]] = []
+        self._woken_at_ms = -1
+        self._wake_count = 0
 
     def boot(self) -> None:
         """Start the process; each kind has its own."""
@@ -69,6 +74,15 @@ class Process:
     def after(self, delay_ms: int, work: Callable[[], None]) -> Timer:
         """By this host's own clock, which may drift."""
         return self.at(self.clock.now_ms() + delay_ms, work)
+
+    def wake_at(self, deadline_ms: int, work: Callable[[], None]) -> Timer:
+        """A machine's deadline. One that is never in the future keeps a core busy: that is a finding."""
+        if self.scheduler.now_ms != self._woken_at_ms:
+            self._woken_at_ms, self._wake_count = self.scheduler.now_ms, 0
+        self._wake_count += 1
+        if self._wake_count > MOST_WAKES_PER_MS:
+            raise InvariantError(f"{self.host} spins: its deadline {deadline_ms} does not move")
+        return self.at(max(deadline_ms, self.clock.now_ms()), work)
 
     def at(self, deadline_ms: int, work: Callable[[], None]) -> Timer:
         life = self.life
