@@ -261,7 +261,7 @@ def test_an_unclean_replica_neither_beats_nor_asks_for_election_until_it_has_fol
 
 
 def test_an_unclean_replica_waits_for_its_answer_without_spinning() -> None:
-    """A deadline in the past while a request is under way kept a core busy (found by simulation, seed 54)."""
+    """A deadline in the past while a request is under way kept a core busy; the simulation found it."""
     group = Group(1)
     group.kill(1)
     group[1].log.unclean = True
