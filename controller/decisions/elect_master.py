@@ -112,6 +112,9 @@ def _first(group: Group, candidates: tuple[BrokerId, ...], wish: Wish, total_rep
         if wish.asker is not None:
             return Electorate((wish.asker,), Cause.FIRST_ELECTION, ask=False)
         return Refusal(FAILED, "no replica has asked to become the first master")
+    if total_replicas == 1 and len(group.replicas) == 1 and not candidates:
+        # If it answers it is alive, after an unclean boot; nobody else could know more.
+        return Electorate(tuple(group.replicas), Cause.SOLE_REPLICA)
     if len(candidates) < total_replicas:
         return Refusal(
             FAILED,

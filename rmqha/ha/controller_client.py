@@ -20,6 +20,7 @@ from rmqha.ha.action import CallController
 from rmqha.ha.sync_state import Members
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
+from rmqha.model.identity import HaMode
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import IdentityStore, Tracer
 from rmqha.wire.command import Command
@@ -29,6 +30,8 @@ RETRY_MS = 200
 CALL_TIMEOUT_MS = 1500
 ELECT_INTERVAL_MS = 1000
 UNCLEAN_INTERVAL_MS = 1000
+UNFIT_INTERVAL_MS = 5000
+OWN_CONTROLLER_KEY = "probeTimeoutMs"
 AWAY_AFTER_MS = 2000
 """Without any answer for so long the controllers count as away (ruling 5)."""
 
@@ -67,6 +70,7 @@ class ControllerClient:
         self.answered_at_ms: int | None = None
         self.refusal = ""
         """Why the controllers refuse this replica, in their words; empty when they do not."""
+        self._must_read_config = config.mode is HaMode.CP
         self._config = config
         self._identity = identity
         self._tracer = tracer
@@ -109,8 +113,12 @@ class ControllerClient:
                 if now_ms >= self._step_at_ms and not self._waits_for(*codes):
                     self._apply_id()
             case LinkState.REGISTERING:
-                if now_ms >= self._step_at_ms and not self._waits_for(RequestCode.CONTROLLER_REGISTER_BROKER):
-                    self._register(now_ms)
+                codes = (RequestCode.CONTROLLER_GET_CONFIG, RequestCode.CONTROLLER_REGISTER_BROKER)
+                if now_ms >= self._step_at_ms and not self._waits_for(*codes):
+                    if self._must_read_config:
+                        self._call(RequestCode.CONTROLLER_GET_CONFIG, {})
+                    else:
+                        self._register(now_ms)
             case LinkState.REGISTERED:
                 self._keep_in_touch(now_ms)
 
@@ -202,6 +210,7 @@ class ControllerClient:
             waits = self._waits_for(
                 RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
                 RequestCode.CONTROLLER_APPLY_BROKER_ID,
+                RequestCode.CONTROLLER_GET_CONFIG,
                 RequestCode.CONTROLLER_REGISTER_BROKER,
             )
             return None if waits else self._step_at_ms
@@ -231,6 +240,8 @@ class ControllerClient:
                 self._next_id_given(now_ms, reply)
             case RequestCode.CONTROLLER_APPLY_BROKER_ID:
                 self._id_applied(now_ms, reply)
+            case RequestCode.CONTROLLER_GET_CONFIG:
+                self._config_shown(now_ms, reply)
             case RequestCode.CONTROLLER_REGISTER_BROKER:
                 self._registered(now_ms, reply)
             case RequestCode.BROKER_HEARTBEAT if reply.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
@@ -263,6 +274,19 @@ class ControllerClient:
                 self.state = LinkState.REGISTERING  # somebody else has this id: `refusal` says so until that changes
         self._refused(now_ms, reply)
 
+    def _config_shown(self, now_ms: int, reply: Command) -> None:
+        """Ruling 10: under a controller that elects uncleanly the CP promise cannot be kept, so this replica stays out.
+        Ours never does so to a CP group, whatever the key says; it is known by a key of its own."""
+        lines = bytes(reply.body).decode(errors="replace").splitlines()
+        keys = {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines)}
+        if keys.get("enableElectUncleanMaster") == "true" and OWN_CONTROLLER_KEY not in keys:
+            self.refusal = "haMode=cp needs a controller with enableElectUncleanMaster=false; set it there"
+            self._tracer.event("controller_unfit", reason=self.refusal)
+            self._step_at_ms = now_ms + UNFIT_INTERVAL_MS
+            return
+        self._must_read_config = False
+        self._step_at_ms = now_ms
+
     def _registered(self, now_ms: int, reply: Command) -> None:
         if reply.code != ResponseCode.SUCCESS:
             self._refused(now_ms, reply)
@@ -270,10 +294,11 @@ class ControllerClient:
                 self._apply_anew(now_ms)
             return
         self.refusal = ""
+        if self.state is not LinkState.REGISTERED:
+            self._tracer.event("registered", broker_id=self.broker_id)
         self.state = LinkState.REGISTERED
         self._heartbeat_at_ms = self._elect_at_ms = now_ms
         self._info_at_ms = now_ms + UNCLEAN_INTERVAL_MS
-        self._tracer.event("registered", broker_id=self.broker_id)
 
     def _apply_anew(self, now_ms: int) -> None:
         """The controllers never issued this id, or have forgotten it: apply for the same one (nothing is deleted)."""

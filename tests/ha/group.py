@@ -50,6 +50,7 @@ class ScriptedController:
     lose_alter_replies: bool = False
     refuse_alter: int = 0
     elected_unclean: bool = False
+    config_text: bytes = b"enableElectUncleanMaster=false\n"
     silent: bool = False
     """Requests are under way and nothing comes back."""
     forgotten: set[int] = field(default_factory=set)
@@ -78,6 +79,8 @@ class ScriptedController:
         match command.code:
             case RequestCode.CONTROLLER_GET_NEXT_BROKER_ID:
                 return command.reply(ext={"nextBrokerId": str(len(self.addresses) + 1)})
+            case RequestCode.CONTROLLER_GET_CONFIG:
+                return command.reply(body=self.config_text)
             case RequestCode.CONTROLLER_APPLY_BROKER_ID:
                 self.forgotten.discard(int(command.ext["appliedBrokerId"]))
                 return command.reply(ext=dict(command.ext))

@@ -27,12 +27,28 @@ def test_ids_are_applied_for_in_two_phases_and_kept() -> None:
     assert codes[:3] == [
         RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
         RequestCode.CONTROLLER_APPLY_BROKER_ID,
-        RequestCode.CONTROLLER_REGISTER_BROKER,
+        RequestCode.CONTROLLER_GET_CONFIG,
     ]
+    assert codes[3] == RequestCode.CONTROLLER_REGISTER_BROKER
     assert group[1].identity.id == 1
     group.kill(1)
     again = group.restart(1)
     assert again.replica.broker_id == 1
+
+
+def test_cp_stays_out_of_a_controller_that_elects_uncleanly() -> None:
+    """Ruling 10."""
+    group = Group(1)
+    group.kill(1)
+    group.controller.config_text = b"enableElectUncleanMaster=true\n"
+    node = group.restart(1)
+    group.run(2000)
+    assert node.replica.role is Role.STARTING
+    assert "enableElectUncleanMaster=false" in node.replica.state(group.now_ms)["controllerRefusal"]
+    assert "controller_unfit" in node.trace.names()
+    group.controller.config_text = b"enableElectUncleanMaster=true\nprobeTimeoutMs=50\n"
+    group.run(5000)
+    assert node.replica.state(group.now_ms)["controller"] == "registered"
 
 
 def test_a_replica_that_the_controllers_have_forgotten_keeps_its_id() -> None:

@@ -82,6 +82,8 @@ def test_the_only_replica_needs_no_operator_after_an_unclean_boot() -> None:
     result = who(group, ())
     assert isinstance(result, Electorate)
     assert (result.ids, result.cause) == (ids(1), Cause.SOLE_REPLICA)
+    group.unclean_ids, group.set_known = (), False
+    assert named(who(group, ())) == (1,), "a new controller knows no set"
 
 
 def test_a_known_empty_set_waits_for_an_operator() -> None:
