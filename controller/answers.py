@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from controller.decisions.elect_master import LogEnd
-from controller.event import ACCEPTS_LOSS
 from controller.replicas_info import Group, ReplicasInfo
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteProtocolError
@@ -154,8 +153,7 @@ def master_ext(group: Group) -> dict[str, str]:
         ext["masterHaAddress"] = ha_address
     if group.total_replicas:
         ext["totalReplicas"] = str(group.total_replicas)
-    last = group.elections[-1] if group.elections else None
-    if last is not None and last.master_epoch == group.master_epoch and last.cause in ACCEPTS_LOSS:
+    if group.accepts_loss:
         ext["electedUnclean"] = "true"
     return ext
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from controller.event import (
+    ACCEPTS_LOSS,
     BrokerIdApplied,
     BrokerRegistered,
     BrokersCleaned,
@@ -84,6 +85,12 @@ class Group:
     def is_cp(self) -> bool:
         """One replica that promises CP is enough: the controller then never elects uncleanly by itself."""
         return any(replica.ha_mode == "cp" for replica in self.replicas.values())
+
+    @property
+    def accepts_loss(self) -> bool:
+        """The present master was elected by an election that may choose a replica that booted unclean."""
+        last = self.elections[-1] if self.elections else None
+        return last is not None and last.master_epoch == self.master_epoch and last.cause in ACCEPTS_LOSS
 
     @property
     def electable_ids(self) -> tuple[BrokerId, ...]:

@@ -142,6 +142,7 @@ class Requests:
             total_replicas=integer(ext, "totalReplicas", 0),
             ha_mode=text(ext, "haMode", ""),
             unclean=flag(ext, "unclean"),
+            accepted_epoch=integer(ext, "acceptedEpoch") if "acceptedEpoch" in ext else None,
         )
         name = request.broker_name
         if self._leadership.must_wait(name, asked):

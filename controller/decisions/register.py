@@ -29,6 +29,8 @@ class Registration:
     total_replicas: int = 0
     ha_mode: str = ""
     unclean: bool = False
+    accepted_epoch: int | None = None
+    """The highest master epoch that the replica has accepted; None: it does not say."""
 
 
 def register(group: Group | None, request: Registration) -> list[Event] | Refusal:
@@ -42,7 +44,10 @@ def register(group: Group | None, request: Registration) -> list[Event] | Refusa
     if problem := _problem(request):
         return Refusal(ResponseCode.CONTROLLER_INVALID_REQUEST, problem)
     events: list[Event] = []
-    if request.unclean and broker_id in group.electable_ids:
+    # Sent before its sender learned that it was elected in spite of its unclean boot: the answer tells it.
+    accepted = group.master_epoch if request.accepted_epoch is None else request.accepted_epoch
+    unaware = group.accepts_loss and group.master_id == broker_id and accepted < group.master_epoch
+    if request.unclean and broker_id in group.electable_ids and not unaware:
         events.append(MemberRemoved(group.broker_name, broker_id))
     replica = group.replicas[broker_id]
     if (replica.address, replica.ha_address, replica.total_replicas, replica.ha_mode) != (

@@ -47,6 +47,8 @@ class Vitals:
     """What heartbeats tell, read afresh at each."""
 
     epoch: Epoch
+    """Of the log's last byte; −1 without any."""
+    accepted_epoch: Epoch
     max_phy_offset: PhyOffset
     confirm_offset: PhyOffset
     unclean: bool
@@ -142,6 +144,7 @@ class ControllerClient:
             "haMode": config.mode.name.lower(),
             "haAddress": config.ha_address,
             "unclean": "true" if vitals.unclean else "false",
+            "acceptedEpoch": str(vitals.accepted_epoch),
         }
         self._call(RequestCode.CONTROLLER_REGISTER_BROKER, ext)
 

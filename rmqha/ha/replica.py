@@ -131,6 +131,7 @@ class Replica:
         last = self._log.epochs.last
         return Vitals(
             epoch=last.epoch if last else Epoch(-1),
+            accepted_epoch=self._epoch,
             max_phy_offset=self._log.max_phy_offset,
             confirm_offset=self._log.confirm_offset,
             unclean=self._log.unclean,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rmqha.sim.prng import SimPrng
 
@@ -34,6 +34,39 @@ class Options:
     heal_per_mille: int
     restart_after_ms: int
     chaos_ms: int
+
+
+def seed_options(seed: int) -> Options:
+    """What a run of `seed` draws."""
+    return draw_options(SimPrng(seed).child("options"))
+
+
+def rough(options: Options) -> Options:
+    """The same run with three replicas in CP and every fault of brokers and links, often."""
+    return replace(
+        options,
+        broker_count=3,
+        client_count=3,
+        cp=True,
+        chaos_ms=15_000,
+        send_interval_ms=5,
+        max_delay_ms=5,
+        kill_broker_per_mille=200,
+        power_broker_per_mille=0,
+        pause_broker_per_mille=60,
+        cut_per_mille=120,
+        one_way_per_mille=60,
+        slow_per_mille=120,
+        kill_controller_per_mille=20,
+        all_controllers_away_per_mille=0,
+        heal_per_mille=100,
+        restart_after_ms=3000,
+    )
+
+
+def power_cuts(options: Options) -> Options:
+    """Rough, with SYNC_FLUSH and power losses, also of all at once, instead of kills."""
+    return replace(rough(options), sync_flush=True, power_broker_per_mille=200, kill_broker_per_mille=0)
 
 
 def draw_options(prng: SimPrng) -> Options:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 from .mutations import MUTATIONS, planted
+from .options import rough, seed_options
 from .world import World
+
+ROUGH = {"anyone is elected (A9)": 8, "no majority needed (ruling 1)": 1}
+"""Found only where faults are many."""
 
 FOUND_BY = {
     "acks against the shrunk set (ruling 1)": 24,
@@ -24,5 +28,13 @@ def test_the_bug_is_found_and_its_absence_is_not(name: str) -> None:
     assert not World(seed).run().failure
 
 
+@pytest.mark.parametrize("name", sorted(ROUGH))
+def test_the_bug_is_found_among_many_faults(name: str) -> None:
+    options = rough(seed_options(ROUGH[name]))
+    with planted(name):
+        assert World(ROUGH[name], options).run().failure
+    assert not World(ROUGH[name], options).run().failure
+
+
 def test_every_entry_names_a_mutation() -> None:
-    assert set(FOUND_BY) <= set(MUTATIONS)
+    assert {*FOUND_BY, *ROUGH} <= set(MUTATIONS)

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from .options import power_cuts, seed_options
 from .world import World
 
 
@@ -17,6 +18,13 @@ def test_no_invariant_is_violated(seed: int) -> None:
     assert not report.failure, f"make sim SEED={seed}: {report.failure}"
     assert report.audit is not None
     assert report.audit.acked_count > 0
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_power_cuts_of_all_at_once(seed: int) -> None:
+    """Seed 3: a registration from before the operator's unclean election undid it, and the group stood still."""
+    report = World(seed, power_cuts(seed_options(seed))).run()
+    assert not report.failure, report.failure
 
 
 def test_a_seed_gives_the_same_trace_in_every_process() -> None:

@@ -23,7 +23,7 @@ from .client_process import ClientProcess
 from .controller_process import ControllerProcess
 from .faults import Faults
 from .history import History, InvariantError
-from .options import Options, draw_options
+from .options import Options, seed_options
 
 START_MS = 20_000
 OPERATOR_AFTER_MS = 5000
@@ -50,7 +50,7 @@ class World:
     def __init__(self, seed: int, options: Options | None = None) -> None:
         prng = SimPrng(seed)
         self.seed = seed
-        self.options = options or draw_options(prng.child("options"))
+        self.options = options or seed_options(seed)
         self.scheduler = Scheduler()
         self.tracer = SimTracer(self.scheduler, keep_count=400)
         self.history = History()

@@ -1,14 +1,25 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from controller.decisions.broker_id import apply_broker_id, next_broker_id
 from controller.decisions.clean import clean_brokers
 from controller.decisions.refusal import Refusal
 from controller.decisions.register import Registration, register
-from controller.event import BrokerIdApplied, BrokerRegistered, BrokersCleaned, GroupSized, MemberRemoved
+from controller.event import (
+    BrokerIdApplied,
+    BrokerRegistered,
+    BrokersCleaned,
+    Cause,
+    GroupSized,
+    MasterElected,
+    MemberRemoved,
+)
+from controller.replicas_info import ReplicasInfo
 from rmqha.model.code import ResponseCode
-from rmqha.model.offset import BrokerId
+from rmqha.model.offset import BrokerId, Epoch
 from tests.controller.values import ids, make_group
 
 
@@ -71,6 +82,17 @@ def test_registration_with_nothing_new_and_with_another_number_of_replicas() -> 
     assert register(group, Registration("g", BrokerId(2), "127.0.0.1:2", "", 3, "ap")) == []
     events = register(group, Registration("g", BrokerId(2), "127.0.0.1:2", "", 5, "ap"))
     assert events == [BrokerRegistered("g", BrokerId(2), "127.0.0.1:2", "", 5, "ap")], "the first declaration stays"
+
+
+def test_a_registration_from_before_an_unclean_election_does_not_undo_it() -> None:
+    """An operator elects a replica that booted unclean while its next registration is already under way."""
+    info = ReplicasInfo()
+    group = info.groups["g"] = make_group(3)
+    info.apply(MasterElected("g", BrokerId(2), Epoch(6), (), Cause.UNCLEAN_BY_OPERATOR))
+    late = Registration("g", BrokerId(2), "127.0.0.1:2", "", 3, "ap", unclean=True, accepted_epoch=5)
+    assert register(group, late) == []
+    power_lost_again = replace(late, accepted_epoch=6)
+    assert register(group, power_lost_again) == [MemberRemoved("g", BrokerId(2))]
 
 
 def test_an_unclean_boot_leaves_the_set_before_anything_else() -> None:
