@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from rmqha.model.code import RequestCode, ResponseCode
 from tests.golden.reader import GOLDEN, manifest
 from tests.interop.group import TIMEOUT_S, is_master
 from tests.interop.lab import Lab
 from tests.interop.lines import acknowledged, consumed, digests, places
-from tests.interop.processes import Process, call, until
+from tests.interop.processes import Process, until
 
 pytestmark = pytest.mark.interop
 
@@ -73,13 +72,6 @@ def unpack_golden(name: str, target: Path) -> None:
     (target / "brokerIdentity").unlink()
 
 
-def unclean_election(lab: Lab) -> bool:
-    """`rmqha elect --unclean`, as a request; whether it succeeded."""
-    ext = {"clusterName": "GoldCluster", "brokerName": "gold-a", "brokerId": "1", "designateElect": "true"}
-    reply = call(lab.controller, RequestCode.CONTROLLER_ELECT_MASTER, {**ext, "unclean": "true", "invokeTime": "0"})
-    return reply is not None and reply.code == ResponseCode.SUCCESS
-
-
 @pytest.mark.parametrize("name", ["n0", "n0-killed"])
 def test_a_real_brokers_store_is_served_to_java_clients(lab: Lab, name: str) -> None:
     facts = manifest()
@@ -96,9 +88,6 @@ def test_a_real_brokers_store_is_served_to_java_clients(lab: Lab, name: str) -> 
     node.store.parent.mkdir()
     unpack_golden(name, node.store)
     lab.run(node)
-    if name == "n0-killed":
-        # Nothing says that the machine was not restarted after the kill: an operator has to vouch for the store.
-        until("it has registered", lambda: unclean_election(lab), TIMEOUT_S, node.running)
     until("it is master", lambda: lab.route("GoldNormal").get("0") == node.address, TIMEOUT_S, node.running)
     for topic in ("GoldNormal", "GoldOrder", "GoldMixed"):
         wanted = {
