@@ -6,6 +6,7 @@ cost.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple, NoReturn
 
@@ -17,6 +18,7 @@ from rmqha.store.record import (
     MAX_PROPERTIES_BYTES,
     SYS_COMMIT,
     SYS_TRANSACTION,
+    EncodedBatch,
     NewMessage,
     encode,
     fixed_bytes,
@@ -34,6 +36,15 @@ class Appended(NamedTuple):
     phy_offset: PhyOffset
     end_offset: PhyOffset
     queue_offset: QueueOffset
+    store_timestamp_ms: int
+
+
+class AppendedBatch(NamedTuple):
+    """Where the messages of a batch stand now."""
+
+    phy_offsets: Sequence[int]
+    queue_offsets: Sequence[int]
+    end_offset: PhyOffset
     store_timestamp_ms: int
 
 
@@ -88,12 +99,9 @@ class Appender:
             PhyOffset(position), PhyOffset(position + size), QueueOffset(queue_offset if queued else 0), stored
         )
 
-    def append_batch(self, messages: Sequence[NewMessage], wall_ms: int) -> list[Appended]:
-        """Append in order with one write for each file touched. All share one store timestamp. Nothing is appended if
-        one message cannot be stored; when the disk fails, those of the files before may be."""
-        log, offsets = self._log, self._offsets
-        if offsets.covered != log.end_offset:
-            self._take_over()
+    def encode_batch(self, messages: Sequence[NewMessage]) -> EncodedBatch:
+        """Everything of the records that does not depend on where they will stand: for `append_encoded`. Raises
+        UsageError if one message cannot be stored."""
         for message in messages:
             if (
                 len(message.body) > self._max_message_size
@@ -102,44 +110,56 @@ class Appender:
                 or message.properties.endswith(b"\0")
             ):
                 self._refuse(message)
-        fields = [self._fields.get(message.topic) or self._field(message.topic) for message in messages]
+        return EncodedBatch(
+            messages, [self._fields.get(message.topic) or self._field(message.topic) for message in messages]
+        )
+
+    def append_encoded(self, batch: EncodedBatch, wall_ms: int) -> AppendedBatch:
+        """Append in order with one write for each file touched. All share one store timestamp. When the disk fails,
+        those of the files before may be appended."""
+        log, offsets = self._log, self._offsets
+        if offsets.covered != log.end_offset:
+            self._take_over()
         offsets.last_store_timestamp_ms = max(offsets.last_store_timestamp_ms, wall_ms)
         try:
-            return self._write_all(messages, fields)
+            return self._write_all(batch)
         except OSError as error:
             raise StoreError(os_sentence(log.disk, DIRECTORY, "append", error)) from error
         finally:
             if offsets.covered != log.end_offset:
                 offsets.forget()
 
-    def _write_all(self, messages: Sequence[NewMessage], fields: list[tuple[bytes, int]]) -> list[Appended]:
-        log, offsets, next_offsets = self._log, self._offsets, self._offsets.next
-        stored = offsets.last_store_timestamp_ms
-        done: list[Appended] = []
-        parts: list[bytes] = []
-        position = 0
-        offsets.covered = -1  # no offset is given twice: until the end the table counts as torn
-        for message, (field, version) in zip(messages, fields, strict=True):
-            size = fixed_bytes(message) + len(message.body) + len(field) + _TAIL_BYTES + len(message.properties)
-            if not parts or not log.fits(position - log.end_offset + size):
-                if parts:
-                    log.append(b"".join(parts))
-                    parts.clear()
-                position = log.room_for(size)
-            key = (message.topic, message.queue_id)
-            queue_offset = 0
-            if message.sys_flag & SYS_TRANSACTION in (0, SYS_COMMIT):
-                known = next_offsets.get(key)
-                queue_offset = known if known is not None else offsets.next_for(key)
-                next_offsets[key] = queue_offset + 1
-            parts.append(encode(message, field, version, queue_offset, position, stored))
-            end = position + size
-            done.append(Appended(PhyOffset(position), PhyOffset(end), QueueOffset(queue_offset), stored))
-            position = end
-        if parts:
-            log.append(b"".join(parts))
-        offsets.covered = log.end_offset
-        return done
+    def _write_all(self, batch: EncodedBatch) -> AppendedBatch:
+        log, starts = self._log, batch.starts
+        stored = self._offsets.last_store_timestamp_ms
+        phy_offsets: list[int] = []
+        queue_offsets = self._number(batch)
+        first, count = 0, len(batch)
+        while first < count:
+            position = log.room_for(starts[first + 1] - starts[first])
+            base = position - starts[first]
+            # the starts are the ends of the records before: the last one that the active file has room for
+            stop = bisect_right(starts, log.room_end - base, first + 1) - 1
+            here = [base + start for start in starts[first:stop]]
+            log.append(batch.place(first, stop, here, queue_offsets[first:stop], stored))
+            phy_offsets += here
+            first = stop
+        self._offsets.covered = log.end_offset
+        return AppendedBatch(phy_offsets, queue_offsets, PhyOffset(log.end_offset), stored)
+
+    def _number(self, batch: EncodedBatch) -> list[int]:
+        """Queue offsets for all records. None is given twice: until the records stand the table counts as torn."""
+        offsets, numbers = self._offsets, list[int]()
+        offsets.covered = -1
+        for key, count in batch.runs:
+            if key is None:
+                numbers += [0] * count
+                continue
+            known = offsets.next.get(key)
+            start = known if known is not None else offsets.next_for(key)
+            offsets.next[key] = start + count
+            numbers += range(start, start + count)
+        return numbers
 
     def _take_over(self) -> None:
         """The log has grown by a master's bytes since the last own append: read their queue offsets."""

@@ -73,9 +73,10 @@ class CommitLog:
             if self.files.files[-1] is active:
                 self.files.add(active.end_offset)
 
-    def fits(self, size_bytes: int) -> bool:
-        """Whether `size_bytes` more of records go into the active file."""
-        return self.end_offset + size_bytes + BLANK_HEADER_BYTES <= self._active_end
+    @property
+    def room_end(self) -> int:
+        """The highest offset at which a record in the active file may end."""
+        return self._active_end - BLANK_HEADER_BYTES
 
     def room_for(self, size_bytes: int) -> int:
         """The position where a record of `size_bytes` will stand: the end, or the next file's start after a blank

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from threading import Lock
 
-from rmqha.port import Disk
+from rmqha.model.message import PROPERTY_DELAY, PROPERTY_TAGS, find_property, tags_code
+from rmqha.port import Disk, Tracer
+from rmqha.store.boot_file import LastStop
 from rmqha.store.commit_log import CommitLog
+from rmqha.store.derived import DispatchedRecord, Recovered
 from rmqha.store.mapped_file import MappedFiles
-from rmqha.store.problem import disk_errors
-from rmqha.store.record import BadRecordError, locate
+from rmqha.store.problem import damaged, disk_errors
+from rmqha.store.record import SYS_COMMIT, SYS_INNER_BATCH, SYS_TRANSACTION, BadRecordError, locate
 
 DIRECTORY = "consumequeue"
 SIZE_KEY = "mappedFileSizeConsumeQueue"
@@ -23,6 +27,15 @@ UNIT = struct.Struct(">qiq")
 PREFILL_SIZE = 0x7FFFFFFF
 PREFILL = UNIT.pack(0, PREFILL_SIZE, 0)
 """A unit without a message: below the first message of a queue that does not start at 0."""
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+DELAY_LEVELS_MS = tuple(
+    1000 * seconds
+    for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
+)
+MAX_GAP_COUNT = 1 << 20
+_TAGS = PROPERTY_TAGS.encode()
+_DELAY = PROPERTY_DELAY.encode()
+_CHOICES = "remove this replica's store and let it copy the group's, if another replica has this record whole"
 
 
 class ConsumeQueue:
@@ -145,6 +158,11 @@ class ConsumeQueue:
         if not self.files.files:
             self.max_offset = 0
 
+    def trim(self, log_min: int) -> list[str]:
+        """Remove files whose records all stood before `log_min`, but never the newest file that has an entry."""
+        keep = min(self.min_offset(log_min), max(self.max_offset - 1, 0)) * UNIT_BYTES
+        return self.files.remove_below(keep)
+
     def sync(self) -> None:
         for file in list(self.files.files):
             file.sync()
@@ -153,17 +171,16 @@ class ConsumeQueue:
         self.files.close()
 
     # --- open -------------------------------------------------------------------------------------------------------
-    def recover(self, log: CommitLog, position: int, *, whole: bool) -> tuple[list[str], int | None]:
+    def recover(self, log: CommitLog, position: int, *, whole: bool) -> Recovered:
         """Find max_offset and drop what belongs to records at or behind `position`, or is no entry of this log.
 
         Entries are written in order, so a binary search finds the first unwritten one; with `whole` (power was lost,
         any sector may be missing) every unit of the files is looked at instead. The newest entry that stays must agree
-        with its record: a crash may have stopped a cut in the middle of a unit. Returns one sentence per finding, and
-        the physical offset from which records must be dispatched again if entries below `position` are gone.
+        with its record: a crash may have stopped a cut in the middle of a unit.
         """
         lines = self.files.load(SIZE_KEY)
         if not self.files.files:
-            return lines, None
+            return Recovered(lines, None)
         low, log_end = self.first_offset, log.end_offset
         self.max_offset = self.files.files[-1].end_offset // UNIT_BYTES
         self.max_offset = self._whole_prefix(log_end) if whole else self._first_with(lambda _, size: size == 0)
@@ -182,7 +199,7 @@ class ConsumeQueue:
             lines.append(f"{self.files.directory}: damaged entries from {self.max_offset} on were dropped.")
         repair_from = max(self.last_end, log.min_offset) if lost else None
         self.cut_to(self.max_offset)
-        return lines, repair_from
+        return Recovered(lines, repair_from)
 
     def _agrees(self, log: CommitLog, queue_offset: int) -> bool:
         """Whether an entry's record, if the log still has it, says the same."""
@@ -235,12 +252,26 @@ def _plausible(offset: int, size: int, log_end: int) -> bool:
 
 
 class ConsumeQueues:
-    """All queues of the store, by (topic, queue id)."""
+    """All queues of the store, by (topic, queue id). Derived state.
 
-    def __init__(self, disk: Disk, file_size_bytes: int) -> None:
+    Prepared and rollback records get no entry, nor do records of `batch_topics`, whose queues have another form. The
+    entry of a record of the schedule topic carries its delivery time as code.
+    """
+
+    directory = DIRECTORY
+
+    def __init__(self, disk: Disk, file_size_bytes: int, tracer: Tracer) -> None:
         self._disk = disk
+        self._tracer = tracer
         self.file_size_bytes = -(-file_size_bytes // UNIT_BYTES) * UNIT_BYTES
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
+        self.batch_topics: frozenset[str] = frozenset()
+        self._runs: dict[tuple[str, int], list[tuple[int, bytearray]]] = {}
+        """What was collected: per queue, runs of consecutive units with the entry number of the first."""
+        self._dirty: set[tuple[str, int]] = set()
+        self._dirty_guard = Lock()
+        """The flusher takes the dirty queues in its own thread."""
+        self._tags: dict[bytes, int] = {}
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         return iter(self.table.values())
@@ -254,7 +285,12 @@ class ConsumeQueues:
             queue = self.table[topic, queue_id] = ConsumeQueue(self._disk, topic, queue_id, self.file_size_bytes)
         return queue
 
-    def recover(self, log: CommitLog, position: int, *, whole: bool) -> tuple[list[str], int | None]:
+    @property
+    def covered_offset(self) -> int:
+        """The physical end of the newest record that has an entry: dispatch goes in log order."""
+        return max((queue.last_end for queue in self), default=0)
+
+    def recover(self, log: CommitLog, position: int, last_stop: LastStop) -> Recovered:
         """Find and check the queues on disk, as `ConsumeQueue.recover` does for each."""
         lines: list[str] = []
         repairs: list[int] = []
@@ -264,17 +300,92 @@ class ConsumeQueues:
                     if not (name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name):
                         lines.append(f"{DIRECTORY}/{topic}/{name} is not one of the store's files and is left alone.")
                         continue
-                    found, repair_from = self.make(topic, int(name)).recover(log, position, whole=whole)
-                    lines += found
-                    repairs += [] if repair_from is None else [repair_from]
-        return lines, min(repairs, default=None)
+                    found = self.make(topic, int(name)).recover(log, position, whole=last_stop is LastStop.POWER_LOST)
+                    lines += found.lines
+                    repairs += [] if found.repair_from is None else [found.repair_from]
+        if not self.table and log.end_offset > log.min_offset:
+            repairs.append(log.min_offset)
+        return Recovered(lines, min(repairs, default=None))
+
+    def collect(self, record: DispatchedRecord) -> None:
+        phy_offset, size, topic, queue_id, queue_offset, sys_flag, stored, properties = record
+        if (
+            sys_flag & SYS_TRANSACTION not in (0, SYS_COMMIT)
+            or sys_flag & SYS_INNER_BATCH
+            or topic in self.batch_topics
+        ):
+            return
+        unit = UNIT.pack(phy_offset, size, self._code(topic, properties, stored))
+        runs = self._runs.get((topic, queue_id))
+        if runs is None:
+            self._runs[topic, queue_id] = [(queue_offset, bytearray(unit))]
+        elif runs[-1][0] + len(runs[-1][1]) // UNIT_BYTES == queue_offset:
+            runs[-1][1].extend(unit)
+        else:
+            runs.append((queue_offset, bytearray(unit)))
+
+    def _code(self, topic: str, properties: bytes, stored: int) -> int:
+        if topic == SCHEDULE_TOPIC:
+            delay = find_property(properties, _DELAY)
+            if delay is not None and delay.isdigit() and int(delay[:9]) > 0:
+                return stored + DELAY_LEVELS_MS[min(int(delay[:9]), len(DELAY_LEVELS_MS)) - 1]
+        tags = find_property(properties, _TAGS)
+        if not tags:
+            return 0
+        code = self._tags.get(tags)
+        if code is None:
+            if len(self._tags) > 10_000:
+                self._tags.clear()
+            code = self._tags[tags] = tags_code(tags.decode("utf-8", "replace"))
+        return code
+
+    def write(self) -> None:
+        for key, runs in self._runs.items():
+            for queue_offset, units in runs:
+                self._put(queue_offset, units, key)
+        with self._dirty_guard:
+            self._dirty.update(self._runs)
+
+    def _put(self, queue_offset: int, units: bytearray, key: tuple[str, int]) -> None:
+        queue = self.make(*key)
+        if queue.files.files and queue_offset - queue.max_offset > MAX_GAP_COUNT:
+            raise damaged(
+                self._disk,
+                queue.files.directory,
+                queue.max_offset * UNIT_BYTES,
+                f"entry {queue.max_offset} next",
+                f"queue offset {queue_offset} in the log",
+                _CHOICES,
+            )
+        filled = queue.put(queue_offset, units)
+        if filled:
+            self._tracer.event(
+                "queue_filled", topic=key[0], queue_id=key[1], queue_offset=queue_offset - filled, count=filled
+            )
+
+    def forget(self) -> None:
+        self._runs.clear()
 
     def truncate(self, end_offset: int) -> None:
         for queue in self:
             queue.truncate(end_offset)
 
+    def trim(self, log_min: int) -> list[str]:
+        """Each queue keeps at least its newest file, which says where its offsets go on."""
+        removed: list[str] = []
+        for queue in self:
+            removed += queue.trim(log_min)
+        return removed
+
+    def sync(self) -> None:
+        with self._dirty_guard:
+            dirty, self._dirty = self._dirty, set()
+        for key in sorted(dirty):
+            queue = self.table.get(key)
+            if queue is not None:
+                queue.sync()
+
     def set_aside(self, directory: str) -> None:
-        """Move all queues into `directory` and forget them."""
         self.close()
         with disk_errors(self._disk, DIRECTORY, "move the old queues aside"):
             if self._disk.exists(DIRECTORY):

@@ -7,6 +7,7 @@ Source: formats.md §2 (RocketMQ 5 message record). `locate` finds the parts of 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -18,6 +19,8 @@ BLANK_HEADER_BYTES = 8
 
 SYS_COMMIT = 0x8
 SYS_TRANSACTION = 0xC
+_QUEUED = (0, SYS_COMMIT)
+"""Records of these transaction types take a queue offset."""
 SYS_BORN_V6 = 0x10
 SYS_STORE_V6 = 0x20
 SYS_INNER_BATCH = 0x80
@@ -41,6 +44,9 @@ _UINT16 = struct.Struct(">H")
 _BORN_TAIL = struct.Struct(">iq")
 _STORE_TAIL = struct.Struct(">iiqi")
 _AFTER_STORE_HOST = struct.Struct(">iq")
+_LATE_AT, _MIDDLE_AT = 20, 36
+_LATE = {4: struct.Struct(">qq20sq").pack_into, 16: struct.Struct(">qq32sq").pack_into}
+"""By bytes of the born address: from queueOffset to storeTimestamp, what the two enclose as one piece."""
 
 MIN_RECORD_BYTES = 91
 
@@ -244,33 +250,98 @@ def encode(
     message: NewMessage, topic: bytes, version: int, queue_offset: int, phy_offset: int, store_timestamp_ms: int
 ) -> bytes:
     """The whole record. `topic` and `version` come from `topic_field`. Hosts of 16 bytes set the IPv6 bits."""
+    properties = message.properties
+    head = _head(message, topic, version, queue_offset, phy_offset, store_timestamp_ms)
+    return b"".join((head, message.body, topic, _UINT16.pack(len(properties)), properties))
+
+
+class EncodedBatch:
+    """Records back to back, whole but for queueOffset, physicalOffset and storeTimestamp: those are `place`d when the
+    records are appended, as often as one likes."""
+
+    __slots__ = ("_late", "_middles", "_packs", "data", "runs", "starts")
+
+    def __init__(self, messages: Sequence[NewMessage], fields: Sequence[tuple[bytes, int]]) -> None:
+        """`fields` are what `topic_field` says of each message's topic."""
+        self.runs: list[tuple[tuple[str, int] | None, int]] = []
+        """(topic, queue id), None for records that take no queue offset; and how many records follow each other so."""
+        self._packs: list[Callable[..., None]] = []
+        self._middles: list[bytes] = []
+        starts: list[int] = [0]
+        parts: list[Buffer] = []
+        end = count = 0
+        last: tuple[str, int] | None = None
+        for message, (topic, version) in zip(messages, fields, strict=True):
+            properties = message.properties
+            head = _head(message, topic, version, 0, 0, 0)
+            parts += (head, message.body, topic, _UINT16.pack(len(properties)), properties)
+            end += len(head) + len(message.body) + len(topic) + _UINT16.size + len(properties)
+            starts.append(end)
+            born_bytes = len(message.born_host[0])
+            self._packs.append(_LATE[born_bytes])
+            self._middles.append(head[_MIDDLE_AT : _MIDDLE_AT + 16 + born_bytes])
+            key = (message.topic, message.queue_id) if message.sys_flag & SYS_TRANSACTION in _QUEUED else None
+            if key != last and count:
+                self.runs.append((last, count))
+                count = 0
+            last = key
+            count += 1
+        if count:
+            self.runs.append((last, count))
+        self.starts = starts
+        """Index of each record in `data`, and the end of the last one."""
+        self._late = [start + _LATE_AT for start in starts]
+        self.data = bytearray().join(parts)
+
+    def __len__(self) -> int:
+        return len(self._packs)
+
+    def place(
+        self, first: int, stop: int, phy_offsets: Sequence[int], queue_offsets: Sequence[int], store_timestamp_ms: int
+    ) -> memoryview:
+        """Give the records [first, stop) their places and return them."""
+        data = self.data
+        for pack, at, middle, queue_offset, phy_offset in zip(
+            self._packs[first:stop],
+            self._late[first:stop],
+            self._middles[first:stop],
+            queue_offsets,
+            phy_offsets,
+            strict=True,
+        ):
+            pack(data, at, queue_offset, phy_offset, middle, store_timestamp_ms)
+        return memoryview(data)[self.starts[first] : self.starts[stop]]
+
+
+def _head(
+    message: NewMessage, topic: bytes, version: int, queue_offset: int, phy_offset: int, store_timestamp_ms: int
+) -> bytes:
+    """The part before the body."""
     born_address, born_port = message.born_host
     store_address, store_port = message.store_host
-    body, properties = message.body, message.properties
-    body_size = len(body)
     if len(born_address) != 4 or len(store_address) != 4:
-        head = _head_v6(message, topic, version, queue_offset, phy_offset, store_timestamp_ms)
-    else:
-        head = WHOLE_V4.pack(
-            90 + body_size + len(topic) + len(properties),
-            MAGIC_V1 if version == 1 else MAGIC_V2,
-            crc32(body) & 0x7FFFFFFF,
-            message.queue_id,
-            message.flag,
-            queue_offset,
-            phy_offset,
-            message.sys_flag,
-            message.born_at_ms,
-            born_address,
-            born_port,
-            store_timestamp_ms,
-            store_address,
-            store_port,
-            message.reconsume_times,
-            message.prepared_transaction_offset,
-            body_size,
-        )
-    return b"".join((head, body, topic, _UINT16.pack(len(properties)), properties))
+        return _head_v6(message, topic, version, queue_offset, phy_offset, store_timestamp_ms)
+    body = message.body
+    body_size = len(body)
+    return WHOLE_V4.pack(
+        90 + body_size + len(topic) + len(message.properties),
+        MAGIC_V1 if version == 1 else MAGIC_V2,
+        crc32(body) & 0x7FFFFFFF,
+        message.queue_id,
+        message.flag,
+        queue_offset,
+        phy_offset,
+        message.sys_flag,
+        message.born_at_ms,
+        born_address,
+        born_port,
+        store_timestamp_ms,
+        store_address,
+        store_port,
+        message.reconsume_times,
+        message.prepared_transaction_offset,
+        body_size,
+    )
 
 
 def _head_v6(

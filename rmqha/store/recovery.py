@@ -12,7 +12,6 @@ from rmqha.port import Disk
 from rmqha.store.boot_file import LastStop
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commit_log import CommitLog
-from rmqha.store.consume_queue import ConsumeQueues
 from rmqha.store.problem import disk_errors
 from rmqha.store.record import BLANK, MAGIC_BLANK, BadRecordError, locate, verify
 from rmqha.wire import lenient_json
@@ -95,11 +94,6 @@ def cut_tail(log: CommitLog, end: int, recovery: Recovery, *, trusted: bool) -> 
     if recovery.cut_bytes:
         files = f", with {spare} files," if spare else ""
         recovery.lines.append(f"The log was cut to {end}: {recovery.cut_bytes} bytes behind it{files} were dropped.")
-
-
-def queues_cover(queues: ConsumeQueues) -> int:
-    """The physical end of the newest record that has an entry: dispatch goes in log order."""
-    return max((queue.last_end for queue in queues), default=0)
 
 
 def batch_topics(disk: Disk, recovery: Recovery) -> frozenset[str]:

@@ -1,42 +1,23 @@
-"""Data plane: from the CommitLog into the ConsumeQueues, and the table of next queue offsets.
+"""Data plane: from the CommitLog into what is derived from it, and the table of next queue offsets.
 
 Only whole records below the confirm offset are dispatched, so a consumer never sees an undecided one (A3). Named after
-RocketMQ's ReputMessageService, whose rules it keeps: prepared and rollback records get no entry, the entry of a record
-of the schedule topic carries its delivery time (formats.md §3).
+RocketMQ's ReputMessageService.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from threading import Lock
+from collections.abc import Iterator, Sequence
 
 from rmqha.model.error import StoreError
-from rmqha.model.message import PROPERTY_DELAY, PROPERTY_TAGS, find_property, tags_code
 from rmqha.port import Tracer
 from rmqha.store.commit_log import CommitLog
-from rmqha.store.consume_queue import UNIT, ConsumeQueues
+from rmqha.store.consume_queue import ConsumeQueues
+from rmqha.store.derived import Derived, DispatchedRecord
 from rmqha.store.problem import damaged
-from rmqha.store.record import (
-    BLANK,
-    MAGIC_BLANK,
-    SYS_COMMIT,
-    SYS_INNER_BATCH,
-    SYS_TRANSACTION,
-    BadRecordError,
-    Located,
-    locate,
-)
+from rmqha.store.record import BLANK, MAGIC_BLANK, SYS_COMMIT, SYS_TRANSACTION, BadRecordError, Located, locate
 
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-DELAY_LEVELS_MS = tuple(
-    1000 * seconds
-    for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-)
-MAX_GAP_COUNT = 1 << 20
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_\-]{1,255}", re.ASCII)
-_TAGS = PROPERTY_TAGS.encode()
-_DELAY = PROPERTY_DELAY.encode()
 _CHOICES = "remove this replica's store and let it copy the group's, if another replica has this record whole"
 
 
@@ -124,66 +105,46 @@ class QueueOffsets:
 
 
 class Reput:
-    """Moves `position` (the dispatched offset) towards the confirm offset."""
+    """Moves `position` (the dispatched offset) towards the confirm offset: each record goes to every `derived`."""
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueues, batch_topics: frozenset[str], tracer: Tracer) -> None:
+    def __init__(self, log: CommitLog, derived: Sequence[Derived], tracer: Tracer) -> None:
         self._log = log
-        self._queues = queues
-        self.batch_topics = batch_topics
+        self._derived = derived
         self._tracer = tracer
         self.position = 0
         self.last_store_timestamp_ms = 0
-        self._dirty: set[tuple[str, int]] = set()
-        self._dirty_guard = Lock()
-        """The flusher takes the dirty queues in its own thread."""
         self._topics: dict[bytes, str | None] = {}
-        """Topic bytes to the name to queue under; None for a topic without a queue of ours."""
-        self._tags: dict[bytes, int] = {}
-
-    def take_dirty(self) -> set[tuple[str, int]]:
-        """The queues written since the last call. Their entries for records below `position` as it was before the call
-        are in the files."""
-        with self._dirty_guard:
-            dirty, self._dirty = self._dirty, set()
-        return dirty
+        """Topic bytes to the topic; None for one that no directory may be named after."""
 
     def dispatch(self, end_offset: int, limit_bytes: int) -> bool:
-        """Queue about `limit_bytes` of log below `end_offset`. True if whole records remain.
+        """Dispatch about `limit_bytes` of log below `end_offset`. True if whole records remain.
 
         Raises StoreError; then nothing of this batch counts and it may be done again."""
-        runs: dict[tuple[str, int], list[tuple[int, bytearray]]] = {}
         position, stop, more = self.position, self.position + limit_bytes, False
-        for start, view, at, parts in walk(self._log, position, end_offset):
-            if start >= stop:
-                more = True
-                break
-            if parts is None:
-                position = start + len(view) - at
-                continue
-            self._collect(start, view, parts, runs)
-            position = start + parts[0]
-        for key, pieces in runs.items():
-            for queue_offset, units in pieces:
-                self._put(queue_offset, units, key)
-        with self._dirty_guard:
-            self._dirty.update(runs)
+        try:
+            for start, view, at, parts in walk(self._log, position, end_offset):
+                if start >= stop:
+                    more = True
+                    break
+                if parts is None:
+                    position = start + len(view) - at
+                    continue
+                self._collect(start, view, parts)
+                position = start + parts[0]
+            for derived in self._derived:
+                derived.write()
+        finally:
+            for derived in self._derived:
+                derived.forget()
         self.position = position
         return more
 
-    def _collect(
-        self,
-        start: int,
-        view: memoryview,
-        parts: Located,
-        runs: dict[tuple[str, int], list[tuple[int, bytearray]]],
-    ) -> None:
+    def _collect(self, start: int, view: memoryview, parts: Located) -> None:
         size, sys_flag, queue_id, queue_offset, _, _, topic_at, topic_size, properties_at, properties_size, stored = (
             parts
         )
         if stored > self.last_store_timestamp_ms:
             self.last_store_timestamp_ms = stored
-        if sys_flag & SYS_TRANSACTION not in (0, SYS_COMMIT) or sys_flag & SYS_INNER_BATCH:
-            return
         name = bytes(view[topic_at : topic_at + topic_size])
         topic = self._topics[name] if name in self._topics else self._topic(name, start)
         if topic is None:
@@ -194,56 +155,15 @@ class Reput:
                 start,
                 BadRecordError(f"expected queueId and queueOffset from 0, found {queue_id} and {queue_offset}"),
             )
-        code = self._tags_code(topic, bytes(view[properties_at : properties_at + properties_size]), stored)
-        unit = UNIT.pack(start, size, code)
-        pieces = runs.get((topic, queue_id))
-        if pieces is None:
-            runs[topic, queue_id] = [(queue_offset, bytearray(unit))]
-        elif pieces[-1][0] + len(pieces[-1][1]) // UNIT.size == queue_offset:
-            pieces[-1][1].extend(unit)
-        else:
-            pieces.append((queue_offset, bytearray(unit)))
+        properties = bytes(view[properties_at : properties_at + properties_size])
+        record = DispatchedRecord(start, size, topic, queue_id, queue_offset, sys_flag, stored, properties)
+        for derived in self._derived:
+            derived.collect(record)
 
     def _topic(self, name: bytes, start: int) -> str | None:
-        text = name.decode("utf-8", "replace")
-        topic: str | None = text
-        if text in self.batch_topics:
+        topic: str | None = name.decode("utf-8", "replace")
+        if not valid_topic(str(topic)):
+            self._tracer.event("topic_not_queued", topic=str(topic)[:255], phy_offset=start)
             topic = None
-        elif not valid_topic(text):
-            topic = None
-            self._tracer.event("topic_not_queued", topic=text[:255], phy_offset=start)
         self._topics[name] = topic
         return topic
-
-    def _tags_code(self, topic: str, properties: bytes, stored: int) -> int:
-        if topic == SCHEDULE_TOPIC:
-            delay = find_property(properties, _DELAY)
-            if delay is not None and delay.isdigit() and int(delay[:9]) > 0:
-                return stored + DELAY_LEVELS_MS[min(int(delay[:9]), len(DELAY_LEVELS_MS)) - 1]
-        tags = find_property(properties, _TAGS)
-        if not tags:
-            return 0
-        code = self._tags.get(tags)
-        if code is None:
-            if len(self._tags) > 10_000:
-                self._tags.clear()
-            code = self._tags[tags] = tags_code(tags.decode("utf-8", "replace"))
-        return code
-
-    def _put(self, queue_offset: int, units: bytearray, key: tuple[str, int]) -> None:
-        queue = self._queues.make(*key)
-        gap = queue_offset - queue.max_offset
-        if queue.files.files and gap > MAX_GAP_COUNT:
-            raise damaged(
-                self._log.disk,
-                queue.files.directory,
-                queue.max_offset * UNIT.size,
-                f"entry {queue.max_offset} next",
-                f"queue offset {queue_offset} in the log",
-                _CHOICES,
-            )
-        filled = queue.put(queue_offset, units)
-        if filled:
-            self._tracer.event(
-                "queue_filled", topic=key[0], queue_id=key[1], queue_offset=queue_offset - filled, count=filled
-            )

@@ -22,6 +22,7 @@ from rmqha.store.commit_log import CommitLog
 from rmqha.store.config import StoreConfig
 from rmqha.store.consume_queue import DIRECTORY as QUEUE_DIRECTORY
 from rmqha.store.consume_queue import ConsumeQueues
+from rmqha.store.derived import Derived
 from rmqha.store.epoch_file import EpochFile, HighestEpochFile
 from rmqha.store.problem import disk_errors, place, usage_errors
 from rmqha.store.reader import PullResult, Reader
@@ -33,7 +34,6 @@ from rmqha.store.recovery import (
     check_start,
     cut_tail,
     find_end,
-    queues_cover,
 )
 from rmqha.store.reput import QueueOffsets, Reput
 
@@ -57,7 +57,10 @@ class Store:
         self._tracer = tracer
         self._release = release
         self._log = CommitLog(disk, config.mapped_file_size_commit_log)
-        self._queues = ConsumeQueues(disk, config.mapped_file_size_consume_queue)
+        self._queues = ConsumeQueues(disk, config.mapped_file_size_consume_queue, tracer)
+        self._derived: list[Derived] = [self._queues]
+        """Everything that is made from the log: whatever happens to the log happens to each of these."""
+        self._reput = Reput(self._log, self._derived, tracer)
         self._epochs = EpochFile(disk)
         self._highest_epoch = HighestEpochFile(disk)
         self._boot = BootFile(disk)
@@ -72,7 +75,7 @@ class Store:
         self._synced = 0
         self._saved_at_ms = 0
         self._saved_position = 0
-        self._truncate_hooks: list[Callable[[int], None]] = [self._queues.truncate]
+        self._truncate_hooks: list[Callable[[int], None]] = []
         self.recovery = Recovery()
 
     # --- open and close ---------------------------------------------------------------------------------------------
@@ -135,16 +138,15 @@ class Store:
         lines = self.recovery.lines
         checkpoint, log = self._checkpoint.value, self._log
         batch = batch_topics(self._disk, self.recovery)
-        self._reput = Reput(log, self._queues, batch, self._tracer)
+        self._queues.batch_topics = batch
         self._appender = Appender(log, self._offsets, self._config.max_message_size, batch)
         by_queues = not trusted and last_stop is LastStop.CLEAN
         position = end if by_queues else min(start, end)
-        findings, repair_from = self._queues.recover(log, position, whole=last_stop is LastStop.POWER_LOST)
-        lines += findings
+        recovered = [derived.recover(log, position, last_stop) for derived in self._derived]
+        lines += [line for found in recovered for line in found.lines]
+        repair_from = min((found.repair_from for found in recovered if found.repair_from is not None), default=None)
         if by_queues:
-            position = min(max(queues_cover(self._queues), log.min_offset), end)
-        if not self._queues.table and end > log.min_offset:
-            repair_from = log.min_offset
+            position = min(max(self._queues.covered_offset, log.min_offset), end)
         if repair_from is not None and repair_from <= position:
             lines.append(f"The queues are made anew from {repair_from} on.")
             position = max(repair_from, log.min_offset)
@@ -177,7 +179,9 @@ class Store:
     def _close_files(self) -> None:
         with self._flush:
             self._failed = self._failed or f"{place(self._disk, '')}: the store is closed"
-            for file in (self._log, self._queues, self._checkpoint, self._progress):
+            for derived in self._derived:
+                derived.close()
+            for file in (self._log, self._checkpoint, self._progress):
                 file.close()
 
     # --- offsets ----------------------------------------------------------------------------------------------------
@@ -337,10 +341,8 @@ class Store:
 
     def _save(self, dispatched: int, stored: int) -> None:
         """Record that everything below `dispatched` is whole, durable and queued."""
-        for key in sorted(self._reput.take_dirty()):
-            queue = self._queues.table.get(key)
-            if queue is not None:
-                queue.sync()
+        for derived in self._derived:
+            derived.sync()
         old = self._checkpoint.value
         checkpoint = Checkpoint(stored, stored, old.index_msg_timestamp_ms, old.master_flushed_offset, dispatched)
         self._progress.store(dispatched, checkpoint)
@@ -374,6 +376,8 @@ class Store:
             log.cut(end_offset, old_end)
             self._synced = min(self._synced, end_offset)
             self._confirm = min(self._confirm, end_offset)
+            for derived in self._derived:
+                derived.truncate(end_offset)
             for hook in self._truncate_hooks:
                 hook(end_offset)
             self._reput.position = min(self._reput.position, end_offset)
@@ -440,7 +444,8 @@ class Store:
         self._checkpoint.sync()
         self._disk.make_dirs(directory)
         self._disk.write_atomic(f"{directory}/{epoch_file.PATH}", epoch_file.encode(self._epochs.history))
-        self._queues.set_aside(directory)
+        for derived in self._derived:
+            derived.set_aside(directory)
         for name in _DERIVED:
             if self._disk.exists(name):
                 self._disk.rename(name, f"{directory}/{name}")

@@ -1,0 +1,83 @@
+"""What is made from the log and can be made again: the contract of all derived state. Data plane.
+
+ConsumeQueues, batch queues and the index implement `Derived`; the store keeps one list of them, so that whatever
+happens to the log (a cut, a lost power, old files that go) happens to each. Nothing here is a source of truth: a
+derived file that cannot be trusted is dropped and its part of the log dispatched again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from rmqha.store.boot_file import LastStop
+from rmqha.store.commit_log import CommitLog
+
+
+class DispatchedRecord(NamedTuple):
+    """A whole record below the confirm offset, as derived state needs it."""
+
+    phy_offset: int
+    size_bytes: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    sys_flag: int
+    store_timestamp_ms: int
+    properties: bytes
+    """The encoded form (`name 0x01 value 0x02`…)."""
+
+
+class Recovered(NamedTuple):
+    """One sentence per finding, and the physical offset from which records must be dispatched again if entries below
+    the position that was asked for are gone; None if none are."""
+
+    lines: list[str]
+    repair_from: int | None
+
+
+class Derived(Protocol):
+    """State made from the log. One thread uses it; only `sync` may run in another at the same time.
+
+    Records come in log order. Those it holds already may come again and change nothing. All methods raise StoreError
+    when the disk fails.
+    """
+
+    @property
+    def directory(self) -> str:
+        """Where its files are, under the store's root."""
+        ...
+
+    def recover(self, log: CommitLog, position: int, last_stop: LastStop) -> Recovered:
+        """Find the files; drop what belongs to records at or behind `position` or is not to be trusted after
+        `last_stop`."""
+        ...
+
+    def collect(self, record: DispatchedRecord) -> None:
+        """Remember a record until `write` or `forget`; nothing is seen by readers yet."""
+        ...
+
+    def write(self) -> None:
+        """Write what was collected. After an error all of it may be collected and written again."""
+        ...
+
+    def forget(self) -> None:
+        """Drop what was collected."""
+        ...
+
+    def truncate(self, end_offset: int) -> None:
+        """Drop everything of records at or behind `end_offset`."""
+        ...
+
+    def trim(self, log_min: int) -> list[str]:
+        """The log begins at `log_min` now: remove files that only speak of records before it. Returns their paths."""
+        ...
+
+    def sync(self) -> None:
+        """Make everything durable that was written before the call. Blocks."""
+        ...
+
+    def set_aside(self, directory: str) -> None:
+        """Move all files into `directory` and forget them."""
+        ...
+
+    def close(self) -> None: ...
