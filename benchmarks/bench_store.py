@@ -85,7 +85,7 @@ def append_calls(directory: Path, count: int, batch: int) -> float:
                 store.append(messages[number & 3], number)
         else:
             for number in range(count // batch):
-                store.append_batch(messages, number)
+                store.append_encoded(store.encode_batch(messages), number)
         return store.max_phy_offset - start
 
     store.append(messages[0], 0)  # the first file exists before the clock runs
@@ -116,7 +116,7 @@ def fill(directory: Path, size: int) -> None:
     messages = [new_message(index % 4) for index in range(256)]
     number = 0
     while store.max_phy_offset < size:
-        store.append_batch(messages, number)
+        store.append_encoded(store.encode_batch(messages), number)
         number += 1
         if number % 256 == 0:
             store.set_confirm_offset(store.max_phy_offset)

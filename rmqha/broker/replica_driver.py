@@ -26,7 +26,7 @@ from rmqha.model.identity import Role
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Clock, Tracer
 from rmqha.store.record import NewMessage
-from rmqha.store.store import Appended, Store
+from rmqha.store.store import AppendedBatch, Store
 from rmqha.wire.command import Command
 
 DISPATCH_BYTES = 512 * 1024
@@ -91,11 +91,12 @@ class ReplicaDriver:
     def admission(self) -> tuple[ResponseCode, str]:
         return self.replica.admission(self._clock.now_ms())
 
-    def append(self, messages: list[NewMessage]) -> list[Appended]:
+    def append(self, messages: list[NewMessage]) -> AppendedBatch:
         wall_ms = self._clock.wall_ms()
         if len(messages) == 1:
-            return [self.store.append(messages[0], wall_ms)]
-        return self.store.append_batch(messages, wall_ms)
+            one = self.store.append(messages[0], wall_ms)
+            return AppendedBatch((one.phy_offset,), (one.queue_offset,), one.end_offset, one.store_timestamp_ms)
+        return self.store.append_encoded(self.store.encode_batch(messages), wall_ms)
 
     def appended(self, end_offset: PhyOffset, waiter: Waiter | None) -> None:
         now_ms = self._clock.now_ms()

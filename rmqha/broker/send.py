@@ -7,6 +7,7 @@ Codes and their order are those of RocketMQ's SendMessageProcessor; the replica'
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import NamedTuple, Protocol
@@ -45,7 +46,7 @@ from rmqha.model.message import (
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Clock
 from rmqha.store.record import NewMessage
-from rmqha.store.store import Appended
+from rmqha.store.store import AppendedBatch
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 MAX_BATCH_MESSAGES = 32768
@@ -66,7 +67,7 @@ class SendLog(Protocol):
 
     def admission(self) -> tuple[ResponseCode, str]: ...
 
-    def append(self, messages: list[NewMessage]) -> list[Appended]:
+    def append(self, messages: list[NewMessage]) -> AppendedBatch:
         """One call, consecutive in the log."""
         ...
 
@@ -156,34 +157,37 @@ class SendProcessor:
         if not accepted:
             return
         stored = self._log.append([message for item in accepted for message in item.messages])
-        self.put_count += len(stored)
-        self.put_bytes += stored[-1].end_offset - stored[0].phy_offset
+        self.put_count += len(stored.phy_offsets)
+        self.put_bytes += stored.end_offset - stored.phy_offsets[0]
         waiting: list[Command] = []
         start = 0
         for command, request, messages in accepted:
-            done = stored[start : start + len(messages)]
+            first = start
             start += len(messages)
             if command.flag & FLAG_ONEWAY:
                 continue
-            reply = self._reply(command, request, messages[0].queue_id, done)
+            phy_offsets = stored.phy_offsets[first:start]
+            reply = self._reply(command, request, messages[0].queue_id, phy_offsets, stored.queue_offsets[first])
             if find_property(request.properties, _WAIT) == b"false":
                 channel.send(reply)
             else:
                 waiting.append(reply)
-        self._log.appended(stored[-1].end_offset, Waiter(channel, waiting) if waiting else None)
+        self._log.appended(stored.end_offset, Waiter(channel, waiting) if waiting else None)
 
     def _refuse(self, channel: Channel, command: Command, code: ResponseCode, remark: str) -> None:
         self.refused_count += 1
         if not command.flag & FLAG_ONEWAY:
             channel.send(command.reply(code, {}, remark=remark))
 
-    def _reply(self, command: Command, request: _Request, queue_id: int, done: list[Appended]) -> Command:
+    def _reply(
+        self, command: Command, request: _Request, queue_id: int, phy_offsets: Sequence[int], queue_offset: int
+    ) -> Command:
         host = self._store_host
-        ids = [offset_message_id(host, item.phy_offset) for item in done]
+        ids = [offset_message_id(host, phy_offset) for phy_offset in phy_offsets]
         ext = {
             "msgId": ids[0] if len(ids) == 1 else ",".join(ids),
             "queueId": str(queue_id),
-            "queueOffset": str(done[0].queue_offset),
+            "queueOffset": str(queue_offset),
             **self._ext,
         }
         key = find_property(request.properties, _UNIQUE_KEY)

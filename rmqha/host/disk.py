@@ -53,8 +53,11 @@ class HostRegion:
         if end - position < MAPPED_WRITE_BYTES:
             self._map[position:end] = data
         else:
-            while position < end:
-                position += os.pwrite(self._fd, data[position - end :], position)
+            rest = memoryview(data)
+            while rest:
+                written = os.pwrite(self._fd, rest, position)
+                position += written
+                rest = rest[written:]
 
     def _reserve_step(self, position: int, end: int) -> None:
         start = position - position % RESERVE_STEP_BYTES

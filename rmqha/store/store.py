@@ -14,7 +14,7 @@ from rmqha.model.error import StoreError, UsageError
 from rmqha.model.offset import Epoch, PhyOffset, QueueOffset
 from rmqha.port import Buffer, Disk, Tracer
 from rmqha.store import epoch_file, identity_file
-from rmqha.store.appender import Appended, Appender
+from rmqha.store.appender import Appended, AppendedBatch, Appender
 from rmqha.store.boot_file import ABORT_PATH, BootFile, LastStop
 from rmqha.store.checkpoint import CHECKPOINT_PATH, Checkpoint, CheckpointFile, ProgressFile
 from rmqha.store.commit_log import DIRECTORY as LOG_DIRECTORY
@@ -26,7 +26,7 @@ from rmqha.store.derived import Derived
 from rmqha.store.epoch_file import EpochFile, HighestEpochFile
 from rmqha.store.problem import disk_errors, place, usage_errors
 from rmqha.store.reader import PullResult, Reader
-from rmqha.store.record import NewMessage, locate
+from rmqha.store.record import EncodedBatch, NewMessage, locate
 from rmqha.store.recovery import (
     BATCH_DIRECTORY,
     Recovery,
@@ -229,12 +229,16 @@ class Store:
             raise StoreError(self._failed)
         return self._appender.append(message, wall_ms)
 
-    def append_batch(self, messages: Sequence[NewMessage], wall_ms: int) -> list[Appended]:
-        """Append in order, each contiguous run with one write. All share one store timestamp. UsageError: nothing is
-        appended. StoreError: those that went into earlier files may be."""
+    def encode_batch(self, messages: Sequence[NewMessage]) -> EncodedBatch:
+        """Records for `append_encoded`. Raises UsageError if one message cannot be stored."""
+        return self._appender.encode_batch(messages)
+
+    def append_encoded(self, batch: EncodedBatch, wall_ms: int) -> AppendedBatch:
+        """Append in order, each contiguous run with one write. All share one store timestamp. StoreError: those that
+        went into earlier files may be appended."""
         if self._failed:
             raise StoreError(self._failed)
-        return self._appender.append_batch(messages, wall_ms)
+        return self._appender.append_encoded(batch, wall_ms)
 
     def append_raw(self, phy_offset: PhyOffset, data: Buffer) -> None:
         assert phy_offset == self._log.end_offset
@@ -465,4 +469,4 @@ def refuse_foreign(disk: Disk) -> None:
         )
 
 
-__all__ = ["Appended", "NewMessage", "PullResult", "Store", "refuse_foreign"]
+__all__ = ["Appended", "AppendedBatch", "EncodedBatch", "NewMessage", "PullResult", "Store", "refuse_foreign"]

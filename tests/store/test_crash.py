@@ -53,7 +53,7 @@ class Life:
         new = [message(self.number + index, queue_id=1, body=b"%d" % index) for index in range(count)]
         for item in new:
             self.model.add(item, self.clock_ms)
-        self.live.append_batch(new, self.clock_ms)
+        self.live.append_encoded(self.live.encode_batch(new), self.clock_ms)
 
     def follow(self, size: int) -> None:
         self.clock_ms += 300

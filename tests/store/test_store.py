@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rmqha.model.code import ResponseCode
 from rmqha.model.epoch import EpochEntry, EpochHistory
@@ -11,9 +13,9 @@ from rmqha.model.message import tags_code
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.port import ReplicaLog
 from rmqha.store.config import StoreConfig
-from rmqha.store.record import decode
+from rmqha.store.record import NewMessage, decode
 from rmqha.store.store import Store
-from tests.store.support import Trace, bodies, commit_all, filled, log_bytes, message, open_store, sim_disk
+from tests.store.support import HOST, Trace, bodies, commit_all, filled, log_bytes, message, open_store, sim_disk
 
 
 def test_the_store_is_the_replicas_log() -> None:
@@ -58,12 +60,41 @@ def test_records_never_span_files_and_blank_records_fill_them() -> None:
     assert bodies(store) == [b"x" * 900] * 10
 
 
-def test_a_batch_is_the_same_bytes_as_single_appends() -> None:
+V6 = (bytes(range(16)), 10911)
+
+
+@given(
+    st.lists(
+        st.builds(
+            message,
+            st.integers(0, 9),
+            topic=st.sampled_from(["T", "U" * 200]),
+            queue_id=st.integers(0, 2),
+            body=st.binary(max_size=900),
+            sys_flag=st.sampled_from([0, 4, 8, 12]),
+            flag=st.integers(-5, 5),
+            born_host=st.sampled_from([HOST, V6]),
+            store_host=st.sampled_from([HOST, V6]),
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_a_batch_is_the_same_bytes_as_single_appends(messages: list[NewMessage]) -> None:
     batch, single = open_store(sim_disk()), open_store(sim_disk())
-    messages = [message(number, queue_id=number % 3, body=b"y" * (number * 37 % 800)) for number in range(40)]
-    found = batch.append_batch(messages, 7)
-    assert found == [single.append(item, 7) for item in messages]
-    assert log_bytes(batch) == log_bytes(single)
+    encoded = batch.encode_batch(messages)
+    for wall_ms in (7, 9):
+        found = batch.append_encoded(encoded, wall_ms)
+        expected = [single.append(item, wall_ms) for item in messages]
+        assert list(found.phy_offsets) == [item.phy_offset for item in expected]
+        assert list(found.queue_offsets) == [item.queue_offset for item in expected]
+        assert (found.end_offset, found.store_timestamp_ms) == (expected[-1].end_offset, wall_ms)
+        assert log_bytes(batch) == log_bytes(single)
+    commit_all(batch)
+    commit_all(single)
+    for topic, queue_ids in single.queues().items():
+        for queue_id in queue_ids:
+            assert batch.queue_range(topic, queue_id) == single.queue_range(topic, queue_id)
 
 
 def test_prepared_and_rollback_records_take_no_queue_offset() -> None:
@@ -90,7 +121,7 @@ def test_prepared_and_rollback_records_take_no_queue_offset() -> None:
 def test_what_cannot_be_stored_is_refused_and_nothing_is_written(bad: object, said: str) -> None:
     store = open_store(sim_disk())
     store.append(message(1), 1)
-    for attempt in (lambda: store.append(bad, 1), lambda: store.append_batch([message(2), bad], 1)):  # type: ignore[arg-type, list-item]
+    for attempt in (lambda: store.append(bad, 1), lambda: store.encode_batch([message(2), bad])):  # type: ignore[arg-type, list-item]
         with pytest.raises(UsageError, match=said):
             attempt()
     assert store.append(message(3), 1).queue_offset == 1
@@ -113,7 +144,7 @@ def test_a_full_disk_refuses_appends_and_goes_on_when_there_is_room() -> None:
         with pytest.raises(StoreError, match="No space left on device; free some space"):
             store.append(message(9, body=b"x" * 1000), 1)
         with pytest.raises(StoreError, match="No space left"):
-            store.append_batch([message(9, body=b"x" * 1000)] * 2, 1)
+            store.append_encoded(store.encode_batch([message(9, body=b"x" * 1000)] * 2), 1)
         assert store.max_phy_offset == end
     assert store.sync() == end, "the file that cannot be made ahead does not fail a sync"
     disk.capacity_bytes = None
