@@ -18,7 +18,9 @@ import cbor2
 from rmqha.model.error import StoreError
 from rmqha.model.offset import BrokerId, Epoch
 
-VERSION = 1
+VERSION = 2
+READS_VERSIONS = (1, 2)
+"""Version 1 knew neither the times and reasons of elections nor GroupResizing."""
 
 
 class Cause(IntEnum):
@@ -36,6 +38,7 @@ class Cause(IntEnum):
     NO_LIVE_MEMBER = 10
     SOLE_REPLICA = 11
     """The only replica of its group, after an unclean boot: nobody else could know more, so no operator is asked."""
+    DISK_FAILED = 12
 
 
 ACCEPTS_LOSS = frozenset({Cause.UNCLEAN_BY_OPERATOR, Cause.SOLE_REPLICA})
@@ -67,7 +70,15 @@ class BrokerRegistered:
 
 @dataclass(frozen=True, slots=True)
 class GroupSized:
-    """The group's totalReplicas from now on (ruling 15)."""
+    """The group's totalReplicas from now on (ruling 15); ends a change that was under way."""
+
+    broker_name: str
+    total_replicas: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResizing:
+    """totalReplicas is on its way to this number: until GroupSized the larger of both counts (ruling 15)."""
 
     broker_name: str
     total_replicas: int
@@ -86,13 +97,16 @@ class SyncStateSetAltered:
 
 @dataclass(frozen=True, slots=True)
 class MasterElected:
-    """The set becomes {broker_id}, its epoch rises by one; `master_epoch` exceeds every earlier one."""
+    """The set becomes {broker_id}, its epoch rises by one; `master_epoch` exceeds every earlier one. `at_ms` is the
+    leader's wall clock and `reason` its sentence: both only for people."""
 
     broker_name: str
     broker_id: BrokerId
     master_epoch: Epoch
     eligible: tuple[BrokerId, ...]
     cause: Cause
+    at_ms: int = 0
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +116,8 @@ class MasterVacated:
     broker_name: str
     master_epoch: Epoch
     cause: Cause
+    at_ms: int = 0
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +126,7 @@ class MemberRemoved:
 
     broker_name: str
     broker_id: BrokerId
+    at_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +135,7 @@ class BrokersCleaned:
 
     broker_name: str
     broker_ids: tuple[BrokerId, ...]
+    at_ms: int = 0
 
 
 Event = (
@@ -129,6 +147,7 @@ Event = (
     | MasterVacated
     | MemberRemoved
     | BrokersCleaned
+    | GroupResizing
 )
 
 _KINDS: tuple[type[Event], ...] = (
@@ -140,10 +159,12 @@ _KINDS: tuple[type[Event], ...] = (
     MasterVacated,
     MemberRemoved,
     BrokersCleaned,
+    GroupResizing,
 )
 _NUMBER_OF = {kind: number for number, kind in enumerate(_KINDS, 1)}
 _FIELDS = {kind: tuple(item.name for item in dataclasses.fields(kind)) for kind in _KINDS}
 _IS_TUPLE = {kind: tuple("tuple" in str(get_type_hints(kind)[name]) for name in _FIELDS[kind]) for kind in _KINDS}
+_CAUSE_PLACE = {kind: _FIELDS[kind].index("cause") for kind in _KINDS if "cause" in _FIELDS[kind]}
 
 
 def encode_events(events: Sequence[Event]) -> bytes:
@@ -152,13 +173,16 @@ def encode_events(events: Sequence[Event]) -> bytes:
     return cbor2.dumps([VERSION, rows])
 
 
-def _decode_event(row: Any) -> Event:
+def _decode_event(row: Any, version: int) -> Event:
+    """A row of version 1 ends before the fields that were added later; they keep their defaults."""
     kind = _KINDS[row[0] - 1]
+    if version == VERSION and len(row) != 1 + len(_FIELDS[kind]):
+        raise ValueError(f"an event {kind.__name__} of {len(row) - 1} fields")
     values: list[Any] = [
-        tuple(value) if is_tuple else value for value, is_tuple in zip(row[1:], _IS_TUPLE[kind], strict=True)
+        tuple(value) if is_tuple else value for value, is_tuple in zip(row[1:], _IS_TUPLE[kind], strict=False)
     ]
-    if kind in (MasterElected, MasterVacated):
-        values[-1] = Cause(values[-1])
+    if kind in _CAUSE_PLACE:
+        values[_CAUSE_PLACE[kind]] = Cause(values[_CAUSE_PLACE[kind]])
     event: Event = kind(*values)
     return event
 
@@ -167,8 +191,8 @@ def decode_events(data: bytes) -> list[Event]:
     """Raises StoreError for bytes that this release cannot read: another version, or not events at all."""
     try:
         version, rows = cbor2.loads(data)
-        if version == VERSION:
-            return [_decode_event(row) for row in rows]
+        if version in READS_VERSIONS:
+            return [_decode_event(row, version) for row in rows]
     except (cbor2.CBORDecodeError, TypeError, ValueError, IndexError) as problem:
         raise StoreError(f"an entry of the controllers' log cannot be read: {problem}") from problem
-    raise StoreError(f"an entry of the controllers' log has version {version}; this release reads version {VERSION}")
+    raise StoreError(f"an entry of the controllers' log has version {version}; this release reads up to {VERSION}")

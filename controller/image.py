@@ -1,10 +1,13 @@
-"""The snapshot of the controllers' state: the encoded image of all groups. Pure.
+"""The snapshot of the controllers' state: an image of all groups. Pure.
 
-Groups stand sorted by name and replicas by id, so that members with the same history write the same bytes.
+An image is a CBOR sequence: the head [version, count], then one row per group in the order in which the groups came to
+be, which is the same on every member. So members with the same history write the same bytes, and an image can be
+written and read in slices: a million replicas must not keep a leader from its heartbeats.
 """
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import Any
 
 import cbor2
@@ -13,42 +16,79 @@ from controller.event import Cause
 from controller.replicas_info import ElectionRecord, Group, ReplicaInfo, ReplicasInfo
 from rmqha.model.error import StoreError
 
-VERSION = 1
+VERSION = 2
+SLICE_GROUPS = 250
+"""Groups of one slice; about 3 ms of work."""
 
 
-def _group_row(group: Group) -> list[Any]:
-    return [
-        group.cluster_name,
-        group.broker_name,
-        group.next_broker_id,
+def _group_row(group: Group) -> bytes:
+    return cbor2.dumps(
         [
-            [item.broker_id, item.address, item.check_code, item.ha_address, item.total_replicas, item.ha_mode]
-            for item in group.replicas.values()
-        ],
-        group.total_replicas,
-        group.master_id,
-        group.master_epoch,
-        group.sync_state_set,
-        group.sync_state_set_epoch,
-        group.eligible,
-        group.unclean_ids,
-        group.set_known,
-        [[item.master_epoch, item.broker_id, item.cause] for item in group.elections],
-    ]
+            group.cluster_name,
+            group.broker_name,
+            group.next_broker_id,
+            [
+                [item.broker_id, item.address, item.check_code, item.ha_address, item.total_replicas, item.ha_mode]
+                for item in group.replicas.values()
+            ],
+            group.total_replicas,
+            group.master_id,
+            group.master_epoch,
+            group.sync_state_set,
+            group.sync_state_set_epoch,
+            group.eligible,
+            group.unclean_ids,
+            group.set_known,
+            [[item.master_epoch, item.broker_id, item.cause, item.at_ms, item.reason] for item in group.elections],
+            group.next_total_replicas,
+        ]
+    )
+
+
+class ImageWriter:
+    """Writes the image of one moment, slice by slice, while the groups change: call `before_change` ahead of each."""
+
+    def __init__(self, info: ReplicasInfo) -> None:
+        self._groups = info.groups
+        self._names = list(info.groups)
+        self._place = 0
+        self._kept: dict[str, bytes] = {}
+        """Rows of groups that changed before their turn, as they were at that moment."""
+        self.data = bytearray(cbor2.dumps([VERSION, len(self._names)]))
+
+    @property
+    def is_done(self) -> bool:
+        return self._place == len(self._names)
+
+    def before_change(self, group: Group) -> None:
+        name, count = group.broker_name, len(self._names)
+        if self._place <= group.place < count and name not in self._kept:
+            self._kept[name] = _group_row(group)
+
+    def write(self, group_count: int = SLICE_GROUPS) -> None:
+        """Append the rows of the next groups to `data`."""
+        end = min(self._place + group_count, len(self._names))
+        for name in self._names[self._place : end]:
+            self.data += self._kept.pop(name, b"") or _group_row(self._groups[name])
+        self._place = end
 
 
 def encode_image(info: ReplicasInfo) -> bytes:
-    return cbor2.dumps([VERSION, [_group_row(group) for _, group in sorted(info.groups.items())]])
+    writer = ImageWriter(info)
+    while not writer.is_done:
+        writer.write()
+    return bytes(writer.data)
 
 
-def _group(row: Any) -> Group:
+def _group(row: Any, place: int, version: int) -> Group:
     (
         cluster_name, broker_name, next_broker_id, replicas, total_replicas, master_id, master_epoch,
-        sync_state_set, sync_state_set_epoch, eligible, unclean_ids, set_known, elections,
-    ) = row  # fmt: skip
+        sync_state_set, sync_state_set_epoch, eligible, unclean_ids, set_known, elections, next_total_replicas,
+    ) = row if version == VERSION else (*row, 0)  # fmt: skip
     return Group(
         cluster_name=cluster_name,
         broker_name=broker_name,
+        place=place,
         next_broker_id=next_broker_id,
         replicas={item[0]: ReplicaInfo(*item) for item in replicas},
         total_replicas=total_replicas,
@@ -59,7 +99,10 @@ def _group(row: Any) -> Group:
         eligible=tuple(eligible),
         unclean_ids=tuple(unclean_ids),
         set_known=set_known,
-        elections=tuple(ElectionRecord(epoch, broker_id, Cause(cause)) for epoch, broker_id, cause in elections),
+        elections=tuple(
+            ElectionRecord(epoch, broker_id, Cause(cause), *told) for epoch, broker_id, cause, *told in elections
+        ),
+        next_total_replicas=next_total_replicas,
     )
 
 
@@ -69,10 +112,18 @@ def decode_image(data: bytes) -> ReplicasInfo:
     if not data:
         return info
     try:
-        version, rows = cbor2.loads(data)
-        if version == VERSION:
-            info.groups = {group.broker_name: group for group in map(_group, rows)}
-            return info
+        with BytesIO(data) as stream:
+            decoder = cbor2.CBORDecoder(stream)
+            version, rows = decoder.decode()
+            if version == VERSION:
+                rows = (decoder.decode() for _ in range(rows))
+            elif version != 1:
+                raise StoreError(f"the controllers' snapshot has version {version}; this release reads 1 and {VERSION}")
+            for place, row in enumerate(rows):
+                group = _group(row, place, version)
+                info.groups[group.broker_name] = group
+            if stream.tell() != len(data):
+                raise ValueError("bytes follow the last group")
     except (cbor2.CBORDecodeError, TypeError, ValueError, IndexError) as problem:
         raise StoreError(f"the controllers' snapshot cannot be read: {problem}") from problem
-    raise StoreError(f"the controllers' snapshot has version {version}; this release reads version {VERSION}")
+    return info

@@ -18,6 +18,7 @@ from controller.event import (
     BrokersCleaned,
     Cause,
     Event,
+    GroupResizing,
     GroupSized,
     MasterElected,
     MasterVacated,
@@ -26,7 +27,7 @@ from controller.event import (
 )
 from rmqha.model.offset import BrokerId, Epoch
 
-REMEMBERED_ELECTIONS = 8
+REMEMBERED_ELECTIONS = 10
 FIRST_BROKER_ID = BrokerId(1)
 NO_EPOCH = Epoch(0)
 """No master has been elected yet."""
@@ -51,6 +52,9 @@ class ElectionRecord:
     master_epoch: Epoch
     broker_id: BrokerId | None
     cause: Cause
+    at_ms: int = 0
+    """Wall clock of the controller that led; 0: an earlier release did not keep it."""
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -63,11 +67,15 @@ class Group:
 
     cluster_name: str
     broker_name: str
+    place: int = 0
+    """How many groups are older; the same on every member."""
     next_broker_id: BrokerId = FIRST_BROKER_ID
     replicas: dict[BrokerId, ReplicaInfo] = field(default_factory=dict)
     """By id, ascending."""
     total_replicas: int = 0
     """0: no replica has declared it yet."""
+    next_total_replicas: int = 0
+    """A change is under way to this number; 0: none is."""
     master_id: BrokerId | None = None
     master_epoch: Epoch = NO_EPOCH
     sync_state_set: tuple[BrokerId, ...] = ()
@@ -93,6 +101,11 @@ class Group:
         return last is not None and last.master_epoch == self.master_epoch and last.cause in ACCEPTS_LOSS
 
     @property
+    def binding_total_replicas(self) -> int:
+        """What brokers are told: during a change the larger majority is valid (ruling 15)."""
+        return max(self.total_replicas, self.next_total_replicas)
+
+    @property
     def electable_ids(self) -> tuple[BrokerId, ...]:
         """Longest in the set first."""
         return self.sync_state_set + self.eligible
@@ -101,8 +114,9 @@ class Group:
     def master_address(self) -> str:
         return "" if self.master_id is None else self.replicas[self.master_id].address
 
-    def remembered(self, broker_id: BrokerId | None, cause: Cause) -> tuple[ElectionRecord, ...]:
-        return (*self.elections, ElectionRecord(self.master_epoch, broker_id, cause))[-REMEMBERED_ELECTIONS:]
+    def remember(self, broker_id: BrokerId | None, cause: Cause, at_ms: int, reason: str = "") -> None:
+        record = ElectionRecord(self.master_epoch, broker_id, cause, at_ms, reason)
+        self.elections = (*self.elections, record)[-REMEMBERED_ELECTIONS:]
 
 
 def without(ids: tuple[BrokerId, ...], *gone: BrokerId) -> tuple[BrokerId, ...]:
@@ -136,7 +150,7 @@ class ReplicasInfo:
     def _broker_id_applied(self, event: BrokerIdApplied) -> None:
         group = self.groups.get(event.broker_name)
         if group is None:
-            group = self.groups[event.broker_name] = Group(event.cluster_name, event.broker_name)
+            group = self.groups[event.broker_name] = Group(event.cluster_name, event.broker_name, len(self.groups))
         if event.broker_id in group.replicas:
             return
         if not group.replicas:
@@ -154,7 +168,11 @@ def _broker_registered(group: Group, event: BrokerRegistered) -> None:
 
 
 def _group_sized(group: Group, event: GroupSized) -> None:
-    group.total_replicas = event.total_replicas
+    group.total_replicas, group.next_total_replicas = event.total_replicas, 0
+
+
+def _group_resizing(group: Group, event: GroupResizing) -> None:
+    group.next_total_replicas = 0 if event.total_replicas == group.total_replicas else event.total_replicas
 
 
 def _sync_state_set_altered(group: Group, event: SyncStateSetAltered) -> None:
@@ -179,20 +197,16 @@ def _master_elected(group: Group, event: MasterElected) -> None:
     group.eligible = tuple(
         member for member in event.eligible if member in group.replicas and member != event.broker_id
     )
-    group.elections = group.remembered(event.broker_id, event.cause)
-
-
-def _vacate(group: Group, cause: Cause) -> None:
-    group.master_id = None
-    group.elections = group.remembered(None, cause)
+    group.remember(event.broker_id, event.cause, event.at_ms, event.reason)
 
 
 def _master_vacated(group: Group, event: MasterVacated) -> None:
     if group.master_id is not None and event.master_epoch == group.master_epoch:
-        _vacate(group, event.cause)
+        group.master_id = None
+        group.remember(None, event.cause, event.at_ms, event.reason)
 
 
-def _drop_members(group: Group, gone: tuple[BrokerId, ...], cause: Cause) -> None:
+def _drop_members(group: Group, gone: tuple[BrokerId, ...], cause: Cause, at_ms: int) -> None:
     """Out of the set and the eligible ones; the set's epoch rises if the set changed, so that a request of a master
     that knew the old one is fenced."""
     left = without(group.sync_state_set, *gone)
@@ -200,31 +214,33 @@ def _drop_members(group: Group, gone: tuple[BrokerId, ...], cause: Cause) -> Non
         group.sync_state_set, group.sync_state_set_epoch = left, group.sync_state_set_epoch + 1
     group.eligible = without(group.eligible, *gone)
     if group.master_id in gone:
-        _vacate(group, cause)
+        group.master_id = None
+        group.remember(None, cause, at_ms)
 
 
 def _member_removed(group: Group, event: MemberRemoved) -> None:
     if event.broker_id in group.electable_ids:
         group.unclean_ids = (*without(group.unclean_ids, event.broker_id), event.broker_id)
-        _drop_members(group, (event.broker_id,), Cause.UNCLEAN_BOOT)
+        _drop_members(group, (event.broker_id,), Cause.UNCLEAN_BOOT, event.at_ms)
 
 
 def _brokers_cleaned(group: Group, event: BrokersCleaned) -> None:
     gone = tuple(broker_id for broker_id in event.broker_ids if broker_id in group.replicas)
     had_members = bool(group.electable_ids)
-    _drop_members(group, gone, Cause.CLEANED)
+    _drop_members(group, gone, Cause.CLEANED, event.at_ms)
     group.unclean_ids = without(group.unclean_ids, *gone)
     for broker_id in gone:
         del group.replicas[broker_id]
     if (had_members and not group.electable_ids) or not group.replicas:
         group.set_known = False
     if not group.replicas:
-        group.total_replicas = 0
+        group.total_replicas = group.next_total_replicas = 0
 
 
 _APPLY: dict[type[Any], Callable[[Group, Any], None]] = {
     BrokerRegistered: _broker_registered,
     GroupSized: _group_sized,
+    GroupResizing: _group_resizing,
     SyncStateSetAltered: _sync_state_set_altered,
     MasterElected: _master_elected,
     MasterVacated: _master_vacated,

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.event import BrokersCleaned, Cause, Event, MasterElected, MemberRemoved, SyncStateSetAltered
-from controller.image import decode_image, encode_image
-from controller.replicas_info import Group, ReplicasInfo
+from controller.image import ImageWriter, decode_image, encode_image
+from controller.replicas_info import ElectionRecord, Group, ReplicasInfo
 from rmqha.model.error import StoreError
 from rmqha.model.offset import BrokerId, Epoch
 from tests.controller.values import EVENTS, ids, make_group
@@ -22,7 +22,8 @@ def check(group: Group) -> None:
     assert group.master_id is None or group.master_id in group.sync_state_set
     assert list(group.replicas) == sorted(group.replicas)
     assert all(broker_id < group.next_broker_id for broker_id in group.replicas)
-    assert len(group.elections) <= 8
+    assert len(group.elections) <= 10
+    assert group.binding_total_replicas >= group.total_replicas
 
 
 @given(st.lists(EVENTS, max_size=30))
@@ -111,9 +112,38 @@ def test_an_unclean_boot_of_the_last_member_leaves_the_set_known_and_empty() -> 
 
 def test_images_that_cannot_be_read_are_refused() -> None:
     assert decode_image(b"").groups == {}
-    with pytest.raises(StoreError, match="has version 9; this release reads version 1"):
+    with pytest.raises(StoreError, match="has version 9; this release reads 1 and 2"):
         decode_image(cbor2.dumps([9, []]))
     with pytest.raises(StoreError):
         decode_image(b"\x82\x01")
     with pytest.raises(StoreError):
         decode_image(cbor2.dumps([1, [["c"]]]))
+    with pytest.raises(StoreError, match="bytes follow the last group"):
+        decode_image(cbor2.dumps([2, 0]) + b"x")
+
+
+def test_an_image_of_the_release_before_is_read() -> None:
+    row = ["c", "g", 2, [[1, "h:1", "code", "", 1, "ap"]], 1, 1, 4, [1], 7, [], [], True, [[4, 1, 2]]]
+    group = decode_image(cbor2.dumps([1, [row]])).groups["g"]
+    assert (group.master_id, group.master_epoch, group.next_total_replicas) == (1, 4, 0)
+    assert group.elections == (ElectionRecord(Epoch(4), BrokerId(1), Cause.MASTER_DEAD),)
+
+
+@given(st.lists(EVENTS, max_size=20), st.lists(st.one_of(EVENTS, st.none()), max_size=30))
+def test_an_image_written_in_slices_is_that_of_its_beginning(events: list[Event], later: list[Event | None]) -> None:
+    """None in `later` is a slice of one group, an event a change between two slices."""
+    info = ReplicasInfo()
+    for event in events:
+        info.apply(event)
+    expected, writer = encode_image(info), ImageWriter(info)
+    for change in later:
+        if change is None:
+            writer.write(1)
+        else:
+            group = info.groups.get(change.broker_name)
+            if group is not None:
+                writer.before_change(group)
+            info.apply(change)
+    while not writer.is_done:
+        writer.write(1)
+    assert bytes(writer.data) == expected

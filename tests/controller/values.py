@@ -10,6 +10,7 @@ from controller.event import (
     BrokersCleaned,
     Cause,
     Event,
+    GroupResizing,
     GroupSized,
     MasterElected,
     MasterVacated,
@@ -40,6 +41,7 @@ def make_group(
     return Group(
         "c",
         "g",
+        0,
         BrokerId(replica_count + 1),
         {
             number: ReplicaInfo(number, f"127.0.0.1:{number}", f"code-{number}", "", declared, ha_mode)
@@ -60,15 +62,17 @@ IDS = st.integers(1, 5).map(BrokerId)
 ID_SETS = st.lists(IDS, max_size=4, unique=True).map(tuple)
 EPOCHS = st.integers(0, 8).map(Epoch)
 CAUSES = st.sampled_from(list(Cause))
+TIMES = st.integers(0, 2**41)
 MODES = st.sampled_from(["", "ap", "cp"])
 
 EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(BrokerIdApplied, st.just("c"), NAMES, IDS, st.just("127.0.0.1:1"), st.text(max_size=3)),
     st.builds(BrokerRegistered, NAMES, IDS, st.just("127.0.0.1:2"), st.just(""), st.integers(0, 5), MODES),
     st.builds(GroupSized, NAMES, st.integers(1, 5)),
+    st.builds(GroupResizing, NAMES, st.integers(1, 5)),
     st.builds(SyncStateSetAltered, NAMES, EPOCHS, st.integers(0, 8), ID_SETS, ID_SETS),
-    st.builds(MasterElected, NAMES, IDS, EPOCHS, ID_SETS, CAUSES),
-    st.builds(MasterVacated, NAMES, EPOCHS, CAUSES),
-    st.builds(MemberRemoved, NAMES, IDS),
-    st.builds(BrokersCleaned, NAMES, ID_SETS),
+    st.builds(MasterElected, NAMES, IDS, EPOCHS, ID_SETS, CAUSES, TIMES, st.text(max_size=5)),
+    st.builds(MasterVacated, NAMES, EPOCHS, CAUSES, TIMES, st.text(max_size=5)),
+    st.builds(MemberRemoved, NAMES, IDS, TIMES),
+    st.builds(BrokersCleaned, NAMES, ID_SETS, TIMES),
 )
