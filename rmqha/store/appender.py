@@ -21,13 +21,12 @@ from rmqha.store.record import (
     EncodedBatch,
     NewMessage,
     encode,
-    fixed_bytes,
     topic_field,
 )
 from rmqha.store.reput import QueueOffsets, valid_topic
 
-_TAIL_BYTES = 2
-"""The length field of the properties."""
+_FIXED_BYTES = 82
+"""Of each record, beside hosts, body, topic field and properties."""
 
 
 class Appended(NamedTuple):
@@ -85,7 +84,14 @@ class Appender:
         if queue_offset is None:
             queue_offset = offsets.next_for(key)
         queued = not (sys_flag := message.sys_flag) & SYS_TRANSACTION or sys_flag & SYS_TRANSACTION == SYS_COMMIT
-        size = fixed_bytes(message) + body_size + len(field) + _TAIL_BYTES + properties_size
+        size = (
+            _FIXED_BYTES
+            + len(message.born_host[0])
+            + len(message.store_host[0])
+            + body_size
+            + len(field)
+            + properties_size
+        )
         try:
             position = log.room_for(size)
             log.append(encode(message, field, version, queue_offset if queued else 0, position, stored))

@@ -255,6 +255,10 @@ def encode(
     return b"".join((head, message.body, topic, _UINT16.pack(len(properties)), properties))
 
 
+def _queue_key(message: NewMessage) -> tuple[str, int] | None:
+    return (message.topic, message.queue_id) if message.sys_flag & SYS_TRANSACTION in _QUEUED else None
+
+
 class EncodedBatch:
     """Records back to back, whole but for queueOffset, physicalOffset and storeTimestamp: those are `place`d when the
     records are appended, as often as one likes."""
@@ -265,29 +269,31 @@ class EncodedBatch:
         """`fields` are what `topic_field` says of each message's topic."""
         self.runs: list[tuple[tuple[str, int] | None, int]] = []
         """(topic, queue id), None for records that take no queue offset; and how many records follow each other so."""
-        self._packs: list[Callable[..., None]] = []
-        self._middles: list[bytes] = []
+        packs: list[Callable[..., None]] = []
+        middles: list[bytes] = []
         starts: list[int] = [0]
         parts: list[Buffer] = []
-        end = count = 0
-        last: tuple[str, int] | None = None
+        end = first = 0
+        last = messages[0] if messages else None
         for message, (topic, version) in zip(messages, fields, strict=True):
-            properties = message.properties
+            body, properties = message.body, message.properties
             head = _head(message, topic, version, 0, 0, 0)
-            parts += (head, message.body, topic, _UINT16.pack(len(properties)), properties)
-            end += len(head) + len(message.body) + len(topic) + _UINT16.size + len(properties)
-            starts.append(end)
+            parts += (head, body, topic, _UINT16.pack(len(properties)), properties)
+            end += len(head) + len(body) + len(topic) + _UINT16.size + len(properties)
             born_bytes = len(message.born_host[0])
-            self._packs.append(_LATE[born_bytes])
-            self._middles.append(head[_MIDDLE_AT : _MIDDLE_AT + 16 + born_bytes])
-            key = (message.topic, message.queue_id) if message.sys_flag & SYS_TRANSACTION in _QUEUED else None
-            if key != last and count:
-                self.runs.append((last, count))
-                count = 0
-            last = key
-            count += 1
-        if count:
-            self.runs.append((last, count))
+            packs.append(_LATE[born_bytes])
+            middles.append(head[_MIDDLE_AT : _MIDDLE_AT + 16 + born_bytes])
+            if last is not None and (
+                message.queue_id != last.queue_id
+                or message.sys_flag != last.sys_flag
+                or message.topic is not last.topic  # one more run for an equal topic does no harm
+            ):
+                self.runs.append((_queue_key(last), len(starts) - 1 - first))
+                first, last = len(starts) - 1, message
+            starts.append(end)
+        if last is not None:
+            self.runs.append((_queue_key(last), len(messages) - first))
+        self._packs, self._middles = packs, middles
         self.starts = starts
         """Index of each record in `data`, and the end of the last one."""
         self._late = [start + _LATE_AT for start in starts]
