@@ -2,9 +2,10 @@
 
     python benchmarks/bench_store.py [--records 100000] [--recover-bytes 251658240] [--directory DIR] [--json FILE]
 
-Three things: record by record (1 KiB records) beside os.write of 1 KiB; batches of 256 KiB beside os.write of 256 KiB;
-the opening of a store whose process was killed. Each pair is measured in turns, five rounds, median given; a ratio is
-our rate divided by that of os.write. Neither side syncs inside the measured part.
+Record by record (1 KiB records) beside os.write of 1 KiB; batches of 256 KiB, already encoded, with their encoding, and
+as a slave appends them, beside os.write of 256 KiB; the opening of a store whose process was killed. Each pair is
+measured in turns, five rounds, median given; a ratio is our rate divided by that of os.write. Neither side syncs inside
+the measured part.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from rmqha.store.store import Store
 ROUNDS = 5
 RECORD_BYTES = 1024
 BATCH_BYTES = 256 * 1024
+BATCH_RECORDS = BATCH_BYTES // RECORD_BYTES
 FILE_BYTES = 256 * 1024 * 1024
 HOST = (b"\x7f\x00\x00\x01", 10911)
 PROPERTIES = b"UNIQ_KEY\x017F00000100000000000000000000ABCD\x02WAIT\x01true\x02TAGS\x01a\x02"
@@ -74,21 +76,47 @@ def write_calls(directory: Path, size: int, count: int) -> float:
         (directory / "raw").unlink()
 
 
-def append_calls(directory: Path, count: int, batch: int) -> float:
+Work = Callable[[Store, int], None]
+"""What is measured: put so many records into the store."""
+
+
+def one_by_one(store: Store, count: int) -> None:
+    messages = [new_message(index % 4) for index in range(4)]
+    append = store.append
+    for number in range(count):
+        append(messages[number & 3], number)
+
+
+def batches(store: Store, count: int) -> None:
+    """As request 320: messages of one queue, encoded and appended."""
+    messages = [new_message(0) for _ in range(BATCH_RECORDS)]
+    for number in range(count // BATCH_RECORDS):
+        store.append_encoded(store.encode_batch(messages), number)
+
+
+def encoded_batches(store: Store, count: int) -> None:
+    """The append alone."""
+    batch = store.encode_batch([new_message(0) for _ in range(BATCH_RECORDS)])
+    for number in range(count // BATCH_RECORDS):
+        store.append_encoded(batch, number)
+
+
+def raw_pieces(store: Store, count: int) -> None:
+    """As a slave that gets the master's bytes."""
+    piece = memoryview(bytes(store.encode_batch([new_message(0) for _ in range(BATCH_RECORDS)]).data))
+    for _ in range(count // BATCH_RECORDS):
+        store.append_raw(store.max_phy_offset, piece)
+
+
+def append_rate(directory: Path, count: int, append: Work) -> float:
     store = open_store(directory / "store")
-    messages = [new_message(index % 4) for index in range(max(batch, 4))]
 
     def work() -> int:
         start = store.max_phy_offset
-        if batch == 1:
-            for number in range(count):
-                store.append(messages[number & 3], number)
-        else:
-            for number in range(count // batch):
-                store.append_encoded(store.encode_batch(messages), number)
+        append(store, count)
         return store.max_phy_offset - start
 
-    store.append(messages[0], 0)  # the first file exists before the clock runs
+    store.append(new_message(0), 0)  # the first file exists before the clock runs
     try:
         return rate(work)
     finally:
@@ -96,17 +124,27 @@ def append_calls(directory: Path, count: int, batch: int) -> float:
         shutil.rmtree(directory / "store")
 
 
-def compare(directory: Path, count: int, batch: int) -> dict[str, float]:
+APPENDS: dict[str, tuple[int, Work]] = {
+    "append_1_kib": (RECORD_BYTES, one_by_one),
+    "append_256_kib_encoded": (BATCH_BYTES, encoded_batches),
+    "append_256_kib": (BATCH_BYTES, batches),
+    "append_raw_256_kib": (BATCH_BYTES, raw_pieces),
+}
+"""Name to the size of the os.write calls beside it, and the work."""
+
+
+def compare(directory: Path, count: int, block_bytes: int, append: Work) -> dict[str, float]:
+    """In turns, so that both see the same disk and the same neighbours."""
     ours, theirs = [], []
     for _ in range(ROUNDS):
-        theirs.append(write_calls(directory, RECORD_BYTES * batch, count // batch))
-        ours.append(append_calls(directory, count, batch))
+        theirs.append(write_calls(directory, block_bytes, count * RECORD_BYTES // block_bytes))
+        ours.append(append_rate(directory, count, append))
     ours_rate, theirs_rate = statistics.median(ours), statistics.median(theirs)
     return {
         "store_mib_s": ours_rate / 2**20,
         "os_write_mib_s": theirs_rate / 2**20,
         "ratio": statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True)),
-        "store_calls_s": ours_rate / RECORD_BYTES / batch,
+        "store_calls_s": ours_rate / block_bytes,
     }
 
 
@@ -165,21 +203,23 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.directory, prefix="rmqha-bench-") as name:
         directory = Path(name)
         figures = {
-            "append_1_kib": compare(directory, options.records, 1),
-            "append_256_kib": compare(directory, options.records, BATCH_BYTES // RECORD_BYTES),
+            **{
+                name: compare(directory, options.records, block_bytes, append)
+                for name, (block_bytes, append) in APPENDS.items()
+            },
             "recovery_after_kill": recover(directory, options.recover_bytes),
         }
     text = json.dumps(figures, indent=2)
     print(text)
     if options.json is not None:
         options.json.write_text(text + "\n")
-    print(f"\n{'what':<18}{'store MiB/s':>12}{'os.write MiB/s':>16}{'ratio':>8}")
-    for what in ("append_1_kib", "append_256_kib"):
+    print(f"\n{'what':<26}{'store MiB/s':>12}{'os.write MiB/s':>16}{'ratio':>8}")
+    for what in APPENDS:
         row = figures[what]
-        print(f"{what:<18}{row['store_mib_s']:>12.0f}{row['os_write_mib_s']:>16.0f}{row['ratio']:>8.2f}")
+        print(f"{what:<26}{row['store_mib_s']:>12.0f}{row['os_write_mib_s']:>16.0f}{row['ratio']:>8.2f}")
     found = figures["recovery_after_kill"]
     print(
-        f"{'recovery':<18}{found['log_bytes'] / 2**20:.0f} MiB log, {found['checked_bytes'] / 2**20:.1f} MiB checked,"
+        f"{'recovery':<26}{found['log_bytes'] / 2**20:.0f} MiB log, {found['checked_bytes'] / 2**20:.1f} MiB checked,"
         f" {found['seconds'] * 1000:.0f} ms"
     )
 
