@@ -142,6 +142,49 @@ class Disk(Protocol):
         ...
 
 
+class ReadFile(Protocol):
+    """A file opened for reading. Nothing is mapped: a bad sector, or a file that another process cuts short, is an
+    OSError or a short answer and not a signal."""
+
+    @property
+    def size_bytes(self) -> int:
+        """As it was when the file was opened."""
+        ...
+
+    def read_at(self, position: int, size_bytes: int) -> bytes:
+        """Fewer bytes than asked for only at the end of the file."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class ReadDisk(Protocol):
+    """A directory tree that is only looked at: it may belong to a running broker. Everything raises OSError."""
+
+    @property
+    def label(self) -> str:
+        """How to name the root in a sentence to the user."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def is_directory(self, path: str) -> bool: ...
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; [] if there is none."""
+        ...
+
+    def open_read(self, path: str) -> ReadFile: ...
+
+    def read(self, path: str, limit_bytes: int) -> bytes:
+        """The first `limit_bytes` of a file."""
+        ...
+
+    def is_locked(self, path: str) -> bool:
+        """Whether another process holds the lock that `Disk.lock` takes; takes and makes nothing."""
+        ...
+
+
 class ReplicaLog(Protocol):
     """What `rmqha.ha` needs of the replica's store; `rmqha.store.store.Store` implements it.
 
