@@ -15,7 +15,7 @@ from rmqha.port import Disk, Tracer
 from rmqha.store.boot_file import LastStop
 from rmqha.store.commit_log import CommitLog
 from rmqha.store.derived import DispatchedRecord, Recovered
-from rmqha.store.mapped_file import MappedFiles
+from rmqha.store.mapped_file import MappedFile, MappedFiles
 from rmqha.store.problem import damaged, disk_errors
 from rmqha.store.record import SYS_COMMIT, SYS_INNER_BATCH, SYS_TRANSACTION, BadRecordError, locate
 
@@ -158,10 +158,10 @@ class ConsumeQueue:
         if not self.files.files:
             self.max_offset = 0
 
-    def trim(self, log_min: int) -> list[str]:
-        """Remove files whose records all stood before `log_min`, but never the newest file that has an entry."""
+    def trim(self, log_min: int) -> list[MappedFile]:
+        """Forget files whose records all stood before `log_min`, but never the newest file that has an entry."""
         keep = min(self.min_offset(log_min), max(self.max_offset - 1, 0)) * UNIT_BYTES
-        return self.files.remove_below(keep)
+        return self.files.detach_below(keep)
 
     def sync(self) -> None:
         for file in list(self.files.files):
@@ -370,12 +370,9 @@ class ConsumeQueues:
         for queue in self:
             queue.truncate(end_offset)
 
-    def trim(self, log_min: int) -> list[str]:
+    def trim(self, log_min: int) -> list[MappedFile]:
         """Each queue keeps at least its newest file, which says where its offsets go on."""
-        removed: list[str] = []
-        for queue in self:
-            removed += queue.trim(log_min)
-        return removed
+        return [file for queue in self for file in queue.trim(log_min)]
 
     def sync(self) -> None:
         with self._dirty_guard:

@@ -7,6 +7,7 @@ derived file that cannot be trusted is dropped and its part of the log dispatche
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from rmqha.store.boot_file import LastStop
@@ -33,6 +34,15 @@ class Recovered(NamedTuple):
 
     lines: list[str]
     repair_from: int | None
+
+
+class Detached(Protocol):
+    """A file that is no longer in use but still open and on disk."""
+
+    @property
+    def path(self) -> str: ...
+
+    def close(self) -> object: ...
 
 
 class Derived(Protocol):
@@ -68,8 +78,9 @@ class Derived(Protocol):
         """Drop everything of records at or behind `end_offset`."""
         ...
 
-    def trim(self, log_min: int) -> list[str]:
-        """The log begins at `log_min` now: remove files that only speak of records before it. Returns their paths."""
+    def trim(self, log_min: int) -> Sequence[Detached]:
+        """The log begins at `log_min` now: forget the files that only speak of records before it. They stay on disk and
+        open; the caller closes and removes them, in this order, in another thread."""
         ...
 
     def sync(self) -> None:

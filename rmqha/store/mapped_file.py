@@ -161,19 +161,15 @@ class MappedFiles:
             removed.append(file.path)
         return removed
 
-    def remove_below(self, offset: int) -> list[str]:
-        """Remove the files that end at or before `offset`, the first of them first, durably; the last file stays.
-        Readers that hold a view keep its bytes. Returns their paths."""
-        removed: list[str] = []
-        while len(self.files) > 1 and self.files[0].end_offset <= offset:
-            file = self.files[0]
-            with disk_errors(self.disk, file.path, "remove the file"):
-                if self.disk.exists(file.path):
-                    self.disk.remove(file.path)
-            del self.files[0]
-            file.close()
-            removed.append(file.path)
-        return removed
+    def detach_below(self, offset: int) -> list[MappedFile]:
+        """Forget the files that end at or before `offset`; the last file stays. They are still open and on disk, the
+        oldest first: removed in this order they leave no hole at any moment."""
+        count = 0
+        while count < len(self.files) - 1 and self.files[count].end_offset <= offset:
+            count += 1
+        detached = self.files[:count]
+        del self.files[:count]
+        return detached
 
     def view(self, offset: int, limit_bytes: int) -> memoryview:
         """Up to `limit_bytes` from `offset` inside one file; empty if no file holds `offset`."""
