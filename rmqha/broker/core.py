@@ -9,6 +9,7 @@ from rmqha.broker.admin import AdminRequests
 from rmqha.broker.clients import ClientTable
 from rmqha.broker.consumer_requests import ConsumerRequests
 from rmqha.broker.groups import GroupTable
+from rmqha.broker.locks import LockRequests, LockTable
 from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.processor import BrokerProcessor
 from rmqha.broker.pull import PullProcessor
@@ -51,6 +52,7 @@ class BrokerCore:
         self.groups = GroupTable(disk, clock)
         self.offsets = OffsetTable(disk)
         self.clients = ClientTable()
+        self.locks = LockTable(clock)
         self.send = SendProcessor(config, self.topics, self.driver, clock, store_host)
         self.pull = PullProcessor(
             config, store, self.topics, self.groups, self.clients, self.offsets, clock, lambda: self.driver.is_serving
@@ -58,7 +60,8 @@ class BrokerCore:
         consumers = ConsumerRequests(store, self.driver, self.topics, self.groups, self.offsets, self.clients)
         tables = TableRequests(config, store, self.driver, self.topics, self.groups, self.offsets)
         self.admin = AdminRequests(config, self.driver, self.send, self.pull, clock, process or {}, disk_usage, history)
-        self.processor = BrokerProcessor(self.send, self.pull, consumers, tables, self.admin)
+        parts = (consumers, tables, self.admin, LockRequests(self.locks, self.driver))
+        self.processor = BrokerProcessor(self.send, self.pull, consumers, parts)
         self.on_role: Callable[[RoleChanged], None] = lambda action: None
         self.driver.on_role = self._role_changed
         self.driver.on_serving = self._serving
@@ -68,6 +71,7 @@ class BrokerCore:
         if action.role is Role.MASTER:
             self.groups.epoch = action.epoch
             self.topics.new_epoch(action.epoch)
+        self.locks.clear()
         self.pull.role_changed()
         self.on_role(action)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from rmqha.broker.admin import AdminRequests
+from collections.abc import Iterable
+from typing import Protocol
+
 from rmqha.broker.consumer_requests import ConsumerRequests
 from rmqha.broker.pull import PullProcessor
 from rmqha.broker.request import Channel, Handler, RequestError
 from rmqha.broker.send import SendProcessor
-from rmqha.broker.table_requests import TableRequests
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteProtocolError
 from rmqha.wire.command import Command
@@ -16,19 +17,22 @@ _SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, Reque
 _PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
 
 
+class Handlers(Protocol):
+    """A part that answers requests at once."""
+
+    def handlers(self) -> dict[int, Handler]: ...
+
+
 class BrokerProcessor:
+    """`parts` answer the requests that no processor of its own takes; `consumers` hears of connections that close."""
+
     def __init__(
-        self,
-        send: SendProcessor,
-        pull: PullProcessor,
-        consumers: ConsumerRequests,
-        tables: TableRequests,
-        admin: AdminRequests,
+        self, send: SendProcessor, pull: PullProcessor, consumers: ConsumerRequests, parts: Iterable[Handlers]
     ) -> None:
         self._send = send
         self._pull = pull
         self._consumers = consumers
-        self._handlers: dict[int, Handler] = {**consumers.handlers(), **tables.handlers(), **admin.handlers()}
+        self._handlers = {code: handler for part in parts for code, handler in part.handlers().items()}
 
     def received(self, channel: Channel, commands: list[Command]) -> None:
         """Answer `commands` by `channel.send`, now or later. Raises StoreError and OSError: the disk is unusable."""
