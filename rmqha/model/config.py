@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
+from rmqha.model.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from rmqha.model.error import ConfigError
 from rmqha.model.identity import HaMode
 
@@ -196,10 +197,39 @@ class BrokerConfig(ServerConfig):
     """Size of a ConsumeQueue file; a multiple of 20."""
     max_message_size: int = 4 * 1024 * 1024
     """Largest body."""
+    file_reserved_time: int = 72
+    """Hours that a log file is kept after its newest record was stored; then it is removed in the hours of deleteWhen,
+    or at once while the disk is fuller than diskMaxUsedSpaceRatio."""
+    delete_when: str = "04"
+    """Hours of the day, local time, separated by `;`, in which expired log files are removed."""
+    commit_log_max_bytes: int = 0
+    """Own. Size of the whole log above which its oldest files are removed, expired or not; 0: no limit. At least two
+    files."""
+    disk_max_used_space_ratio: int = 75
+    """Percent of the disk in use above which expired log files are removed at any hour."""
+    disk_space_clean_forcibly_ratio: int = 85
+    """Percent of the disk in use above which the oldest log files are removed even if they are not expired, as many as
+    lead below it."""
+    disk_space_warning_level_ratio: int = 90
+    """Percent of the disk in use above which sends are refused and cleaning by force does not wait for slaves."""
+    clean_file_forcibly_enable: bool = True
+    """Whether log files that are not expired may go when the disk is full."""
+    delete_file_batch_max: int = 10
+    """Most log files removed at one look."""
+    clean_resource_interval: int = 10000
+    """Period of looks at the disk and the age of files."""
+    delete_commit_log_files_interval: int = 100
+    """Pause between two removed log files."""
+    destroy_maped_file_interval_forcibly: int = 120000
+    """How long a removed log file may stay on the disk, under another name, because a reader still uses it."""
+    redelete_hanged_file_interval: int = 120000
+    """After a log file could not be removed, how long until it is tried again."""
     auto_create_topic_enable: bool = True
     """Create an unknown topic at its first send."""
     default_topic_queue_nums: int = 8
     """Most queues of a topic created so."""
+    message_delay_level: str = DEFAULT_DELAY_LEVELS
+    """How long each level of a delayed message waits, level 1 first; the same on all replicas of a group."""
     slave_read_enable: bool = False
     """Slaves serve pulls, up to their confirm offset."""
     long_polling_max_ms: int = 30000
@@ -215,6 +245,11 @@ class BrokerConfig(ServerConfig):
     """Period of full registrations; role and topic changes register at once."""
     region_id: str = "DefaultRegion"
     """Value of MSG_REGION."""
+
+    @property
+    def delete_hours(self) -> tuple[int, ...]:
+        """deleteWhen as hours from 0 to 23."""
+        return tuple(int(hour) for hour in self.delete_when.split(";") if hour.strip())
 
     @property
     def mode(self) -> HaMode:
@@ -261,11 +296,16 @@ class BrokerConfig(ServerConfig):
         self.require_range(source, "ha_transfer_batch_size", 1024, 1024 * 1024)
         if self.mapped_file_size_consume_queue % 20:
             raise ConfigError(f"{source}: mappedFileSizeConsumeQueue must be a multiple of 20, the size of one entry")
+        try:
+            parse_delay_levels(self.message_delay_level)
+        except ValueError as error:
+            raise ConfigError(f"{source}: messageDelayLevel: {error}") from None
         if self.ha_ack_stall_bound_ms >= self.slave_timeout:
             raise ConfigError(
                 f"{source}: haAckStallBoundMs = {self.ha_ack_stall_bound_ms} must be below slaveTimeout, "
                 f"{self.slave_timeout}: waiting sends would time out before the stalled slave is left out"
             )
+        self._check_retention(source)
         if self.in_sync_replicas < self.min_in_sync_replicas:
             raise ConfigError(f"{source}: inSyncReplicas must not be below minInSyncReplicas")
         if self.mode is HaMode.CP:
@@ -278,3 +318,30 @@ class BrokerConfig(ServerConfig):
                     raise ConfigError(
                         f"{source}: {key} contradicts haMode=cp, which waits for the whole set; remove one"
                     )
+
+    def _check_retention(self, source: str) -> None:
+        hours = [hour.strip() for hour in self.delete_when.split(";") if hour.strip()]
+        if not all(hour.isascii() and hour.isdigit() and len(hour) <= 2 and int(hour) <= 23 for hour in hours):
+            raise ConfigError(f"{source}: deleteWhen = {self.delete_when!r} must be hours from 00 to 23, as in 04;16")
+        if self.commit_log_max_bytes and self.commit_log_max_bytes < 2 * self.mapped_file_size_commit_log:
+            raise ConfigError(
+                f"{source}: commitLogMaxBytes = {self.commit_log_max_bytes} must be 0 or at least two files of"
+                f" mappedFileSizeCommitLog = {self.mapped_file_size_commit_log}: the file in use always stays"
+            )
+        self.require_range(source, "file_reserved_time", 0, 10**6)
+        for name in ("disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio", "disk_space_warning_level_ratio"):
+            self.require_range(source, name, 1, 100)
+        self.require_range(
+            source,
+            "disk_space_clean_forcibly_ratio",
+            self.disk_max_used_space_ratio,
+            self.disk_space_warning_level_ratio,
+        )
+        self.require_range(source, "delete_file_batch_max", 1, 10**6)
+        self.require_range(source, "clean_resource_interval", 10, 10**9)
+        for name in (
+            "delete_commit_log_files_interval",
+            "destroy_maped_file_interval_forcibly",
+            "redelete_hanged_file_interval",
+        ):
+            self.require_range(source, name, 0, 10**9)
