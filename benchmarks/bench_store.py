@@ -37,7 +37,7 @@ HOST = (b"\x7f\x00\x00\x01", 10911)
 PROPERTIES = b"UNIQ_KEY\x017F00000100000000000000000000ABCD\x02WAIT\x01true\x02TAGS\x01a\x02"
 
 
-class _Silent:
+class Silent:
     def event(self, name: str, **fields: Any) -> None:
         """Benchmarks print figures only."""
 
@@ -50,7 +50,7 @@ def new_message(queue_id: int) -> NewMessage:
 
 
 def open_store(directory: Path) -> Store:
-    return Store.open(HostDisk(directory), StoreConfig(mapped_file_size_commit_log=FILE_BYTES), _Silent())
+    return Store.open(HostDisk(directory), StoreConfig(mapped_file_size_commit_log=FILE_BYTES), Silent())
 
 
 def rate(work: Callable[[], int]) -> float:
