@@ -128,6 +128,11 @@ class Disk(Protocol):
 
     def remove(self, path: str) -> None: ...
 
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory and all that is in it: a crash leaves it or nothing of it under that name. Nothing to do
+        if it is not there."""
+        ...
+
     def make_dirs(self, path: str) -> None: ...
 
     def lock(self, path: str) -> Callable[[], None] | None:

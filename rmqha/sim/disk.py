@@ -289,6 +289,14 @@ class SimDisk:
         self.used_bytes -= len(file.content)
         del self._files[path]
 
+    def remove_tree(self, path: str) -> None:
+        if not self._is_directory(path):
+            return
+        self.step("rename")
+        for name in [name for name in self._files if name.startswith(f"{path}/")]:
+            self.used_bytes -= len(self._files.pop(name).content)
+        self._directories -= {name for name in self._directories if f"{name}/".startswith(f"{path}/")}
+
     def make_dirs(self, path: str) -> None:
         if path:
             self._directories.add(path)

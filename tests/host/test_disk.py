@@ -55,6 +55,17 @@ def test_atomic_files_in_directories(disk: Disk) -> None:
     assert not disk.exists("a/b/c")
 
 
+def test_a_tree_goes_with_all_that_is_in_it(disk: Disk) -> None:
+    disk.remove_tree("a")
+    for again in range(2):
+        disk.write_atomic("a/b/c/d", b"%d" % again)
+        disk.write_atomic("a/b2", b"stays")
+        disk.make_dirs("a/b/empty")
+        disk.remove_tree("a/b")
+        assert disk.list("a") == ["b2"]
+        assert not disk.exists("a/b/c/d")
+
+
 def test_a_region_is_zero_then_what_was_written(disk: Disk) -> None:
     region = disk.map("m", 8192, create=True)
     assert (region.size_bytes, disk.size_bytes("m")) == (8192, 8192)

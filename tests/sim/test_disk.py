@@ -138,6 +138,7 @@ def test_a_failing_disk_says_so_and_keeps_what_it_had() -> None:
     region = one.map("m", 512, create=True)
     region.write(0, b"old")
     region.sync()
+    one.make_dirs("d")
     one.failing = frozenset({"read", "write", "sync", "create", "rename", "remove"})
     for attempt in (
         lambda: region.write(0, b"new"),
@@ -146,6 +147,7 @@ def test_a_failing_disk_says_so_and_keeps_what_it_had() -> None:
         lambda: one.write_atomic("a", b""),
         lambda: one.rename("m", "n"),
         lambda: one.remove("m"),
+        lambda: one.remove_tree("d"),
     ):
         with pytest.raises(OSError, match="Input/output"):
             attempt()
