@@ -27,6 +27,7 @@ from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.tracer import HostTracer
 from rmqha.model.config import BrokerConfig
+from rmqha.model.delay_level import parse_delay_levels
 from rmqha.model.error import ConfigError
 from rmqha.model.identity import parse_address
 from rmqha.store.config import StoreConfig
@@ -168,6 +169,7 @@ def _open(config: BrokerConfig, tracer: HostTracer, store_host: tuple[bytes, int
         mapped_file_size_commit_log=config.mapped_file_size_commit_log,
         mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
         max_message_size=config.max_message_size,
+        delay_levels_ms=parse_delay_levels(config.message_delay_level),
     )
     store = Store.open(disk, store_config, tracer, process_id=os.getpid())
     try:

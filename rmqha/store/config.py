@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rmqha.model.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
@@ -13,3 +15,5 @@ class StoreConfig:
     mapped_file_size_consume_queue: int = 300_000 * 20
     max_message_size: int = 4 * 1024 * 1024
     """The largest body that append takes."""
+    delay_levels_ms: tuple[int, ...] = parse_delay_levels(DEFAULT_DELAY_LEVELS)
+    """How long each level of the schedule topic waits."""

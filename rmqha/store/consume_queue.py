@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Iterator
 from threading import Lock
 
+from rmqha.model.delay_level import DEFAULT_DELAY_LEVELS, SCHEDULE_TOPIC, parse_delay_levels
 from rmqha.model.message import PROPERTY_DELAY, PROPERTY_TAGS, find_property, tags_code
 from rmqha.port import Disk, Tracer
 from rmqha.store.boot_file import LastStop
@@ -27,11 +28,6 @@ UNIT = struct.Struct(">qiq")
 PREFILL_SIZE = 0x7FFFFFFF
 PREFILL = UNIT.pack(0, PREFILL_SIZE, 0)
 """A unit without a message: below the first message of a queue that does not start at 0."""
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-DELAY_LEVELS_MS = tuple(
-    1000 * seconds
-    for seconds in (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-)
 MAX_GAP_COUNT = 1 << 20
 _TAGS = PROPERTY_TAGS.encode()
 _DELAY = PROPERTY_DELAY.encode()
@@ -260,9 +256,16 @@ class ConsumeQueues:
 
     directory = DIRECTORY
 
-    def __init__(self, disk: Disk, file_size_bytes: int, tracer: Tracer) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        file_size_bytes: int,
+        tracer: Tracer,
+        delay_levels_ms: tuple[int, ...] = parse_delay_levels(DEFAULT_DELAY_LEVELS),
+    ) -> None:
         self._disk = disk
         self._tracer = tracer
+        self._delay_levels_ms = delay_levels_ms
         self.file_size_bytes = -(-file_size_bytes // UNIT_BYTES) * UNIT_BYTES
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
         self.batch_topics: frozenset[str] = frozenset()
@@ -328,7 +331,7 @@ class ConsumeQueues:
         if topic == SCHEDULE_TOPIC:
             delay = find_property(properties, _DELAY)
             if delay is not None and delay.isdigit() and int(delay[:9]) > 0:
-                return stored + DELAY_LEVELS_MS[min(int(delay[:9]), len(DELAY_LEVELS_MS)) - 1]
+                return stored + self._delay_levels_ms[min(int(delay[:9]), len(self._delay_levels_ms)) - 1]
         tags = find_property(properties, _TAGS)
         if not tags:
             return 0

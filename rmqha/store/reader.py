@@ -97,6 +97,13 @@ class Reader:
                     break
         return records, offset
 
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        queue = self._queues.get(topic, queue_id)
+        low, high = self.queue_range(topic, queue_id)
+        if queue is None or not low <= offset < high:
+            return []
+        return list(UNIT.iter_unpack(queue.units_view(offset, min(count, high - offset))))
+
     def record_at(self, phy_offset: int) -> memoryview | None:
         """The whole record that starts at `phy_offset`, None if none does."""
         if not self._log.min_offset <= phy_offset < self._log.end_offset:

@@ -57,7 +57,7 @@ class Store:
         self._tracer = tracer
         self._release = release
         self._log = CommitLog(disk, config.mapped_file_size_commit_log)
-        self._queues = ConsumeQueues(disk, config.mapped_file_size_consume_queue, tracer)
+        self._queues = ConsumeQueues(disk, config.mapped_file_size_consume_queue, tracer, config.delay_levels_ms)
         self._derived: list[Derived] = [self._queues]
         """Everything that is made from the log: whatever happens to the log happens to each of these."""
         self._reput = Reput(self._log, self._derived, tracer)
@@ -274,6 +274,10 @@ class Store:
         """Committed records from entry `offset` on. `tags_codes` None takes all; the first record comes whatever its
         size, unless `max_bytes` is taken up."""
         return self._reader.pull(topic, queue_id, offset, max_count, max_bytes, tags_codes)
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
+        """(physical offset, size, tagsCode) of up to `count` entries from `offset` on; perhaps fewer than there are."""
+        return self._reader.units(topic, queue_id, offset, count)
 
     def record_at(self, phy_offset: int) -> memoryview | None:
         """The whole record that starts at `phy_offset`, None if none does; not limited to committed ones."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +17,7 @@ from rmqha.port import ReplicaLog
 from rmqha.store.config import StoreConfig
 from rmqha.store.record import NewMessage, decode
 from rmqha.store.store import Store
-from tests.store.support import HOST, Trace, bodies, commit_all, filled, log_bytes, message, open_store, sim_disk
+from tests.store.support import HOST, SMALL, Trace, bodies, commit_all, filled, log_bytes, message, open_store, sim_disk
 
 
 def test_the_store_is_the_replicas_log() -> None:
@@ -253,6 +255,21 @@ def test_schedule_records_carry_their_delivery_time_in_the_queue() -> None:
     for code, count in ((1000 + 10_000, 1), (1000 + 7_200_000, 1), (tags_code("a"), 1), (5, 0)):
         found = store.pull("SCHEDULE_TOPIC_XXXX", 0, 0, 10, 10_000, frozenset([code]))
         assert len(found.records) == count
+
+
+def test_units_and_delivery_times_by_own_levels() -> None:
+    store = open_store(sim_disk(), replace(SMALL, delay_levels_ms=(7000,)))
+    for _ in range(3):
+        store.append(message(topic="SCHEDULE_TOPIC_XXXX", properties=b"DELAY\x011\x02"), 1000)
+    commit_all(store)
+    units = store.units("SCHEDULE_TOPIC_XXXX", 0, 1, 10)
+    assert [code for _, _, code in units] == [8000, 8000]
+    for phy_offset, size, _ in units:
+        record = store.record_at(phy_offset)
+        assert record is not None and len(record) == size
+    assert store.units("SCHEDULE_TOPIC_XXXX", 0, 0, 1) == store.units("SCHEDULE_TOPIC_XXXX", 0, 0, 9)[:1]
+    for queue_id, offset in ((0, 3), (0, -1), (1, 0)):
+        assert store.units("SCHEDULE_TOPIC_XXXX", queue_id, offset, 10) == []
 
 
 def test_a_topic_that_would_leave_its_directory_is_not_queued() -> None:
