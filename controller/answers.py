@@ -151,8 +151,8 @@ def master_ext(group: Group) -> dict[str, str]:
     ha_address = group.replicas[group.master_id].ha_address
     if ha_address:
         ext["masterHaAddress"] = ha_address
-    if group.total_replicas:
-        ext["totalReplicas"] = str(group.total_replicas)
+    if group.binding_total_replicas:
+        ext["totalReplicas"] = str(group.binding_total_replicas)
     if group.accepts_loss:
         ext["electedUnclean"] = "true"
     return ext
@@ -203,7 +203,16 @@ def sync_state_data(groups: list[Group], is_alive: Callable[[str, BrokerId], boo
     return lenient_json.dumps({"replicasInfoTable": table})
 
 
-def elect_answer(request: Command, group: Group, code: ResponseCode = ResponseCode.SUCCESS) -> Command:
-    """The master of `group`, as an answer to 1002. A broker reads the body for MASTER_STILL_EXIST too."""
+def elect_answer(
+    request: Command,
+    group: Group,
+    code: ResponseCode = ResponseCode.SUCCESS,
+    bytes_at_stake: int | None = None,
+) -> Command:
+    """The master of `group`, as an answer to 1002. A broker reads the body for MASTER_STILL_EXIST too. `bytes_at_stake`
+    is told of an unclean election."""
     remark = None if code == ResponseCode.SUCCESS else f"{group.broker_name} has a live master, {group.master_id}"
-    return request.reply(code, master_ext(group), member_group_body(group), remark)
+    ext = master_ext(group)
+    if bytes_at_stake is not None:
+        ext["bytesAtStake"] = str(bytes_at_stake)
+    return request.reply(code, ext, member_group_body(group), remark)

@@ -7,11 +7,22 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Self
 
+from controller.decisions.elect_master import Policy, parse_policy
 from rmqha.model.config import ServerConfig, key_field
 from rmqha.model.error import ConfigError
 
 LIVE_KEYS = frozenset(
-    {"enableElectUncleanMaster", "notifyBrokerRoleChanged", "scanNotActiveBrokerInterval", "totalReplicas"}
+    {
+        "electionPolicy",
+        "electionZones",
+        "enableElectUncleanMaster",
+        "handOverTimeoutMs",
+        "notifyBrokerRoleChanged",
+        "probeTimeoutMs",
+        "scanNotActiveBrokerInterval",
+        "snapshotAfterEntries",
+        "totalReplicas",
+    }
 )
 """Keys that request 1009 changes at once; the others need a restart (ruling 25)."""
 
@@ -29,6 +40,14 @@ class ControllerConfig(ServerConfig):
     controller_store_path: str = "controller-store"
     enable_elect_unclean_master: bool = False
     """Elect a replica outside the SyncStateSet when no member is alive. AP groups only; it may lose messages."""
+    election_policy: str = "seniority,priority,zone"
+    """Own. How candidates with the same epoch and log end are told apart, in this order: `seniority` (longest in the
+    SyncStateSet), `priority` (brokerElectionPriority, the lower number first), `zone` (electionZones). The lowest id
+    decides last."""
+    election_zones: str = ""
+    """Own. Zones (brokerZone) from which a master is preferred, the best first, separated by `;`."""
+    hand_over_timeout_ms: int = 2000
+    """Own. How long a master that shall hand over refuses messages until the next one has acknowledged its end."""
     notify_broker_role_changed: bool = True
     """Tell brokers of a new master by request 1008; without it they learn it with their next heartbeat."""
     scan_not_active_broker_interval: int = 500
@@ -65,6 +84,11 @@ class ControllerConfig(ServerConfig):
             found[node_id] = address
         return dict(sorted(found.items()))
 
+    @cached_property
+    def policy(self) -> Policy:
+        """electionPolicy and electionZones. ValueError with a sentence if they are malformed."""
+        return parse_policy(self.election_policy, self.election_zones)
+
     @property
     def self_address(self) -> str:
         """What the other controllers and the brokers know this one by."""
@@ -99,6 +123,10 @@ class ControllerConfig(ServerConfig):
             peers = self.peers
         except ValueError as problem:
             raise ConfigError(f"{source}: controllerDLegerPeers: {problem}") from None
+        try:
+            self.policy  # noqa: B018 (raises)
+        except ValueError as problem:
+            raise ConfigError(f"{source}: {problem}") from None
         if self.controller_dleger_self_id not in peers:
             raise ConfigError(
                 f"{source}: controllerDLegerSelfId = {self.controller_dleger_self_id} is not among "
@@ -114,6 +142,7 @@ class ControllerConfig(ServerConfig):
             ("default_heartbeat_timeout_mills", 100, 600_000),
             ("suspect_heartbeats", 1, 100),
             ("probe_timeout_ms", 1, 10_000),
+            ("hand_over_timeout_ms", 100, 2_500),
             ("election_timeout_ms", 20, 60_000),
             ("snapshot_after_entries", 16, 10_000_000),
         ):

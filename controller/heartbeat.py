@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from controller.decisions.elect_master import DEFAULT_PRIORITY, LogEnd
+from controller.decisions.elect_master import NO_TRAITS, LogEnd, Traits
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 
 MAX_TIMEOUT_MS = 600_000
@@ -31,7 +31,8 @@ class BrokerKey(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """What a heartbeat (904) says. `timeout_ms` 0: not said."""
+    """What a heartbeat (904) says. `timeout_ms` and `total_replicas` 0: not said. `slaves` is a master's report as it
+    came (`rmqha.ha.copy_speed`), `disk_problem` a sentence."""
 
     epoch: Epoch
     max_offset: PhyOffset
@@ -39,6 +40,10 @@ class Beat(NamedTuple):
     timeout_ms: int
     priority: int
     stopping: bool
+    zone: str = ""
+    disk_problem: str = ""
+    slaves: str = ""
+    total_replicas: int = 0
 
 
 @dataclass(slots=True)
@@ -59,14 +64,28 @@ class BrokerLive:
     unclean: bool = False
     """It registered after an unclean boot; its first heartbeat says that it has followed a master (ruling 3)."""
     stopping: bool = False
-    priority: int = DEFAULT_PRIORITY
+    traits: Traits = NO_TRAITS
     log_end: LogEnd = NO_LOG
     confirm_offset: PhyOffset = NO_LOG.max_offset
+    disk_problem: str = ""
+    """What its disk probe found; it then hands its mastership over and is not elected."""
+    slaves: str = ""
+    total_replicas: int = 0
+    """The number that it goes by at present."""
+    death: str = ""
+    """Why it was called dead last."""
 
     @property
     def is_fit(self) -> bool:
-        """May become master: reported to this leader over a connection that is open, booted clean, not stopping."""
-        return self.alive and self.session_id is not None and not self.unclean and not self.stopping
+        """May become master: reported to this leader over a connection that is open, booted clean, not stopping, its
+        disk well."""
+        return (
+            self.alive
+            and self.session_id is not None
+            and not self.unclean
+            and not self.stopping
+            and not self.disk_problem
+        )
 
 
 class HeartbeatTable:
@@ -96,7 +115,8 @@ class HeartbeatTable:
         broker.unclean, broker.stopping = unclean, False
 
     def beat(self, now_ms: int, key: BrokerKey, session_id: int, beat: Beat) -> bool:
-        """904. True if the broker has become fit by it, or has begun to stop: its group needs a look."""
+        """904. True if the broker has become fit by it, or has begun to stop, or its disk has failed, or it goes by
+        another number of replicas: its group needs a look."""
         broker = self._brokers.get(key)
         if broker is None:
             broker = self._brokers[key] = self._new(now_ms, key)
@@ -114,12 +134,19 @@ class HeartbeatTable:
             broker.interval_ms = broker.timeout_ms // 4
             self._schedule(broker, self._next_check_ms(broker))
         self._heard(broker, now_ms)
-        began_to_stop = beat.stopping and not broker.stopping
-        broker.unclean, broker.stopping, broker.priority = False, beat.stopping, beat.priority
+        turned = (
+            (beat.stopping and not broker.stopping)
+            or bool(beat.disk_problem) != bool(broker.disk_problem)
+            or beat.total_replicas != broker.total_replicas
+        )
+        broker.unclean, broker.stopping = False, beat.stopping
+        broker.disk_problem, broker.slaves, broker.total_replicas = beat.disk_problem, beat.slaves, beat.total_replicas
+        if (beat.priority, beat.zone) != (broker.traits.priority, broker.traits.zone):
+            broker.traits = Traits(beat.priority, beat.zone)
         if (beat.epoch, beat.max_offset) != (broker.log_end.epoch, broker.log_end.max_offset):
             broker.log_end = LogEnd(beat.epoch, beat.max_offset)
         broker.confirm_offset = beat.confirm_offset
-        return began_to_stop or (not was_fit and broker.is_fit)
+        return turned or (not was_fit and broker.is_fit)
 
     def session_closed(self, session_id: int) -> list[BrokerLive]:
         """The brokers whose session it was; the caller probes them."""
@@ -133,8 +160,8 @@ class HeartbeatTable:
         if broker is not None:
             self._unbind(broker)
 
-    def mark_dead(self, broker: BrokerLive) -> None:
-        broker.alive, broker.suspect, broker.probe_id = False, False, None
+    def mark_dead(self, broker: BrokerLive, why: str) -> None:
+        broker.alive, broker.suspect, broker.probe_id, broker.death = False, False, None, why
         self._unbind(broker)
 
     # --- time -------------------------------------------------------------------------------------------------------

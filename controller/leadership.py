@@ -9,19 +9,23 @@ A mastership ends in three ways, which all come together in `reconcile`:
     session closed or heartbeat late → master_suspected → probe → master_dead → ballot → master_elected
     stopping=true in a heartbeat                                              → ballot → master_elected
     unclean boot, operator's clean   → vacated by the event                   → ballot → master_elected
+    operator's target, failed disk   → hand-over: the master waits for the target → ballot → master_elected
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from heapq import heappop, heappush
 
 from controller.action import Action, Notify, Probe, Reply, Token
 from controller.answers import elect_answer, master_ext, parse_log_end, set_body
 from controller.config import ControllerConfig
 from controller.decisions.elect_master import Electorate, LogEnd, Wish, choose, elected, electorate
 from controller.decisions.refusal import Refusal
+from controller.decisions.resize import finished
 from controller.event import ACCEPTS_LOSS, BrokersCleaned, Cause, Event, MasterElected, MasterVacated, MemberRemoved
 from controller.heartbeat import NO_LOG, BrokerKey, BrokerLive, HeartbeatTable
 from controller.replicas_info import Group, ReplicasInfo
@@ -34,6 +38,9 @@ MAX_WAITING_COUNT = 1000
 """Requests that wait for one group's change; more are answered SYSTEM_BUSY."""
 LOST_PROBE_FACTOR = 8
 """A probe whose end the shell never reports is given up after so many of its time-outs."""
+HAND_OVER_RETRY_MS = 10_000
+"""A hand-over of our own accord that failed is tried again after so long: each try stops sends for a while."""
+MAX_REASON_CHARS = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +73,17 @@ class Ballot:
     waiting: dict[int, BrokerId] = field(default_factory=dict)
     """By probe id."""
     answers: dict[BrokerId, LogEnd] = field(default_factory=dict)
+    handed_over: bool = False
+    """The master refuses messages because of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """The master has been asked to refuse messages until `wish.target` holds all it has (ruling 18)."""
+
+    group: Group
+    wish: Wish
+    asked: tuple[Asked, ...]
 
 
 def _log_end(reply: Command | None, broker_name: str, broker_id: BrokerId) -> LogEnd | None:
@@ -75,7 +93,8 @@ def _log_end(reply: Command | None, broker_name: str, broker_id: BrokerId) -> Lo
 
 
 class Leadership:
-    """`serve` handles a request that had to wait; `emit` takes actions; `probe_ids` never repeat in this process."""
+    """`serve` handles a request that had to wait; `emit` takes actions; `probe_ids` never repeat in this process;
+    `now_ms + wall_offset_ms` is the wall time of elections."""
 
     def __init__(
         self,
@@ -86,6 +105,7 @@ class Leadership:
         emit: Callable[[Action], None],
         serve: Callable[[int, Asked], None],
         probe_ids: Iterator[int],
+        wall_offset_ms: int,
     ) -> None:
         self.table = HeartbeatTable(now_ms, config().default_heartbeat_timeout_mills, config().suspect_heartbeats)
         self.batch: list[Change] = []
@@ -96,14 +116,17 @@ class Leadership:
         self._emit = emit
         self._serve = serve
         self._probe_ids = probe_ids
+        self._wall_offset_ms = wall_offset_ms
         self._busy: dict[str, deque[Asked]] = {}
         """Groups with a ballot or a change under way, and the requests that wait for it."""
         self._suspect_probes: dict[int, BrokerKey] = {}
         self._ballots: dict[str, Ballot] = {}
         """By group: candidates are being asked."""
         self._ballot_probes: dict[int, Ballot] = {}
-        self._given_up: deque[tuple[int, int]] = deque()
-        """(deadline, probe id) in the order of sending."""
+        self._hand_overs: dict[int, HandOver] = {}
+        """By probe id."""
+        self._given_up: list[tuple[int, int]] = []
+        """A heap of (deadline, probe id)."""
         self._attention: dict[str, int] = {}
         """Groups without a live master, and the time before which not to try again unasked."""
         self._why_no_master: dict[str, str] = {}
@@ -130,7 +153,7 @@ class Leadership:
 
     def timeout(self, now_ms: int) -> None:
         while self._given_up and self._given_up[0][0] <= now_ms:
-            _, probe_id = self._given_up.popleft()
+            _, probe_id = heappop(self._given_up)
             self.probe_replied(now_ms, probe_id, None, refused=False)
         for broker in self.table.due(now_ms):
             if self.table.is_timed_out(broker, now_ms):
@@ -177,14 +200,16 @@ class Leadership:
         group = self._info.group(broker.key.broker_name)
         if broker.probe_id is not None or group is None or broker.key.broker_id not in group.replicas:
             return
-        broker.probe_id = self._send_probe(now_ms, group, broker.key.broker_id)
+        broker.probe_id = self._send_probe(now_ms, group, broker.key.broker_id, *self._epoch_question())
         self._suspect_probes[broker.probe_id] = broker.key
 
-    def _send_probe(self, now_ms: int, group: Group, broker_id: BrokerId) -> int:
-        probe_id, timeout_ms = next(self._probe_ids), self._config().probe_timeout_ms
-        self._given_up.append((now_ms + LOST_PROBE_FACTOR * timeout_ms, probe_id))
-        address = group.replicas[broker_id].address
-        self._emit(Probe(probe_id, address, Command(RequestCode.GET_BROKER_EPOCH_CACHE), timeout_ms))
+    def _epoch_question(self) -> tuple[Command, int]:
+        return Command(RequestCode.GET_BROKER_EPOCH_CACHE), self._config().probe_timeout_ms
+
+    def _send_probe(self, now_ms: int, group: Group, broker_id: BrokerId, command: Command, timeout_ms: int) -> int:
+        probe_id = next(self._probe_ids)
+        heappush(self._given_up, (now_ms + LOST_PROBE_FACTOR * timeout_ms, probe_id))
+        self._emit(Probe(probe_id, group.replicas[broker_id].address, command, timeout_ms))
         return probe_id
 
     def probe_replied(self, now_ms: int, probe_id: int, reply: Command | None, *, refused: bool) -> None:
@@ -198,6 +223,8 @@ class Leadership:
                 ballot.answers[broker_id] = end
             if not ballot.waiting:
                 self._count(now_ms, ballot)
+        elif (hand_over := self._hand_overs.pop(probe_id, None)) is not None:
+            self._handed_over(now_ms, hand_over, reply)
 
     def _suspect_answered(
         self, now_ms: int, probe_id: int, key: BrokerKey, reply: Command | None, *, refused: bool
@@ -214,7 +241,7 @@ class Leadership:
 
     def _dead(self, now_ms: int, broker: BrokerLive, why: str) -> None:
         self._trace("dead", broker.key, why=why)
-        self.table.mark_dead(broker)
+        self.table.mark_dead(broker, why)
         self.reconcile(now_ms, broker.key.broker_name, urgent=True)
 
     # --- changes of a group -----------------------------------------------------------------------------------------
@@ -304,6 +331,7 @@ class Leadership:
         """The node leads no more. Returns the requests that have proposed nothing: the new leader shall decide them."""
         asked = [item for queue in self._busy.values() for item in queue]
         asked += [item for ballot in self._ballots.values() for item in ballot.asked]
+        asked += [item for hand_over in self._hand_overs.values() for item in hand_over.asked]
         asked += [item for change in self.batch for item in change.asked]
         return asked
 
@@ -326,6 +354,7 @@ class Leadership:
         if wish is None:
             self._attention.pop(broker_name, None)
             self._why_no_master.pop(broker_name, None)
+            self._finish_resize(group)
             return
         if broker_name not in self._attention and not self._attention:
             self._next_scan_ms = now_ms + self._config().scan_not_active_broker_interval
@@ -339,13 +368,26 @@ class Leadership:
     def _wish(self, now_ms: int, group: Group) -> Wish | None:
         """None: the group has the master it should have."""
         if group.master_id is None:
-            return Wish(Cause.MEMBER_RETURNED)
+            return Wish(Cause.MEMBER_RETURNED, why="there was no master")
+        master_id, master = group.master_id, self.table.get(BrokerKey(group.broker_name, group.master_id))
         if not self.has_live_master(now_ms, group):
-            return Wish(Cause.MASTER_DEAD)
-        master = self.table.get(BrokerKey(group.broker_name, group.master_id))
+            why = master.death if master is not None else "it has not reported"
+            return Wish(Cause.MASTER_DEAD, why=f"master {master_id} is dead: {why}")
         if master is not None and master.stopping:
-            return Wish(Cause.CONTROLLED_SHUTDOWN, avoid=group.master_id)
+            return Wish(Cause.CONTROLLED_SHUTDOWN, avoid=master_id, why=f"master {master_id} is stopping")
+        if master is not None and master.disk_problem:
+            return Wish(Cause.DISK_FAILED, avoid=master_id, why=f"disk of master {master_id}: {master.disk_problem}")
         return None
+
+    def _finish_resize(self, group: Group) -> None:
+        """The group has a live master."""
+        assert group.master_id is not None
+        master = self.table.get(BrokerKey(group.broker_name, group.master_id))
+        apaches = not group.replicas[group.master_id].ha_mode
+        goes_by = 0 if apaches else max(1, master.total_replicas) if master is not None else 1
+        event = finished(group, goes_by)
+        if event is not None:
+            self.propose(Change(group.broker_name, (event,)))
 
     def _without_master(self, now_ms: int, group: Group, refusal: Refusal) -> None:
         """An election of our own accord has found nobody."""
@@ -357,7 +399,9 @@ class Leadership:
             if group.set_known:
                 self._tracer.event("election_failed", group=name, why=refusal.remark)
         if group.master_id is not None and not self.has_live_master(now_ms, group):
-            self.propose(Change(name, (MasterVacated(name, group.master_epoch, Cause.NO_LIVE_MEMBER),)))
+            at_ms = now_ms + self._wall_offset_ms
+            reason = refusal.remark[:MAX_REASON_CHARS]
+            self.propose(Change(name, (MasterVacated(name, group.master_epoch, Cause.NO_LIVE_MEMBER, at_ms, reason),)))
 
     def is_released(self, now_ms: int, group: Group, broker_id: BrokerId) -> bool:
         """A stopping broker may go: it is not the master, or nobody can take over from it."""
@@ -365,31 +409,91 @@ class Leadership:
             return True
         return group.broker_name not in self._busy and group.broker_name in self._why_no_master
 
-    def elect(self, now_ms: int, group: Group, wish: Wish, asked: tuple[Asked, ...] = ()) -> Refusal | None:
-        """Begin an election; the askers are answered when it ends. A refusal is the caller's to answer."""
+    def _electorate(self, group: Group, wish: Wish) -> Electorate | Refusal:
         fit = [item for item in group.replicas if self.table.is_fit(BrokerKey(group.broker_name, item))]
         config = self._config()
-        who = electorate(
+        return electorate(
             group,
             fit,
             wish,
             total_replicas=config.total_replicas or group.total_replicas,
             unclean_allowed=config.enable_elect_unclean_master,
         )
+
+    def _choose(self, group: Group, ends: dict[BrokerId, LogEnd]) -> tuple[BrokerId, str]:
+        live = ((item, self.table.get(BrokerKey(group.broker_name, item))) for item in ends)
+        traits = {item: broker.traits for item, broker in live if broker is not None}
+        choice = choose(ends, group.electable_ids, traits, self._config().policy)
+        return choice.winner, choice.reason
+
+    def elect(self, now_ms: int, group: Group, wish: Wish, asked: tuple[Asked, ...] = ()) -> Refusal | None:
+        """Begin an election; the askers are answered when it ends. A refusal is the caller's to answer."""
+        who = self._electorate(group, wish)
         if isinstance(who, Refusal):
             return who
-        ballot = Ballot(group, wish, who, asked)
         self._busy[group.broker_name] = deque()
+        if wish.cause in (Cause.DESIGNATED, Cause.DISK_FAILED) and not wish.unclean and self._can_wait(now_ms, group):
+            self._hand_over(now_ms, HandOver(group, wish, asked), who)
+        else:
+            self._hold_ballot(now_ms, Ballot(group, wish, who, asked))
+        return None
+
+    def _can_wait(self, now_ms: int, group: Group) -> bool:
+        """The group has a live master, one of ours."""
+        live = self.has_live_master(now_ms, group)
+        return live and group.master_id is not None and bool(group.replicas[group.master_id].ha_mode)
+
+    def _hand_over(self, now_ms: int, hand_over: HandOver, who: Electorate) -> None:
+        group, wish, timeout_ms = hand_over.group, hand_over.wish, self._config().hand_over_timeout_ms
+        assert group.master_id is not None
+        target = wish.target
+        if target is None:
+            ends = {item: self._reported_end(group, item) for item in who.ids}
+            target = self._choose(group, ends)[0]
+        ext = {
+            "brokerName": group.broker_name,
+            "masterEpoch": str(group.master_epoch),
+            "targetBrokerId": str(target),
+            "timeoutMs": str(timeout_ms),
+        }
+        self._tracer.event("hand_over_begins", group=group.broker_name, master=group.master_id, target=target)
+        command = Command(RequestCode.RMQHA_HAND_OVER, ext)
+        # the master answers within its time; what is added is the way there and back
+        timeout_ms += self._config().probe_timeout_ms
+        probe_id = self._send_probe(now_ms, group, group.master_id, command, timeout_ms)
+        self._hand_overs[probe_id] = replace(hand_over, wish=replace(wish, target=target))
+
+    def _handed_over(self, now_ms: int, hand_over: HandOver, reply: Command | None) -> None:
+        group, wish = hand_over.group, hand_over.wish
+        code = None if reply is None else reply.code
+        sure = code == ResponseCode.SUCCESS
+        # A broker of ours from before this request elects as it did; a CP member holds all that was acknowledged.
+        goes_on = sure or code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        goes_on = goes_on or (wish.cause is Cause.DISK_FAILED and group.is_cp)
+        if not goes_on:
+            told = "it did not answer in time" if reply is None else reply.remark or f"code {reply.code}"
+            self._give_up(
+                now_ms, Ballot(group, wish, Electorate((), wish.cause), hand_over.asked), f"hand-over: {told}"
+            )
+            return
+        ballot = Ballot(group, wish, Electorate((), wish.cause), hand_over.asked, handed_over=True)
+        who = self._electorate(group, wish)
+        if isinstance(who, Refusal):
+            self._give_up(now_ms, ballot, who.remark)
+        else:
+            self._hold_ballot(now_ms, replace(ballot, electorate=who))
+
+    def _hold_ballot(self, now_ms: int, ballot: Ballot) -> None:
+        group, who = ballot.group, ballot.electorate
         self._ballots[group.broker_name] = ballot
         if not who.ask:
             ballot.answers = {item: self._reported_end(group, item) for item in who.ids}
             self._count(now_ms, ballot)
-            return None
+            return
         for broker_id in who.ids:
-            probe_id = self._send_probe(now_ms, group, broker_id)
+            probe_id = self._send_probe(now_ms, group, broker_id, *self._epoch_question())
             self._ballot_probes[probe_id] = ballot
             ballot.waiting[probe_id] = broker_id
-        return None
 
     def _reported_end(self, group: Group, broker_id: BrokerId) -> LogEnd:
         broker = self.table.get(BrokerKey(group.broker_name, broker_id))
@@ -405,43 +509,54 @@ class Leadership:
             if not who.ask or who.cause in ACCEPTS_LOSS or self.table.is_fit(BrokerKey(name, item))
         }
         if len(answers) < who.needed_answers:
-            self._fail(now_ms, ballot, len(answers))
+            timeout_ms = self._config().probe_timeout_ms
+            told = f"{len(answers)} of the replicas {list(who.ids)} answered request 1007 within {timeout_ms} ms"
+            self._give_up(now_ms, ballot, f"{told}; {who.needed_answers} must")
             return
         live = [item for item in group.replicas if self.is_alive(now_ms, group, item)]
-        priorities = {
-            item: broker.priority for item in answers if (broker := self.table.get(BrokerKey(name, item))) is not None
-        }
-        winner = choose(answers, group.electable_ids, priorities)
+        winner, reason = self._choose(group, answers)
         epochs = [end.epoch for end in answers.values()]
         epochs += [self._reported_end(group, item).epoch for item in group.replicas]
-        event = elected(group, winner, who.cause, epochs, live)
+        reason = f"{ballot.wish.why}; {reason}" if ballot.wish.why else reason
+        at_stake = None
         if who.cause in (Cause.UNCLEAN_BY_OPERATOR, Cause.UNCLEAN_AUTOMATIC):
-            self._trace_unclean(group, event, answers[winner])
-        self.propose(Change(name, (event,), ballot.asked, lambda request: elect_answer(request, group)))
+            at_stake = self._bytes_at_stake(group, answers[winner])
+            reason = f"{reason}; {at_stake} bytes at stake"
+        at_ms = now_ms + self._wall_offset_ms
+        event = elected(group, winner, who.cause, epochs, live, at_ms=at_ms, reason=reason[:MAX_REASON_CHARS])
+        if at_stake is not None:
+            self._tracer.event(
+                "unclean_election",
+                group=name,
+                broker_id=winner,
+                epoch=event.master_epoch,
+                bytes_at_stake=at_stake,
+            )
+        answer = partial(elect_answer, group=group, bytes_at_stake=at_stake)
+        self.propose(Change(name, (event,), ballot.asked, answer))
 
-    def _trace_unclean(self, group: Group, event: MasterElected, end: LogEnd) -> None:
-        """Say what may be lost: bytes that any replica has reported and the new master does not have."""
+    def _bytes_at_stake(self, group: Group, end: LogEnd) -> int:
+        """What may be lost: bytes that any replica has reported and the new master does not have."""
         most = max((self._reported_end(group, item).max_offset for item in group.replicas), default=end.max_offset)
-        self._tracer.event(
-            "unclean_election",
-            group=group.broker_name,
-            broker_id=event.broker_id,
-            epoch=event.master_epoch,
-            bytes_at_stake=max(0, most - end.max_offset),
-        )
+        return max(0, most - end.max_offset)
 
-    def _fail(self, now_ms: int, ballot: Ballot, answer_count: int) -> None:
-        who, name = ballot.electorate, ballot.group.broker_name
-        refusal = Refusal(
-            ResponseCode.CONTROLLER_ELECT_MASTER_FAILED,
-            f"{answer_count} of the replicas {list(who.ids)} answered request 1007 within "
-            f"{self._config().probe_timeout_ms} ms; {who.needed_answers} must",
-        )
+    def _give_up(self, now_ms: int, ballot: Ballot, remark: str) -> None:
+        """An election that cannot be held, or that found nobody; the group is free again."""
+        group, name = ballot.group, ballot.group.broker_name
+        refusal = Refusal(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, remark)
         for asked in ballot.asked:
             self.answer(asked, asked.command.reply(refusal.code, remark=refusal.remark))
+        if ballot.handed_over and group.master_id is not None:
+            ext = {"brokerName": name, "masterEpoch": str(group.master_epoch), "targetBrokerId": "0"}
+            notice = Command(RequestCode.RMQHA_HAND_OVER, ext, flag=FLAG_ONEWAY)
+            self._emit(Notify(group.replicas[group.master_id].address, notice))
+        if ballot.wish.cause in (Cause.DESIGNATED, Cause.DISK_FAILED):
+            self._tracer.event("hand_over_failed", group=name, why=remark)
         waiting = self._busy.pop(name)
-        if ballot.wish.target is None:
-            self._without_master(now_ms, ballot.group, refusal)
+        if ballot.wish.cause is Cause.DISK_FAILED:
+            self._attention[name] = now_ms + HAND_OVER_RETRY_MS
+        elif ballot.wish.target is None:
+            self._without_master(now_ms, group, refusal)
         queue = self._busy.get(name)
         if queue is not None:
             queue.extend(waiting)

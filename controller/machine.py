@@ -41,8 +41,12 @@ from rmqha.wire.raft_message import AnyMessage, EntryKind
 class ControllerMachine:
     """`raft` has been built from the durable log; `image` is the data of its stored snapshot, b"" without one."""
 
-    def __init__(self, config: ControllerConfig, raft: RaftNode, image: bytes, tracer: Tracer) -> None:
+    def __init__(
+        self, config: ControllerConfig, raft: RaftNode, image: bytes, tracer: Tracer, wall_offset_ms: int = 0
+    ) -> None:
+        """`now_ms + wall_offset_ms` is the wall time that elections are remembered with."""
         self._config = config
+        self._wall_offset_ms = wall_offset_ms
         self._raft = raft
         self._tracer = tracer
         self._info = decode_image(image)
@@ -244,10 +248,17 @@ class ControllerMachine:
     def _lead(self, now_ms: int) -> None:
         self._led_term = self._raft.term
         leadership = Leadership(
-            now_ms, self._info, lambda: self._config, self._tracer, self._actions_append, self._serve, self._probe_ids
+            now_ms,
+            self._info,
+            lambda: self._config,
+            self._tracer,
+            self._actions_append,
+            self._serve,
+            self._probe_ids,
+            self._wall_offset_ms,
         )
         self._leadership = leadership
-        self._requests = Requests(self._info, self._views, leadership)
+        self._requests = Requests(self._info, self._views, leadership, self._wall_offset_ms)
         self._tracer.event("controller_leads", node=self._raft.node_id, term=self._led_term)
 
     def _actions_append(self, action: Action) -> None:

@@ -26,16 +26,23 @@ from controller.decisions.broker_id import apply_broker_id, next_broker_id
 from controller.decisions.clean import clean_brokers
 from controller.decisions.elect_master import DEFAULT_PRIORITY, Wish
 from controller.decisions.refusal import Refusal
-from controller.decisions.register import Registration, register
+from controller.decisions.register import MAX_TOTAL_REPLICAS, Registration, register
+from controller.decisions.resize import resize
 from controller.decisions.sync_state_set import alter_sync_state_set
 from controller.event import Cause
+from controller.explain import explain
 from controller.heartbeat import MAX_TIMEOUT_MS, Beat, BrokerKey
 from controller.leadership import Asked, Change, Leadership
 from controller.replicas_info import Group, ReplicasInfo
+from controller.state_view import group_state
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
+from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
+MAX_PRIORITY = 2**31 - 1
+MAX_TEXT_CHARS = 255
+MAX_SLAVES_CHARS = 4096
 _NOT_REGISTERED = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
 
 
@@ -53,6 +60,10 @@ def parse_beat(ext: dict[str, str]) -> Beat:
             int(ext.get("heartbeatTimeoutMills") or 0),
             int(ext.get("electionPriority") or DEFAULT_PRIORITY),
             ext.get("stopping") == "true",
+            ext.get("zone", "")[:MAX_TEXT_CHARS],
+            ext.get("diskProblem", "")[:MAX_TEXT_CHARS],
+            ext.get("slaves", "")[:MAX_SLAVES_CHARS],
+            int(ext.get("boundTotalReplicas") or 0),
         )
     except KeyError as missing:
         raise InvalidRequestError(f"the heartbeat lacks the field {missing.args[0]}") from None
@@ -63,6 +74,8 @@ def parse_beat(ext: dict[str, str]) -> Beat:
         and 0 <= beat.max_offset <= MAX_OFFSET
         and -1 <= beat.confirm_offset <= MAX_OFFSET
         and 0 <= beat.timeout_ms <= MAX_TIMEOUT_MS
+        and -MAX_PRIORITY - 1 <= beat.priority <= MAX_PRIORITY
+        and 0 <= beat.total_replicas <= MAX_TOTAL_REPLICAS
     ):
         raise InvalidRequestError("a number of the heartbeat is out of range")
     return beat
@@ -71,8 +84,9 @@ def parse_beat(ext: dict[str, str]) -> Beat:
 class Requests:
     """Handlers of one leadership. Each answers through it, at once or after its change has been applied."""
 
-    def __init__(self, info: ReplicasInfo, views: MasterViews, leadership: Leadership) -> None:
+    def __init__(self, info: ReplicasInfo, views: MasterViews, leadership: Leadership, wall_offset_ms: int) -> None:
         self._info = info
+        self._wall_offset_ms = wall_offset_ms
         self._views = views
         self._leadership = leadership
         self._handlers: dict[int, Callable[[int, Asked], None]] = {
@@ -85,6 +99,8 @@ class Requests:
             RequestCode.CONTROLLER_CLEAN_BROKER_METADATA: self._clean_broker_metadata,
             RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: self._get_next_broker_id,
             RequestCode.CONTROLLER_APPLY_BROKER_ID: self._apply_broker_id,
+            RequestCode.RMQHA_RESIZE_GROUP: self._resize_group,
+            RequestCode.RMQHA_EXPLAIN_GROUP: self._explain_group,
         }
 
     def serve(self, now_ms: int, asked: Asked) -> None:
@@ -147,7 +163,7 @@ class Requests:
         name = request.broker_name
         if self._leadership.must_wait(name, asked):
             return
-        events = register(self._info.group(name), request)
+        events = register(self._info.group(name), request, now_ms + self._wall_offset_ms)
         if isinstance(events, Refusal):
             self._refuse(asked, events)
             return
@@ -163,8 +179,8 @@ class Requests:
         name = command.ext["brokerName"]
         group, view = self._info.groups[name], self._views.of(name)
         ext = {"clusterName": group.cluster_name, "brokerName": name, **view.ext}
-        if group.total_replicas:
-            ext["totalReplicas"] = str(group.total_replicas)
+        if group.binding_total_replicas:
+            ext["totalReplicas"] = str(group.binding_total_replicas)
         return command.reply(ext=ext, body=set_body(group))
 
     # --- ids --------------------------------------------------------------------------------------------------------
@@ -250,10 +266,13 @@ class Requests:
         if designated:
             target = BrokerId(broker_id) if broker_id > 0 else None
             avoid = group.master_id if target is None and has_master else None
-            wish = Wish(Cause.DESIGNATED, target=target, avoid=avoid, unclean=flag(ext, "unclean"))
+            why = (
+                "an operator asked for another master" if target is None else f"an operator asked for replica {target}"
+            )
+            wish = Wish(Cause.DESIGNATED, target=target, avoid=avoid, unclean=flag(ext, "unclean"), why=why)
         else:
             cause = Cause.MEMBER_RETURNED if group.master_id is None else Cause.MASTER_DEAD
-            wish = Wish(cause, asker=BrokerId(broker_id))
+            wish = Wish(cause, asker=BrokerId(broker_id), why=f"replica {broker_id} asked for a master")
         refusal = self._leadership.elect(now_ms, group, wish, (asked,))
         if refusal is not None:
             self._refuse(asked, refusal)
@@ -269,13 +288,42 @@ class Requests:
             text(ext, "brokerControllerIdsToClean", ""),
             flag(ext, "isCleanLivingBroker") or flag(ext, "cleanLivingBroker"),
             lambda broker_id: group is not None and self._leadership.is_alive(now_ms, group, broker_id),
+            now_ms + self._wall_offset_ms,
         )
         if isinstance(result, Refusal):
             self._refuse(asked, result)
         else:
             self._leadership.propose(Change(name, (result,), (asked,)))
 
+    def _resize_group(self, now_ms: int, asked: Asked) -> None:
+        name = text(asked.command.ext, "brokerName")
+        total_replicas = integer(asked.command.ext, "totalReplicas")
+        if self._leadership.must_wait(name, asked):
+            return
+        result = resize(self._info.group(name), name, total_replicas)
+        if isinstance(result, Refusal):
+            self._refuse(asked, result)
+        elif result is None:
+            self._leadership.answer(asked, self._resized_answer(asked.command))
+        else:
+            self._leadership.propose(Change(name, (result,), (asked,), self._resized_answer))
+
+    def _resized_answer(self, command: Command) -> Command:
+        group = self._info.groups[command.ext["brokerName"]]
+        ext = {"totalReplicas": str(group.total_replicas), "nextTotalReplicas": str(group.next_total_replicas)}
+        return command.reply(ext=ext)
+
     # --- look -------------------------------------------------------------------------------------------------------
+
+    def _explain_group(self, now_ms: int, asked: Asked) -> None:
+        name = text(asked.command.ext, "brokerName")
+        group = self._info.group(name)
+        if group is None:
+            code = ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
+            self._refuse(asked, Refusal(code, f"there is no group {name}; see rmqha status for those there are"))
+            return
+        view = explain(group_state(now_ms, group, self._leadership))
+        self._leadership.answer(asked, asked.command.reply(body=lenient_json.dumps(view)))
 
     def _get_replica_info(self, now_ms: int, asked: Asked) -> None:
         name = text(asked.command.ext, "brokerName")
@@ -311,6 +359,8 @@ LEADER_CODES = frozenset(
         RequestCode.CONTROLLER_CLEAN_BROKER_METADATA,
         RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
         RequestCode.CONTROLLER_APPLY_BROKER_ID,
+        RequestCode.RMQHA_RESIZE_GROUP,
+        RequestCode.RMQHA_EXPLAIN_GROUP,
     }
 )
 """Only a leader whose lease is valid answers these."""

@@ -127,7 +127,8 @@ class ControllerServer:
         )
         image = stored.snapshot.data if stored.snapshot is not None else b""
         self._store = store
-        self._machine = ControllerMachine(config, node, image, self._tracer)
+        wall_offset_ms = self._clock.wall_ms() - now_ms
+        self._machine = ControllerMachine(config, node, image, self._tracer, wall_offset_ms)
         self._machine.start(now_ms)
         for peer in config.peers:
             if peer != config.controller_dleger_self_id:

@@ -7,6 +7,7 @@ from typing import Any
 from controller.heartbeat import BrokerKey
 from controller.leadership import Leadership
 from controller.replicas_info import Group, ReplicasInfo
+from rmqha.ha.copy_speed import parse_slaves
 
 VERSION = 1
 
@@ -20,12 +21,15 @@ def controller_state(
         "leading": leadership is not None,
         "raft": raft,
         "groups": {
-            name: _group(now_ms, group, leadership) for name, group in sorted(info.groups.items()) if group.replicas
+            name: group_state(now_ms, group, leadership)
+            for name, group in sorted(info.groups.items())
+            if group.replicas
         },
     }
 
 
-def _group(now_ms: int, group: Group, leadership: Leadership | None) -> dict[str, Any]:
+def group_state(now_ms: int, group: Group, leadership: Leadership | None) -> dict[str, Any]:
+    """One group of `controller_state`."""
     return {
         "clusterName": group.cluster_name,
         "masterBrokerId": group.master_id,
@@ -37,10 +41,17 @@ def _group(now_ms: int, group: Group, leadership: Leadership | None) -> dict[str
         "uncleanIds": sorted(group.unclean_ids),
         "setKnown": group.set_known,
         "totalReplicas": group.total_replicas,
+        "nextTotalReplicas": group.next_total_replicas or None,
         "haMode": "cp" if group.is_cp else "ap",
         "whyNoMaster": leadership.why_no_master(group.broker_name) if leadership is not None else None,
         "elections": [
-            {"masterEpoch": item.master_epoch, "brokerId": item.broker_id, "cause": item.cause.name}
+            {
+                "masterEpoch": item.master_epoch,
+                "brokerId": item.broker_id,
+                "cause": item.cause.name,
+                "atMs": item.at_ms,
+                "reason": item.reason,
+            }
             for item in group.elections
         ],
         "replicas": [_replica(now_ms, group, broker_id, leadership) for broker_id in group.replicas],
@@ -75,7 +86,10 @@ def _replica(now_ms: int, group: Group, broker_id: Any, leadership: Leadership |
         "lagBytes": max(0, master.log_end.max_offset - broker.log_end.max_offset) if master is not None else None,
         "silentMs": now_ms - broker.last_ms,
         "timeoutMs": broker.timeout_ms,
-        "priority": broker.priority,
+        "priority": broker.traits.priority,
+        "zone": broker.traits.zone,
+        "diskProblem": broker.disk_problem or None,
+        "slaves": parse_slaves(broker.slaves),
         "suspect": broker.suspect,
         "stopping": broker.stopping,
         "unclean": broker.unclean,

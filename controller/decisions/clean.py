@@ -12,9 +12,15 @@ from rmqha.model.offset import BrokerId
 
 
 def clean_brokers(
-    group: Group | None, broker_name: str, ids_text: str, clean_living: bool, is_alive: Callable[[BrokerId], bool]
+    group: Group | None,
+    broker_name: str,
+    ids_text: str,
+    clean_living: bool,
+    is_alive: Callable[[BrokerId], bool],
+    at_ms: int = 0,
 ) -> BrokersCleaned | Refusal:
-    """`ids_text` is "1;2", empty for the whole group. Living replicas are refused unless `clean_living`."""
+    """`ids_text` is "1;2", empty for the whole group. Living replicas are refused unless `clean_living`. `at_ms`: the
+    wall clock, for people."""
     if group is None:
         return Refusal(ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, f"there is no group {broker_name}")
     try:
@@ -35,4 +41,4 @@ def clean_brokers(
             ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA,
             f"replicas {living} of {broker_name} are alive; stop them or ask to clean living brokers",
         )
-    return BrokersCleaned(broker_name, chosen)
+    return BrokersCleaned(broker_name, chosen, at_ms)

@@ -1,14 +1,16 @@
 """Who may become master, and who of them does. Pure.
 
 An election has two steps. `electorate` names the replicas to ask for their log's end (request 1007), or says why there
-is nobody. `choose` ranks the answers: highest epoch, highest offset, longest in the set, configured priority (a lower
-number is preferred, as in RocketMQ), lowest id. No two replicas are equal in that order.
+is nobody. `choose` ranks the answers: highest epoch, highest offset, then what electionPolicy lists (longest in the
+set, brokerElectionPriority with the lower number first as in RocketMQ, zone), lowest id. No two replicas are equal in
+that order, and no number is ever subtracted from another: RocketMQ's comparison of offsets overflows 32 bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from controller.decisions.refusal import Refusal
 from controller.decisions.sync_state_set import least_acknowledging_size
@@ -29,16 +31,69 @@ class LogEnd:
     max_offset: PhyOffset
 
 
+class Criterion(Enum):
+    """What electionPolicy may list, by its word there."""
+
+    SENIORITY = "seniority"
+    PRIORITY = "priority"
+    ZONE = "zone"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How candidates with equal logs are told apart. `zones`: the preferred first; a zone not named comes last."""
+
+    criteria: tuple[Criterion, ...] = tuple(Criterion)
+    zones: tuple[str, ...] = ()
+
+
+DEFAULT_POLICY = Policy()
+
+
+def parse_policy(criteria: str, zones: str) -> Policy:
+    """From the keys electionPolicy and electionZones. ValueError with a sentence."""
+    words = [word.strip() for word in criteria.split(",") if word.strip()]
+    known = {item.value: item for item in Criterion}
+    for word in words:
+        if word not in known:
+            raise ValueError(f"electionPolicy: {word!r} must be one of {', '.join(known)}")
+    if len(set(words)) != len(words):
+        raise ValueError("electionPolicy names a criterion twice")
+    return Policy(
+        tuple(known[word] for word in words), tuple(zone.strip() for zone in zones.split(";") if zone.strip())
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What a replica says of itself in heartbeats (904)."""
+
+    priority: int = DEFAULT_PRIORITY
+    zone: str = ""
+
+
+NO_TRAITS = Traits()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`reason`: what put the winner before the next best."""
+
+    winner: BrokerId
+    reason: str
+
+
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Why an election is held. `target` and `unclean` come from an operator, `asker` is the broker that sent 1002,
-    `avoid` a master that hands over."""
+    """Why an election is held, `why` in words. `target` and `unclean` come from an operator, `asker` is the broker that
+    sent 1002, `avoid` a master that hands over."""
 
     cause: Cause
     target: BrokerId | None = None
     asker: BrokerId | None = None
     avoid: BrokerId | None = None
     unclean: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,20 +180,53 @@ def _first(group: Group, candidates: tuple[BrokerId, ...], wish: Wish, total_rep
 
 
 def choose(
-    answers: Mapping[BrokerId, LogEnd], seniority: tuple[BrokerId, ...], priorities: Mapping[BrokerId, int]
-) -> BrokerId:
+    answers: Mapping[BrokerId, LogEnd],
+    seniority: tuple[BrokerId, ...],
+    traits: Mapping[BrokerId, Traits],
+    policy: Policy = DEFAULT_POLICY,
+) -> Choice:
     """The best of `answers`, which must not be empty. `seniority`: longest in the set first."""
 
-    def rank(broker_id: BrokerId) -> tuple[int, int, int, int, int]:
-        end = answers[broker_id]
-        place = seniority.index(broker_id) if broker_id in seniority else len(seniority)
-        return -end.epoch, -end.max_offset, place, priorities.get(broker_id, DEFAULT_PRIORITY), broker_id
+    def rank(broker_id: BrokerId) -> tuple[int, ...]:
+        end, own = answers[broker_id], traits.get(broker_id, NO_TRAITS)
+        places = {
+            Criterion.SENIORITY: seniority.index(broker_id) if broker_id in seniority else len(seniority),
+            Criterion.PRIORITY: own.priority,
+            Criterion.ZONE: policy.zones.index(own.zone) if own.zone in policy.zones else len(policy.zones),
+        }
+        return -end.epoch, -end.max_offset, *(places[item] for item in policy.criteria), broker_id
 
-    return min(answers, key=rank)
+    ranked = sorted((rank(broker_id), broker_id) for broker_id in answers)
+    winner = ranked[0][1]
+    if len(ranked) == 1:
+        return Choice(winner, "the only candidate")
+    decided = next(
+        place for place, (own, other) in enumerate(zip(*(row[0] for row in ranked[:2]), strict=True)) if own != other
+    )
+    end, own, other = answers[winner], traits.get(winner, NO_TRAITS), ranked[1][1]
+    told = {
+        Criterion.SENIORITY: "longest in the SyncStateSet",
+        Criterion.PRIORITY: f"priority {own.priority} before {traits.get(other, NO_TRAITS).priority}",
+        Criterion.ZONE: f"in the preferred zone {own.zone}",
+    }
+    words = (
+        f"highest epoch, {end.epoch} before {answers[other].epoch}",
+        f"longest log, {end.max_offset - answers[other].max_offset} bytes more than replica {other}",
+        *(told[item] for item in policy.criteria),
+        "lowest id among equals",
+    )
+    return Choice(winner, words[decided])
 
 
 def elected(
-    group: Group, winner: BrokerId, cause: Cause, known_epochs: Iterable[Epoch], alive: Collection[BrokerId]
+    group: Group,
+    winner: BrokerId,
+    cause: Cause,
+    known_epochs: Iterable[Epoch],
+    alive: Collection[BrokerId],
+    *,
+    at_ms: int = 0,
+    reason: str = "",
 ) -> MasterElected:
     """The event. The new epoch exceeds every epoch that a replica has reported: the controllers may have lost theirs.
 
@@ -150,4 +238,4 @@ def elected(
     acks_alone = group.replicas[winner].ha_mode == "cp" and least_acknowledging_size(group, winner) == 1
     eligible = () if unclean or acks_alone or not group.set_known else group.electable_ids
     survivors = tuple(member for member in eligible if member != winner and member in alive)
-    return MasterElected(group.broker_name, winner, master_epoch, survivors, cause)
+    return MasterElected(group.broker_name, winner, master_epoch, survivors, cause, at_ms, reason)

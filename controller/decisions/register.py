@@ -33,8 +33,8 @@ class Registration:
     """The highest master epoch that the replica has accepted; None: it does not say."""
 
 
-def register(group: Group | None, request: Registration) -> list[Event] | Refusal:
-    """The events, [] if nothing is new."""
+def register(group: Group | None, request: Registration, at_ms: int = 0) -> list[Event] | Refusal:
+    """The events, [] if nothing is new. `at_ms`: the wall clock, for people."""
     broker_id = request.broker_id
     if group is None or broker_id not in group.replicas:
         return Refusal(
@@ -48,7 +48,7 @@ def register(group: Group | None, request: Registration) -> list[Event] | Refusa
     accepted = group.master_epoch if request.accepted_epoch is None else request.accepted_epoch
     unaware = group.accepts_loss and group.master_id == broker_id and accepted < group.master_epoch
     if request.unclean and broker_id in group.electable_ids and not unaware:
-        events.append(MemberRemoved(group.broker_name, broker_id))
+        events.append(MemberRemoved(group.broker_name, broker_id, at_ms))
     replica = group.replicas[broker_id]
     if (replica.address, replica.ha_address, replica.total_replicas, replica.ha_mode) != (
         request.address,

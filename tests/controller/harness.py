@@ -56,7 +56,8 @@ class Prng:
 
 @dataclass
 class Broker:
-    """`probes`: "answer", "silent" or "refuse" what request 1007 gets."""
+    """`probes`: "answer", "silent" or "refuse" what request 1007 gets. `hand_over`: the code that a request to hand
+    over is answered with, None = never."""
 
     broker_id: int
     epoch: int = -1
@@ -66,12 +67,17 @@ class Broker:
     timeout_ms: int = 2000
     priority: int = 2**31 - 1
     name: str = GROUP
+    zone: str = ""
+    disk_problem: str = ""
+    bound_total_replicas: int | None = None
     probes: str = "answer"
+    hand_over: int | None = 0
     beating: bool = False
     stopping: bool = False
     session_id: int = 0
     last_answer: Command | None = None
     notices: list[Command] = field(default_factory=list)
+    hand_overs: list[dict[str, str]] = field(default_factory=list)
 
     @property
     def address(self) -> str:
@@ -88,7 +94,12 @@ class Broker:
             "confirmOffset": str(self.max_offset),
             "heartbeatTimeoutMills": str(self.timeout_ms),
             "electionPriority": str(self.priority),
+            "zone": self.zone,
+            "diskProblem": self.disk_problem,
         }
+        if self.total_replicas:
+            bound = self.total_replicas if self.bound_total_replicas is None else self.bound_total_replicas
+            ext["boundTotalReplicas"] = str(bound)
         if self.stopping:
             ext["stopping"] = "true"
         return Command(RequestCode.BROKER_HEARTBEAT, ext)
@@ -164,6 +175,14 @@ class Node:
 
     def _probe(self, probe: Probe) -> None:
         cluster, broker = self.cluster, self.cluster.brokers.get(probe.address)
+        if probe.command.code == RequestCode.RMQHA_HAND_OVER:
+            assert broker is not None
+            broker.hand_overs.append(dict(probe.command.ext))
+            code, machine = broker.hand_over, self.machine
+            answer = None if code is None else Command(code, flag=FLAG_RESPONSE, remark="told by the test")
+            delay_ms = probe.timeout_ms if answer is None else 1
+            cluster.later(delay_ms, lambda: self._probed(machine, probe.probe_id, answer, False))
+            return
         assert probe.command.code == RequestCode.GET_BROKER_EPOCH_CACHE
         how = broker.probes if broker is not None else "refuse"
         machine = self.machine
@@ -294,6 +313,11 @@ class Cluster:
         return self.call(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, ext, body)
 
     def elect(self, broker_id: int | None, *, designated: bool = True, unclean: bool = False) -> Command:
+        token = self.send_elect(broker_id, designated=designated, unclean=unclean)
+        self.run(3000, until=lambda: token in self.replies)
+        return self.replies[token]
+
+    def send_elect(self, broker_id: int | None, *, designated: bool = True, unclean: bool = False) -> int:
         ext = {
             "clusterName": CLUSTER,
             "brokerName": GROUP,
@@ -303,7 +327,7 @@ class Cluster:
         }
         if unclean:
             ext["unclean"] = "true"
-        return self.call(RequestCode.CONTROLLER_ELECT_MASTER, ext)
+        return self.send(Command(RequestCode.CONTROLLER_ELECT_MASTER, ext))
 
     # --- brokers ----------------------------------------------------------------------------------------------------
 
@@ -383,4 +407,22 @@ def group_of(count: int, *, ha_mode: str = "ap", node_count: int = 1, **keys: An
     return cluster, brokers
 
 
-__all__ = ["CLUSTER", "FLAG_ONEWAY", "GROUP", "Broker", "Cluster", "Node", "RaftIndex", "Tracer", "group_of"]
+def explained(cluster: Cluster, name: str = GROUP) -> dict[str, Any]:
+    """The body of an answer to 52010."""
+    body = cluster.call(RequestCode.RMQHA_EXPLAIN_GROUP, {"brokerName": name}).body
+    view: dict[str, Any] = json.loads(bytes(body))
+    return view
+
+
+__all__ = [
+    "CLUSTER",
+    "FLAG_ONEWAY",
+    "GROUP",
+    "Broker",
+    "Cluster",
+    "Node",
+    "RaftIndex",
+    "Tracer",
+    "explained",
+    "group_of",
+]

@@ -38,6 +38,8 @@ def test_names_with_dashes_and_ports_are_told_apart() -> None:
         ({"totalReplicas": "12"}, "totalReplicas = 12 must lie between 0 and 9"),
         ({"electionTimeoutMs": "10"}, "electionTimeoutMs = 10 must lie between"),
         ({"probeTimeoutMs": "soon"}, "must be a whole number"),
+        ({"electionPolicy": "priority,rack"}, "electionPolicy: 'rack' must be one of seniority, priority, zone"),
+        ({"handOverTimeoutMs": "9000"}, "handOverTimeoutMs = 9000 must lie between 100 and 2500"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(changes: dict[str, str], expected: str) -> None:

@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.decisions.elect_master import Electorate, LogEnd, Wish, choose, elected, electorate
+from controller.decisions.elect_master import (
+    Electorate,
+    LogEnd,
+    Traits,
+    Wish,
+    choose,
+    elected,
+    electorate,
+    parse_policy,
+)
 from controller.decisions.refusal import Refusal
 from controller.event import Cause
 from controller.replicas_info import Group
@@ -122,8 +131,8 @@ RANKS = [
 @pytest.mark.parametrize(("rows", "seniority", "winner"), RANKS)
 def test_ranking(rows: list[tuple[int, int, int, int]], seniority: tuple[int, ...], winner: int) -> None:
     answers = {BrokerId(row[0]): LogEnd(Epoch(row[1]), PhyOffset(row[2])) for row in rows}
-    priorities = {BrokerId(row[0]): row[3] for row in rows}
-    assert choose(answers, ids(*seniority), priorities) == winner
+    traits = {BrokerId(row[0]): Traits(row[3]) for row in rows}
+    assert choose(answers, ids(*seniority), traits).winner == winner
 
 
 @given(
@@ -133,15 +142,17 @@ def test_ranking(rows: list[tuple[int, int, int, int]], seniority: tuple[int, ..
         min_size=1,
     ),
     st.permutations(list(ids(1, 2, 3, 4))),
-    st.dictionaries(st.integers(1, 6).map(BrokerId), st.integers(0, 1)),
+    st.dictionaries(st.integers(1, 6).map(BrokerId), st.builds(Traits, st.integers(0, 1), st.sampled_from("ab"))),
     st.randoms(use_true_random=False),
 )
 def test_the_order_of_asking_does_not_matter(
-    answers: dict[BrokerId, LogEnd], seniority: list[BrokerId], priorities: dict[BrokerId, int], random: object
+    answers: dict[BrokerId, LogEnd], seniority: list[BrokerId], traits: dict[BrokerId, Traits], random: object
 ) -> None:
     shuffled = dict(sorted(answers.items(), key=lambda item: random.random()))  # type: ignore[attr-defined]
-    winner = choose(answers, tuple(seniority), priorities)
-    assert winner == choose(shuffled, tuple(seniority), priorities)
+    policy = parse_policy("zone,priority", "b;a")
+    choice = choose(answers, tuple(seniority), traits, policy)
+    assert choice == choose(shuffled, tuple(seniority), traits, policy)
+    winner = choice.winner
     assert answers[winner] == max(answers.values(), key=lambda end: (end.epoch, end.max_offset))
 
 
@@ -178,3 +189,37 @@ def test_the_new_epoch_exceeds_all_that_anyone_has_seen(stored: int, reported: l
     group = make_group(master_epoch=stored)
     epochs = [Epoch(number) for number in reported]
     assert elected(group, BrokerId(2), Cause.MASTER_DEAD, epochs, ids(2)).master_epoch == expected
+
+
+BIG = 2**31
+# policy, zones, (id, offset, priority, zone) rows → winner and why
+POLICIES = [
+    ("seniority,priority,zone", "", [(1, 5, 9, ""), (2, 5, 1, "")], 2, "longest in the SyncStateSet"),
+    ("priority,seniority", "", [(1, 5, 1, ""), (2, 5, 9, "")], 1, "priority 1 before 9"),
+    ("priority", "", [(1, 5, -BIG, ""), (2, 5, BIG - 1, "")], 1, f"priority {-BIG} before {BIG - 1}"),
+    ("zone,seniority", "b;a", [(1, 5, 0, "a"), (2, 5, 0, "b"), (3, 5, 0, "")], 2, "in the preferred zone b"),
+    ("zone", "z", [(2, 5, 0, "a"), (1, 5, 0, "b")], 1, "lowest id among equals"),
+    ("", "", [(1, 5, 9, ""), (2, 5, 1, "")], 1, "lowest id among equals"),
+    ("priority", "", [(1, 0, 0, ""), (2, 2**63 - 1, 9, "")], 2, f"longest log, {2**63 - 1} bytes more than replica 1"),
+    ("priority", "", [(7, 0, 9, "")], 7, "the only candidate"),
+]
+
+
+@pytest.mark.parametrize(("criteria", "zones", "rows", "winner", "reason"), POLICIES)
+def test_policy(criteria: str, zones: str, rows: list[tuple[int, int, int, str]], winner: int, reason: str) -> None:
+    """Seniority is 2, 3: replica 1 is the newest. No number overflows, as 2^31 bytes more would in RocketMQ."""
+    answers = {BrokerId(row[0]): LogEnd(Epoch(3), PhyOffset(row[1])) for row in rows}
+    traits = {BrokerId(row[0]): Traits(row[2], row[3]) for row in rows}
+    choice = choose(answers, ids(2, 3), traits, parse_policy(criteria, zones))
+    assert (choice.winner, choice.reason) == (winner, reason)
+
+
+def test_a_higher_epoch_is_told_as_such() -> None:
+    answers = {BrokerId(1): LogEnd(Epoch(4), PhyOffset(1)), BrokerId(2): LogEnd(Epoch(3), PhyOffset(9))}
+    assert choose(answers, (), {}).reason == "highest epoch, 4 before 3"
+
+
+@pytest.mark.parametrize(("criteria", "expected"), [("zone,zone", "twice"), ("rack", "'rack' must be one of")])
+def test_a_policy_that_cannot_be_read(criteria: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=expected):
+        parse_policy(criteria, "")
