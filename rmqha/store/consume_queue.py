@@ -6,7 +6,6 @@ message's queue offset, so doing it again after a crash changes nothing.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from threading import Lock
 
@@ -18,14 +17,14 @@ from rmqha.store.commit_log import CommitLog
 from rmqha.store.derived import DispatchedRecord, Recovered
 from rmqha.store.mapped_file import MappedFile, MappedFiles
 from rmqha.store.problem import damaged, disk_errors
+from rmqha.store.queue_check import PREFILL_SIZE as PREFILL_SIZE
+from rmqha.store.queue_check import UNIT as UNIT
+from rmqha.store.queue_check import UNIT_BYTES as UNIT_BYTES
+from rmqha.store.queue_check import ordered_count
 from rmqha.store.record import SYS_COMMIT, SYS_INNER_BATCH, SYS_TRANSACTION, BadRecordError, locate
 
 DIRECTORY = "consumequeue"
 SIZE_KEY = "mappedFileSizeConsumeQueue"
-UNIT_BYTES = 20
-UNIT = struct.Struct(">qiq")
-"""physical offset, size, tagsCode."""
-PREFILL_SIZE = 0x7FFFFFFF
 PREFILL = UNIT.pack(0, PREFILL_SIZE, 0)
 """A unit without a message: below the first message of a queue that does not start at 0."""
 MAX_GAP_COUNT = 1 << 20
@@ -234,17 +233,11 @@ class ConsumeQueue:
         """The first unit that is no entry, or whose record does not stand behind the one before it."""
         behind = 0
         for file in self.files.files:
-            view = file.region.view(0, file.end_offset - file.start_offset)
-            for index, (offset, size, _) in enumerate(UNIT.iter_unpack(view)):
-                filled = size == PREFILL_SIZE
-                if not _plausible(offset, size, log_end) or (not filled and offset < behind):
-                    return file.start_offset // UNIT_BYTES + index
-                behind = behind if filled else offset + size
+            size_bytes = file.end_offset - file.start_offset
+            count, behind = ordered_count(file.region.view(0, size_bytes), behind, log_end)
+            if count * UNIT_BYTES < size_bytes:
+                return file.start_offset // UNIT_BYTES + count
         return self.files.files[-1].end_offset // UNIT_BYTES
-
-
-def _plausible(offset: int, size: int, log_end: int) -> bool:
-    return (size == PREFILL_SIZE and offset == 0) or (size > 0 and offset >= 0 and offset + size <= log_end)
 
 
 class ConsumeQueues:
