@@ -1,4 +1,4 @@
-"""Requests of operators: runtime info, settings, epochs, HA status (28, 26, 1007, 907) and our own 52000, 52001."""
+"""Requests of operators: runtime info, settings, epochs, HA status (28, 26, 1007, 907) and our own ones."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 from rmqha.broker.config_table import DataVersion
 from rmqha.broker.pull import PullProcessor
 from rmqha.broker.replica_driver import ReplicaDriver
-from rmqha.broker.request import Channel, Handler
+from rmqha.broker.request import Channel, Handler, number
 from rmqha.broker.send import SendProcessor
 from rmqha.broker.statistics import Meter
+from rmqha.broker.waiter import HandOverWaiter
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
-from rmqha.model.offset import MASTER_ID, OPEN_END
+from rmqha.model.offset import MASTER_ID, OPEN_END, BrokerId, Epoch
 from rmqha.port import Clock
 from rmqha.store.record import decode
 from rmqha.wire import lenient_json
@@ -58,6 +59,7 @@ class AdminRequests:
             RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self._role_changed,
             RequestCode.RMQHA_GET_REPLICA_STATE: self._replica_state,
             RequestCode.RMQHA_GET_HISTORY: self._events,
+            RequestCode.RMQHA_HAND_OVER: self._hand_over,
         }
 
     def sample(self) -> None:
@@ -71,6 +73,16 @@ class AdminRequests:
     def _role_changed(self, channel: Channel, command: Command) -> Command:
         self._driver.role_notified(command)
         return command.reply()
+
+    def _hand_over(self, channel: Channel, command: Command) -> None:
+        """Answered when the target holds everything, or when its time is up."""
+        target = number(command, "targetBrokerId")
+        self._driver.hand_over(
+            Epoch(number(command, "masterEpoch")),
+            BrokerId(target) if target > 0 else None,
+            max(0, number(command, "timeoutMs", 0)),
+            HandOverWaiter(channel, command),
+        )
 
     def _epoch_cache(self, channel: Channel, command: Command) -> Command:
         store, replica = self._driver.store, self._driver.replica

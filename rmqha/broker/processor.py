@@ -49,6 +49,7 @@ class BrokerProcessor:
             self._send.process(channel, sends)
 
     def _one(self, channel: Channel, command: Command) -> None:
+        reply: Command | None
         try:
             if command.code in _PULLS:
                 self._pull.process(channel, command)
@@ -63,7 +64,7 @@ class BrokerProcessor:
             reply = command.reply(refusal.code, {}, remark=str(refusal))
         except RemoteProtocolError as error:
             reply = command.reply(ResponseCode.SYSTEM_ERROR, {}, remark=str(error))
-        if not command.is_oneway:
+        if reply is not None and not command.is_oneway:
             channel.send(reply)
 
     def closed(self, channel: Channel) -> None:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, assert_never
 
-from rmqha.broker.waiter import Waiter
+from rmqha.broker.waiter import HandOverWaiter, Waiter
 from rmqha.ha.action import (
     Action,
     CallController,
     CloseHa,
     Complete,
+    HandedOver,
     OpenHa,
     RoleChanged,
     SendHa,
@@ -23,7 +24,7 @@ from rmqha.ha.action import (
 from rmqha.ha.replica import Replica
 from rmqha.model.code import ResponseCode
 from rmqha.model.identity import Role
-from rmqha.model.offset import PhyOffset
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import Clock, Tracer
 from rmqha.store.record import NewMessage
 from rmqha.store.store import AppendedBatch, Store
@@ -111,6 +112,14 @@ class ReplicaDriver:
     # --- controller and HA ------------------------------------------------------------------------------------------
     def controller_replied(self, call_id: int, reply: Command | None) -> None:
         self.replica.controller_replied(self._clock.now_ms(), call_id, reply)
+        self._perform()
+
+    def hand_over(self, epoch: Epoch, target: BrokerId | None, timeout_ms: int, waiter: HandOverWaiter) -> None:
+        self.replica.hand_over(self._clock.now_ms(), epoch, target, timeout_ms, waiter)
+        self._perform()
+
+    def disk_looked_at(self, problem: str) -> None:
+        self.replica.disk_looked_at(self._clock.now_ms(), problem)
         self._perform()
 
     def role_notified(self, command: Command) -> None:
@@ -215,6 +224,9 @@ class ReplicaDriver:
                     "role_changed", role=role.name, epoch=epoch, master_id=master_id, master_address=master_address
                 )
                 self.on_role(action)
+            case HandedOver(token, _, _):
+                assert isinstance(token, HandOverWaiter)
+                token.finish(action)
             case _:
                 assert_never(action)
 

@@ -18,8 +18,8 @@ class Channel(Protocol):
     def send(self, command: Command) -> None: ...
 
 
-Handler = Callable[[Channel, Command], Command]
-"""Answers one request; raises RequestError to refuse it."""
+Handler = Callable[[Channel, Command], Command | None]
+"""Answers one request, None: by `channel.send` later; raises RequestError to refuse it."""
 
 
 class RequestError(RmqhaError):

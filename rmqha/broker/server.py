@@ -17,6 +17,7 @@ import trio
 from rmqha.broker.controller_link import ControllerLink
 from rmqha.broker.controller_route import parse_addresses
 from rmqha.broker.core import BrokerCore
+from rmqha.broker.disk_probe import DiskProbe
 from rmqha.broker.ha_service import HaService
 from rmqha.broker.identity import BrokerIdentity
 from rmqha.broker.loops import BrokerLoops
@@ -211,6 +212,9 @@ async def _serve(
         sync = MetadataSync(core.topics, core.groups, core.offsets, client, lambda: _followed(core), tracer)
         for task in (loops.run, partial(link.run, client), sync.run):
             nursery.start_soon(task)
+        if core.config.disk_probe_interval_millis:
+            probe = DiskProbe(core.config, HostDisk(core.config.store_path_root_dir), clock, driver.disk_looked_at)
+            nursery.start_soon(probe.run)
         gate.core = core
         driver.start()
         tracer.event("listening", address=core.config.address, ha_port=ports.ha, fast_port=ports.fast)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmqha.broker.request import Channel
-from rmqha.ha.action import AckStatus
+from rmqha.ha.action import AckStatus, HandedOver
 from rmqha.model.code import ResponseCode
 from rmqha.wire.command import Command
 
@@ -37,3 +37,21 @@ class Waiter:
             if status is not AckStatus.OK:
                 reply.code, reply.remark = code, remark
             send(reply)
+
+
+class HandOverWaiter:
+    """The answer to one request to hand over (52012)."""
+
+    __slots__ = ("_channel", "_request")
+
+    def __init__(self, channel: Channel, request: Command) -> None:
+        self._channel = channel
+        self._request = request
+
+    def finish(self, end: HandedOver) -> None:
+        if self._request.is_oneway:
+            return
+        if end.refusal:
+            self._channel.send(self._request.reply(ResponseCode.SYSTEM_ERROR, remark=end.refusal))
+        else:
+            self._channel.send(self._request.reply(ext={"maxOffset": str(end.max_offset)}))

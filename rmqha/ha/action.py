@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from rmqha.model.identity import Role
@@ -84,4 +84,14 @@ class RoleChanged:
     master_address: str
 
 
-Action = CallController | OpenHa | SendHa | SendLog | CloseHa | Complete | RoleChanged
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """The answer to the request to hand over (52012) that came with `token`. `refusal` "": the target holds everything
+    below `max_offset` and this master takes no more; else why not, and it goes on."""
+
+    token: Token
+    refusal: str
+    max_offset: PhyOffset = field(default=PhyOffset(0))
+
+
+Action = CallController | OpenHa | SendHa | SendLog | CloseHa | Complete | RoleChanged | HandedOver

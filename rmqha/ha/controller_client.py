@@ -57,7 +57,8 @@ class Vitals:
 
 
 class ControllerClient:
-    """`vitals` is called whenever a message is built; `now_ms + wall_offset_ms` stamps the invokeTime of requests."""
+    """`vitals` is called whenever a message is built, `report` for the further fields of a heartbeat; `now_ms +
+    wall_offset_ms` stamps the invokeTime of requests."""
 
     def __init__(
         self,
@@ -66,6 +67,7 @@ class ControllerClient:
         tracer: Tracer,
         vitals: Callable[[], Vitals],
         wall_offset_ms: int,
+        report: Callable[[int], dict[str, str]] = lambda now_ms: {},
     ) -> None:
         self.broker_id: BrokerId | None = identity.broker_id()
         self.state = LinkState.REGISTERING if self.broker_id is not None else LinkState.APPLYING
@@ -77,6 +79,7 @@ class ControllerClient:
         self._identity = identity
         self._tracer = tracer
         self._vitals = vitals
+        self._report = report
         self._wall_offset_ms = wall_offset_ms
         self._calls: dict[int, RequestCode] = {}
         self._next_call_id = 1
@@ -187,6 +190,7 @@ class ControllerClient:
             "totalReplicas": str(config.total_replicas),
             "haMode": config.mode.name.lower(),
             "stopping": "true" if vitals.stopping else "false",
+            **self._report(now_ms),
         }
         self._call(RequestCode.BROKER_HEARTBEAT, ext)
 

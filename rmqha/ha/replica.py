@@ -17,12 +17,14 @@ from __future__ import annotations
 from typing import Any
 
 from rmqha.ha.ack import AckQueue
-from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, RoleChanged, Token
+from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, HandedOver, RoleChanged, Token
 from rmqha.ha.client import ClientState, HaClient
 from rmqha.ha.confirm_offset import acked_offset, confirm_offset
 from rmqha.ha.connection import ConnectionState, HaConnection
 from rmqha.ha.controller_client import ControllerClient, Vitals
+from rmqha.ha.copy_speed import CopySpeed
 from rmqha.ha.group_info import GroupInfo, parse_group_info
+from rmqha.ha.hand_over import HandOver
 from rmqha.ha.set_keeper import SetKeeper
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
@@ -53,7 +55,7 @@ class Replica:
         self._config = config
         self._log = log
         self._tracer = tracer
-        self._link = ControllerClient(config, identity, tracer, self._vitals, wall_offset_ms)
+        self._link = ControllerClient(config, identity, tracer, self._vitals, wall_offset_ms, self._report)
         last = log.epochs.last
         self._role = Role.STARTING
         self._epoch = Epoch(max(log.highest_epoch, last.epoch if last else 0))
@@ -69,6 +71,9 @@ class Replica:
         self._client: HaClient | None = None
         self._stopping_at_ms: int | None = None
         self._hand_over_told = False
+        self._switch = HandOver()
+        self._speed = CopySpeed()
+        self._disk_problem = ""
         self._stale_count = 0
         self._actions: list[Action] = []
 
@@ -95,7 +100,7 @@ class Replica:
             due.append(self._client.deadline_ms())
         due += [connection.deadline_ms() for connection in self._connections.values()]
         if self.is_master:
-            due.append(self._set.deadline_ms())
+            due += [self._set.deadline_ms(), self._switch.deadline_ms()]
         if self._stopping_at_ms is not None and not self._hand_over_told:
             due.append(self._stopping_at_ms + HAND_OVER_AFTER_MS)
         return min((item for item in due if item is not None), default=None)
@@ -138,6 +143,38 @@ class Replica:
             has_master=self._has_master,
             stopping=self._hand_over_told,
         )
+
+    def _report(self, now_ms: int) -> dict[str, str]:
+        """Fields of a heartbeat that only our controllers read."""
+        slaves = self._connections.values() if self.is_master else ()
+        return {
+            "zone": self._config.broker_zone,
+            "boundTotalReplicas": str(self._total_replicas),
+            "diskProblem": self._disk_problem,
+            "slaves": self._speed.report(now_ms, self._log.max_phy_offset, slaves),
+        }
+
+    def disk_looked_at(self, now_ms: int, problem: str) -> None:
+        """The disk probe's finding, "" for none. News go to the controllers at once; every heartbeat repeats them."""
+        if problem != self._disk_problem:
+            self._disk_problem = problem
+            self._tracer.event("disk_problem" if problem else "disk_well", reason=problem)
+            self._link.heartbeat(now_ms)
+            self._settle(now_ms, look=False)
+
+    def hand_over(self, now_ms: int, epoch: Epoch, target: BrokerId | None, timeout_ms: int, token: Token) -> None:
+        """Request 52012: take no messages until replica `target` holds all; HandedOver(token, …) follows. `target` None
+        ends a hand-over: messages are taken again."""
+        if not self.is_master or epoch != self._epoch:
+            refusal = f"this broker is not the master of epoch {epoch}, its own is {self._epoch}"
+            self._actions.append(HandedOver(token, refusal))
+            return
+        if target is None:
+            self._actions += self._switch.end("cancelled")
+            self._actions.append(HandedOver(token, ""))
+        else:
+            self._actions += self._switch.begin(now_ms, target, timeout_ms, token)
+        self._settle(now_ms)
 
     def _apply(self, now_ms: int, info: GroupInfo) -> None:
         """Level-triggered: make the role what the controller says, unless that is old news."""
@@ -223,6 +260,7 @@ class Replica:
     def _leave_role(self, reason: str) -> None:
         """Acks of another epoch never count, so every HA connection ends with the role."""
         self._actions += self._acks.abandon()
+        self._actions += self._switch.end("this broker is no longer the master")
         self._releasable = PhyOffset(0)
         for connection in self._connections.values():
             self._actions.append(connection.close(reason))
@@ -314,6 +352,8 @@ class Replica:
             return ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is not the master of its group"
         if self._stopping_at_ms is not None:
             return ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is stopping"
+        if self._switch.target is not None:
+            return ResponseCode.SERVICE_NOT_AVAILABLE, f"replica {self._switch.target} is about to become master"
         short = self._shortage(now_ms)
         if short:
             return ResponseCode.SYSTEM_ERROR, f"in-sync replicas not enough: {short}"
@@ -384,6 +424,8 @@ class Replica:
                 self._open()
             for connection in connections:
                 self._perform(connection.pump(now_ms))
+            if self._switch.target is not None:
+                self._look_at_switch(now_ms)
         self._hand_over(now_ms)
         self._actions += self._link.take()
 
@@ -409,6 +451,12 @@ class Replica:
         )
         self._releasable = offset
         self._actions += self._acks.release(offset)
+
+    def _look_at_switch(self, now_ms: int) -> None:
+        target = self._switch.target
+        acks = [item.acked_offset for item in self._connections.values() if item.slave_id == target]
+        ack = acks[0] if acks else None
+        self._actions += self._switch.look(now_ms, self._log.max_phy_offset, ack, len(self._acks))
 
     def _open(self) -> None:
         """PROMOTING ends when everything before this epoch is committed and in the queues (A7)."""
@@ -491,6 +539,8 @@ class Replica:
             "controller": "away" if self._link.is_away(now_ms) else self._link.state.value,
             "controllerRefusal": self._link.refusal,
             "staleRoleCount": self._stale_count,
+            "diskProblem": self._disk_problem,
+            "handsOverTo": self._switch.target,
         }
         if self.is_master:
             view["epochStartOffset"] = self._epoch_start

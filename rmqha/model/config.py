@@ -171,6 +171,12 @@ class BrokerConfig(ServerConfig):
     """A copy that is never in the set and never elected. AP only."""
     broker_election_priority: int = 2147483647
     """Among equals the lower number is elected."""
+    broker_zone: str = ""
+    """Own. Rack or zone of this replica; the controllers' electionZones prefers some."""
+    disk_probe_interval_millis: int = 1000
+    """Own. Pause between two small durable writes that tell whether the disk is well; 0: none are made."""
+    disk_probe_timeout_millis: int = 5000
+    """Own. After so long without an end of such a write the disk counts as failed: the mastership moves away."""
 
     ha_max_time_slave_not_catchup: int = 15000
     """A slave that was not level with the master for so long leaves the set."""
@@ -291,6 +297,9 @@ class BrokerConfig(ServerConfig):
         self.require_range(source, "total_replicas", 1, 9)
         self.require_range(source, "in_sync_replicas", 1, self.total_replicas)
         self.require_range(source, "min_in_sync_replicas", 1, self.total_replicas)
+        self.require_range(source, "broker_election_priority", -(2**31), 2**31 - 1)
+        self.require_range(source, "disk_probe_interval_millis", 0, 3_600_000)
+        self.require_range(source, "disk_probe_timeout_millis", 100, 600_000)
         self.require_range(source, "mapped_file_size_commit_log", 64 * 1024, 2**31 - 1)
         self.require_range(source, "max_message_size", 1, self.mapped_file_size_commit_log // 2)
         self.require_range(source, "ha_transfer_batch_size", 1024, 1024 * 1024)

@@ -11,6 +11,7 @@ from rmqha.ha.action import (
     CallController,
     CloseHa,
     Complete,
+    HandedOver,
     OpenHa,
     RoleChanged,
     SendHa,
@@ -50,6 +51,7 @@ class ScriptedController:
     lose_alter_replies: bool = False
     refuse_alter: int = 0
     elected_unclean: bool = False
+    total_replicas: int = 0
     config_text: bytes = b"enableElectUncleanMaster=false\n"
     silent: bool = False
     """Requests are under way and nothing comes back."""
@@ -58,6 +60,8 @@ class ScriptedController:
 
     def group(self) -> tuple[dict[str, str], bytes]:
         ext = {"masterEpoch": str(self.epoch), "syncStateSetEpoch": str(self.set_epoch)}
+        if self.total_replicas:
+            ext["totalReplicas"] = str(self.total_replicas)
         if self.elected_unclean:
             ext["electedUnclean"] = "true"
         if self.master is not None:
@@ -120,6 +124,7 @@ class Node:
         self.identity = MemoryIdentity(identity)
         self.replica = Replica(self.config, self.log, self.identity, self.trace)
         self.done: dict[Any, AckStatus] = {}
+        self.handed_over: dict[Any, str] = {}
         self.roles: list[RoleChanged] = []
         self.links: dict[int, tuple[Node, int]] = {}
         self.next_accept = 1
@@ -183,6 +188,8 @@ class Group:
                 self.close(node, conn_id)
             case Complete(token, status):
                 node.done[token] = status
+            case HandedOver(token, refusal, _):
+                node.handed_over[token] = refusal
             case RoleChanged():
                 node.roles.append(action)
 

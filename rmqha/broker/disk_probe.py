@@ -1,0 +1,60 @@
+"""Probes the disk of the store: a small write made durable at each interval, in a thread of its own. Shell.
+
+A disk that hangs keeps the thread, not the broker: the heartbeats go on and say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from rmqha.ha.disk_health import DiskHealth
+from rmqha.model.config import BrokerConfig
+from rmqha.port import Clock, Disk
+
+PATH = "rmqha.probe"
+PROBE = bytes(512)
+MAX_FILE_BYTES = 64 * 1024
+LOOK_INTERVAL_MS = 200
+
+
+class DiskProbe:
+    """`found` is told the problem, "" for none, several times a second."""
+
+    def __init__(self, config: BrokerConfig, disk: Disk, clock: Clock, found: Callable[[str], None]) -> None:
+        self._interval_ms = config.disk_probe_interval_millis
+        self._health = DiskHealth(config.disk_probe_timeout_millis)
+        self._disk = disk
+        self._clock = clock
+        self._found = found
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._probe)
+            while True:
+                self._found(self._health.problem(self._clock.now_ms()))
+                await trio.sleep(LOOK_INTERVAL_MS / 1000)
+
+    async def _probe(self) -> None:
+        while True:
+            self._health.begun(self._clock.now_ms())
+            # a thread that hangs cannot be cancelled; it is left behind when the broker ends
+            error = await trio.to_thread.run_sync(self._write, abandon_on_cancel=True)
+            self._health.ended(self._clock.now_ms(), error)
+            await trio.sleep(self._interval_ms / 1000)
+
+    def _write(self) -> str:
+        """What the system said, "" if the bytes are durable."""
+        try:
+            file = self._disk.open_append(PATH)
+            try:
+                if file.size_bytes >= MAX_FILE_BYTES:
+                    file.truncate(0)
+                file.append(PROBE)
+                file.sync()
+            finally:
+                file.close()
+        except OSError as error:
+            return f"{self._disk.label}/{PATH}: {error.strerror or error}"
+        return ""
