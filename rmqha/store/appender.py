@@ -7,20 +7,25 @@ cost.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
+from dataclasses import replace
 from typing import NamedTuple, NoReturn
 
 from rmqha.model.error import StoreError, UsageError
+from rmqha.model.message import PROPERTY_INNER_BASE, encode_properties
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.store.commit_log import DIRECTORY, CommitLog
 from rmqha.store.problem import os_sentence, place
 from rmqha.store.record import (
     MAX_PROPERTIES_BYTES,
     SYS_COMMIT,
+    SYS_INNER_BATCH,
     SYS_TRANSACTION,
+    BadRecordError,
     EncodedBatch,
     NewMessage,
     encode,
+    message_count,
     topic_field,
 )
 from rmqha.store.reput import QueueOffsets, valid_topic
@@ -48,11 +53,9 @@ class AppendedBatch(NamedTuple):
 
 
 class Appender:
-    """Appends messages. `batch_topics` are refused: their queues count otherwise."""
+    """Appends messages. Only `batch_topics` take a record that is an inner batch."""
 
-    def __init__(
-        self, log: CommitLog, offsets: QueueOffsets, max_message_size: int, batch_topics: frozenset[str]
-    ) -> None:
+    def __init__(self, log: CommitLog, offsets: QueueOffsets, max_message_size: int, batch_topics: Set[str]) -> None:
         self._log = log
         self._offsets = offsets
         self._max_message_size = max_message_size
@@ -65,6 +68,9 @@ class Appender:
         log, offsets = self._log, self._offsets
         if offsets.covered != log.end_offset:
             self._take_over()
+        count = 1
+        if message.sys_flag & SYS_INNER_BATCH:
+            message, count = self._numbered(message)
         topic = message.topic
         field, version = self._fields.get(topic) or self._field(topic)
         body_size, queue_id, properties = len(message.body), message.queue_id, message.properties
@@ -100,7 +106,7 @@ class Appender:
         finally:
             offsets.covered = log.end_offset
         if queued:
-            offsets.next[key] = queue_offset + 1
+            offsets.next[key] = queue_offset + count
         return Appended(
             PhyOffset(position), PhyOffset(position + size), QueueOffset(queue_offset if queued else 0), stored
         )
@@ -114,6 +120,7 @@ class Appender:
                 or len(message.properties) > MAX_PROPERTIES_BYTES
                 or message.queue_id < 0
                 or message.properties.endswith(b"\0")
+                or message.sys_flag & SYS_INNER_BATCH
             ):
                 self._refuse(message)
         return EncodedBatch(
@@ -178,13 +185,26 @@ class Appender:
     def _field(self, topic: str) -> tuple[bytes, int]:
         if not valid_topic(topic):
             raise UsageError(f"topic {topic[:80]!r} must have 1 to 255 letters, digits or the characters % | - _")
-        if topic in self._batch_topics:
-            raise UsageError(f"topic {topic} has queue.type=BatchCQ, which this release does not write")
         result = self._fields[topic] = topic_field(topic)
         return result
 
+    def _numbered(self, message: NewMessage) -> tuple[NewMessage, int]:
+        """An inner batch with its queue offset in its properties, and the number of its messages."""
+        topic, queue_id = message.topic, message.queue_id
+        if topic not in self._batch_topics:
+            raise UsageError(f"topic {topic} has not queue.type=BatchCQ: it takes no inner batch")
+        try:
+            count = message_count(message.sys_flag, message.properties)
+        except BadRecordError as error:
+            raise UsageError(f"an inner batch for topic {topic}: {error}") from None
+        queue_offset = self._offsets.next_for((topic, queue_id))
+        base = encode_properties({PROPERTY_INNER_BASE: str(queue_offset)})
+        return replace(message, properties=message.properties + base), count
+
     def _refuse(self, message: NewMessage) -> NoReturn:
         limit = self._max_message_size
+        if message.sys_flag & SYS_INNER_BATCH:
+            raise UsageError(f"an inner batch for topic {message.topic} is appended alone")
         if len(message.body) > limit:
             raise UsageError(
                 f"a message of {len(message.body)} bytes for topic {message.topic} exceeds maxMessageSize = {limit}"

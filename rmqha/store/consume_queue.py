@@ -6,7 +6,7 @@ message's queue offset, so doing it again after a crash changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from threading import Lock
 
 from rmqha.model.delay_level import DEFAULT_DELAY_LEVELS, SCHEDULE_TOPIC, parse_delay_levels
@@ -24,6 +24,7 @@ from rmqha.store.queue_check import ordered_count
 from rmqha.store.record import SYS_COMMIT, SYS_INNER_BATCH, SYS_TRANSACTION, BadRecordError, locate
 
 DIRECTORY = "consumequeue"
+UNREADABLE = "remove this replica's directory consumequeue: it is made anew from the log; and look at the disk"
 SIZE_KEY = "mappedFileSizeConsumeQueue"
 PREFILL = UNIT.pack(0, PREFILL_SIZE, 0)
 """A unit without a message: below the first message of a queue that does not start at 0."""
@@ -68,11 +69,18 @@ class ConsumeQueue:
             self._min_seen_for = log_min
         return self._floor
 
-    def _first_with(self, holds: Callable[[int, int], bool]) -> int:
+    def _probe(self, queue_offset: int) -> None:
+        file = self.files.find(queue_offset * UNIT_BYTES)
+        assert file is not None
+        file.probe(queue_offset * UNIT_BYTES, (queue_offset + 1) * UNIT_BYTES, UNREADABLE)
+
+    def _first_with(self, holds: Callable[[int, int], bool], *, probe: bool = False) -> int:
         """Binary search for the first entry for which `holds(offset, size)`; max_offset if there is none."""
         low, high = self.first_offset, self.max_offset
         while low < high:
             middle = (low + high) // 2
+            if probe:
+                self._probe(middle)
             offset, size, _ = self.unit(middle)
             if holds(offset, size):
                 high = middle
@@ -178,9 +186,11 @@ class ConsumeQueue:
             return Recovered(lines, None)
         low, log_end = self.first_offset, log.end_offset
         self.max_offset = self.files.files[-1].end_offset // UNIT_BYTES
-        self.max_offset = self._whole_prefix(log_end) if whole else self._first_with(lambda _, size: size == 0)
+        self.max_offset = (
+            self._whole_prefix(log_end) if whole else self._first_with(lambda _, size: size == 0, probe=True)
+        )
         self.max_offset = self._first_with(
-            lambda offset, size: size <= 0 or (size != PREFILL_SIZE and offset >= position)
+            lambda offset, size: size <= 0 or (size != PREFILL_SIZE and offset >= position), probe=True
         )
         while self.max_offset > low and not self._agrees(log, self.max_offset - 1):
             self.max_offset -= 1
@@ -198,6 +208,7 @@ class ConsumeQueue:
 
     def _agrees(self, log: CommitLog, queue_offset: int) -> bool:
         """Whether an entry's record, if the log still has it, says the same."""
+        self._probe(queue_offset)
         offset, size, _ = self.unit(queue_offset)
         if size == PREFILL_SIZE:
             return offset == 0
@@ -205,6 +216,7 @@ class ConsumeQueue:
             return False
         if offset < log.min_offset:
             return size > 0
+        log.probe_record(offset)
         view, file_start, end = log.file_view(offset)
         try:
             parts = locate(view, offset - file_start, end, offset)
@@ -222,6 +234,7 @@ class ConsumeQueue:
             start = max(at, file.start_offset)
             if start >= file.end_offset:
                 continue
+            file.probe(start, file.end_offset, UNREADABLE)
             count = -(-(file.used_end(start) - start) // UNIT_BYTES)
             view = file.region.view(start - file.start_offset, count * UNIT_BYTES)
             for offset, size, _ in UNIT.iter_unpack(view):
@@ -233,6 +246,7 @@ class ConsumeQueue:
         """The first unit that is no entry, or whose record does not stand behind the one before it."""
         behind = 0
         for file in self.files.files:
+            file.probe(file.start_offset, file.end_offset, UNREADABLE)
             size_bytes = file.end_offset - file.start_offset
             count, behind = ordered_count(file.region.view(0, size_bytes), behind, log_end)
             if count * UNIT_BYTES < size_bytes:
@@ -261,7 +275,7 @@ class ConsumeQueues:
         self._delay_levels_ms = delay_levels_ms
         self.file_size_bytes = -(-file_size_bytes // UNIT_BYTES) * UNIT_BYTES
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
-        self.batch_topics: frozenset[str] = frozenset()
+        self.batch_topics: Set[str] = frozenset()
         self._runs: dict[tuple[str, int], list[tuple[int, bytearray]]] = {}
         """What was collected: per queue, runs of consecutive units with the entry number of the first."""
         self._dirty: set[tuple[str, int]] = set()
@@ -311,7 +325,7 @@ class ConsumeQueues:
             or topic in self.batch_topics
         ):
             return
-        unit = UNIT.pack(phy_offset, size, self._code(topic, properties, stored))
+        unit = UNIT.pack(phy_offset, size, self.code(topic, properties, stored))
         runs = self._runs.get((topic, queue_id))
         if runs is None:
             self._runs[topic, queue_id] = [(queue_offset, bytearray(unit))]
@@ -320,7 +334,8 @@ class ConsumeQueues:
         else:
             runs.append((queue_offset, bytearray(unit)))
 
-    def _code(self, topic: str, properties: bytes, stored: int) -> int:
+    def code(self, topic: str, properties: bytes, stored: int) -> int:
+        """tagsCode of a record's entry."""
         if topic == SCHEDULE_TOPIC:
             delay = find_property(properties, _DELAY)
             if delay is not None and delay.isdigit() and int(delay[:9]) > 0:
@@ -361,6 +376,14 @@ class ConsumeQueues:
 
     def forget(self) -> None:
         self._runs.clear()
+
+    def remove(self, topic: str) -> None:
+        """Remove a topic's queues: its entries are elsewhere now. The caller holds off `sync`."""
+        for key in [key for key in self.table if key[0] == topic]:
+            self.table.pop(key).close()
+            self._runs.pop(key, None)
+        with disk_errors(self._disk, f"{DIRECTORY}/{topic}", "remove the directory"):
+            self._disk.remove_tree(f"{DIRECTORY}/{topic}")
 
     def truncate(self, end_offset: int) -> None:
         for queue in self:

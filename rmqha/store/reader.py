@@ -11,14 +11,18 @@ from dataclasses import dataclass
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import StoreError
 from rmqha.model.offset import QueueOffset
+from rmqha.store.batch_consume_queue import DIRECTORY as BATCH_DIRECTORY
+from rmqha.store.batch_consume_queue import UNIT_BYTES, BatchConsumeQueue, BatchConsumeQueues
 from rmqha.store.commit_log import CommitLog
+from rmqha.store.consume_queue import DIRECTORY as QUEUE_DIRECTORY
 from rmqha.store.consume_queue import PREFILL_SIZE, UNIT, ConsumeQueue, ConsumeQueues
-from rmqha.store.mapped_file import file_name
+from rmqha.store.mapped_file import MappedFiles, file_name
 from rmqha.store.problem import damaged
-from rmqha.store.record import BadRecordError, locate
+from rmqha.store.record import SYS_INNER_BATCH, BadRecordError, locate
 from rmqha.store.reput import bad_record
 
-_SIZE = struct.Struct(">i")
+_SIZE = _SYS_FLAG = struct.Struct(">i")
+_SYS_FLAG_AT = 36
 MAX_FILTERED_COUNT = 16_000
 """Entries that one pull looks at before it answers RETRY_IMMEDIATELY."""
 
@@ -37,12 +41,16 @@ class PullResult:
 class Reader:
     """Reads what has been dispatched."""
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueues) -> None:
+    def __init__(self, log: CommitLog, queues: ConsumeQueues, batch_queues: BatchConsumeQueues) -> None:
         self._log = log
         self._queues = queues
+        self._batch_queues = batch_queues
+
+    def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | BatchConsumeQueue | None:
+        return self._batch_queues.get(topic, queue_id) or self._queues.get(topic, queue_id)
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]:
-        queue = self._queues.get(topic, queue_id)
+        queue = self._queue(topic, queue_id)
         if queue is None:
             return QueueOffset(0), QueueOffset(0)
         return QueueOffset(queue.min_offset(self._log.min_offset)), QueueOffset(queue.max_offset)
@@ -57,7 +65,7 @@ class Reader:
         tags_codes: frozenset[int] | None,
     ) -> PullResult:
         low, high = self.queue_range(topic, queue_id)
-        queue = self._queues.get(topic, queue_id)
+        queue = self._queue(topic, queue_id)
         if queue is None or high == 0:
             status = ResponseCode.PULL_NOT_FOUND if offset == 0 else ResponseCode.PULL_OFFSET_MOVED
             return PullResult(status, QueueOffset(0), low, high, [])
@@ -67,7 +75,10 @@ class Reader:
             return PullResult(ResponseCode.PULL_NOT_FOUND, high, low, high, [])
         if offset > high:
             return PullResult(ResponseCode.PULL_OFFSET_MOVED, high, low, high, [])
-        records, next_offset = self._collect(queue, offset, max(1, max_count), max_bytes, tags_codes)
+        if isinstance(queue, BatchConsumeQueue):
+            records, next_offset = self._collect_batches(queue, offset, max_count, max_bytes, tags_codes)
+        else:
+            records, next_offset = self._collect(queue, offset, max(1, max_count), max_bytes, tags_codes)
         status = ResponseCode.SUCCESS if records else ResponseCode.PULL_RETRY_IMMEDIATELY
         return PullResult(status, QueueOffset(next_offset), low, high, records)
 
@@ -104,6 +115,35 @@ class Reader:
             return []
         return list(UNIT.iter_unpack(queue.units_view(offset, min(count, high - offset))))
 
+    def _collect_batches(
+        self, queue: BatchConsumeQueue, offset: int, max_count: int, max_bytes: int, tags_codes: frozenset[int] | None
+    ) -> tuple[list[memoryview], int]:
+        """As `_collect`: whole records, the first of which may begin before `offset`. Counts are of messages.
+
+        A unit does not know the tags of an inner batch's messages: it passes every filter and the consumer, which looks
+        at the tags of each message anyway, decides (RocketMQ withholds it from consumers with a filter)."""
+        records: list[memoryview] = []
+        total = count = 0
+        log_min, start = self._log.min_offset, queue.index_of(offset)
+        for index in range(start, min(queue.end_index, start + MAX_FILTERED_COUNT)):
+            unit = queue.unit(index)
+            if records and (count + unit.batch_num > max_count or total + unit.size_bytes > max_bytes):
+                break
+            if unit.phy_offset >= log_min:
+                record = self._log.view(unit.phy_offset, unit.size_bytes)
+                if len(record) != unit.size_bytes or _SIZE.unpack_from(record)[0] != unit.size_bytes:
+                    raise self._damaged_batch(queue, index)
+                if (
+                    tags_codes is None
+                    or unit.tags_code in tags_codes
+                    or _SYS_FLAG.unpack_from(record, _SYS_FLAG_AT)[0] & SYS_INNER_BATCH
+                ):
+                    records.append(record)
+                    total += unit.size_bytes
+                    count += unit.batch_num
+            offset = unit.end_offset
+        return records, offset
+
     def record_at(self, phy_offset: int) -> memoryview | None:
         """The whole record that starts at `phy_offset`, None if none does."""
         if not self._log.min_offset <= phy_offset < self._log.end_offset:
@@ -119,6 +159,9 @@ class Reader:
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset:
         """The first entry whose record was stored at `timestamp_ms` or later; the queue's max if none was."""
         low, high = (int(bound) for bound in self.queue_range(topic, queue_id))
+        batch_queue = self._batch_queues.get(topic, queue_id)
+        if batch_queue is not None:
+            return QueueOffset(batch_queue.offset_by_time(timestamp_ms, low))
         queue = self._queues.get(topic, queue_id)
         while queue is not None and low < high:
             middle = (low + high) // 2
@@ -143,13 +186,19 @@ class Reader:
 
     def _damaged(self, queue: ConsumeQueue, queue_offset: int) -> StoreError:
         phy_offset, size, _ = queue.unit(queue_offset)
-        at = queue_offset * UNIT.size
-        within = at % self._queues.file_size_bytes
+        return self._damaged_unit(queue.files, queue_offset * UNIT.size, phy_offset, size, QUEUE_DIRECTORY)
+
+    def _damaged_batch(self, queue: BatchConsumeQueue, index: int) -> StoreError:
+        unit = queue.unit(index)
+        return self._damaged_unit(queue.files, index * UNIT_BYTES, unit.phy_offset, unit.size_bytes, BATCH_DIRECTORY)
+
+    def _damaged_unit(self, files: MappedFiles, at: int, phy_offset: int, size: int, directory: str) -> StoreError:
+        within = at % files.file_size_bytes
         return damaged(
             self._log.disk,
-            f"{queue.files.directory}/{file_name(at - within)}",
+            f"{files.directory}/{file_name(at - within)}",
             within,
             f"an entry of the log [{self._log.min_offset}, {self._log.end_offset})",
             f"{size} bytes at {phy_offset}",
-            "stop this replica and remove its directory consumequeue: it is made anew from the log",
+            f"stop this replica and remove its directory {directory}: it is made anew from the log",
         )

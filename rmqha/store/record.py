@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
+from rmqha.model.message import PROPERTY_INNER_NUM, find_property
+
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
 MAGIC_BLANK = 0xCBD43194
@@ -27,6 +29,9 @@ SYS_INNER_BATCH = 0x80
 
 MAX_TOPIC_V1_BYTES = 127
 MAX_PROPERTIES_BYTES = 32767
+MAX_INNER_COUNT = 32767
+"""Messages in one record; the field of a batch queue's unit is a signed int16."""
+_INNER_NUM = PROPERTY_INNER_NUM.encode()
 SECTOR_BYTES = 512
 """The unit that a disk writes whole or not at all."""
 
@@ -179,6 +184,17 @@ def verify(buffer: memoryview, at: int, end: int, phy_offset: int) -> Located:
     if not property_crc_holds(buffer, at, parts):
         raise BadRecordError("expected a record that matches its property __CRC32#, found other bytes")
     return parts
+
+
+def message_count(sys_flag: int, properties: bytes) -> int:
+    """How many queue offsets a record takes: as many as its property INNER_NUM says if it is an inner batch, else one.
+    Raises BadRecordError for an inner batch that does not say it."""
+    if not sys_flag & SYS_INNER_BATCH:
+        return 1
+    number = find_property(properties, _INNER_NUM) or b""
+    if not (number.isdigit() and len(number) <= 5 and 0 < int(number) <= MAX_INNER_COUNT):
+        raise BadRecordError(f"expected INNER_NUM from 1 to {MAX_INNER_COUNT} in an inner batch, found {number!r}")
+    return int(number)
 
 
 def property_crc_holds(buffer: memoryview, at: int, parts: Located) -> bool:

@@ -11,13 +11,13 @@ from rmqha.model.error import RmqhaError
 from rmqha.port import Disk
 from rmqha.store.boot_file import LastStop
 from rmqha.store.checkpoint import Checkpoint
-from rmqha.store.commit_log import CommitLog
+from rmqha.store.commit_log import UNREADABLE, CommitLog
 from rmqha.store.problem import disk_errors
 from rmqha.store.record import BLANK, MAGIC_BLANK, BadRecordError, locate, verify
+from rmqha.store.reput import valid_topic
 from rmqha.wire import lenient_json
 
 TOPICS_PATH = "config/topics.json"
-BATCH_DIRECTORY = "batchconsumequeue"
 CLOCK_MARGIN_MS = 3000
 """RocketMQ's margin on the checkpoint's times."""
 NORMAL_FILE_COUNT = 3
@@ -45,6 +45,7 @@ def check_start(log: CommitLog, progress: int | None, checkpoint: Checkpoint, la
         return files[max(0, len(files) - NORMAL_FILE_COUNT)].start_offset
     bound = min(checkpoint.physic_msg_timestamp_ms, checkpoint.logics_msg_timestamp_ms) - CLOCK_MARGIN_MS
     for file in reversed(files):
+        log.probe_record(file.start_offset)
         try:
             parts = locate(file.region.view(0, log.file_size_bytes), 0, log.file_size_bytes, file.start_offset)
         except BadRecordError:
@@ -58,6 +59,7 @@ def find_end(log: CommitLog, start: int, recovery: Recovery) -> int:
     """The end of the last whole and valid record from `start` on, and why it is the end if bytes follow."""
     position = start
     while (file := log.files.find(position)) is not None:
+        file.probe(position, file.end_offset, UNREADABLE)
         view = file.region.view(0, log.file_size_bytes)
         while position < file.end_offset:
             at = position - file.start_offset
@@ -96,11 +98,10 @@ def cut_tail(log: CommitLog, end: int, recovery: Recovery, *, trusted: bool) -> 
         recovery.lines.append(f"The log was cut to {end}: {recovery.cut_bytes} bytes behind it{files} were dropped.")
 
 
-def batch_topics(disk: Disk, recovery: Recovery) -> frozenset[str]:
-    """Topics with attribute queue.type=BatchCQ: their queues have another form, which this release does not write."""
+def batch_topics(disk: Disk, recovery: Recovery) -> set[str]:
+    """Topics with attribute queue.type=BatchCQ, whose queues have another form."""
     found: set[str] = set()
     with disk_errors(disk, TOPICS_PATH, "read the file"):
-        found.update(disk.list(BATCH_DIRECTORY))
         data = disk.read(TOPICS_PATH) if disk.exists(TOPICS_PATH) else b"{}"
     try:
         table = lenient_json.loads(data)["topicConfigTable"] if data != b"{}" else {}
@@ -110,6 +111,4 @@ def batch_topics(disk: Disk, recovery: Recovery) -> frozenset[str]:
                 found.add(str(topic))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, RmqhaError) as error:
         recovery.lines.append(f"{TOPICS_PATH} cannot be read ({error}); topics with queue.type=BatchCQ are not known.")
-    for topic in sorted(found):
-        recovery.lines.append(f"Topic {topic} has queue.type=BatchCQ, which this release does not write: left alone.")
-    return frozenset(found)
+    return {topic for topic in found if valid_topic(topic)}

@@ -7,15 +7,24 @@ RocketMQ's ReputMessageService.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rmqha.model.error import StoreError
 from rmqha.port import Tracer
 from rmqha.store.commit_log import CommitLog
-from rmqha.store.consume_queue import ConsumeQueues
 from rmqha.store.derived import Derived, DispatchedRecord
 from rmqha.store.problem import damaged
-from rmqha.store.record import BLANK, MAGIC_BLANK, SYS_COMMIT, SYS_TRANSACTION, BadRecordError, Located, locate
+from rmqha.store.record import (
+    BLANK,
+    MAGIC_BLANK,
+    SYS_COMMIT,
+    SYS_INNER_BATCH,
+    SYS_TRANSACTION,
+    BadRecordError,
+    Located,
+    locate,
+    message_count,
+)
 
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_\-]{1,255}", re.ASCII)
 _CHOICES = "remove this replica's store and let it copy the group's, if another replica has this record whole"
@@ -64,9 +73,10 @@ class QueueOffsets:
     forgets what was ahead (apache/rocketmq 7689: no queue offset is given twice).
     """
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueues) -> None:
+    def __init__(self, log: CommitLog, queue_end: Callable[[tuple[str, int]], int]) -> None:
+        """`queue_end` gives the offset behind the last one that the queues themselves hold, 0 for a new queue."""
         self._log = log
-        self._queues = queues
+        self._queue_end = queue_end
         self.next: dict[tuple[str, int], int] = {}
         self.covered = 0
         self._base = 0
@@ -85,8 +95,7 @@ class QueueOffsets:
         """Look up, remembering the queue's own end at first use. `cover` must have been called."""
         found = self.next.get(key)
         if found is None:
-            queue = self._queues.table.get(key)
-            found = self.next[key] = queue.max_offset if queue is not None else 0
+            found = self.next[key] = self._queue_end(key)
         return found
 
     def cover(self) -> int:
@@ -95,13 +104,22 @@ class QueueOffsets:
             if parts is None:
                 self.covered = position + len(view) - at
                 continue
-            size, sys_flag, queue_id, queue_offset, _, _, topic_at, topic_size, _, _, stored = parts
+            size, sys_flag, queue_id, queue_offset, _, _, topic_at, topic_size, properties_at, _, stored = parts
             if sys_flag & SYS_TRANSACTION in (0, SYS_COMMIT):
                 key = (str(view[topic_at : topic_at + topic_size], "utf-8", "replace"), queue_id)
-                self.next[key] = max(self.next_for(key), queue_offset + 1)
+                count = 1
+                if sys_flag & SYS_INNER_BATCH:
+                    count = self._count(position, sys_flag, view[properties_at : at + size])
+                self.next[key] = max(self.next_for(key), queue_offset + count)
             self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, stored)
             self.covered = position + size
         return self.covered
+
+    def _count(self, position: int, sys_flag: int, properties: memoryview) -> int:
+        try:
+            return message_count(sys_flag, bytes(properties))
+        except BadRecordError as error:
+            raise bad_record(self._log, position, error) from None
 
 
 class Reput:

@@ -6,7 +6,7 @@ it; only `sync` may run in another at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from threading import Lock
 
 from rmqha.model.epoch import EpochEntry, EpochHistory
@@ -15,6 +15,8 @@ from rmqha.model.offset import Epoch, PhyOffset, QueueOffset
 from rmqha.port import Buffer, Disk, Tracer
 from rmqha.store import epoch_file, identity_file
 from rmqha.store.appender import Appended, AppendedBatch, Appender
+from rmqha.store.batch_consume_queue import DIRECTORY as BATCH_DIRECTORY
+from rmqha.store.batch_consume_queue import BatchConsumeQueues
 from rmqha.store.boot_file import ABORT_PATH, BootFile, LastStop
 from rmqha.store.checkpoint import CHECKPOINT_PATH, Checkpoint, CheckpointFile, ProgressFile
 from rmqha.store.commit_log import DIRECTORY as LOG_DIRECTORY
@@ -28,14 +30,13 @@ from rmqha.store.problem import disk_errors, place, usage_errors
 from rmqha.store.reader import PullResult, Reader
 from rmqha.store.record import EncodedBatch, NewMessage, locate
 from rmqha.store.recovery import (
-    BATCH_DIRECTORY,
     Recovery,
     batch_topics,
     check_start,
     cut_tail,
     find_end,
 )
-from rmqha.store.reput import QueueOffsets, Reput
+from rmqha.store.reput import QueueOffsets, Reput, valid_topic
 
 LOCK_PATH = "lock"
 SAVE_INTERVAL_MS = 1000
@@ -43,9 +44,19 @@ SAVE_INTERVAL_MS = 1000
 SAVE_INTERVAL_BYTES = 64 * 1024 * 1024
 DISPATCH_STEP_BYTES = 4 * 1024 * 1024
 REPLACED = "replaced-"
-_DERIVED = (BATCH_DIRECTORY, "index", "timerlog", "timerwheel", "compaction")
+_DERIVED = ("index", "timerlog", "timerwheel", "compaction")
 _MARKS = (LOG_DIRECTORY, CHECKPOINT_PATH, LOCK_PATH, identity_file.PATH, identity_file.PENDING_PATH)
-_KNOWN = (*_MARKS, *_DERIVED, QUEUE_DIRECTORY, ABORT_PATH, epoch_file.PATH, "config", "rocksdbstore", "logs")
+_KNOWN = (
+    *_MARKS,
+    *_DERIVED,
+    QUEUE_DIRECTORY,
+    BATCH_DIRECTORY,
+    ABORT_PATH,
+    epoch_file.PATH,
+    "config",
+    "rocksdbstore",
+    "logs",
+)
 
 
 class Store:
@@ -58,7 +69,13 @@ class Store:
         self._release = release
         self._log = CommitLog(disk, config.mapped_file_size_commit_log)
         self._queues = ConsumeQueues(disk, config.mapped_file_size_consume_queue, tracer, config.delay_levels_ms)
-        self._derived: list[Derived] = [self._queues]
+        self._flush = Lock()
+        """Held by whoever syncs, cuts or closes files."""
+        self._batch_queues = BatchConsumeQueues(
+            disk, config.mapper_file_size_batch_consume_queue, self._queues, self._log, self._flush, tracer
+        )
+        self._queues.batch_topics = self._batch_queues.topics
+        self._derived: list[Derived] = [self._queues, self._batch_queues]
         """Everything that is made from the log: whatever happens to the log happens to each of these."""
         self._reput = Reput(self._log, self._derived, tracer)
         self._epochs = EpochFile(disk)
@@ -66,10 +83,9 @@ class Store:
         self._boot = BootFile(disk)
         self._checkpoint = CheckpointFile(disk)
         self._progress = ProgressFile(disk)
-        self._offsets = QueueOffsets(self._log, self._queues)
-        self._reader = Reader(self._log, self._queues)
-        self._flush = Lock()
-        """Held by whoever syncs, cuts or closes files."""
+        self._offsets = QueueOffsets(self._log, self._queue_end)
+        self._appender = Appender(self._log, self._offsets, config.max_message_size, self._batch_queues.topics)
+        self._reader = Reader(self._log, self._queues, self._batch_queues)
         self._failed = ""
         self._confirm = 0
         self._synced = 0
@@ -137,16 +153,15 @@ class Store:
         """Check the queues, then dispatch again what they may miss."""
         lines = self.recovery.lines
         checkpoint, log = self._checkpoint.value, self._log
-        batch = batch_topics(self._disk, self.recovery)
-        self._queues.batch_topics = batch
-        self._appender = Appender(log, self._offsets, self._config.max_message_size, batch)
+        self._batch_queues.topics.update(batch_topics(self._disk, self.recovery))
         by_queues = not trusted and last_stop is LastStop.CLEAN
         position = end if by_queues else min(start, end)
         recovered = [derived.recover(log, position, last_stop) for derived in self._derived]
         lines += [line for found in recovered for line in found.lines]
         repair_from = min((found.repair_from for found in recovered if found.repair_from is not None), default=None)
         if by_queues:
-            position = min(max(self._queues.covered_offset, log.min_offset), end)
+            covered = max(self._queues.covered_offset, self._batch_queues.covered_offset)
+            position = min(max(covered, log.min_offset), end)
         if repair_from is not None and repair_from <= position:
             lines.append(f"The queues are made anew from {repair_from} on.")
             position = max(repair_from, log.min_offset)
@@ -247,6 +262,23 @@ class Store:
         with disk_errors(self._disk, LOG_DIRECTORY, "append"):
             self._log.append_raw(data)
 
+    # --- queue types ------------------------------------------------------------------------------------------------
+    @property
+    def batch_topics(self) -> Set[str]:
+        """Topics whose queues have the form of queue.type=BatchCQ: those it was told of and those whose records say
+        so."""
+        return self._batch_queues.topics
+
+    def add_batch_topics(self, topics: Iterable[str]) -> None:
+        """These topics are BatchCQ ones, before anything is appended to them as master. A slave may have records of
+        theirs already: what their queues hold is moved to the other form. No topic is one no more. Raises StoreError.
+        """
+        self._batch_queues.add_topics(filter(valid_topic, topics))
+
+    def _queue_end(self, key: tuple[str, int]) -> int:
+        queue = self._batch_queues.table.get(key) or self._queues.table.get(key)
+        return queue.max_offset if queue is not None else 0
+
     # --- read -------------------------------------------------------------------------------------------------------
     def view(self, phy_offset: PhyOffset, limit_bytes: int) -> memoryview:
         return self._log.view(phy_offset, limit_bytes)
@@ -258,7 +290,7 @@ class Store:
     def queues(self) -> dict[str, list[int]]:
         """Topics with their queue ids, in order."""
         found: dict[str, list[int]] = {}
-        for topic, queue_id in sorted(self._queues.table):
+        for topic, queue_id in sorted({*self._queues.table, *self._batch_queues.table}):
             found.setdefault(topic, []).append(queue_id)
         return found
 

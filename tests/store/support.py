@@ -18,8 +18,17 @@ from rmqha.store.store import Store
 from tests.golden.reader import GOLDEN
 
 HOST: Host = (b"\x7f\x00\x00\x01", 10911)
-SMALL = StoreConfig(mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=1600, max_message_size=3000)
-GOLD = StoreConfig(mapped_file_size_commit_log=1024 * 1024, mapped_file_size_consume_queue=1000)
+SMALL = StoreConfig(
+    mapped_file_size_commit_log=4096,
+    mapped_file_size_consume_queue=1600,
+    mapper_file_size_batch_consume_queue=46 * 20,
+    max_message_size=3000,
+)
+GOLD = StoreConfig(
+    mapped_file_size_commit_log=1024 * 1024,
+    mapped_file_size_consume_queue=1000,
+    mapper_file_size_batch_consume_queue=4600,
+)
 MINI = StoreConfig(mapped_file_size_commit_log=16384, mapped_file_size_consume_queue=200)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import cbor2
 import pytest
 
-from rmqha.model.error import StoreError, UsageError
+from rmqha.model.error import StoreError
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.sim.disk import DiskStopped, SimDisk
 from rmqha.store import sidecar
@@ -327,17 +327,3 @@ def test_the_topics_file_may_be_unreadable() -> None:
     disk.write_atomic("config/topics.json", b"{{{")
     store = open_store(disk, ROOMY)
     assert any(line.startswith("config/topics.json cannot be read") for line in store.recovery.lines)
-
-
-def test_batch_topics_are_named_and_refused() -> None:
-    disk = sim_disk()
-    written(disk).close()
-    disk.write_atomic(
-        "config/topics.json",
-        b'{"topicConfigTable":{"B":{"attributes":{"queue.type":"BatchCQ"}},"T":{"attributes":{}}}}',
-    )
-    store = open_store(disk, ROOMY)
-    said = "Topic B has queue.type=BatchCQ, which this release does not write: left alone."
-    assert said in store.recovery.lines
-    with pytest.raises(UsageError, match="topic B has queue"):
-        store.append(message(topic="B"), 1)
