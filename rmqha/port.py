@@ -58,7 +58,7 @@ class MappedRegion(Protocol):
         ...
 
     def view(self, position: int, size_bytes: int) -> memoryview:
-        """The bytes themselves, not a copy; valid until `close`."""
+        """The bytes themselves, not a copy. A view that is held outlives `close` and the file's removal."""
         ...
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
@@ -71,7 +71,10 @@ class MappedRegion(Protocol):
         May be called from another thread than the writes."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> bool:
+        """Give the file up. False while somebody still holds a view: its bytes stay until that is dropped, and `close`
+        may be called again to see whether it is."""
+        ...
 
 
 class AppendFile(Protocol):
@@ -140,7 +143,9 @@ class Disk(Protocol):
         elsewhere."""
         ...
 
-    def free_bytes(self) -> int: ...
+    def space(self) -> tuple[int, int]:
+        """(used, free) bytes of the file system, as an unprivileged user may use it."""
+        ...
 
     def boot_id(self) -> str:
         """The kernel's boot id: it changes at every power loss or reboot (ruling 3)."""

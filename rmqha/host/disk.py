@@ -9,7 +9,6 @@ import os
 import shutil
 import struct
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from rmqha.port import AppendFile, Buffer, MappedRegion
@@ -91,15 +90,16 @@ class HostRegion:
     def sync(self) -> None:
         os.fdatasync(self._fd)
 
-    def close(self) -> None:
-        if self._fd < 0:
-            return
-        os.close(self._fd)
-        self._fd = -1
-        # a view that is still out keeps the mapping until it is dropped
-        with suppress(BufferError):
+    def close(self) -> bool:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        try:
             self._view.release()
             self._map.close()
+        except BufferError:
+            return False
+        return True
 
 
 class HostAppendFile:
@@ -284,11 +284,12 @@ class HostDisk:
             raise
         return lambda: os.close(fd)
 
-    def free_bytes(self) -> int:
+    def space(self) -> tuple[int, int]:
         existing = self._root
         while not existing.exists():
             existing = existing.parent
-        return shutil.disk_usage(existing).free
+        found = shutil.disk_usage(existing)
+        return found.used, found.free
 
     def boot_id(self) -> str:
         return _BOOT_ID.read_text("ascii").strip()

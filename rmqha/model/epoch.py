@@ -72,6 +72,11 @@ class EpochHistory:
         """Without the entries that start at or after `end_offset`."""
         return EpochHistory(entry for entry in self._entries if entry.start_offset < end_offset)
 
+    def trimmed(self, start_offset: PhyOffset) -> EpochHistory:
+        """Without the entries that end at or before `start_offset`; the first one left may start below it."""
+        ends = (self.end_offset(index) for index in range(len(self)))
+        return EpochHistory(entry for entry, end in zip(self, ends, strict=True) if end > start_offset)
+
     def at(self, phy_offset: PhyOffset) -> EpochEntry | None:
         """The entry under which the byte at `phy_offset` was or would be written; None below the first."""
         index = bisect_right([entry.start_offset for entry in self._entries], phy_offset) - 1

@@ -102,8 +102,9 @@ class SimRegion:
         self._disk.step("sync")
         self._file.sync()
 
-    def close(self) -> None:
+    def close(self) -> bool:
         """Views stay valid."""
+        return True
 
 
 class SimAppendFile:
@@ -316,8 +317,9 @@ class SimDisk:
 
         return release
 
-    def free_bytes(self) -> int:
-        return 1 << 40 if self.capacity_bytes is None else max(0, self.capacity_bytes - self.used_bytes)
+    def space(self) -> tuple[int, int]:
+        capacity_bytes = 1 << 40 if self.capacity_bytes is None else self.capacity_bytes
+        return self.used_bytes, max(0, capacity_bytes - self.used_bytes)
 
     def boot_id(self) -> str:
         return f"boot-{self._boots}"

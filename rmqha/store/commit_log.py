@@ -88,13 +88,18 @@ class CommitLog:
                 f"a record of {size_bytes} bytes does not fit a log file of {self.file_size_bytes} bytes;"
                 f" send a smaller message or raise {SIZE_KEY} for the whole group"
             )
+        self.roll()
+        return self.end_offset
+
+    def roll(self) -> None:
+        """Go on in the next file, after a blank record that takes the rest of the active one. Raises StoreError when
+        the disk is full; nothing has changed then."""
         old, old_start, old_end = self._active, self._active_start, self._active_end
         left = old_end - self.end_offset
         self._next_file()
         if left and old is not None:
             old.region.write(self.end_offset - old_start, blank(left))
             self.end_offset = old_end
-        return self.end_offset
 
     def append(self, data: Buffer) -> None:
         """Write at the end, inside the active file (`room_for` made sure)."""

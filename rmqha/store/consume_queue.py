@@ -154,7 +154,9 @@ class ConsumeQueue:
         self.max_offset = max(max_offset, self.first_offset)
         self._min_seen_for = -1
         end = self.max_offset * UNIT_BYTES
-        self.files.remove_from(end)
+        # the first file's name says where offsets go on: unless they begin at 0 it stays, empty
+        first = self.files.files[0].start_offset if self.files.files else 0
+        self.files.remove_from(end if end > first or not first else end + 1)
         file = self.files.find(end)
         if file is not None:
             file.zero(end, file.used_end(end))

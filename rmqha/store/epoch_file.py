@@ -163,6 +163,10 @@ class EpochFile:
         """Drop the entries that start behind the log's end; one that starts right there is legal. Returns how many."""
         return self._shorten(self.history.truncated(PhyOffset(end_offset + 1)))
 
+    def drop_below(self, start_offset: PhyOffset) -> int:
+        """Drop the entries that end before the log's start. Returns how many."""
+        return self._shorten(self.history.trimmed(start_offset))
+
     def clear(self) -> int:
         """Drop all entries. Returns how many."""
         return self._shorten(EpochHistory())

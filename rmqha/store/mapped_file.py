@@ -63,10 +63,11 @@ class MappedFile:
             with disk_errors(self._disk, self.path, "write to stable storage"):
                 self._region.sync()
 
-    def close(self) -> None:
-        if self._region is not None:
-            self._region.close()
+    def close(self) -> bool:
+        """False while somebody holds a view; `close` may then be called again."""
+        if self._region is not None and self._region.close():
             self._region = None
+        return self._region is None
 
 
 class MappedFiles:

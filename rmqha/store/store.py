@@ -37,6 +37,8 @@ from rmqha.store.recovery import (
     find_end,
 )
 from rmqha.store.reput import QueueOffsets, Reput, valid_topic
+from rmqha.store.retention import LogFile
+from rmqha.store.trimmer import Trimmer
 
 LOCK_PATH = "lock"
 SAVE_INTERVAL_MS = 1000
@@ -86,6 +88,7 @@ class Store:
         self._offsets = QueueOffsets(self._log, self._queue_end)
         self._appender = Appender(self._log, self._offsets, config.max_message_size, self._batch_queues.topics)
         self._reader = Reader(self._log, self._queues, self._batch_queues)
+        self._trimmer = Trimmer(disk, self._log, self._derived, self._epochs, self._flush, tracer)
         self._failed = ""
         self._confirm = 0
         self._synced = 0
@@ -123,6 +126,7 @@ class Store:
         self._highest_epoch.load()
         lines += self._checkpoint.load()
         lines += self._progress.load(self._checkpoint.value)
+        lines += self._trimmer.load()
         lines += self._log.files.load("mappedFileSizeCommitLog")
         last_stop, progress, checkpoint = self._boot.last_stop, self._progress.position, self._checkpoint.value
         self._boot.running(process_id)
@@ -401,6 +405,46 @@ class Store:
     def mark_clean(self) -> None:
         self._boot.set_unclean(False)
 
+    # --- old files --------------------------------------------------------------------------------------------------
+    @property
+    def settled_offset(self) -> PhyOffset:
+        """Everything below is committed, durable and dispatched: the log may begin there."""
+        return PhyOffset(min(self._confirm, self.synced_offset, self._reput.position))
+
+    @property
+    def buried_bytes(self) -> int:
+        """Size of removed files that are still on the disk."""
+        return self._trimmer.buried_bytes
+
+    def oldest_files(self, count: int, wall_ms: int) -> tuple[list[LogFile], LogFile | None]:
+        """Up to `count` of the log's oldest files, and the active one unless it is empty."""
+        return self._trimmer.oldest(count, self._offsets.last_store_timestamp_ms, wall_ms)
+
+    def roll(self) -> None:
+        """As master: end the active file with a blank record. Raises StoreError if there is no room for the next."""
+        if self._failed:
+            raise StoreError(self._failed)
+        self._log.roll()
+
+    def trim(self, start_offset: PhyOffset) -> None:
+        """Let the log begin with the file that starts at `start_offset`, which must not be above the settled offset.
+        Nothing is removed from the disk before `bury`."""
+        assert start_offset <= self.settled_offset
+        self._trimmer.trim(start_offset)
+
+    def trim_derived(self) -> None:
+        """Let go what only speaks of records that are gone, in the log and in the epoch history."""
+        self._trimmer.trim_derived()
+        self._trimmer.trim_epochs()
+
+    def bury(self, now_ms: int, patience_ms: int, retry_ms: int) -> bool:
+        """Take what was trimmed from the disk, one log file at a call; True if another is due. Blocks; for a worker
+        thread. A file that a reader still holds stays for up to `patience_ms`, one that the disk keeps for `retry_ms`.
+        """
+        if self._trimmer.waits and (self._progress.position or 0) < self._log.min_offset:
+            self._sync(save=True)
+        return self._trimmer.bury(now_ms, patience_ms, retry_ms)
+
     # --- cut --------------------------------------------------------------------------------------------------------
     def on_truncate(self, hook: Callable[[int], None]) -> None:
         """Register derived state that must follow a cut of the log: `hook(end_offset)` runs after the log is cut and
@@ -463,6 +507,7 @@ class Store:
             )
         with self._flush, disk_errors(self._disk, LOG_DIRECTORY, "set the old log aside"):
             directory = self._set_aside() if log.files.files else ""
+            self._trimmer.forget()
             self._epochs.clear()
             log.start_at(phy_offset)
             self._reput.position = self._confirm = self._synced = phy_offset

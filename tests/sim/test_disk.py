@@ -128,7 +128,7 @@ def test_a_full_disk_refuses_to_create_and_to_grow() -> None:
         with pytest.raises(OSError) as caught:
             attempt()
         assert caught.value.errno == errno.ENOSPC
-    assert one.free_bytes() == 904
+    assert one.space() == (4096, 904)
     one.remove("m")
     one.write_atomic("a", bytes(1000))
 
