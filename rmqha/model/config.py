@@ -201,6 +201,8 @@ class BrokerConfig(ServerConfig):
     """Size of a CommitLog file; the same on all replicas of a group."""
     mapped_file_size_consume_queue: int = 300000 * 20
     """Size of a ConsumeQueue file; a multiple of 20."""
+    mapper_file_size_batch_consume_queue: int = 300000 * 46
+    """Size of a file of a BatchConsumeQueue (topics with queue.type=BatchCQ); a multiple of 46."""
     max_message_size: int = 4 * 1024 * 1024
     """Largest body."""
     file_reserved_time: int = 72
@@ -305,6 +307,10 @@ class BrokerConfig(ServerConfig):
         self.require_range(source, "ha_transfer_batch_size", 1024, 1024 * 1024)
         if self.mapped_file_size_consume_queue % 20:
             raise ConfigError(f"{source}: mappedFileSizeConsumeQueue must be a multiple of 20, the size of one entry")
+        if self.mapper_file_size_batch_consume_queue % 46:
+            raise ConfigError(
+                f"{source}: mapperFileSizeBatchConsumeQueue must be a multiple of 46, the size of one entry"
+            )
         try:
             parse_delay_levels(self.message_delay_level)
         except ValueError as error:
