@@ -68,7 +68,7 @@ class BrokerLive:
     log_end: LogEnd = NO_LOG
     confirm_offset: PhyOffset = NO_LOG.max_offset
     disk_problem: str = ""
-    """What its disk probe found; it then hands its mastership over and is not elected."""
+    """What its disk probe found; it then hands its mastership over and is elected only if nobody else can be."""
     slaves: str = ""
     total_replicas: int = 0
     """The number that it goes by at present."""
@@ -77,15 +77,8 @@ class BrokerLive:
 
     @property
     def is_fit(self) -> bool:
-        """May become master: reported to this leader over a connection that is open, booted clean, not stopping, its
-        disk well."""
-        return (
-            self.alive
-            and self.session_id is not None
-            and not self.unclean
-            and not self.stopping
-            and not self.disk_problem
-        )
+        """May become master: reported to this leader over a connection that is open, booted clean, not stopping."""
+        return self.alive and self.session_id is not None and not self.unclean and not self.stopping
 
 
 class HeartbeatTable:
@@ -200,6 +193,11 @@ class HeartbeatTable:
     def is_fit(self, key: BrokerKey) -> bool:
         broker = self._brokers.get(key)
         return broker is not None and broker.is_fit
+
+    def is_ill(self, key: BrokerKey) -> bool:
+        """Its disk is."""
+        broker = self._brokers.get(key)
+        return broker is not None and bool(broker.disk_problem)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 

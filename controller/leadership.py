@@ -410,15 +410,22 @@ class Leadership:
         return group.broker_name not in self._busy and group.broker_name in self._why_no_master
 
     def _electorate(self, group: Group, wish: Wish) -> Electorate | Refusal:
-        fit = [item for item in group.replicas if self.table.is_fit(BrokerKey(group.broker_name, item))]
-        config = self._config()
-        return electorate(
-            group,
-            fit,
-            wish,
-            total_replicas=config.total_replicas or group.total_replicas,
-            unclean_allowed=config.enable_elect_unclean_master,
-        )
+        """A replica whose disk is ill is asked only if nobody else can lead: better a master that can still read."""
+        name, config = group.broker_name, self._config()
+        fit = [item for item in group.replicas if self.table.is_fit(BrokerKey(name, item))]
+        well = [item for item in fit if not self.table.is_ill(BrokerKey(name, item))]
+        found: Electorate | Refusal = Refusal(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "")
+        for candidates, unclean_allowed in ((well, False), (fit, config.enable_elect_unclean_master)):
+            found = electorate(
+                group,
+                candidates,
+                wish,
+                total_replicas=config.total_replicas or group.total_replicas,
+                unclean_allowed=unclean_allowed,
+            )
+            if isinstance(found, Electorate) or wish.cause is Cause.DISK_FAILED:
+                break
+        return found
 
     def _choose(self, group: Group, ends: dict[BrokerId, LogEnd]) -> tuple[BrokerId, str]:
         live = ((item, self.table.get(BrokerKey(group.broker_name, item))) for item in ends)

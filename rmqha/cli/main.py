@@ -29,6 +29,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "send": ("rmqha.cli.send:send", "Send the lines or JSON records of a file to a topic."),
     "receive": ("rmqha.cli.receive:receive", "Print the messages of a topic."),
     "elect": ("rmqha.cli.elect:elect", "Hand the mastership of a group to another replica."),
+    "explain": ("rmqha.cli.explain:explain", "Tell why a group has the master it has, or none."),
+    "group": ("rmqha.cli.group:group", "Change what the controllers keep about a broker group."),
     "history": ("rmqha.cli.history:history", "Show what happened on all nodes, in order of time."),
     "spark": ("rmqha.cli.spark:spark", "Query the log as a table with Spark."),
     "broker": ("rmqha.cli.broker:broker", "Run a broker: one replica of a group."),

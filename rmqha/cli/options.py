@@ -47,6 +47,36 @@ def namesrv_option(command: F) -> F:
     )(command)
 
 
+def resolve_controllers(given: str | None) -> list[str]:
+    """The controllers to ask: as given, joined by ";", else those of the cluster directory. Raises UsageError if there
+    are none, or for text that is no address list."""
+    if given is None:
+        from rmqha.cli.cluster_state import ClusterState
+
+        return ClusterState.require(None).controller_addresses
+    for address in given.split(";"):
+        try:
+            parse_address(address)
+        except ValueError as error:
+            raise UsageError(f"--controller: {error}") from None
+    return given.split(";")
+
+
+def _controllers(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str]:
+    return resolve_controllers(value)
+
+
+def controllers_option(command: F) -> F:
+    """`--controller HOST:PORT`: the command gets `controllers: list[str]`, resolved."""
+    return click.option(
+        "--controller",
+        "controllers",
+        metavar="HOST:PORT",
+        callback=_controllers,
+        help="Controllers, joined by ';'; default: those of the cluster directory.",
+    )(command)
+
+
 def output_option(command: F) -> F:
     """`-o table|json`: the command gets `output: str`."""
     return click.option(

@@ -116,6 +116,26 @@ def test_a_master_with_a_failed_disk_is_replaced_and_not_elected_again() -> None
     assert cluster.group().master_id == 3, "replica 1 is longer in the set, but its disk is ill"
 
 
+def test_an_ill_disk_is_better_than_no_master() -> None:
+    cluster, brokers = group_of(3)
+    for broker in brokers[1:]:
+        broker.disk_problem = "No space left on device"
+    cluster.run(600)
+    cluster.crash(brokers[0])
+    cluster.run(100)
+    assert cluster.group().master_id == 2
+
+
+def test_an_ill_disk_is_better_than_an_unclean_election() -> None:
+    cluster, brokers = group_of(3, enable_elect_unclean_master=True)
+    assert cluster.alter([1, 2]).code == 0
+    brokers[1].disk_problem = "No space left on device"
+    cluster.run(600)
+    cluster.crash(brokers[0])
+    cluster.run(100)
+    assert cluster.group().master_id == 2
+
+
 def test_a_failed_disk_without_a_successor_keeps_the_master_until_there_is_one() -> None:
     """Level-triggered: the report comes once, the successor later."""
     cluster, brokers = group_of(3)

@@ -1,0 +1,45 @@
+"""`rmqha group`: what the controllers keep about a broker group. Control plane."""
+
+from __future__ import annotations
+
+import click
+import trio
+
+from rmqha.cli.cluster_view import ask_leader
+from rmqha.cli.options import controllers_option, echo_json, output_option
+from rmqha.host.remoting import RemotingClient
+from rmqha.model.code import RequestCode
+from rmqha.wire.command import Command
+
+
+@click.group()
+def group() -> None:
+    """Change what the controllers keep about a broker group."""
+
+
+async def _resize(controllers: list[str], name: str, total_replicas: int) -> dict[str, int]:
+    ext = {"brokerName": name, "totalReplicas": str(total_replicas)}
+    async with RemotingClient() as client:
+        request = lambda: Command(RequestCode.RMQHA_RESIZE_GROUP, dict(ext))  # noqa: E731
+        reply, _ = await ask_leader(client, controllers, request)
+    return {name: int(reply.ext[name]) for name in ("totalReplicas", "nextTotalReplicas")}
+
+
+@group.command(epilog="Example: rmqha group resize broker-a 5")
+@click.argument("name", metavar="GROUP")
+@click.argument("total_replicas", type=click.IntRange(1, 9), metavar="N")
+@controllers_option
+@output_option
+def resize(name: str, total_replicas: int, controllers: list[str], output: str) -> None:
+    """Set totalReplicas of broker group GROUP to N while it runs.
+
+    One change at a time. A larger number counts for acknowledgements at once and is final when the master goes by it; a
+    smaller one needs the replicas that are too many to be stopped and cleaned first.
+    """
+    result = trio.run(_resize, controllers, name, total_replicas)
+    if output == "json":
+        echo_json({"group": name, **result})
+    elif result["nextTotalReplicas"]:
+        click.echo(f"totalReplicas of {name}: {result['totalReplicas']}, on its way to {result['nextTotalReplicas']}")
+    else:
+        click.echo(f"totalReplicas of {name}: {result['totalReplicas']}")
