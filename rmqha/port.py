@@ -254,7 +254,7 @@ class ReplicaLog(Protocol):
     def truncate(self, end_offset: PhyOffset) -> None:
         """Cut the log, everything derived from it and the epoch history to `end_offset`, durably (ruling on issue
         10666: no byte past the cut can come back). Lowers confirm, synced and dispatched offsets to it if higher.
-        `end_offset` must be a record boundary within [min, max]."""
+        `end_offset` must be a record boundary within [min, max]. A log without any byte left has no epochs either."""
         ...
 
     def restart_at(self, phy_offset: PhyOffset) -> None:

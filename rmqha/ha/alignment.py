@@ -65,20 +65,25 @@ def align(
     (ruling 4). The master's min is not in the handshake: its first epoch's start bounds it from below.
 
     A slave none of whose bytes was ever confirmed has nothing to protect: a fork at the very start of the log (a first
-    master that died before its first record was replicated) is no 3-3, but its files are still only set aside.
+    master that died before its first record was replicated) is no 3-3, but its files are still only set aside. The same
+    goes for one whose confirmed bytes all stand before the master's first epoch: the master has removed them since, and
+    with them the entry that both had.
     """
     starts = {entry.epoch: entry.start_offset for entry in master}
     other_start_count = sum(1 for entry in slave if starts.get(entry.epoch, entry.start_offset) != entry.start_offset)
     if slave_max == slave_min:
         # No bytes to compare: entries without bytes prove nothing and go.
+        if slave_max > master_max:
+            why = "the log is empty and begins behind the master's end"
+            return Alignment(Verdict.RESTART, "empty", slave_max, 0, why, other_start_count)
         return Alignment(Verdict.FOLLOW, "empty", slave_max, 0, "the log is empty", other_start_count)
     point = consistent_point(slave, slave_max, master)
     if point is None or point < slave_min:
         if len(master) and slave_max <= master[0].start_offset:
             why = "the log ends before the master's begins"
             return Alignment(Verdict.RESTART, "1-1", slave_max, 0, why, other_start_count)
-        if slave_confirm <= slave_min:
-            why = "nothing of this log was ever confirmed and it shares nothing with the master's"
+        if slave_confirm <= max(slave_min, master[0].start_offset if len(master) else 0):
+            why = "nothing of this log that the master's could have was ever confirmed, and they share nothing"
             return Alignment(Verdict.RESTART, "1-1", slave_max, 0, why, other_start_count)
         reason = f"no epoch in common: own {slave} up to {slave_max}, master {master} up to {master_max}"
         return Alignment(Verdict.REFUSE, "3-3", slave_max, 0, reason, other_start_count)

@@ -161,7 +161,7 @@ class HaClient:
             self.state = ClientState.REFUSED
             self.refusal = found.reason
             return [CloseHa(conn_id, found.reason)]
-        if found.verdict is Verdict.FOLLOW and (found.cut_bytes or self._has_empty_tail()):
+        if found.verdict is Verdict.FOLLOW and (found.cut_bytes or self._has_vain_entries(frame.entries)):
             log.truncate(found.end_offset)
             self.truncated_bytes += found.cut_bytes
         if found.verdict is Verdict.RESTART:
@@ -176,7 +176,9 @@ class HaClient:
                 same_epoch_other_start=found.same_epoch_other_start_count,
             )
         self._master_entries = list(frame.entries)
-        self._may_start_elsewhere = log.max_phy_offset == log.min_phy_offset
+        self._may_start_elsewhere = True
+        if log.max_phy_offset == log.min_phy_offset:
+            self._append_entries(log.max_phy_offset)
         self.caught_up_with = frame.max_phy_offset
         self.state = ClientState.FOLLOWING
         self._retry_ms = RETRY_FIRST_MS
@@ -184,9 +186,14 @@ class HaClient:
         self._acked_at_ms = self._state_since_ms = now_ms
         return []
 
-    def _has_empty_tail(self) -> bool:
-        last = self._log.epochs.last
-        return last is not None and last.start_offset >= self._log.max_phy_offset
+    def _has_vain_entries(self, master: EpochHistory) -> bool:
+        """Entries without bytes prove nothing: one that starts at our end, or, in a log without any byte, one that the
+        master does not know."""
+        log = self._log
+        last = log.epochs.last
+        if last is None or last.start_offset >= log.max_phy_offset:
+            return last is not None
+        return log.max_phy_offset == log.min_phy_offset and not set(log.epochs) <= set(master)
 
     # --- data -----------------------------------------------------------------------------------------------------
     def _transfer(self, frame: Transfer) -> None:
@@ -206,11 +213,18 @@ class HaClient:
             log.set_confirm_offset(confirm)
 
     def _restart_at(self, phy_offset: PhyOffset) -> None:
-        """Only the first transfer to an empty log may start elsewhere than at our end: at the master's min."""
+        """Only the first transfer may start elsewhere than at our end: at the master's min, if that is above. What we
+        have is what the master has removed since; nobody can send what lies between."""
         own_max = self._log.max_phy_offset
         if not self._may_start_elsewhere or phy_offset < own_max:
             raise RemoteProtocolError(f"the master sent offset {phy_offset}; expected {own_max}")
-        self._tracer.event("ha_restarted", old_end_offset=own_max, new_start_offset=phy_offset)
+        self._tracer.event(
+            "ha_restarted",
+            case="1-1",
+            old_end_offset=own_max,
+            new_start_offset=phy_offset,
+            reason="the master's log begins behind our end: all of it is copied again",
+        )
         self._log.restart_at(phy_offset)
 
     def _learn_entry(self, epoch: Epoch, start_offset: PhyOffset) -> None:

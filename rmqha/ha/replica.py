@@ -75,6 +75,8 @@ class Replica:
         self._speed = CopySpeed()
         self._disk_problem = ""
         self._stale_count = 0
+        self.disk_refusal = ""
+        """Why the disk takes no more sends; the shell looks at it."""
         self._actions: list[Action] = []
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -354,6 +356,8 @@ class Replica:
             return ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is stopping"
         if self._switch.target is not None:
             return ResponseCode.SERVICE_NOT_AVAILABLE, f"replica {self._switch.target} is about to become master"
+        if self.disk_refusal:
+            return ResponseCode.SERVICE_NOT_AVAILABLE, self.disk_refusal
         short = self._shortage(now_ms)
         if short:
             return ResponseCode.SYSTEM_ERROR, f"in-sync replicas not enough: {short}"
@@ -486,6 +490,11 @@ class Replica:
         return not self.is_master or (not len(self._acks) and len(self._set.state.union) <= 1)
 
     # --- look -----------------------------------------------------------------------------------------------------
+    def slave_acks(self) -> list[tuple[BrokerId, PhyOffset]]:
+        """What each slave that is being sent the log has acknowledged, in the set or not: it still needs the rest."""
+        known = [(item.slave_id, item.acked_offset) for item in self._connections.values()]
+        return [(slave_id, offset) for slave_id, offset in known if slave_id is not None and offset is not None]
+
     @property
     def role(self) -> Role:
         return self._role

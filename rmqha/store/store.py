@@ -466,7 +466,8 @@ class Store:
                 hook(end_offset)
             self._reput.position = min(self._reput.position, end_offset)
             self._offsets.take_from_queues(self._reput.position)
-            dropped = self._epochs.truncate(end_offset)
+            empty = end_offset == log.min_offset
+            dropped = self._epochs.clear() if empty else self._epochs.truncate(end_offset)
         self._tracer.event(
             "log_truncated", end_offset=end_offset, cut_bytes=old_end - end_offset, epochs_dropped=dropped
         )

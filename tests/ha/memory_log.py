@@ -55,10 +55,17 @@ class MemoryLog:
         assert self.start <= end_offset <= self.max_phy_offset
         self.half_record_bytes = max(0, self.half_record_bytes - (self.max_phy_offset - end_offset))
         del self.data[end_offset - self.start :]
-        self.epochs = self.epochs.truncated(end_offset)
+        self.epochs = self.epochs.truncated(end_offset) if end_offset > self.start else EpochHistory()
         self.synced = min(self.synced, end_offset)
         self.confirm = min(self.confirm, end_offset)
         self.dispatched = min(self.dispatched, end_offset)
+
+    def trim(self, start_offset: int) -> None:
+        """As retention does."""
+        assert start_offset <= min(self.confirm, self.dispatched)
+        del self.data[: start_offset - self.start]
+        self.start = start_offset
+        self.epochs = self.epochs.trimmed(PhyOffset(start_offset))
 
     def restart_at(self, phy_offset: PhyOffset) -> None:
         self.start = phy_offset

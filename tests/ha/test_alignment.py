@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqha.ha.alignment import Verdict, align, consistent_point
+from rmqha.ha.alignment import Alignment, Verdict, align, consistent_point
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.offset import Epoch, PhyOffset
 
@@ -139,3 +139,39 @@ def test_the_point_is_the_fork(case: tuple[EpochHistory, EpochHistory, int, int,
         assert found.verdict is Verdict.RESTART
     else:
         assert (found.verdict, found.end_offset) == (Verdict.FOLLOW, fork)
+
+
+def removed_by(master: EpochHistory, slave: EpochHistory, slave_max: int, confirm: int) -> Alignment:
+    """The master's older entries went with its older files."""
+    return align(
+        slave,
+        PhyOffset(0),
+        PhyOffset(slave_max),
+        master,
+        PhyOffset(9000),
+        slave_confirm=PhyOffset(confirm),
+        keep_confirmed=True,
+    )
+
+
+def test_a_fork_whose_root_the_master_has_removed_is_set_aside_if_it_was_never_confirmed() -> None:
+    assert removed_by(history(e3=2500), history(e1=0, e2=3000), 4000, 2500).verdict is Verdict.RESTART
+    assert removed_by(history(e3=2500), history(e1=0, e2=3000), 4000, 2600).verdict is Verdict.REFUSE
+
+
+def test_an_entry_that_starts_below_the_log_still_names_its_epoch() -> None:
+    found = removed_by(history(e2=3000, e3=4500), history(e1=0, e2=3000), 4000, 4000)
+    assert (found.verdict, found.end_offset) == (Verdict.FOLLOW, 4000)
+
+
+def test_an_empty_log_behind_the_masters_end_starts_anew() -> None:
+    found = align(
+        history(e1=0),
+        PhyOffset(5000),
+        PhyOffset(5000),
+        history(e1=0, e2=900),
+        PhyOffset(3000),
+        slave_confirm=PhyOffset(5000),
+        keep_confirmed=True,
+    )
+    assert (found.verdict, found.case) == (Verdict.RESTART, "empty")
