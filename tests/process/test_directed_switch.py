@@ -1,0 +1,91 @@
+"""A directed switch, explain and group resize on real processes, with a producer at work."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.cluster import LocalCluster
+
+MESSAGES = 1500
+SWITCHES = 4
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    found = LocalCluster(tmp_path)
+    yield found
+    found.down()
+
+
+def test_switches_lose_nothing_and_store_nothing_twice(cluster: LocalCluster, tmp_path: Path) -> None:
+    """The old master stops first, so no message is written that could get no answer (ruling 18)."""
+    assert cluster.up().returncode == 0
+    lines, acked = tmp_path / "lines.txt", tmp_path / "acked.jsonl"
+    lines.write_text("".join(f"line {number}\n" for number in range(MESSAGES)))
+    arguments = ("send", "--topic", "lines", "--file", str(lines), "--rate", "300/s", "--acked", str(acked))
+    with subprocess.Popen(
+        cluster.command(*arguments), env=cluster.environment, stdout=subprocess.PIPE, text=True
+    ) as sender:
+        for turn in range(SWITCHES):
+            target = f"broker-a-{1 + turn % 2}"
+            done = cluster.rmqha("elect", "broker-a", "--to", target, "-o", "json")
+            if "is master" not in done.stderr and done.returncode:
+                assert "has a live master" in done.stderr or "SyncStateSet" in done.stderr, done.stderr
+        out, _ = sender.communicate(timeout=60)
+        assert sender.returncode == 0, out
+    history = json.loads(cluster.rmqha("history", "-o", "json").stdout)["events"]
+    switched = [item for item in history if item["event"] == "hand_over_begins"]
+    assert switched, "at least one master handed over"
+    elected = [item for item in history if item["event"] == "master_elected" and item["cause"] == "DESIGNATED"]
+    assert len(elected) >= 1
+    received = cluster.rmqha("receive", "--topic", "lines", "--idle", "2", "-o", "json")
+    bodies = [json.loads(line)["body"] for line in received.stdout.splitlines()]
+    assert len(set(bodies)) == MESSAGES
+    assert len(bodies) == MESSAGES, "no message is stored twice"
+
+    explained = json.loads(cluster.rmqha("explain", "broker-a", "-o", "json").stdout)
+    assert "an operator asked for" in explained["answer"]
+    table = cluster.rmqha("explain", "broker-a")
+    assert table.returncode == 0
+    assert table.stdout.startswith("broker-a: replica ")
+    assert "first election of the group" in table.stdout
+
+
+def test_resize_while_it_runs(cluster: LocalCluster) -> None:
+    assert cluster.up().returncode == 0
+    refused = cluster.rmqha("group", "resize", "broker-a", "2")
+    assert refused.returncode == 1
+    assert "broker-a has 3 replicas; stop and clean 1 of them first" in refused.stderr
+    grown = cluster.rmqha("group", "resize", "broker-a", "5")
+    assert grown.returncode == 0, grown.stderr
+    master = cluster.master()
+    state = cluster.node(master)["state"]
+    assert state["writable"], "three of five hold everything"
+    for _ in range(50):
+        view = json.loads(cluster.rmqha("explain", "broker-a", "-o", "json").stdout)
+        if view["totalReplicas"] == 5:
+            break
+    assert (view["totalReplicas"], view["nextTotalReplicas"]) == (5, None)
+    assert cluster.rmqha("kill", next(name for name in ("broker-a-1", "broker-a-2") if name != master)).returncode == 0
+    for _ in range(50):
+        state = cluster.node(master)["state"]
+        if not state["writable"]:
+            break
+    assert "has less than 3 of 5" in state["whyNotWritable"]
+
+
+def test_what_cannot_be_asked(cluster: LocalCluster) -> None:
+    nobody = cluster.rmqha("explain", "broker-a", "--controller", "127.0.0.1:1")
+    assert nobody.returncode == 2
+    assert nobody.stderr.count("\n") == 1
+    wrong = cluster.rmqha("explain", "broker-a", "--controller", "here")
+    assert wrong.returncode == 2 and "--controller" in wrong.stderr
+    assert cluster.up().returncode == 0
+    unknown = cluster.rmqha("explain", "broker-x")
+    assert unknown.returncode == 1
+    assert "there is no group broker-x" in unknown.stderr
