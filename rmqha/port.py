@@ -66,6 +66,11 @@ class MappedRegion(Protocol):
         reserved need not be read to know that it is empty."""
         ...
 
+    def probe(self, position: int, size_bytes: int) -> int:
+        """Read the first piece of a range as a file, not through the mapping; how many bytes that was, at least one.
+        Raises OSError (EIO) if the byte at `position` cannot be read: through a view that would end the process."""
+        ...
+
     def sync(self) -> None:
         """Return when every write made before the call is durable. Blocks; raises OSError from the disk.
         May be called from another thread than the writes."""

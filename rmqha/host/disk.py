@@ -17,6 +17,7 @@ RESERVE_STEP_BYTES = 64 * 1024
 MAPPED_WRITE_BYTES = 4096
 """From this size on a write goes by descriptor: the first store into each mapped page costs a page fault (10 us for
 4 KiB were measured, 0.8 us by pwrite). Both see the same page cache."""
+PROBE_BYTES = 256 * 1024
 _FLOCK = struct.Struct("hhqqi")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _GONE = "rmqha.gone"
@@ -86,6 +87,10 @@ class HostRegion:
             if error.errno != errno.ENXIO:
                 raise
         return found
+
+    def probe(self, position: int, size_bytes: int) -> int:
+        # nothing comes from behind the end of a file that somebody else has cut: there is nothing to warn of
+        return len(os.pread(self._fd, min(size_bytes, PROBE_BYTES), position)) or size_bytes
 
     def sync(self) -> None:
         os.fdatasync(self._fd)

@@ -25,13 +25,14 @@ class DiskStopped(BaseException):
 class _File:
     """`content` is what the system sees, `durable` what a loss of power leaves of it at most rearranged."""
 
-    __slots__ = ("content", "dirty", "durable", "modified_at_ms")
+    __slots__ = ("bad_sectors", "content", "dirty", "durable", "modified_at_ms")
 
     def __init__(self, data: Buffer, modified_at_ms: int) -> None:
         self.content = bytearray(data)
         self.durable = bytearray(data)
         self.dirty: list[tuple[int, int]] = []
         self.modified_at_ms = modified_at_ms
+        self.bad_sectors: set[int] = set()
 
     def sync(self) -> None:
         if len(self.durable) != len(self.content):
@@ -96,6 +97,13 @@ class SimRegion:
         """One range, up to the last byte."""
         used = len(self._file.content.rstrip(b"\0"))
         return [(position, used)] if position < used else []
+
+    def probe(self, position: int, size_bytes: int) -> int:
+        """A sector at a time, none of those behind a bad one."""
+        sector = position // SECTOR_BYTES
+        if sector in self._file.bad_sectors:
+            raise OSError(errno.EIO, "Input/output error")
+        return min(size_bytes, (sector + 1) * SECTOR_BYTES - position)
 
     def sync(self) -> None:
         assert self._generation == self._disk.generation, "a region of before the crash is synced"
@@ -205,6 +213,10 @@ class SimDisk:
         if position < len(file.durable):
             file.durable[position] ^= mask
 
+    def spoil(self, path: str, position: int) -> None:
+        """The sector that holds the byte at `position` cannot be read from now on."""
+        self._files[path].bad_sectors.add(position // SECTOR_BYTES)
+
     # --- the port ---------------------------------------------------------------------------------------------------
     @property
     def label(self) -> str:
@@ -242,7 +254,10 @@ class SimDisk:
         return self._file(path).modified_at_ms
 
     def read(self, path: str) -> bytes:
-        return bytes(self._file(path).content)
+        file = self._file(path)
+        if file.bad_sectors:
+            raise OSError(errno.EIO, "Input/output error")
+        return bytes(file.content)
 
     def write_atomic(self, path: str, data: Buffer) -> None:
         if self._is_directory(path):

@@ -12,10 +12,14 @@ from rmqha.model.error import StoreError
 from rmqha.port import Buffer, Disk
 from rmqha.store.mapped_file import MappedFile, MappedFiles, file_name
 from rmqha.store.problem import disk_errors
-from rmqha.store.record import BLANK_HEADER_BYTES, blank
+from rmqha.store.record import BLANK, BLANK_HEADER_BYTES, MIN_RECORD_BYTES, blank
 
 DIRECTORY = "commitlog"
 SIZE_KEY = "mappedFileSizeCommitLog"
+UNREADABLE = (
+    "copy the store to a sound disk, or remove this replica's store and let it copy the group's; without another"
+    " replica, what stands from this byte on is lost"
+)
 
 
 class CommitLog:
@@ -128,6 +132,15 @@ class CommitLog:
         assert file is not None
         end = min(self.end_offset, file.end_offset)
         return file.region.view(0, file.end_offset - file.start_offset), file.start_offset, end - file.start_offset
+
+    def probe_record(self, offset: int) -> None:
+        """Make sure that the record at `offset` can be looked at through the mapping. Raises StoreError."""
+        file = self.files.find(offset)
+        assert file is not None
+        file.probe(offset, offset + MIN_RECORD_BYTES, UNREADABLE)
+        if offset + MIN_RECORD_BYTES <= file.end_offset:
+            (size_bytes, _) = BLANK.unpack_from(file.region.view(offset - file.start_offset, BLANK.size))
+            file.probe(offset, offset + size_bytes, UNREADABLE)
 
     def cut(self, end_offset: int, used_end: int | None = None) -> int:
         """Remove or zero everything at and behind `end_offset`, durably, and make it the end. `used_end` is where zeros

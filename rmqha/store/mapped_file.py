@@ -5,9 +5,11 @@ The CommitLog is one such run, every ConsumeQueue is one (formats.md §1). Files
 
 from __future__ import annotations
 
+import errno
+
 from rmqha.model.error import StoreError
 from rmqha.port import Disk, MappedRegion
-from rmqha.store.problem import damaged, disk_errors, place
+from rmqha.store.problem import damaged, disk_errors, os_sentence, place
 
 NAME_DIGITS = 20
 _ZEROS = bytes(1 << 20)
@@ -38,6 +40,21 @@ class MappedFile:
             with disk_errors(self._disk, self.path, f"create or map a file of {size_bytes} bytes"):
                 self._region = self._disk.map(self.path, size_bytes, create=True, reserve=self._reserve)
         return self._region
+
+    def probe(self, from_offset: int, to_offset: int, choices: str) -> None:
+        """Read what was ever written in [from, to): a bad sector is a StoreError with `choices` here, and the end of
+        the process at a look through the mapping."""
+        base, stop = self.start_offset, min(to_offset, self.end_offset) - self.start_offset
+        at = from_offset - base
+        try:
+            for start, end in [(at, stop)] if stop - at <= len(_ZEROS) else self.region.data_ranges(at):
+                at, end = start, min(end, stop)
+                while at < end:
+                    at += self.region.probe(at, end - at)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise StoreError(os_sentence(self._disk, self.path, "read the file", error)) from error
+            raise damaged(self._disk, self.path, at, "bytes", "an input/output error of the disk", choices) from error
 
     def used_end(self, from_offset: int) -> int:
         """The offset behind the last byte that is not zero, `from_offset` if none from there on is."""

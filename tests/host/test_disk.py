@@ -106,6 +106,40 @@ def test_where_data_begins(disk: Disk) -> None:
     region.close()
 
 
+def test_a_range_is_probed_piece_by_piece(disk: Disk) -> None:
+    region = disk.map("m", 1 << 20, create=True)
+    region.write(5000, b"x" * 300_000)
+    at = 700
+    while at < 1 << 20:
+        size = region.probe(at, (1 << 20) - at)
+        assert 0 < size <= (1 << 20) - at
+        at += size
+    region.close()
+
+
+def test_a_bad_sector_is_an_error_of_the_probe(host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = SimDisk(SimPrng(1))
+    region = disk.map("m", 4096, create=True)
+    disk.spoil("m", 1000)
+    assert region.probe(300, 4096) == 212
+    with pytest.raises(OSError, match="Input/output error"):
+        region.probe(512, 1)
+    with pytest.raises(OSError, match="Input/output error"):
+        disk.read("m")
+
+    def pread(fd: int, size: int, position: int) -> bytes:
+        if position >= 512:
+            raise OSError(errno.EIO, "Input/output error")
+        return bytes(512 - position)
+
+    mapped = host[0].map("m", 4096, create=True)
+    monkeypatch.setattr(os, "pread", pread)
+    assert mapped.probe(300, 4096) == 212
+    with pytest.raises(OSError, match="Input/output error"):
+        mapped.probe(512, 1)
+    mapped.close()
+
+
 def test_append_files_grow_and_shrink(disk: Disk) -> None:
     file = disk.open_append("log")
     file.append(b"one")
