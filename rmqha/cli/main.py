@@ -32,6 +32,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("rmqha.cli.explain:explain", "Tell why a group has the master it has, or none."),
     "group": ("rmqha.cli.group:group", "Change what the controllers keep about a broker group."),
     "history": ("rmqha.cli.history:history", "Show what happened on all nodes, in order of time."),
+    "log": ("rmqha.cli.log:log", "Look into the files of a message store: ls, stat, cat, grep, export, verify."),
+    "fsck": ("rmqha.cli.fsck:fsck", "Check a message store, and mend it with --repair."),
     "spark": ("rmqha.cli.spark:spark", "Query the log as a table with Spark."),
     "broker": ("rmqha.cli.broker:broker", "Run a broker: one replica of a group."),
 }
