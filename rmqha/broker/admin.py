@@ -9,6 +9,7 @@ from rmqha.broker.config_table import DataVersion
 from rmqha.broker.pull import PullProcessor
 from rmqha.broker.replica_driver import ReplicaDriver
 from rmqha.broker.request import Channel, Handler, number
+from rmqha.broker.schedule import ScheduleService
 from rmqha.broker.send import SendProcessor
 from rmqha.broker.statistics import Meter
 from rmqha.broker.waiter import HandOverWaiter
@@ -34,6 +35,7 @@ class AdminRequests:
         driver: ReplicaDriver,
         send: SendProcessor,
         pull: PullProcessor,
+        schedule: ScheduleService,
         clock: Clock,
         process: dict[str, Any],
         disk_usage: Callable[[], tuple[int, int]],
@@ -43,6 +45,7 @@ class AdminRequests:
         self._driver = driver
         self._send = send
         self._pull = pull
+        self._schedule = schedule
         self._clock = clock
         self._process = process
         self._disk_usage = disk_usage
@@ -155,7 +158,9 @@ class AdminRequests:
         return command.reply(ResponseCode.SUCCESS, {"version": lenient_json.dumps(version).decode()}, lines.encode())
 
     def _runtime_info(self, channel: Channel, command: Command) -> Command:
-        return command.reply(body=lenient_json.dumps({"table": self._runtime_table()}))
+        levels = self._schedule.statistics().items()
+        delays = {f"scheduleMessageOffset_{level}": f"{offset},{end}" for level, (offset, end) in levels}
+        return command.reply(body=lenient_json.dumps({"table": self._runtime_table() | delays}))
 
     def _runtime_table(self) -> dict[str, str]:
         """The keys that mqadmin reads, all text. What this broker has no part for (timers, thread pools) is 0."""

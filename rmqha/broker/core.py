@@ -8,18 +8,22 @@ from typing import Any
 from rmqha.broker.admin import AdminRequests
 from rmqha.broker.clients import ClientTable
 from rmqha.broker.consumer_requests import ConsumerRequests
+from rmqha.broker.delay_offsets import DelayOffsetTable
 from rmqha.broker.groups import GroupTable
 from rmqha.broker.locks import LockRequests, LockTable
 from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.processor import BrokerProcessor
 from rmqha.broker.pull import PullProcessor
 from rmqha.broker.replica_driver import ReplicaDriver
+from rmqha.broker.retry import RetryRules, SendBackProcessor
+from rmqha.broker.schedule import ScheduleService
 from rmqha.broker.send import SendProcessor
 from rmqha.broker.table_requests import TableRequests
 from rmqha.broker.topics import TopicTable
 from rmqha.ha.action import RoleChanged
 from rmqha.ha.replica import Replica
 from rmqha.model.config import BrokerConfig
+from rmqha.model.delay_level import parse_delay_levels
 from rmqha.model.identity import Role
 from rmqha.port import Clock, Disk, IdentityStore, Tracer
 from rmqha.store.store import Store
@@ -53,15 +57,26 @@ class BrokerCore:
         self.offsets = OffsetTable(disk)
         self.clients = ClientTable()
         self.locks = LockTable(clock)
-        self.send = SendProcessor(config, self.topics, self.driver, clock, store_host)
+        self.delay_offsets = DelayOffsetTable(disk, clock)
+        levels_ms = parse_delay_levels(config.message_delay_level)
+        self.schedule = ScheduleService(store, self.driver, self.delay_offsets, clock, tracer, store_host, levels_ms)
+        self.delay_offsets.clamp(self.schedule.end_of)
+        store.on_truncate(lambda end_offset: self.delay_offsets.clamp(self.schedule.end_of))
+        self.retry_rules = rules = RetryRules(self.topics, self.groups, self.locks)
+        self.send = SendProcessor(config, self.topics, self.driver, store_host, rules, len(levels_ms))
+        send_back = SendBackProcessor(store, self.driver, rules, store_host, len(levels_ms))
         self.pull = PullProcessor(
             config, store, self.topics, self.groups, self.clients, self.offsets, clock, lambda: self.driver.is_serving
         )
         consumers = ConsumerRequests(store, self.driver, self.topics, self.groups, self.offsets, self.clients)
-        tables = TableRequests(config, store, self.driver, self.topics, self.groups, self.offsets)
-        self.admin = AdminRequests(config, self.driver, self.send, self.pull, clock, process or {}, disk_usage, history)
+        tables = TableRequests(config, store, self.driver, self.topics, self.groups, self.offsets, self.delay_offsets)
+        self.admin = AdminRequests(
+            config, self.driver, self.send, self.pull, self.schedule, clock, process or {}, disk_usage, history
+        )
         parts = (consumers, tables, self.admin, LockRequests(self.locks, self.driver))
-        self.processor = BrokerProcessor(self.send, self.pull, consumers, parts)
+        self.background_tables = (self.offsets, self.delay_offsets)
+        """Tables whose files follow from time to time."""
+        self.processor = BrokerProcessor(self.send, self.pull, send_back, consumers, parts)
         self.on_role: Callable[[RoleChanged], None] = lambda action: None
         self.driver.on_role = self._role_changed
         self.driver.on_serving = self._serving
@@ -69,9 +84,10 @@ class BrokerCore:
 
     def _role_changed(self, action: RoleChanged) -> None:
         if action.role is Role.MASTER:
-            self.groups.epoch = action.epoch
+            self.groups.epoch = self.delay_offsets.epoch = action.epoch
             self.topics.new_epoch(action.epoch)
         self.locks.clear()
+        self.schedule.role_changed()
         self.pull.role_changed()
         self.on_role(action)
 
@@ -84,6 +100,7 @@ class BrokerCore:
     def save(self) -> None:
         """Write the tables that are behind. Raises OSError."""
         self.topics.save()
-        data = self.offsets.unsaved()
-        if data is not None:
-            self.offsets.write(data)
+        for table in self.background_tables:
+            data = table.unsaved()
+            if data is not None:
+                table.write(data)

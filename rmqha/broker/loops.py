@@ -9,6 +9,8 @@ from rmqha.port import Clock
 
 HOLD_TICK_MS = 100
 """How late a held pull may be told that its time is up."""
+SCHEDULE_TICK_MS = 100
+"""How late a delayed message may be."""
 SAMPLE_INTERVAL_MS = 1000
 SAVE_INTERVAL_MS = 5000
 
@@ -23,18 +25,23 @@ class BrokerLoops:
         self._dispatch = trio.Event()
         self._flush = trio.Event()
         self._step = trio.Event()
+        self._delivered = trio.Event()
         self._sleeps_until_ms: int | None = None
         self._moved: trio.Event | None = None
         self.sync_count = 0
         core.driver.wake_dispatch = self._wake_dispatch
         core.driver.wake_flush = self._wake_flush
         core.driver.stepped = self._stepped
+        core.schedule.wake = self._wake_schedule
 
     def _wake_dispatch(self) -> None:
         self._dispatch.set()
 
     def _wake_flush(self) -> None:
         self._flush.set()
+
+    def _wake_schedule(self) -> None:
+        self._delivered.set()
 
     def _stepped(self) -> None:
         """Wake the timer only if it would oversleep: this is called for every batch of sends."""
@@ -53,7 +60,14 @@ class BrokerLoops:
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
-            for loop in (self._run_timer, self._run_dispatch, self._run_flush, self._run_housekeeping, self._run_save):
+            for loop in (
+                self._run_timer,
+                self._run_dispatch,
+                self._run_flush,
+                self._run_schedule,
+                self._run_housekeeping,
+                self._run_save,
+            ):
                 nursery.start_soon(loop)
 
     async def _run_timer(self) -> None:
@@ -104,10 +118,18 @@ class BrokerLoops:
                 sampled_at_ms = now_ms
                 self._core.admin.sample()
 
+    async def _run_schedule(self) -> None:
+        while True:
+            with trio.move_on_after(SCHEDULE_TICK_MS / 1000):
+                await self._delivered.wait()
+            self._delivered = trio.Event()
+            self._core.schedule.deliver()
+
     async def _run_save(self) -> None:
         while True:
             await trio.sleep(SAVE_INTERVAL_MS / 1000)
             self._core.topics.save()
-            data = self._core.offsets.unsaved()
-            if data is not None:
-                await trio.to_thread.run_sync(self._core.offsets.write, data)
+            for table in self._core.background_tables:
+                data = table.unsaved()
+                if data is not None:
+                    await trio.to_thread.run_sync(table.write, data)

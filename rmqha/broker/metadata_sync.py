@@ -1,4 +1,4 @@
-"""A slave follows its master's tables each five seconds: topics, groups, consumer offsets (A13, first form). Shell."""
+"""A slave follows its master's tables each five seconds: topics, groups, consumer and delay offsets (A13). Shell."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import trio
 from rmqha.broker import groups as group_table
 from rmqha.broker import topics as topic_table
 from rmqha.broker.config_table import DataVersion
+from rmqha.broker.delay_offsets import DelayOffsetTable
 from rmqha.broker.groups import GroupTable
 from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.topics import TopicTable
@@ -41,6 +42,7 @@ class MetadataSync:
         topics: TopicTable,
         groups: GroupTable,
         offsets: OffsetTable,
+        delay_offsets: DelayOffsetTable,
         client: RemotingClient,
         master: Callable[[], str],
         tracer: Tracer,
@@ -48,6 +50,7 @@ class MetadataSync:
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
+        self._delay_offsets = delay_offsets
         self._client = client
         self._master = master
         self._tracer = tracer
@@ -69,6 +72,7 @@ class MetadataSync:
             await self._pull_topics(address)
             await self._pull_groups(address)
             await self._pull_offsets(address)
+            await self._pull_delay_offsets(address)
         except (UnreachableError, RemoteError, RemoteProtocolError, ValueError, TypeError) as error:
             if not self._failed:
                 self._tracer.event("metadata_not_synced", address=address, reason=str(error))
@@ -114,3 +118,8 @@ class MetadataSync:
         _, body = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
         if self._master() == address:
             self._offsets.replace(body)
+
+    async def _pull_delay_offsets(self, address: str) -> None:
+        _, body = await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET)
+        if self._master() == address:
+            self._delay_offsets.replace(body)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from rmqha.broker.consumer_requests import ConsumerRequests
 from rmqha.broker.pull import PullProcessor
 from rmqha.broker.request import Channel, Handler, RequestError
+from rmqha.broker.retry import SendBackProcessor
 from rmqha.broker.send import SendProcessor
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteProtocolError
 from rmqha.wire.command import Command
 
 _SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
-_PULLS = frozenset({RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE})
+
+Later = Callable[[Channel, Command], None]
+"""Takes one request and answers it by itself, now or later; raises RequestError to refuse it."""
 
 
 class Handlers(Protocol):
@@ -27,11 +30,21 @@ class BrokerProcessor:
     """`parts` answer the requests that no processor of its own takes; `consumers` hears of connections that close."""
 
     def __init__(
-        self, send: SendProcessor, pull: PullProcessor, consumers: ConsumerRequests, parts: Iterable[Handlers]
+        self,
+        send: SendProcessor,
+        pull: PullProcessor,
+        send_back: SendBackProcessor,
+        consumers: ConsumerRequests,
+        parts: Iterable[Handlers],
     ) -> None:
         self._send = send
         self._pull = pull
         self._consumers = consumers
+        self._later: dict[int, Later] = {
+            RequestCode.PULL_MESSAGE: pull.process,
+            RequestCode.LITE_PULL_MESSAGE: pull.process,
+            RequestCode.CONSUMER_SEND_MSG_BACK: send_back.process,
+        }
         self._handlers = {code: handler for part in parts for code, handler in part.handlers().items()}
 
     def received(self, channel: Channel, commands: list[Command]) -> None:
@@ -51,8 +64,9 @@ class BrokerProcessor:
     def _one(self, channel: Channel, command: Command) -> None:
         reply: Command | None
         try:
-            if command.code in _PULLS:
-                self._pull.process(channel, command)
+            later = self._later.get(command.code)
+            if later is not None:
+                later(channel, command)
                 return
             handler = self._handlers.get(command.code)
             if handler is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, assert_never
 
-from rmqha.broker.waiter import HandOverWaiter, Waiter
+from rmqha.broker.waiter import HandOverWaiter, Waiting
 from rmqha.ha.action import (
     Action,
     CallController,
@@ -99,7 +99,7 @@ class ReplicaDriver:
             return AppendedBatch((one.phy_offset,), (one.queue_offset,), one.end_offset, one.store_timestamp_ms)
         return self.store.append_encoded(self.store.encode_batch(messages), wall_ms)
 
-    def appended(self, end_offset: PhyOffset, waiter: Waiter | None) -> None:
+    def appended(self, end_offset: PhyOffset, waiter: Waiting | None) -> None:
         now_ms = self._clock.now_ms()
         if waiter is not None:
             self.replica.wait(now_ms, end_offset, waiter)
@@ -205,7 +205,7 @@ class ReplicaDriver:
     def _do(self, action: Action) -> None:
         match action:
             case Complete(token, status):
-                assert isinstance(token, Waiter)
+                assert isinstance(token, Waiting)
                 token.finish(status)
             case SendLog(conn_id, header, phy_offset, size_bytes):
                 self.ha.send_log(conn_id, header, phy_offset, size_bytes)

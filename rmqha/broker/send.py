@@ -12,7 +12,9 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import NamedTuple, Protocol
 
-from rmqha.broker.request import Channel
+from rmqha.broker.request import Channel, RequestError
+from rmqha.broker.retry import RetryRules
+from rmqha.broker.schedule import to_schedule
 from rmqha.broker.topics import (
     BROKER_ONLY_TOPICS,
     DEFAULT_TOPIC,
@@ -21,9 +23,10 @@ from rmqha.broker.topics import (
     TopicTable,
     refusal_to_send,
 )
-from rmqha.broker.waiter import Waiter
+from rmqha.broker.waiter import Waiter, Waiting
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
+from rmqha.model.delay_level import delay_level
 from rmqha.model.error import UsageError
 from rmqha.model.identity import parse_address
 from rmqha.model.message import (
@@ -44,7 +47,6 @@ from rmqha.model.message import (
     offset_message_id,
 )
 from rmqha.model.offset import PhyOffset
-from rmqha.port import Clock
 from rmqha.store.record import NewMessage
 from rmqha.store.store import AppendedBatch
 from rmqha.wire.command import FLAG_ONEWAY, Command
@@ -53,12 +55,8 @@ MAX_BATCH_MESSAGES = 32768
 _INNER_HEAD = struct.Struct(">iiiii")
 _INT16 = struct.Struct(">h")
 
-_LATER = {
-    PROPERTY_DELAY.encode(): "delayed",
-    PROPERTY_TIMER_DELAY_MS.encode(): "timer",
-    PROPERTY_TIMER_DELAY_SEC.encode(): "timer",
-    PROPERTY_TIMER_DELIVER_MS.encode(): "timer",
-}
+_DELAY, _DELIVER = PROPERTY_DELAY.encode(), PROPERTY_TIMER_DELIVER_MS.encode()
+_TIMERS = (PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DELIVER_MS)
 """Properties that ask for what this broker does not do: refusing is better than delivering at once."""
 
 
@@ -71,7 +69,7 @@ class SendLog(Protocol):
         """One call, consecutive in the log."""
         ...
 
-    def appended(self, end_offset: PhyOffset, waiter: Waiter | None) -> None:
+    def appended(self, end_offset: PhyOffset, waiter: Waiting | None) -> None:
         """Everything of a batch is in the log up to `end_offset`; finish `waiter` when that is acknowledged."""
         ...
 
@@ -89,11 +87,15 @@ class _Request(NamedTuple):
     properties: bytes
     reconsume_times: int
     is_batch: bool
+    max_reconsume_times: int | None
 
 
 class _Accepted(NamedTuple):
+    """`queue_id` is the queue that was meant; a delayed message waits in another one."""
+
     command: Command
     request: _Request
+    queue_id: int
     messages: list[NewMessage]
 
 
@@ -112,13 +114,20 @@ class SendProcessor:
     """`statistics` counts for `mqadmin brokerStatus`: messages and bytes put, messages refused."""
 
     def __init__(
-        self, config: BrokerConfig, topics: TopicTable, log: SendLog, clock: Clock, store_host: tuple[bytes, int]
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        log: SendLog,
+        store_host: tuple[bytes, int],
+        retries: RetryRules,
+        level_count: int,
     ) -> None:
         self._config = config
         self._topics = topics
         self._log = log
-        self._clock = clock
         self._store_host = store_host
+        self._retries = retries
+        self._level_count = level_count
         self._ext = {PROPERTY_MSG_REGION: config.region_id, PROPERTY_TRACE_ON: "true"}
         self._own = {**self._ext, PROPERTY_CLUSTER: config.broker_cluster_name}
         self._own_bytes = encode_properties(self._own)
@@ -139,9 +148,9 @@ class SendProcessor:
         for command in commands:
             try:
                 request = _parse(command)
-                accepted.append(_Accepted(command, request, self._messages(request, command, born_host)))
-            except _Refused as refused:
-                self._refuse(channel, command, refused.code, refused.remark)
+                accepted.append(_Accepted(command, request, *self._messages(request, command, born_host)))
+            except (_Refused, RequestError) as refused:
+                self._refuse(channel, command, refused.code, str(refused))
         try:
             self._store(channel, accepted)
         except UsageError:
@@ -161,13 +170,13 @@ class SendProcessor:
         self.put_bytes += stored.end_offset - stored.phy_offsets[0]
         waiting: list[Command] = []
         start = 0
-        for command, request, messages in accepted:
+        for command, request, queue_id, messages in accepted:
             first = start
             start += len(messages)
             if command.flag & FLAG_ONEWAY:
                 continue
             phy_offsets = stored.phy_offsets[first:start]
-            reply = self._reply(command, request, messages[0].queue_id, phy_offsets, stored.queue_offsets[first])
+            reply = self._reply(command, request, queue_id, phy_offsets, stored.queue_offsets[first])
             if find_property(request.properties, _WAIT) == b"false":
                 channel.send(reply)
             else:
@@ -196,8 +205,12 @@ class SendProcessor:
         return command.reply(ResponseCode.SUCCESS, ext)
 
     # --- checks -----------------------------------------------------------------------------------------------------
-    def _messages(self, request: _Request, command: Command, born_host: tuple[bytes, int]) -> list[NewMessage]:
-        """What to append. Raises _Refused."""
+    def _messages(
+        self, request: _Request, command: Command, born_host: tuple[bytes, int]
+    ) -> tuple[int, list[NewMessage]]:
+        """The queue that is meant, and what to append. Raises _Refused and RequestError."""
+        if request.topic.startswith(RETRY_PREFIX):
+            request = self._retried(request)
         topic = self._topic(request)
         queue_id = self._queue_id(request, topic)
         self._check(request, command)
@@ -205,7 +218,7 @@ class SendProcessor:
             parts = self.split(bytes(command.body))
         else:
             parts = [(bytes(command.body), self._with_own(request.properties), request.flag)]
-        return [
+        messages = [
             NewMessage(
                 request.topic,
                 queue_id,
@@ -220,6 +233,19 @@ class SendProcessor:
             )
             for body, properties, flag in parts
         ]
+        if not request.is_batch and _DELAY in request.properties:
+            messages = [to_schedule(messages[0], self._level_count)]
+        return queue_id, messages
+
+    def _retried(self, request: _Request) -> _Request:
+        """A consumer sends back by itself; a message that was tried often enough goes to the dead letters."""
+        if request.is_batch:
+            raise _illegal(f"batch request does not support retry group {request.topic}")
+        group = request.topic.removeprefix(RETRY_PREFIX)
+        if not self._retries.is_dead_send(group, request.reconsume_times, request.max_reconsume_times):
+            return request
+        properties = encode_properties({**decode_properties(request.properties), PROPERTY_DELAY: "-1"})
+        return request._replace(topic=self._retries.dead_letter_topic(group), queue_id=0, properties=properties)
 
     def _topic(self, request: _Request) -> TopicConfig:
         topic = self._topics.get(request.topic)
@@ -261,9 +287,21 @@ class SendProcessor:
             )
         if request.sys_flag & SYS_FLAG_TRANSACTION_MASK:
             raise _illegal("this broker does not take transactional messages")
-        for name, kind in _LATER.items():
-            if name in request.properties and find_property(request.properties, name) not in (None, b"", b"0"):
-                raise _illegal(f"this broker does not take {kind} messages")
+        if _DELAY in request.properties or _DELIVER in request.properties:
+            self._check_delay(request)
+
+    @staticmethod
+    def _check_delay(request: _Request) -> None:
+        """A level, where there is one, makes a timer void."""
+        properties = decode_properties(request.properties)
+        try:
+            level = delay_level(properties.get(PROPERTY_DELAY))
+        except ValueError as error:
+            raise _illegal(str(error)) from None
+        if level and request.is_batch:
+            raise _illegal("a batch cannot be delayed")
+        if not level and any(properties.get(name) not in (None, "", "0") for name in _TIMERS):
+            raise _illegal("this broker does not take timer messages")
 
     def _with_own(self, properties: bytes) -> bytes:
         """The client's properties and the broker's three; the client's own of those names give way."""
@@ -317,6 +355,7 @@ def _parse(command: Command) -> _Request:
                 ext.get("properties", "").encode(),
                 _int32(ext.get("reconsumeTimes", "0")),
                 ext.get("batch") == "true",
+                _int32(ext["maxReconsumeTimes"]) if ext.get("maxReconsumeTimes") else None,
             )
         return _Request(
             ext["b"],
@@ -329,6 +368,7 @@ def _parse(command: Command) -> _Request:
             ext.get("i", "").encode(),
             _int32(ext.get("j", "0")),
             command.code == RequestCode.SEND_BATCH_MESSAGE or ext.get("m") == "true",
+            _int32(ext["l"]) if ext.get("l") else None,
         )
     except KeyError as missing:
         raise _Refused(ResponseCode.SYSTEM_ERROR, f"request {command.code} lacks the field {missing}") from None

@@ -209,7 +209,9 @@ async def _serve(
         driver.controller = ControllerLink(driver, client, controllers, nursery)
         driver.ha = gate.ha = HaService(driver, tracer, nursery)
         loops = BrokerLoops(core, clock)
-        sync = MetadataSync(core.topics, core.groups, core.offsets, client, lambda: _followed(core), tracer)
+        sync = MetadataSync(
+            core.topics, core.groups, core.offsets, core.delay_offsets, client, lambda: _followed(core), tracer
+        )
         for task in (loops.run, partial(link.run, client), sync.run):
             nursery.start_soon(task)
         if core.config.disk_probe_interval_millis:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from rmqha.broker.config_table import DataVersion
+from rmqha.broker.delay_offsets import DelayOffsetTable
 from rmqha.broker.groups import MAX_GROUP_LENGTH, GroupTable
 from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.request import Channel, Handler, RequestError, number, text, truth
@@ -59,6 +59,7 @@ class TableRequests:
         topics: TopicTable,
         groups: GroupTable,
         offsets: OffsetTable,
+        delay_offsets: DelayOffsetTable,
     ) -> None:
         self._config = config
         self._log = log
@@ -66,6 +67,7 @@ class TableRequests:
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
+        self._delay_table = delay_offsets
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -157,8 +159,7 @@ class TableRequests:
         return command.reply(body=lenient_json.dumps(self._offsets.to_json(), unquoted_integer_keys=True))
 
     def _delay_offsets(self, channel: Channel, command: Command) -> Command:
-        """No delayed messages yet: an empty table, which Java slaves take as such."""
-        return command.reply(body=lenient_json.dumps({"dataVersion": DataVersion().to_json(), "offsetTable": {}}))
+        return command.reply(body=lenient_json.dumps(self._delay_table.to_json(), unquoted_integer_keys=True))
 
 
 def _slice(command: Command, first: str, count: str) -> tuple[int, int | None]:

@@ -11,6 +11,7 @@ from rmqha.broker import config_table
 from rmqha.broker.config_table import DataVersion
 from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
+from rmqha.model.delay_level import SCHEDULE_TOPIC, parse_delay_levels
 from rmqha.port import Clock, Disk
 
 PERM_INHERIT = 1
@@ -28,7 +29,7 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 BROKER_ONLY_TOPICS = frozenset(
     {
-        "SCHEDULE_TOPIC_XXXX",
+        SCHEDULE_TOPIC,
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
@@ -260,8 +261,10 @@ def refusal_to_send(name: str) -> tuple[ResponseCode, str] | None:
 
 def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
     inherit = PERM_READ | PERM_WRITE | PERM_INHERIT
+    level_count = len(parse_delay_levels(config.message_delay_level))
     topics = [
         TopicConfig(SELF_TEST_TOPIC, 1, 1),
+        TopicConfig(SCHEDULE_TOPIC, level_count, level_count),
         TopicConfig(config.broker_cluster_name, 16, 16, inherit),
         TopicConfig(config.broker_name, 1, 1, inherit),
     ]

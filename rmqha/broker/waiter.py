@@ -1,6 +1,8 @@
-"""Sends that wait for their ack: the token that a processor gives the replica machine. Data plane."""
+"""What waits for an ack: the tokens that a processor gives the replica machine. Data plane."""
 
 from __future__ import annotations
+
+from abc import ABC, abstractmethod
 
 from rmqha.broker.request import Channel
 from rmqha.ha.action import AckStatus, HandedOver
@@ -21,7 +23,16 @@ _CODES = {
 }
 
 
-class Waiter:
+class Waiting(ABC):
+    """Somebody who appended and is told how it ended."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def finish(self, status: AckStatus) -> None: ...
+
+
+class Waiter(Waiting):
     """The replies of one batch, all of one channel. They say SUCCESS already; another end rewrites them."""
 
     __slots__ = ("channel", "replies")

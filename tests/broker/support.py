@@ -186,6 +186,9 @@ class Broker:
             driver.synced()
         while driver.dispatch_due and driver.dispatch():
             pass
+        self.core.schedule.deliver()
+        while driver.dispatch_due and driver.dispatch():
+            pass
         self.core.pull.timeout()
 
     def join_slave(self, broker_id: int) -> None:
