@@ -153,6 +153,21 @@ def test_controller_metadata(admin: Admin) -> None:
     assert re.search(rf"^#Peer:\t\w+:{re.escape(admin.controller)}$", text, re.M)
 
 
+def test_controller_config(admin: Admin) -> None:
+    """Live keys apply; another key is refused with the reason, which mqadmin prints as an exception."""
+    before = admin.at_controller("getControllerConfig")
+    assert re.search(r"^enableElectUncleanMaster\s+=\s+false$", before, re.M), before
+    changed = admin.at_controller("updateControllerConfig", "-k", "electionPolicy", "-v", "priority,seniority")
+    assert "update controller config success" in changed, changed
+    after = admin.at_controller("getControllerConfig")
+    assert re.search(r"^electionPolicy\s+=\s+priority,seniority$", after, re.M), after
+    arguments = ("updateControllerConfig", "-k", "controllerStorePath", "-v", "/x", "-a", admin.controller)
+    _, text, errors = admin.lab.mqadmin(*arguments, "-n", admin.cluster.namesrv)
+    assert "controllerStorePath: restart needed" in text + errors, text + errors
+    again = admin.at_controller("getControllerConfig")
+    assert not re.search(r"^controllerStorePath\s+=\s+/x$", again, re.M)
+
+
 def test_broker_status(admin: Admin) -> None:
     text = admin.at_name_server("brokerStatus", "-b", admin.master_address())
     fields = dict(re.findall(r"^(\w+) *: (.*)$", text, re.M))
@@ -180,3 +195,23 @@ def test_elect_master_moves_the_mastership(admin: Admin) -> None:
     assert re.search(rf"^#MasterAddr\t{re.escape(brokers[target])}$", shown, re.M), shown
     sent = admin.at_name_server("sendMessage", "-t", TOPIC, "-p", "after", "-b", "broker-a", "-i", "0")
     assert "SEND_OK" in sent
+
+
+def test_clean_broker_metadata(admin: Admin) -> None:
+    """A living replica is refused; a stopped one is forgotten, and gets a new id when it comes back."""
+    addresses = {node["address"]: node["node"] for node in admin.cluster.status()["nodes"]}
+    brokers, master = admin.brokers(), admin.master_address()
+    gone = next(number for number, address in sorted(brokers.items()) if address != master)
+    clean = ("cleanBrokerMetadata", "-bn", "broker-a", "-c", "admin", "-b", str(gone), "-a", admin.controller)
+    _, text, errors = admin.lab.mqadmin(*clean, "-n", admin.cluster.namesrv)
+    assert f"replicas [{gone}] of broker-a are alive" in text + errors, text + errors
+    node = addresses[brokers[gone]]
+    assert admin.cluster.rmqha("kill", node).returncode == 0
+    # the controller calls it dead when its connection closes and its port refuses
+    for _ in range(20):
+        _, text, errors = admin.lab.mqadmin(*clean, "-n", admin.cluster.namesrv)
+        if "are alive" not in text + errors:
+            break
+    assert "clear broker" in text and "success" in text, text + errors
+    shown = admin.at_controller("getSyncStateSet", "-b", "broker-a")
+    assert brokers[gone] not in shown
