@@ -15,6 +15,7 @@ from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.processor import BrokerProcessor
 from rmqha.broker.pull import PullProcessor
 from rmqha.broker.replica_driver import ReplicaDriver
+from rmqha.broker.retention import Retention
 from rmqha.broker.retry import RetryRules, SendBackProcessor
 from rmqha.broker.schedule import ScheduleService
 from rmqha.broker.send import SendProcessor
@@ -46,6 +47,7 @@ class BrokerCore:
         process: dict[str, Any] | None = None,
         disk_usage: Callable[[], tuple[int, int]] = lambda: (0, 0),
         history: Callable[[], list[dict[str, Any]]] = list,
+        local_hour: Callable[[], int] | None = None,
     ) -> None:
         self.config = config
         self.store = store
@@ -57,6 +59,8 @@ class BrokerCore:
         self.offsets = OffsetTable(disk)
         self.clients = ClientTable()
         self.locks = LockTable(clock)
+        self.retention = Retention(config, disk, self.driver, clock, tracer, local_hour)
+        self.driver.more_state = self.retention.state
         self.delay_offsets = DelayOffsetTable(disk, clock)
         levels_ms = parse_delay_levels(config.message_delay_level)
         self.schedule = ScheduleService(store, self.driver, self.delay_offsets, clock, tracer, store_host, levels_ms)
@@ -73,7 +77,7 @@ class BrokerCore:
         self.admin = AdminRequests(
             config, self.driver, self.send, self.pull, self.schedule, clock, process or {}, disk_usage, history
         )
-        parts = (consumers, tables, self.admin, LockRequests(self.locks, self.driver))
+        parts = (consumers, tables, self.admin, LockRequests(self.locks, self.driver), self.retention)
         self.background_tables = (self.offsets, self.delay_offsets)
         """Tables whose files follow from time to time."""
         self.processor = BrokerProcessor(self.send, self.pull, send_back, consumers, parts)

@@ -73,6 +73,7 @@ class ReplicaDriver:
         self.wake_dispatch: Callable[[], None] = lambda: None
         self.wake_flush: Callable[[], None] = lambda: None
         self.stepped: Callable[[], None] = lambda: None
+        self.more_state: Callable[[], dict[str, Any]] = dict
         self._waiting_for_flush = False
 
     # --- time -------------------------------------------------------------------------------------------------------
@@ -108,6 +109,11 @@ class ReplicaDriver:
                 self.wake_flush()
         self.replica.appended(now_ms)
         self._perform()
+
+    def roll(self) -> None:
+        """End the active file. Raises StoreError when there is no room for the next one."""
+        self.store.roll()
+        self.appended(self.store.max_phy_offset, None)
 
     # --- controller and HA ------------------------------------------------------------------------------------------
     def controller_replied(self, call_id: int, reply: Command | None) -> None:
@@ -187,7 +193,7 @@ class ReplicaDriver:
         return self.replica.role is Role.MASTER
 
     def state(self) -> dict[str, Any]:
-        return self.replica.state(self._clock.now_ms())
+        return self.replica.state(self._clock.now_ms()) | self.more_state()
 
     # --- actions ----------------------------------------------------------------------------------------------------
     def _perform(self) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import shutil
 import socket
+import time
 from collections.abc import Sequence
 from functools import partial
 from ipaddress import ip_address
@@ -23,6 +24,7 @@ from rmqha.broker.identity import BrokerIdentity
 from rmqha.broker.loops import BrokerLoops
 from rmqha.broker.metadata_sync import MetadataSync
 from rmqha.broker.nameserver_link import NameServerLink
+from rmqha.broker.retention_loop import RetentionLoop
 from rmqha.host import network, remoting
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
@@ -185,6 +187,7 @@ def _open(config: BrokerConfig, tracer: HostTracer, store_host: tuple[bytes, int
             process={"pid": os.getpid(), "dataDirectory": str(root)},
             disk_usage=lambda: shutil.disk_usage(root)[::2],
             history=tracer.history,
+            local_hour=lambda: time.localtime().tm_hour,
         )
     except BaseException:
         store.close()
@@ -214,6 +217,7 @@ async def _serve(
         )
         for task in (loops.run, partial(link.run, client), sync.run):
             nursery.start_soon(task)
+        nursery.start_soon(RetentionLoop(core.config, core.retention).run)
         if core.config.disk_probe_interval_millis:
             probe = DiskProbe(core.config, HostDisk(core.config.store_path_root_dir), clock, driver.disk_looked_at)
             nursery.start_soon(probe.run)

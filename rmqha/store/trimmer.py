@@ -67,12 +67,11 @@ class Trimmer:
         """Up to `count` of the oldest files, and the active one if it holds anything. `last_stored_at_ms` is the store
         time of the log's newest record."""
         log, found = self._log, list[LogFile]()
-        for file in log.files.files[: count + 1]:
-            if file.end_offset >= log.end_offset:
+        for file in log.files.files[:-1][:count]:
+            if file.end_offset > log.end_offset:
                 break
-            if len(found) < count:
-                newest = self._newest_before(file, last_stored_at_ms, wall_ms)
-                found.append(LogFile(file.start_offset, file.end_offset, newest))
+            newest = self._newest_before(file, last_stored_at_ms, wall_ms)
+            found.append(LogFile(file.start_offset, file.end_offset, newest))
         active = log.files.find(log.end_offset) or (log.files.files[-1] if log.files.files else None)
         if active is None or active.start_offset == log.end_offset:
             return found, None

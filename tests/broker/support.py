@@ -191,11 +191,11 @@ class Broker:
             pass
         self.core.pull.timeout()
 
-    def join_slave(self, broker_id: int) -> None:
-        """HA connection 1: a slave shakes hands and acks an empty log."""
+    def join_slave(self, broker_id: int, at: int = 0) -> None:
+        """HA connection 1: a slave shakes hands and acks a log that ends at `at`."""
         self.core.driver.ha_accepted(1, "127.0.0.1:9")
         self.core.driver.ha_received(1, SlaveHandshake(BrokerId(broker_id)).encode())
-        self.core.driver.ha_received(1, SlaveAck(PhyOffset(0)).encode())
+        self.core.driver.ha_received(1, SlaveAck(PhyOffset(at)).encode())
 
     def ask(self, command: Command, channel: FakeChannel | None = None) -> Command:
         """Process one request, do the work that is due, and give its only answer."""

@@ -211,7 +211,10 @@ def test_an_expired_active_file_is_ended_and_goes() -> None:
     store.roll()
     rolled = (end // FILE + 1) * FILE
     assert store.max_phy_offset == rolled
-    assert store.oldest_files(10, 10**6)[1] is None
+    files, active = store.oldest_files(10, 10**6)
+    assert active is None
+    assert files[-1].end_offset == rolled
+    assert files[-1].newest_stored_at_ms == 4000
     commit_all(store)
     store.sync()
     store.trim(PhyOffset(rolled))
