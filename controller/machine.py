@@ -23,6 +23,7 @@ from controller.config import ControllerConfig
 from controller.event import Event, decode_events, encode_events
 from controller.image import decode_image, encode_image
 from controller.leadership import Asked, Change, Leadership
+from controller.observers import Observers, RoleFeed
 from controller.replicas_info import ReplicasInfo
 from controller.requests import LEADER_CODES, Requests
 from controller.state_view import controller_state
@@ -51,6 +52,8 @@ class ControllerMachine:
         self._tracer = tracer
         self._info = decode_image(image)
         self._views = MasterViews(self._info)
+        self._feed = RoleFeed(self._info, raft.snapshot_index)
+        self._observers = Observers(self._feed)
         self._actions: list[Action] = []
         self._changes: dict[RaftIndex, tuple[Term, list[Change]]] = {}
         """Proposed by this node and not applied yet, by the index of their entry."""
@@ -72,14 +75,13 @@ class ControllerMachine:
         if self._leadership is not None:
             self._leadership.timeout(now_ms)
             self._settle(now_ms)
+        self._observers.timeout(now_ms)
 
     def deadline_ms(self) -> int | None:
         """When to call timeout next."""
-        raft_ms = self._raft.deadline_ms()
         own_ms = self._leadership.deadline_ms() if self._leadership is not None else None
-        if raft_ms is None or own_ms is None:
-            return own_ms if raft_ms is None else raft_ms
-        return min(raft_ms, own_ms)
+        deadlines = (self._raft.deadline_ms(), own_ms, self._observers.deadline_ms())
+        return min((item for item in deadlines if item is not None), default=None)
 
     def request(self, now_ms: int, session_id: int, token: Token, command: Command) -> None:
         """A request has arrived; Reply(token, …) follows now, later, or (its fate being unknown) never. Raises
@@ -142,6 +144,7 @@ class ControllerMachine:
         for entry in ready.committed:
             events = decode_events(entry.data) if entry.kind is EntryKind.DATA else []
             self._apply(now_ms, entry.index, entry.term, events)
+        self._observers.news()
         if self._raft.applied_index - self._raft.snapshot_index >= self._config.snapshot_after_entries:
             self._raft.compact(self._raft.applied_index, encode_image(self._info))
         self._settle(now_ms)
@@ -258,7 +261,8 @@ class ControllerMachine:
             self._wall_offset_ms,
         )
         self._leadership = leadership
-        self._requests = Requests(self._info, self._views, leadership, self._wall_offset_ms)
+        self._observers = Observers(self._feed)
+        self._requests = Requests(self._info, self._views, leadership, self._observers, self._wall_offset_ms)
         self._tracer.event("controller_leads", node=self._raft.node_id, term=self._led_term)
 
     def _actions_append(self, action: Action) -> None:
@@ -273,6 +277,7 @@ class ControllerMachine:
         assert leadership is not None
         for asked in leadership.resign():
             leadership.answer(asked, self._not_leader(asked.command))
+        self._observers.resign(self._not_leader)
         self._tracer.event("controller_resigned", node=self._raft.node_id, term=self._led_term)
 
     def _propose(self, now_ms: int, leadership: Leadership) -> None:
@@ -296,6 +301,7 @@ class ControllerMachine:
         for event in events:
             self._info.apply(event)
             self._views.changed(event.broker_name)
+        self._feed.applied(index, events)
         proposed_term, changes = self._changes.pop(index, (Term(0), []))
         if not changes:
             return
@@ -315,4 +321,5 @@ class ControllerMachine:
         assert self._leadership is None, "a leader installs no snapshot"
         self._info.groups = decode_image(image).groups
         self._views = MasterViews(self._info)
+        self._feed.restart(self._raft.snapshot_index)
         self._changes = {index: item for index, item in self._changes.items() if index > self._raft.snapshot_index}

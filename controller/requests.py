@@ -7,6 +7,7 @@ and set are, so that a lost notice (1008) is made good within one interval.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from controller.answers import (
     MAX_EPOCH,
@@ -33,6 +34,7 @@ from controller.event import Cause
 from controller.explain import explain
 from controller.heartbeat import MAX_TIMEOUT_MS, Beat, BrokerKey
 from controller.leadership import Asked, Change, Leadership
+from controller.observers import Observers
 from controller.replicas_info import Group, ReplicasInfo
 from controller.state_view import group_state
 from rmqha.model.code import RequestCode, ResponseCode
@@ -84,8 +86,16 @@ def parse_beat(ext: dict[str, str]) -> Beat:
 class Requests:
     """Handlers of one leadership. Each answers through it, at once or after its change has been applied."""
 
-    def __init__(self, info: ReplicasInfo, views: MasterViews, leadership: Leadership, wall_offset_ms: int) -> None:
+    def __init__(
+        self,
+        info: ReplicasInfo,
+        views: MasterViews,
+        leadership: Leadership,
+        observers: Observers,
+        wall_offset_ms: int,
+    ) -> None:
         self._info = info
+        self._observers = observers
         self._wall_offset_ms = wall_offset_ms
         self._views = views
         self._leadership = leadership
@@ -101,6 +111,7 @@ class Requests:
             RequestCode.CONTROLLER_APPLY_BROKER_ID: self._apply_broker_id,
             RequestCode.RMQHA_RESIZE_GROUP: self._resize_group,
             RequestCode.RMQHA_EXPLAIN_GROUP: self._explain_group,
+            RequestCode.RMQHA_FOLLOW_GROUPS: self._follow_groups,
         }
 
     def serve(self, now_ms: int, asked: Asked) -> None:
@@ -325,6 +336,9 @@ class Requests:
         view = explain(group_state(now_ms, group, self._leadership))
         self._leadership.answer(asked, asked.command.reply(body=lenient_json.dumps(view)))
 
+    def _follow_groups(self, now_ms: int, asked: Asked) -> None:
+        self._observers.ask(now_ms, asked.command, partial(self._leadership.answer, asked))
+
     def _get_replica_info(self, now_ms: int, asked: Asked) -> None:
         name = text(asked.command.ext, "brokerName")
         group = self._info.group(name)
@@ -361,6 +375,7 @@ LEADER_CODES = frozenset(
         RequestCode.CONTROLLER_APPLY_BROKER_ID,
         RequestCode.RMQHA_RESIZE_GROUP,
         RequestCode.RMQHA_EXPLAIN_GROUP,
+        RequestCode.RMQHA_FOLLOW_GROUPS,
     }
 )
 """Only a leader whose lease is valid answers these."""

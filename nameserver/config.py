@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rmqha.broker.controller_route import parse_addresses
 from rmqha.model.config import ServerConfig, parse_properties
 from rmqha.model.error import ConfigError, UsageError
 
@@ -31,12 +32,17 @@ class NamesrvConfig(ServerConfig):
     scan_not_active_broker_interval: int = 500
     """Period at which silent brokers are looked for. RocketMQ: 5000."""
     enable_controller_in_namesrv: bool = False
+    controller_addr: str = ""
+    """Own. Controllers whose elections this name server follows, separated by `;`: a new master is then routed to as
+    soon as it is elected. Empty: only brokers tell it."""
 
     def check(self, source: str) -> None:
         self.require_range(source, "listen_port", 0, 65535)
         self.require_range(source, "lite_heartbeat_timeout_millis", 100, 600_000)
         self.require_range(source, "register_broker_timeout_millis", 100, 3_600_000)
         self.require_range(source, "scan_not_active_broker_interval", 10, 60_000)
+        if self.controller_addr:
+            parse_addresses(self.controller_addr, f"{source}: controllerAddr")
         if 2 * self.scan_not_active_broker_interval >= self.lite_heartbeat_timeout_millis:
             raise ConfigError(
                 f"{source}: scanNotActiveBrokerInterval must be below half of liteHeartbeatTimeoutMillis, "

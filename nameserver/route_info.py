@@ -4,7 +4,8 @@ A broker is in the tables from its registration (103) until it unregisters (104)
 sends lite heartbeats (904) too long is `lite_timeout_ms`, and the end of its connection means nothing. One that only
 registers may be silent for the longer bound, but goes with the connection that it registered on, as Apache's brokers
 expect. Behaviour as RocketMQ's RouteInfoManager, except where ruling 14 (a stale master is ignored) and feature A14
-(self-suspicion) say otherwise.
+(self-suspicion) say otherwise, and that elections may be heard of from the controllers (`elected`) before the brokers
+concerned say so themselves.
 """
 
 from __future__ import annotations
@@ -68,6 +69,9 @@ class RouteTable:
         self._register_timeout_ms = register_timeout_ms
         self._groups: dict[str, _Group] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
+        self._elected: dict[str, int] = {}
+        """Epoch of each group's newest election, as controllers told it; whoever claims to be the master of an older
+        one is ignored."""
         self._scanned_at: int | None = None
         self._suspects_itself = False
 
@@ -124,9 +128,11 @@ class RouteTable:
     def _outranked(self, group: _Group, request: Registration) -> bool:
         """Ruling 14: another address holds the id under a higher state version (the epoch of the master)."""
         holder = group.addresses.get(request.broker_id)
-        if holder is None or holder == request.address:
+        if holder == request.address:
             return False
-        held = group.live[holder].version.state_version
+        held = group.live[holder].version.state_version if holder is not None else 0
+        if request.broker_id == MASTER_ID:
+            held = max(held, self._elected.get(request.broker_name, 0))
         claimed = request.version.state_version if request.version is not None else 0
         if claimed >= held:
             return False
@@ -142,6 +148,31 @@ class RouteTable:
                 holder_state_version=held,
             )
         return True
+
+    def elected(self, broker_name: str, address: str, epoch: int) -> None:
+        """A controller has told that `address` is master of `epoch`, "" that the group has none. The route follows at
+        once: the old master goes, the new one is shown as master if it is registered as a slave. A group whose master
+        is gone without a successor keeps its route: clients that still reach it may go on (ruling 5)."""
+        if not address or epoch <= self._elected.get(broker_name, 0):
+            return
+        self._elected[broker_name] = epoch
+        group = self._groups.get(broker_name)
+        if group is None or group.master == address:
+            return
+        old = group.master
+        if old is not None:
+            if group.live[old].version.state_version >= epoch:
+                return  # the broker itself was faster
+            del group.live[old], group.addresses[MASTER_ID]
+        if address in group.live:
+            group.addresses = {key: value for key, value in group.addresses.items() if value != address}
+            group.addresses[MASTER_ID] = address
+            live = group.live[address]
+            live.version = live.version._replace(state_version=max(epoch, live.version.state_version))
+        if not group.addresses:
+            del self._groups[broker_name]
+            self.delete_topics(broker_name)
+        self._trace_route(broker_name, group)
 
     def _master_of(self, group: _Group, address: str) -> tuple[str, str]:
         """Master address and HA address for a slave; empty for the master itself and while there is none."""

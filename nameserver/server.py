@@ -11,11 +11,13 @@ from pathlib import Path
 import trio
 
 from nameserver.config import NamesrvConfig
+from nameserver.follower import ElectionFollower
 from nameserver.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from nameserver.route_info import RouteTable
+from rmqha.broker.controller_route import parse_addresses
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
-from rmqha.host.remoting import Session, Statistics, serve
+from rmqha.host.remoting import RemotingClient, Session, Statistics, serve
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteProtocolError, UsageError
@@ -24,6 +26,7 @@ from rmqha.wire.bodies import encode_cluster_info, encode_topic_route, parse_reg
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
 
+STATE_VERSION = 1
 STANDARD_JSON_VERSION = 401
 """MQVersion ordinal of 4.9.4, the first whose clients read routes as strict JSON."""
 
@@ -41,6 +44,10 @@ class NameServer:
             lite_timeout_ms=config.lite_heartbeat_timeout_millis,
             register_timeout_ms=config.register_broker_timeout_millis,
         )
+        self.follower: ElectionFollower | None = None
+        if config.controller_addr:
+            controllers = parse_addresses(config.controller_addr, "controllerAddr")
+            self.follower = ElectionFollower(controllers, self.routes, tracer)
         self.remoting = Statistics()
         self._handlers: dict[int, Callable[[Command], Command]] = {
             RequestCode.UNREGISTER_BROKER: self._unregister,
@@ -52,6 +59,7 @@ class NameServer:
             RequestCode.GET_KV_CONFIG: self._get_kv,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             RequestCode.RMQHA_GET_HISTORY: self._history,
+            RequestCode.RMQHA_GET_NAMESRV_STATE: self._state,
         }
 
     def statistics(self) -> dict[str, int]:
@@ -146,6 +154,18 @@ class NameServer:
         self.routes.delete_topic(required(request.ext, "topic"), request.ext.get("clusterName") or None)
         return request.reply()
 
+    def _state(self, request: Command) -> Command:
+        """`follows` and `eventIndex`: the controller whose elections it follows, and the version reached; null if it
+        follows none."""
+        follower = self.follower
+        view = {
+            "version": STATE_VERSION,
+            "follows": None if follower is None else follower.leader,
+            "eventIndex": None if follower is None else follower.index,
+            "statistics": self.statistics(),
+        }
+        return request.reply(body=dumps(view))
+
     def _history(self, request: Command) -> Command:
         return request.reply(body=dumps({"events": self._tracer.history()}))
 
@@ -176,9 +196,16 @@ async def run_name_server(
         port: int = await nursery.start(_serve, server, config)
         tracer.event("name_server_started", address=config.listen_address, port=port)
         task_status.started(port)
+        if server.follower is not None:
+            nursery.start_soon(_follow, server.follower, config)
         while True:
             server.routes.scan(clock.now_ms())
             await trio.sleep(config.scan_not_active_broker_interval / 1000)
+
+
+async def _follow(follower: ElectionFollower, config: NamesrvConfig) -> None:
+    async with RemotingClient(max_frame_bytes=config.max_frame_bytes) as client:
+        await follower.run(client)
 
 
 async def _serve(server: NameServer, config: NamesrvConfig, *, task_status: trio.TaskStatus[int]) -> None:

@@ -335,3 +335,81 @@ def test_laws(actions: list[tuple[str, str, int, int]]) -> None:
             master = None
         elif master is not None and addresses[0] == master[0] and kind == "register" and address == master[0]:
             master = (address, epoch)
+
+
+# --- what the controllers tell -------------------------------------------------------------------------------------
+
+
+def pair() -> Story:
+    """Master A of epoch 1 with its slave B, id 2."""
+    story = Story()
+    story.register(A, 0, 1)
+    story.register(B, 2, 1)
+    return story
+
+
+def test_an_election_moves_the_route_before_any_broker_speaks() -> None:
+    story = pair()
+    story.table.elected("g", B, 2)
+    assert story.addresses() == {0: B}
+    assert story.route() == ["g"]
+    assert story.events.named("route_changed")[-1] == {"broker_name": "g", "addresses": {"0": B}}
+
+
+def test_the_old_master_is_ignored_from_then_on_and_comes_back_as_a_slave() -> None:
+    story = pair()
+    story.table.elected("g", B, 2)
+    assert story.register(A, 0, 1) == (B, f"{B}2", True)
+    assert story.addresses() == {0: B}
+    story.register(B, 0, 2)
+    story.register(A, 1, 2)
+    assert story.addresses() == {0: B, 1: A}
+
+
+def test_news_that_are_old_change_nothing() -> None:
+    story = pair()
+    story.table.elected("g", B, 3)
+    for address, epoch in ((A, 2), (A, 3), ("", 4)):
+        story.table.elected("g", address, epoch)
+        assert story.addresses() == {0: B}
+
+
+def test_a_broker_that_was_faster_than_the_controllers_stays() -> None:
+    story = pair()
+    story.register(B, 0, 2)
+    before = story.addresses()
+    story.table.elected("g", B, 2)
+    assert story.addresses() == before
+    story.register(C, 0, 4)
+    story.table.elected("g", B, 3)
+    assert story.addresses()[0] == C
+
+
+def test_a_group_without_a_master_keeps_its_route() -> None:
+    """Clients that still reach the old one may go on (ruling 5)."""
+    story = pair()
+    story.table.elected("g", "", 2)
+    assert story.addresses() == {0: A, 2: B}
+
+
+def test_a_master_that_is_not_registered_leaves_the_group_without_one_until_it_is() -> None:
+    story = pair()
+    story.table.elected("g", C, 2)
+    assert story.addresses() == {2: B}
+    story.register(C, 0, 2)
+    assert story.addresses() == {0: C, 2: B}
+
+
+def test_an_election_heard_before_the_first_registration_fences_an_older_master() -> None:
+    story = Story()
+    story.table.elected("g", B, 5)
+    assert story.register(A, 0, 4)[2]
+    assert not story.register(B, 0, 5)[2]
+    assert story.addresses() == {0: B}
+
+
+def test_the_last_broker_that_goes_takes_the_group_with_it() -> None:
+    story = Story()
+    story.register(A, 0, 1)
+    story.table.elected("g", B, 2)
+    assert (story.addresses(), story.route()) == ({}, None)
