@@ -258,6 +258,7 @@ def _server_nodes(layout: _Layout) -> list[NodeSpec]:
     for name, port in layout.name_servers:
         ports = [Port(port, "[namesrv] listenPort")]
         properties = layout.common_properties(name) | {"listenPort": str(port)}
+        properties["controllerAddr"] = layout.addresses(layout.controllers)
         properties["kvConfigPath"] = str(layout.root / name / "kvConfig.json")
         embedded = standing.pop(name, None)
         if embedded is not None:

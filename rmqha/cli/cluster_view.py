@@ -13,6 +13,7 @@ from typing import Any
 
 import trio
 
+from rmqha.cli.cluster_file import NodeKind
 from rmqha.cli.cluster_state import ClusterState, NodeRecord
 from rmqha.ha.group_info import GroupInfo, parse_group_info
 from rmqha.host.remoting import RemotingClient
@@ -22,6 +23,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 
 ASK_TIMEOUT_MS = 1000
+_NAMESRV_STATE = RequestCode.RMQHA_GET_NAMESRV_STATE
 
 
 @dataclass(slots=True)
@@ -121,10 +123,22 @@ async def _look_at_node(client: RemotingClient, view: NodeView) -> None:
             reply = await ask(client, address, Command(code))
             view.state = json.loads(bytes(reply.body))
         else:
-            await ask(client, view.node.address, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
-            view.state = {"kind": "namesrv"}
+            view.state = {"kind": "namesrv"} | await _name_server_state(client, view.node.address)
+        if address and view.node.kind == NodeKind.NAMESRV.value:
+            view.state["nameServer"] = await _name_server_state(client, view.node.address)
 
     view.error = await _said(state)
+
+
+async def _name_server_state(client: RemotingClient, address: str) -> dict[str, Any]:
+    """The body of request 52014; {} of a name server that does not have it but answers."""
+    try:
+        found: dict[str, Any] = json.loads(bytes((await ask(client, address, Command(_NAMESRV_STATE))).body))
+    except RemoteError as error:
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        return {}
+    return found
 
 
 async def _look_at_group(client: RemotingClient, state: ClusterState, view: GroupView) -> None:

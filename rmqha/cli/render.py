@@ -94,6 +94,11 @@ def print_cluster(view: ClusterView, out: Console) -> None:
     out.print(table(COLUMNS, rows))
     where = f"cluster {view.state.name}, haMode={view.state.ha_mode}; data in {view.state.directory}/NODE"
     out.print(Text(where), soft_wrap=True)
+    for name, node in view.nodes.items():
+        told = node.state.get("nameServer", node.state)
+        if told.get("eventIndex") is not None:
+            leader = told["follows"] or "nobody yet"
+            out.print(f"{name} routes by the elections of {leader} up to {told['eventIndex']}", soft_wrap=True)
     for name, trouble in problems(view).items():
         out.print(Text(f"{name}: {trouble}", "red"), soft_wrap=True)
 
