@@ -8,11 +8,14 @@ import org.apache.rocketmq.common.message.Message;
 /**
  * Sends messages one after the other and prints a line per answer: "SEND_OK number queueId queueOffset" for what was
  * acknowledged, "FAILED number reason" for an attempt that was not. A message is tried until it is acknowledged.
- * Arguments: name server, topic, first number, count, bytes per body, pause after each message in milliseconds.
+ * Arguments: name server, topic, first number, count, bytes per body, pause after each message in milliseconds, and
+ * perhaps a delay level. Message n has the tag "tag" + n % 3 and the properties n (as text) and parity.
  */
 public final class Produce {
     private static final long PATIENCE_MS = TimeUnit.SECONDS.toMillis(60);
     private static final long PAUSE_AFTER_FAILURE_MS = 100;
+
+    private static int delayLevel;
 
     public static void main(String[] arguments) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("interop-producers");
@@ -24,6 +27,7 @@ public final class Produce {
         int end = first + Integer.parseInt(arguments[3]);
         int size = Integer.parseInt(arguments[4]);
         long pause = Long.parseLong(arguments[5]);
+        delayLevel = arguments.length > 6 ? Integer.parseInt(arguments[6]) : 0;
         for (int number = first; number < end; number++) {
             send(producer, arguments[1], number, size);
             if (pause > 0) {
@@ -48,6 +52,11 @@ public final class Produce {
             String failure;
             try {
                 Message message = new Message(topic, "tag" + number % 3, "key" + number, body(number, size));
+                if (delayLevel > 0) {
+                    message.setDelayTimeLevel(delayLevel);
+                }
+                message.putUserProperty("n", Integer.toString(number));
+                message.putUserProperty("parity", number % 2 == 0 ? "even" : "odd");
                 SendResult result = producer.send(message);
                 if (result.getSendStatus() == SendStatus.SEND_OK) {
                     int queue = result.getMessageQueue().getQueueId();
