@@ -7,17 +7,18 @@ durably, so that a stale tail with valid checksums cannot come back (apache/rock
 
 from __future__ import annotations
 
-from rmqha.model.error import RmqhaError
+from collections.abc import Mapping
+from typing import Any
+
+from rmqha.model.error import StoreError
 from rmqha.port import Disk
+from rmqha.store import config_file
 from rmqha.store.boot_file import LastStop
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commit_log import UNREADABLE, CommitLog
-from rmqha.store.problem import disk_errors
 from rmqha.store.record import BLANK, MAGIC_BLANK, BadRecordError, locate, verify
 from rmqha.store.reput import valid_topic
-from rmqha.wire import lenient_json
 
-TOPICS_PATH = "config/topics.json"
 CLOCK_MARGIN_MS = 3000
 """RocketMQ's margin on the checkpoint's times."""
 NORMAL_FILE_COUNT = 3
@@ -100,15 +101,18 @@ def cut_tail(log: CommitLog, end: int, recovery: Recovery, *, trusted: bool) -> 
 
 def batch_topics(disk: Disk, recovery: Recovery) -> set[str]:
     """Topics with attribute queue.type=BatchCQ, whose queues have another form."""
-    found: set[str] = set()
-    with disk_errors(disk, TOPICS_PATH, "read the file"):
-        data = disk.read(TOPICS_PATH) if disk.exists(TOPICS_PATH) else b"{}"
     try:
-        table = lenient_json.loads(data)["topicConfigTable"] if data != b"{}" else {}
-        for topic, config in table.items():
-            attributes = config.get("attributes") or {}
-            if "BatchCQ" in (attributes.get("queue.type"), attributes.get("+queue.type")):
-                found.add(str(topic))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, RmqhaError) as error:
-        recovery.lines.append(f"{TOPICS_PATH} cannot be read ({error}); topics with queue.type=BatchCQ are not known.")
-    return {topic for topic in found if valid_topic(topic)}
+        found = config_file.load(disk, "topics", _batch_topics)
+    except StoreError as error:
+        recovery.lines.append(f"Topics with queue.type=BatchCQ are not known: {error}.")
+        return set()
+    recovery.lines += found.lines
+    return found.value or set()
+
+
+def _batch_topics(body: Mapping[str, Any]) -> set[str]:
+    types = {
+        str(topic): (config.get("attributes") or {}).get("queue.type")
+        for topic, config in body.get("topicConfigTable", {}).items()
+    }
+    return {topic for topic, kind in types.items() if kind == "BatchCQ" and valid_topic(topic)}

@@ -1,0 +1,80 @@
+"""The files config/*.json: which of the file and its .bak is taken, and how one is replaced. Control plane.
+
+As RocketMQ does: the old file becomes the .bak before the new one is written, and the .bak is read where the file is
+missing, empty or damaged. A damaged file is kept as .damaged, so that it never becomes the .bak.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from rmqha.model.error import RemoteProtocolError, StoreError
+from rmqha.port import Buffer, Disk
+from rmqha.store.problem import disk_errors, place
+from rmqha.wire import lenient_json
+
+T = TypeVar("T")
+
+
+class Loaded(NamedTuple, Generic[T]):
+    """`value` is None if there is no file; `lines` has one sentence per finding."""
+
+    value: T | None
+    lines: list[str]
+
+
+def path_of(name: str) -> str:
+    return f"config/{name}.json"
+
+
+def load(disk: Disk, name: str, parse: Callable[[Mapping[str, Any]], T]) -> Loaded[T]:
+    """What `parse` makes of the table `name`. Content that it refuses (by ValueError, TypeError, KeyError or
+    AttributeError) is as damaged as content that is no JSON. Raises StoreError if nothing that is there can be read."""
+    path, backup = path_of(name), path_of(name) + ".bak"
+    wrong: dict[str, str] = {}
+    for candidate in (path, backup):
+        with disk_errors(disk, candidate, "read the file"):
+            data = disk.read(candidate) if disk.exists(candidate) else None
+        if data is None:
+            continue
+        if not data.strip():
+            wrong[candidate] = "is empty"
+            continue
+        try:
+            value = parse(_object(data))
+        except (RemoteProtocolError, ValueError, TypeError, KeyError, AttributeError) as error:
+            wrong[candidate] = f"cannot be read ({error})"
+            continue
+        if path not in wrong:
+            return Loaded(value, [])
+        with disk_errors(disk, path, "put the damaged file aside"):
+            disk.rename(path, f"{path}.damaged")
+        return Loaded(value, [f"{path} {wrong[path]}: it is {path}.damaged now and {backup} was taken instead."])
+    return _nothing(disk, path, wrong)
+
+
+def _object(data: bytes) -> Mapping[str, Any]:
+    value = lenient_json.loads(data)
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def _nothing(disk: Disk, path: str, wrong: dict[str, str]) -> Loaded[Any]:
+    """No file holds a table. Empty ones are as good as none: RocketMQ leaves such behind."""
+    if all(reason == "is empty" for reason in wrong.values()):
+        return Loaded(None, [f"{known} {reason}." for known, reason in wrong.items()])
+    reasons = " and ".join(f"{place(disk, known)} {reason}" for known, reason in wrong.items())
+    raise StoreError(
+        f"{reasons}; restore {path} from another replica or a copy, or remove what is there to begin without it"
+    )
+
+
+def replace(disk: Disk, name: str, data: Buffer) -> None:
+    """Make `data` the file and the file the .bak; durable when it returns. Raises OSError."""
+    path = path_of(name)
+    disk.make_dirs("config")
+    if disk.exists(path):
+        disk.rename(path, f"{path}.bak")
+    disk.write_atomic(path, data)
