@@ -112,6 +112,7 @@ class ProgressFile:
     It has two slots of one sector, written in turn after the data was synced: whichever content of either a power loss
     leaves, it is true. A cut lowers both, durably, before it touches the log. The checkpoint's bytes are kept with it:
     if they differ, another program (a Java broker) has used the store since, and the position means nothing.
+    With it stands how far the index of keys is durable (`Index.durable_offset`), which files of older releases lack.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -119,6 +120,7 @@ class ProgressFile:
         self._region: MappedRegion | None = None
         self._turn = 0
         self.position: int | None = None
+        self.index_offset = 0
 
     def load(self, checkpoint: Checkpoint) -> list[str]:
         """Set `position` to the highest usable one, None if there is none. Returns one sentence per finding."""
@@ -138,13 +140,14 @@ class ProgressFile:
                 size = int.from_bytes(slot[:2], "big")
                 fields = sidecar.decode(slot[2 : 2 + size], place(self._disk, PROGRESS_PATH))
                 position, seen = sidecar.number(fields, "position"), fields.get("checkpoint")
+                index_offset = sidecar.number(fields, "index") if "index" in fields else 0
             except sidecar.BadSidecarError as error:
                 lines.append(
                     f"{PROGRESS_PATH} at byte {at}: {error}; the other slot or the checkpoint is used instead."
                 )
                 continue
-            if seen == checkpoint.encode() and position >= (self.position or 0):
-                self.position = position
+            if seen == checkpoint.encode() and (position, index_offset) >= (self.position or 0, self.index_offset):
+                self.position, self.index_offset = position, index_offset
         if self.position is None and any(data):
             lines.append(f"{CHECKPOINT_PATH} was written by another program since; its times are used.")
         return lines
@@ -156,19 +159,19 @@ class ProgressFile:
                 self._region = self._disk.map(PROGRESS_PATH, 2 * SLOT_BYTES, create=True)
         return self._region
 
-    def store(self, position: int, checkpoint: Checkpoint) -> None:
+    def store(self, position: int, checkpoint: Checkpoint, index_offset: int) -> None:
         """Write one slot, without sync."""
-        data = sidecar.encode({"position": position, "checkpoint": checkpoint.encode()})
+        data = sidecar.encode({"position": position, "checkpoint": checkpoint.encode(), "index": index_offset})
         data = len(data).to_bytes(2, "big") + data
         assert len(data) <= SLOT_BYTES
         self._mapped.write(self._turn * SLOT_BYTES, data.ljust(SLOT_BYTES, b"\0"))
         self._turn ^= 1
-        self.position = position
+        self.position, self.index_offset = position, index_offset
 
-    def lower(self, position: int, checkpoint: Checkpoint) -> None:
+    def lower(self, position: int, checkpoint: Checkpoint, index_offset: int) -> None:
         """Write both slots, durably."""
-        self.store(position, checkpoint)
-        self.store(position, checkpoint)
+        self.store(position, checkpoint, index_offset)
+        self.store(position, checkpoint, index_offset)
         self.sync()
 
     def sync(self) -> None:

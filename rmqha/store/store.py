@@ -7,6 +7,7 @@ it; only `sync` may run in another at the same time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Set
+from importlib.util import find_spec
 from threading import Lock
 
 from rmqha.model.epoch import EpochEntry, EpochHistory
@@ -26,6 +27,8 @@ from rmqha.store.consume_queue import DIRECTORY as QUEUE_DIRECTORY
 from rmqha.store.consume_queue import ConsumeQueues
 from rmqha.store.derived import Derived
 from rmqha.store.epoch_file import EpochFile, HighestEpochFile
+from rmqha.store.index import DIRECTORY as INDEX_DIRECTORY
+from rmqha.store.index_service import IndexService
 from rmqha.store.problem import disk_errors, place, usage_errors
 from rmqha.store.reader import PullResult, Reader
 from rmqha.store.record import EncodedBatch, NewMessage, locate
@@ -45,14 +48,17 @@ SAVE_INTERVAL_MS = 1000
 """Store time between two saves of queues, checkpoint and progress."""
 SAVE_INTERVAL_BYTES = 64 * 1024 * 1024
 DISPATCH_STEP_BYTES = 4 * 1024 * 1024
+REBUILD_BYTES = 64 * 1024 * 1024
+"""From so much on that must be dispatched at the opening it is done in bulk, where NumPy is installed."""
 REPLACED = "replaced-"
-_DERIVED = ("index", "timerlog", "timerwheel", "compaction")
+_DERIVED = ("timerlog", "timerwheel", "compaction")
 _MARKS = (LOG_DIRECTORY, CHECKPOINT_PATH, LOCK_PATH, identity_file.PATH, identity_file.PENDING_PATH)
 _KNOWN = (
     *_MARKS,
     *_DERIVED,
     QUEUE_DIRECTORY,
     BATCH_DIRECTORY,
+    INDEX_DIRECTORY,
     ABORT_PATH,
     epoch_file.PATH,
     "config",
@@ -80,6 +86,7 @@ class Store:
         self._derived: list[Derived] = [self._queues, self._batch_queues]
         """Everything that is made from the log: whatever happens to the log happens to each of these."""
         self._reput = Reput(self._log, self._derived, tracer)
+        self.index = IndexService(disk, self._log, config, tracer, lambda: self._reput.position, self._lower_index)
         self._epochs = EpochFile(disk)
         self._highest_epoch = HighestEpochFile(disk)
         self._boot = BootFile(disk)
@@ -88,7 +95,7 @@ class Store:
         self._offsets = QueueOffsets(self._log, self._queue_end)
         self._appender = Appender(self._log, self._offsets, config.max_message_size, self._batch_queues.topics)
         self._reader = Reader(self._log, self._queues, self._batch_queues)
-        self._trimmer = Trimmer(disk, self._log, self._derived, self._epochs, self._flush, tracer)
+        self._trimmer = Trimmer(disk, self._log, [*self._derived, self.index.files], self._epochs, self._flush, tracer)
         self._failed = ""
         self._confirm = 0
         self._synced = 0
@@ -148,6 +155,7 @@ class Store:
         if last_stop is not LastStop.CLEAN:
             self._log.sync(start, end)
         self._synced = end
+        lines += self.index.recover(self._progress.index_offset, last_stop)
         self._recover_queues(start, end, last_stop, trusted=progress == start)
         self._boot.recovered()
         for line in lines:
@@ -177,6 +185,11 @@ class Store:
         self._offsets.last_store_timestamp_ms = max(
             self.recovery.last_store_timestamp_ms, checkpoint.physic_msg_timestamp_ms
         )
+        log.probe(position, min(start, self._confirm))
+        if self._confirm - position >= REBUILD_BYTES and find_spec("numpy") is not None:
+            from rmqha.store.rebuild import rebuild
+
+            rebuild(log, self._queues, self._reput, self._confirm)
         while self.dispatch(DISPATCH_STEP_BYTES):
             pass
         self._saved_at_ms, self._saved_position = self._reput.last_store_timestamp_ms, position
@@ -188,6 +201,7 @@ class Store:
         try:
             while self.dispatch(DISPATCH_STEP_BYTES):
                 pass
+            self.index.finish()
             self._sync(save=True)
             with self._flush:
                 self._boot.stopped()
@@ -198,7 +212,7 @@ class Store:
     def _close_files(self) -> None:
         with self._flush:
             self._failed = self._failed or f"{place(self._disk, '')}: the store is closed"
-            for derived in self._derived:
+            for derived in (*self._derived, self.index.files):
                 derived.close()
             for file in (self._log, self._checkpoint, self._progress):
                 file.close()
@@ -227,6 +241,11 @@ class Store:
     @property
     def dispatched_offset(self) -> PhyOffset:
         return PhyOffset(self._reput.position)
+
+    @property
+    def dispatch_behind_bytes(self) -> int:
+        """Committed log that the queues lack."""
+        return max(0, self._confirm - self._reput.position)
 
     @property
     def epochs(self) -> EpochHistory:
@@ -388,8 +407,9 @@ class Store:
         for derived in self._derived:
             derived.sync()
         old = self._checkpoint.value
-        checkpoint = Checkpoint(stored, stored, old.index_msg_timestamp_ms, old.master_flushed_offset, dispatched)
-        self._progress.store(dispatched, checkpoint)
+        indexed = self.index.files.durable_timestamp_ms or old.index_msg_timestamp_ms
+        checkpoint = Checkpoint(stored, stored, indexed, old.master_flushed_offset, dispatched)
+        self._progress.store(dispatched, checkpoint, self.index.files.durable_offset)
         self._checkpoint.store(checkpoint)
         self._progress.sync()
         self._checkpoint.sync()
@@ -462,6 +482,7 @@ class Store:
             self._confirm = min(self._confirm, end_offset)
             for derived in self._derived:
                 derived.truncate(end_offset)
+            self.index.truncate(end_offset)
             for hook in self._truncate_hooks:
                 hook(end_offset)
             self._reput.position = min(self._reput.position, end_offset)
@@ -485,11 +506,18 @@ class Store:
             min(old.confirm_phy_offset, end_offset),
         )
         position = min(self._progress.position or 0, self._reput.position, end_offset)
-        self._progress.lower(position, checkpoint)
+        self._progress.lower(position, checkpoint, self.index.files.durable_below(end_offset))
         self._checkpoint.store(checkpoint)
         self._checkpoint.sync()
         self._saved_position = position
         self._saved_at_ms = checkpoint.logics_msg_timestamp_ms
+
+    def _lower_index(self) -> None:
+        """Durable index files are about to be changed or dropped."""
+        with self._flush:
+            if self._progress.position is not None:
+                durable = min(self._progress.index_offset, self.index.files.durable_offset)
+                self._progress.lower(self._progress.position, self._checkpoint.value, durable)
 
     def _first_timestamp(self, end_offset: int) -> int:
         """Store timestamp of the first record of the file that holds `end_offset`; 0 if that is cut too."""
@@ -512,6 +540,7 @@ class Store:
             self._epochs.clear()
             log.start_at(phy_offset)
             self._reput.position = self._confirm = self._synced = phy_offset
+            self.index.restart_at(phy_offset)
             self._offsets.take_from_queues(phy_offset)
         self._tracer.event("log_restarted", phy_offset=phy_offset, set_aside=directory)
 
@@ -525,12 +554,12 @@ class Store:
             default=0,
         )
         directory = f"{REPLACED}{number}"
-        self._progress.lower(0, Checkpoint())
+        self._progress.lower(0, Checkpoint(), 0)
         self._checkpoint.store(Checkpoint())
         self._checkpoint.sync()
         self._disk.make_dirs(directory)
         self._disk.write_atomic(f"{directory}/{epoch_file.PATH}", epoch_file.encode(self._epochs.history))
-        for derived in self._derived:
+        for derived in (*self._derived, self.index.files):
             derived.set_aside(directory)
         for name in _DERIVED:
             if self._disk.exists(name):

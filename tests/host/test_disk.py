@@ -220,6 +220,26 @@ def test_an_unreserved_file_gets_blocks_as_writes_reach_them(host: tuple[HostDis
     region.close()
 
 
+def test_blocks_are_asked_for_once(host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Writes that go to and fro in a file, as those of an index, cost a system call at the first touch only."""
+    disk, _ = host
+    region = disk.map("sparse", 1 << 20, create=True, reserve=False)
+    asked: list[tuple[int, int]] = []
+    reserve = os.posix_fallocate
+
+    def counted(fd: int, offset: int, size: int) -> None:
+        asked.append((offset, size))
+        reserve(fd, offset, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", counted)
+    for _ in range(3):
+        for position in (0, 900_000, 65_534, 300_000, (1 << 20) - 4):
+            region.write(position, b"abcd")
+        region.write(0, bytes(200_000))
+    assert asked == [(0, 1 << 16), (851968, 1 << 16), (0, 1 << 17), (262144, 1 << 16), (983040, 1 << 16), (0, 1 << 18)]
+    region.close()
+
+
 def test_a_full_disk_is_an_error_and_not_a_signal(host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     disk, _ = host
 

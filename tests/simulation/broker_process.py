@@ -80,6 +80,8 @@ class BrokerProcess(Process):
             mapped_file_size_commit_log=config.mapped_file_size_commit_log,
             mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
             max_message_size=config.max_message_size,
+            max_hash_slot_num=64,
+            max_index_num=256,
         )
         try:
             self.store = Store.open(self.disk, store_config, self._tracer)

@@ -23,13 +23,19 @@ SMALL = StoreConfig(
     mapped_file_size_consume_queue=1600,
     mapper_file_size_batch_consume_queue=46 * 20,
     max_message_size=3000,
+    max_hash_slot_num=8,
+    max_index_num=24,
 )
 GOLD = StoreConfig(
     mapped_file_size_commit_log=1024 * 1024,
     mapped_file_size_consume_queue=1000,
     mapper_file_size_batch_consume_queue=4600,
+    max_hash_slot_num=500,
+    max_index_num=200,
 )
-MINI = StoreConfig(mapped_file_size_commit_log=16384, mapped_file_size_consume_queue=200)
+MINI = StoreConfig(
+    mapped_file_size_commit_log=16384, mapped_file_size_consume_queue=200, max_hash_slot_num=50, max_index_num=40
+)
 
 
 class Trace:

@@ -14,7 +14,6 @@ from rmqha.model.error import StoreError, UsageError
 from rmqha.model.message import tags_code
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.port import ReplicaLog
-from rmqha.store.config import StoreConfig
 from rmqha.store.record import NewMessage, decode
 from rmqha.store.store import Store
 from tests.store.support import HOST, SMALL, Trace, bodies, commit_all, filled, log_bytes, message, open_store, sim_disk
@@ -130,7 +129,7 @@ def test_what_cannot_be_stored_is_refused_and_nothing_is_written(bad: object, sa
 
 
 def test_a_record_larger_than_a_file_is_refused() -> None:
-    store = open_store(sim_disk(), StoreConfig(mapped_file_size_commit_log=4096, max_message_size=8000))
+    store = open_store(sim_disk(), replace(SMALL, mapped_file_size_commit_log=4096, max_message_size=8000))
     with pytest.raises(StoreError, match="does not fit a log file of 4096 bytes"):
         store.append(message(body=b"x" * 5000), 1)
     assert store.max_phy_offset == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ import pytest
 from rmqha.host.disk import HostDisk
 from rmqha.model.error import StoreError, UsageError
 from rmqha.model.offset import Epoch, PhyOffset
-from rmqha.store.config import StoreConfig
 from rmqha.store.store import Store
 from tests.store.support import SMALL, Trace, bodies, commit_all, filled, message, open_store, sim_disk
 
@@ -133,7 +133,7 @@ def test_the_next_file_is_made_by_the_flusher() -> None:
 
 
 def test_sync_beside_appends(tmp_path: Path) -> None:
-    config = StoreConfig(mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000)
+    config = replace(SMALL, mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000)
     store = Store.open(HostDisk(tmp_path), config, Trace())
     done = threading.Event()
     synced: list[int] = []
@@ -208,12 +208,12 @@ def test_another_file_size_is_refused_with_the_key_to_set() -> None:
     disk = sim_disk()
     filled(disk).close()
     with pytest.raises(StoreError, match="has 4096 bytes, but mappedFileSizeCommitLog is 8192; set the key"):
-        open_store(disk, StoreConfig(mapped_file_size_commit_log=8192))
+        open_store(disk, replace(SMALL, mapped_file_size_commit_log=8192))
     store = open_store(disk)
     commit_all(store)
     store.close()
     with pytest.raises(StoreError, match="has 1600 bytes, but mappedFileSizeConsumeQueue is 400; set the key"):
-        open_store(disk, StoreConfig(mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=400))
+        open_store(disk, replace(SMALL, mapped_file_size_commit_log=4096, mapped_file_size_consume_queue=400))
     open_store(disk, SMALL).close()
 
 

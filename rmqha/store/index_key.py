@@ -1,0 +1,153 @@
+"""The keys of a record as the index knows them: hashes. Data plane; pure.
+
+Source: formats.md §5. The hash of a key is Java's String.hashCode of `topic#key` (`topic#T#tags` for TAGS), made
+positive. As h(a + b) = h(a) * 31^len(b) + h(b), what stands before a key is hashed once.
+"""
+
+from __future__ import annotations
+
+from operator import mul
+
+from rmqha.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, java_string_hash
+
+INDEX_UNIQUE_TYPE = "U"
+INDEX_KEY_TYPE = "K"
+INDEX_TAG_TYPE = "T"
+
+_MASK = 0xFFFFFFFF
+_SIGN = 0x80000000
+_POWER_COUNT = 256
+_POWERS = [pow(31, exponent, 1 << 32) for exponent in range(_POWER_COUNT)]
+_WEIGHTS = [tuple(reversed(_POWERS[:count])) for count in range(_POWER_COUNT)]
+"""By length: what each character of a text so long is multiplied with."""
+_POWER_8, _WEIGHTS_8 = _POWERS[8], _WEIGHTS[8]
+"""A producer's unique keys differ, within a minute, only in their last eight characters."""
+_CACHE_COUNT = 10_000
+
+_NAMES = tuple(name.encode() + b"\x01" for name in (PROPERTY_UNIQUE_KEY, PROPERTY_KEYS, PROPERTY_TAGS))
+_UNIQUE, _KEYS, _TAGS = _NAMES
+_UNIQUE_INSIDE, _KEYS_INSIDE, _TAGS_INSIDE = (b"\x02" + name for name in _NAMES)
+
+
+def unsigned_hash(text: bytes) -> int:
+    """Java's String.hashCode of UTF-8 text as a number in [0, 2^32)."""
+    size = len(text)
+    if size < _POWER_COUNT and text.isascii():
+        value: int = sum(map(mul, text, _WEIGHTS[size])) & _MASK
+        return value
+    return java_string_hash(str(text, "utf-8", "replace")) & _MASK
+
+
+def _utf16_length(text: bytes) -> int:
+    return len(text) if text.isascii() else len(str(text, "utf-8", "replace").encode("utf-16-be")) // 2
+
+
+def _power(exponent: int) -> int:
+    return _POWERS[exponent] if exponent < _POWER_COUNT else pow(31, exponent, 1 << 32)
+
+
+def key_hash(topic: str, key: str, index_type: str = INDEX_KEY_TYPE) -> int:
+    """The hash under which a record of `topic` with this key, or with these TAGS for INDEX_TAG_TYPE, is entered."""
+    full = f"{topic}#T#{key}" if index_type == INDEX_TAG_TYPE else f"{topic}#{key}"
+    value = java_string_hash(full)
+    return 0 if value == -_SIGN else abs(value)
+
+
+def _value(properties: bytes, name: bytes, inside: bytes) -> bytes | None:
+    """A property's value, `find_property` written out: a repeated name keeps its last value."""
+    at = properties.rfind(inside)
+    if at >= 0:
+        at += len(inside)
+    elif properties.startswith(name):
+        at = len(name)
+    else:
+        return None
+    end = properties.find(b"\x02", at)
+    return properties[at:] if end < 0 else properties[at:end]
+
+
+def has_key(properties: bytes, key: str, index_type: str) -> bool:
+    """Whether a record with these properties is one that a query for `key` means. INDEX_UNIQUE_TYPE looks at UNIQ_KEY,
+    INDEX_TAG_TYPE at TAGS, every other type at UNIQ_KEY and KEYS."""
+    wanted = key.encode("utf-8", "replace")
+    if index_type == INDEX_TAG_TYPE:
+        return _value(properties, _TAGS, _TAGS_INSIDE) == wanted
+    if _value(properties, _UNIQUE, _UNIQUE_INSIDE) == wanted:
+        return True
+    return index_type != INDEX_UNIQUE_TYPE and wanted in (_value(properties, _KEYS, _KEYS_INSIDE) or b"").split(b" ")
+
+
+class KeyHasher:
+    """Hashes of the keys of records, with what is common to many kept."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, tuple[int, int]] = {}
+        """Topic to the hashes of `topic#` and `topic#T#`."""
+        self._heads: dict[bytes, int] = {}
+        """All but the tail of a unique key to its hash."""
+        self._tags: dict[tuple[str, bytes], int] = {}
+
+    def hashes(self, topic: str, properties: bytes) -> list[int]:
+        """In RocketMQ's order: UNIQ_KEY, each of KEYS, TAGS. Written out flat, for it runs for every record."""
+        prefixes = self._topics.get(topic)
+        if prefixes is None:
+            prefixes = self._topic(topic)
+        prefix = prefixes[0]
+        rfind, find, starts = properties.rfind, properties.find, properties.startswith
+        found: list[int] = []
+        at = rfind(_UNIQUE_INSIDE)
+        if at >= 0 or starts(_UNIQUE):
+            at = at + 10 if at >= 0 else 9
+            end = find(b"\x02", at)
+            unique = properties[at:end] if end >= 0 else properties[at:]
+            size = len(unique)
+            if 16 < size < _POWER_COUNT and unique.isascii():
+                head = self._heads.get(unique[:-8])
+                if head is None:
+                    head = self._head(unique[:-8])
+                value = prefix * _POWERS[size] + head * _POWER_8 + sum(map(mul, unique[-8:], _WEIGHTS_8)) & _MASK
+            else:
+                value = (prefix * _power(_utf16_length(unique)) + unsigned_hash(unique)) & _MASK
+            found.append(value if value < _SIGN else (-value & _MASK) % _SIGN)
+        at = rfind(_KEYS_INSIDE)
+        if at >= 0 or starts(_KEYS):
+            at = at + 6 if at >= 0 else 5
+            end = find(b"\x02", at)
+            keys = properties[at:end] if end >= 0 else properties[at:]
+            for key in keys.split(b" ") if b" " in keys else (keys,):
+                size = len(key)
+                if 0 < size < _POWER_COUNT and key.isascii():
+                    value = (prefix * _POWERS[size] + sum(map(mul, key, _WEIGHTS[size]))) & _MASK
+                elif size:
+                    value = (prefix * _power(_utf16_length(key)) + unsigned_hash(key)) & _MASK
+                else:
+                    continue
+                found.append(value if value < _SIGN else (-value & _MASK) % _SIGN)
+        at = rfind(_TAGS_INSIDE)
+        if at >= 0 or starts(_TAGS):
+            at = at + 6 if at >= 0 else 5
+            end = find(b"\x02", at)
+            tags = properties[at:end] if end >= 0 else properties[at:]
+            if tags:
+                tag_hash = self._tags.get((topic, tags))
+                found.append(self._tag(topic, tags) if tag_hash is None else tag_hash)
+        return found
+
+    def _topic(self, topic: str) -> tuple[int, int]:
+        if len(self._topics) >= _CACHE_COUNT:
+            self._topics.clear()
+        prefixes = self._topics[topic] = (unsigned_hash(f"{topic}#".encode()), unsigned_hash(f"{topic}#T#".encode()))
+        return prefixes
+
+    def _head(self, head: bytes) -> int:
+        if len(self._heads) >= _CACHE_COUNT:
+            self._heads.clear()
+        value = self._heads[head] = unsigned_hash(head)
+        return value
+
+    def _tag(self, topic: str, tags: bytes) -> int:
+        if len(self._tags) >= _CACHE_COUNT:
+            self._tags.clear()
+        value = (self._topics[topic][1] * _power(_utf16_length(tags)) + unsigned_hash(tags)) & _MASK
+        value = self._tags[topic, tags] = value if value < _SIGN else (-value & _MASK) % _SIGN
+        return value

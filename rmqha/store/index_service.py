@@ -1,0 +1,169 @@
+"""Data plane: the index at work: built behind the queues in small steps, asked for messages by key.
+
+Answers follow RocketMQ's QueryMessageProcessor and IndexService (formats.md §5), but that each hit is compared with
+its record: a message that has not the key, or was stored at another time, is never given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rmqha.model.error import StoreError, UsageError
+from rmqha.port import Disk, Tracer
+from rmqha.store.boot_file import LastStop
+from rmqha.store.commit_log import CommitLog
+from rmqha.store.config import StoreConfig
+from rmqha.store.index import Index
+from rmqha.store.index_file import IndexLayout
+from rmqha.store.index_key import INDEX_KEY_TYPE, has_key, key_hash
+from rmqha.store.reput import Reput
+
+MAX_QUERY_COUNT = 64
+"""RocketMQ's maxMsgsNumBatch."""
+WALK_COUNT = 100_000
+"""Entries that one query passes over: of other times, or of other keys with the same slot."""
+QUERY_STEP_BYTES = 64 * 1024
+CLOSE_LIMIT_BYTES = 64 * 1024 * 1024
+"""Log that a clean stop still indexes; what is behind that is made after the next start."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """`records` are whole records in the log's own bytes, the newest first. `is_complete` is false if the search gave
+    up before it had seen every entry. The index's newest entry was stored at `last_timestamp_ms` and points at
+    `last_phy_offset`."""
+
+    records: list[memoryview]
+    is_complete: bool
+    last_timestamp_ms: int
+    last_phy_offset: int
+
+
+class IndexService:
+    """Named after RocketMQ's. `position` is the index's own dispatched offset. `queues_position` gives that of the
+    queues, behind which it stays; `store_durable_offset` stores `files.durable_offset` when it was lowered."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        log: CommitLog,
+        config: StoreConfig,
+        tracer: Tracer,
+        queues_position: Callable[[], int],
+        store_durable_offset: Callable[[], None],
+    ) -> None:
+        self._log = log
+        self._queues_position = queues_position
+        self._tracer = tracer
+        self._layout = IndexLayout(config.max_hash_slot_num, config.max_index_num)
+        self.is_enabled = config.message_index_enable
+        self.files = Index(disk, log, self._layout, tracer)
+        self.files.store_durable_offset = store_durable_offset
+        self._reput = Reput(log, [self.files], tracer)
+        self._failed = ""
+
+    @property
+    def position(self) -> int:
+        return self._reput.position
+
+    @property
+    def behind_bytes(self) -> int:
+        """Dispatched log that is not entered yet; 0 if none shall be."""
+        return max(0, self._queues_position() - self.position) if self.is_enabled else 0
+
+    def recover(self, durable_offset: int, last_stop: LastStop) -> list[str]:
+        """Returns one sentence per finding; what is missing is built later."""
+        self.files.durable_offset = durable_offset
+        found = self.files.recover(self._log, self._log.end_offset, last_stop)
+        self._reput.position = found.repair_from or 0
+        return found.lines
+
+    def build(self, limit_bytes: int) -> bool:
+        """Enter about `limit_bytes` of dispatched log. True if more remains.
+
+        An index that cannot be written, or an old record that cannot be read, is no reason to stop a broker: nothing
+        more is entered then until the next start, and every query says why."""
+        if self._failed or not self.behind_bytes:
+            return False
+        self._reput.position = max(self.position, self._log.min_offset)
+        try:
+            return self._reput.dispatch(self._queues_position(), limit_bytes)
+        except StoreError as error:
+            self._fail(error)
+            return False
+
+    def _fail(self, error: StoreError) -> None:
+        self._failed = str(error)
+        self._tracer.event("index_stopped", reason=self._failed, phy_offset=self.position)
+
+    def query(
+        self,
+        topic: str,
+        key: str,
+        max_count: int = MAX_QUERY_COUNT,
+        begin_ms: int = 0,
+        end_ms: int = (1 << 63) - 1,
+        index_type: str = INDEX_KEY_TYPE,
+    ) -> QueryResult:
+        """The newest committed messages of a topic that have this key and were stored in [begin_ms, end_ms], up to 64.
+        `index_type` U looks at UNIQ_KEY, T at TAGS, all else at UNIQ_KEY and KEYS. Raises UsageError if there shall be
+        no index, StoreError if it is damaged (it is made anew then) or cannot be written."""
+        if not self.is_enabled:
+            raise UsageError("this broker keeps no index of keys (messageIndexEnable=false); set the key to true")
+        files, wanted = self.files, key_hash(topic, key, index_type)
+        self.build(QUERY_STEP_BYTES)
+        if self._failed:
+            raise StoreError(f"the index of keys ends at {self.position}: {self._failed}; then restart this broker")
+        passed = 0
+        records: list[memoryview] = []
+        hits: set[int] = set()
+        try:
+            for hit in files.search(wanted, begin_ms, end_ms):
+                passed += 1
+                if passed > WALK_COUNT or len(records) >= min(max_count, MAX_QUERY_COUNT):
+                    break
+                if hit is None or hit in hits:
+                    continue
+                hits.add(hit)
+                record = files.check_hit(hit, wanted, self._queues_position())
+                if (
+                    record is not None
+                    and record.topic == topic
+                    and begin_ms <= record.store_timestamp_ms <= end_ms
+                    and has_key(record.properties, key, index_type)
+                ):
+                    records.append(self._log.view(hit, record.size_bytes))
+        except StoreError:
+            self._reput.position = min(self.position, max(files.end_offset, self._log.min_offset))
+            raise
+        return QueryResult(records, passed <= WALK_COUNT, files.end_timestamp_ms, files.end_offset)
+
+    # --- durability -------------------------------------------------------------------------------------------------
+    @property
+    def sync_due(self) -> bool:
+        return not self._failed and self.files.sync_due
+
+    def sync(self) -> None:
+        """Make full files durable; a disk that cannot stops the index, as in `build`."""
+        try:
+            self.files.sync()
+        except StoreError as error:
+            self._fail(error)
+
+    # --- follow the log ---------------------------------------------------------------------------------------------
+    def truncate(self, end_offset: int) -> None:
+        """`files.durable_below(end_offset)` must be stored durably before."""
+        self.files.truncate(end_offset)
+        self._reput.position = min(self._reput.position, end_offset)
+
+    def restart_at(self, phy_offset: int) -> None:
+        self._reput.position = phy_offset
+
+    def finish(self) -> None:
+        """Before a clean stop: enter what is missing, unless it is much, and make all of it durable."""
+        while self.behind_bytes <= CLOSE_LIMIT_BYTES and self.build(CLOSE_LIMIT_BYTES):
+            pass
+        if self.behind_bytes:
+            self._tracer.event("index_behind", behind_bytes=self.behind_bytes)
+        self.files.sync_all()
