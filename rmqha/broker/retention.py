@@ -98,6 +98,16 @@ class Retention:
             self._clock.now_ms(), config.destroy_maped_file_interval_forcibly, config.redelete_hanged_file_interval
         )
 
+    def buried(self) -> None:
+        """To be called in the broker's own thread after `bury`, which may have synced the log."""
+        self._driver.synced()
+
+    def demand(self, start_offset: int) -> None:
+        """Expired files go whatever the hour, and all that end at or below `start_offset`."""
+        self._start_offset = start_offset
+        self._looks_on_demand = LOOKS_ON_DEMAND
+        self.wake()
+
     # --- say --------------------------------------------------------------------------------------------------------
     def _tell(self, found: Plan) -> None:
         if found.removed:
@@ -155,8 +165,6 @@ class Retention:
         return command.reply()
 
     def _delete_expired(self, channel: Channel, command: Command) -> Command:
-        """Expired files go whatever the hour; with our own field `startOffset` also all that end at or below it."""
-        self._start_offset = number(command, "startOffset", 0)
-        self._looks_on_demand = LOOKS_ON_DEMAND
-        self.wake()
+        """`startOffset` is our own field."""
+        self.demand(number(command, "startOffset", 0))
         return command.reply()

@@ -31,5 +31,6 @@ class RetentionLoop:
         more = True
         while more:
             more = await trio.to_thread.run_sync(self._retention.bury)
+            self._retention.buried()
             if more:
                 await trio.sleep(self._config.delete_commit_log_files_interval / 1000)

@@ -153,9 +153,9 @@ class _Due:
         return self._hour and file.newest_stored_at_ms + kept_ms <= self._now.wall_ms
 
     def roll(self) -> Reason | None:
-        """Why the active file should be ended: all of it would go."""
+        """Why the active file should be ended: all of it would go once it is settled."""
         now, active = self._now, self._now.active
-        if active is None or not now.may_append or now.settled_offset < now.end_offset:
+        if active is None or not now.may_append:
             return None
         if now.start_offset >= now.end_offset:
             return Reason.START_OFFSET

@@ -57,7 +57,7 @@ class BrokerProcess(Process):
     ) -> None:
         super().__init__(config.broker_ip1, scheduler, transport, clock)
         self.config = config
-        self.disk = SimDisk(prng.child("disk"))
+        self.disk = SimDisk(prng.child("disk"), clock=clock)
         self.failed = ""
         self._controllers = controllers
         self._prng = prng.child("process")
@@ -110,6 +110,7 @@ class BrokerProcess(Process):
         self.transport.power_on(self.host)
         self.driver.start()
         self._flush_later()
+        self._clean_later()
 
     @property
     def driver(self) -> ReplicaDriver:
@@ -188,6 +189,27 @@ class BrokerProcess(Process):
             self.kill(power_loss=False)
             return
         self.driver.synced()
+        self.stepped()
+
+    # --- old files --------------------------------------------------------------------------------------------------
+    def _clean_later(self) -> None:
+        self.after(self.config.clean_resource_interval, self._clean_tick)
+
+    def _clean_tick(self) -> None:
+        self._clean()
+        self._clean_later()
+
+    def clean(self, start_offset: int) -> None:
+        """An operator asks for it."""
+        self.core.retention.demand(start_offset)
+        self._clean()
+
+    def _clean(self) -> None:
+        retention = self.core.retention
+        retention.look()
+        while retention.bury():
+            pass
+        retention.buried()
         self.stepped()
 
 

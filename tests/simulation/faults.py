@@ -67,6 +67,7 @@ class Faults:
             ("kill-controller", options.kill_controller_per_mille, self._kill_controller),
             ("away", options.all_controllers_away_per_mille, self._all_away),
             ("heal", options.heal_per_mille, self._heal),
+            ("clean", options.clean_per_mille, self._clean),
         ):
             draws = self._prng.child(name).child(str(self._scheduler.now_ms))
             if draws.chance(per_mille, 1000):
@@ -149,6 +150,13 @@ class Faults:
 
     def _heal(self, draws: SimPrng) -> None:
         self._transport.heal()
+
+    def _clean(self, draws: SimPrng) -> None:
+        broker = self._brokers[draws.below(len(self._brokers))]
+        if broker.alive and not broker.is_paused:
+            start_offset = draws.below(broker.store.max_phy_offset + 1) if draws.chance(1, 2) else 0
+            self._tell("clean", broker.host)
+            broker.clean(start_offset)
 
     def _kill_controller(self, draws: SimPrng) -> None:
         process = self._controllers[draws.below(len(self._controllers))]

@@ -19,6 +19,7 @@ from rmqha.ha.alignment import Alignment, Verdict, align
 from rmqha.ha.client import HaClient
 from rmqha.ha.replica import Replica
 from rmqha.ha.sync_state import Members, SyncStateSet
+from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import PhyOffset
 from rmqha.store.store import Store
 
@@ -60,6 +61,10 @@ def _ack_all(self: HaClient) -> PhyOffset:
     return self._log.max_phy_offset
 
 
+def _stay(self: HaClient, phy_offset: PhyOffset) -> None:
+    raise RemoteProtocolError("planted")
+
+
 MUTATIONS: dict[str, Callable[[], Any]] = {
     "acks against the shrunk set (ruling 1)": lambda: patch.object(SyncStateSet, "propose", _shrunk_at_once),
     "no majority needed (ruling 1)": lambda: patch.object(Replica, "_has_quorum", lambda self: True),
@@ -69,6 +74,10 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "confirm raised on one copy (A7)": lambda: patch.object(Replica, "_become_master", _confirm_at_promotion),
     "anyone is elected (A9)": lambda: patch.object(leadership, "electorate", _anyone),
     "slaves ack what is not synced (A10)": lambda: patch.object(HaClient, "_ackable", _ack_all),
+    "old files go before they are committed (A20)": lambda: patch.object(
+        Store, "settled_offset", property(lambda self: self.max_phy_offset)
+    ),
+    "nobody is copied to again (A20)": lambda: patch.object(HaClient, "_restart_at", _stay),
     "sync does nothing": lambda: patch.object(Store, "sync", lambda self: self.max_phy_offset),
 }
 """What is undone, and the patch that undoes it."""

@@ -17,6 +17,10 @@ class Options:
     cp: bool
     sync_flush: bool
     file_size_bytes: int
+    kept_files: int
+    """commitLogMaxBytes in files; 0: no limit."""
+    kept_hours: int
+    """fileReservedTime; 0: everything is expired at once, and goes when an operator asks."""
     batch_bytes: int
     heartbeat_ms: int
     max_delay_ms: int
@@ -32,6 +36,8 @@ class Options:
     kill_controller_per_mille: int
     all_controllers_away_per_mille: int
     heal_per_mille: int
+    clean_per_mille: int
+    """An operator asks a broker for mqadmin's deleteExpiredCommitLog."""
     restart_after_ms: int
     chaos_ms: int
 
@@ -64,6 +70,13 @@ def rough(options: Options) -> Options:
     )
 
 
+def short_logs(options: Options) -> Options:
+    """Rough, with the smallest log that can be kept, and operators who ask for less."""
+    return replace(
+        rough(options), file_size_bytes=64 * 1024, kept_files=2, kept_hours=0, clean_per_mille=60, send_interval_ms=2
+    )
+
+
 def power_cuts(options: Options) -> Options:
     """Rough, with SYNC_FLUSH and power losses, also of all at once, instead of kills."""
     return replace(rough(options), sync_flush=True, power_broker_per_mille=200, kill_broker_per_mille=0)
@@ -86,6 +99,8 @@ def draw_options(prng: SimPrng) -> Options:
         cp=prng.child("mode").chance(3, 4),
         sync_flush=prng.child("flush").chance(1, 4),
         file_size_bytes=pick("file", 64, 64, 128, 1024) * 1024,
+        kept_files=pick("kept-files", 0, 0, 0, 2, 3),
+        kept_hours=pick("kept-hours", 0, 72),
         batch_bytes=pick("batch", 1024, 4096, 1024 * 1024),
         heartbeat_ms=pick("heartbeat", 200, 500),
         max_delay_ms=pick("delay", 0, 1, 5, 20),
@@ -101,6 +116,7 @@ def draw_options(prng: SimPrng) -> Options:
         kill_controller_per_mille=maybe("kill-controller", 90),
         all_controllers_away_per_mille=maybe("away", 30),
         heal_per_mille=pick("heal", 30, 80, 300),
+        clean_per_mille=prng.child("clean").below(60) if prng.child("cleans").chance(1, 3) else 0,
         restart_after_ms=pick("restart", 50, 500, 3000),
         chaos_ms=pick("chaos", 6000, 12000, 20000),
     )

@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 
 from .mutations import MUTATIONS, planted
-from .options import rough, seed_options
+from .options import rough, seed_options, short_logs
 from .world import World
 
 ROUGH = {"anyone is elected (A9)": 8, "no majority needed (ruling 1)": 1}
 """Found only where faults are many."""
+
+SHORT = {"old files go before they are committed (A20)": 1, "nobody is copied to again (A20)": 1}
+"""Found only where the log is kept short."""
 
 FOUND_BY = {
     "acks against the shrunk set (ruling 1)": 24,
@@ -36,5 +39,13 @@ def test_the_bug_is_found_among_many_faults(name: str) -> None:
     assert not World(ROUGH[name], options).run().failure
 
 
+@pytest.mark.parametrize("name", sorted(SHORT))
+def test_the_bug_is_found_where_logs_are_short(name: str) -> None:
+    options = short_logs(seed_options(SHORT[name]))
+    with planted(name):
+        assert World(SHORT[name], options).run().failure
+    assert not World(SHORT[name], options).run().failure
+
+
 def test_every_entry_names_a_mutation() -> None:
-    assert {*FOUND_BY, *ROUGH} <= set(MUTATIONS)
+    assert {*FOUND_BY, *ROUGH, *SHORT} <= set(MUTATIONS)

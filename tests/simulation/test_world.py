@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from .options import power_cuts, seed_options
+from .options import power_cuts, seed_options, short_logs
 from .world import World
 
 
@@ -25,6 +25,14 @@ def test_power_cuts_of_all_at_once(seed: int) -> None:
     """Seed 3: a registration from before the operator's unclean election undid it, and the group stood still."""
     report = World(seed, power_cuts(seed_options(seed))).run()
     assert not report.failure, report.failure
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_old_files_leave_while_faults_run(seed: int) -> None:
+    report = World(seed, short_logs(seed_options(seed))).run()
+    assert not report.failure, report.failure
+    assert report.audit is not None
+    assert report.audit.acked_count > 0
 
 
 def test_a_seed_gives_the_same_trace_in_every_process() -> None:

@@ -30,6 +30,7 @@ OPERATOR_AFTER_MS = 5000
 """How long after the heal an operator watches a group without a master before saying `elect --unclean`."""
 HEAL_MS = 60_000
 SETTLE_STEP_MS = 250
+CLEAN_INTERVAL_MS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,11 @@ class World:
             total_replicas=options.broker_count,
             controller_heartbeat_interval_millis=options.heartbeat_ms,
             mapped_file_size_commit_log=options.file_size_bytes,
-            mapped_file_size_consume_queue=20 * 1000,
+            mapped_file_size_consume_queue=20 * 100 if options.kept_files else 20 * 1000,
+            commit_log_max_bytes=options.kept_files * options.file_size_bytes,
+            file_reserved_time=options.kept_hours,
+            delete_when="",
+            clean_resource_interval=CLEAN_INTERVAL_MS,
             ha_transfer_batch_size=options.batch_bytes,
             max_message_size=16 * 1024,
         )
@@ -168,6 +173,7 @@ class World:
         for client in self.clients:
             client.stop()
         self._until_whole(HEAL_MS, "the group did not become whole again")
+        self._until(10 * CLEAN_INTERVAL_MS, lambda: agreement.too_long(self.brokers), "old files stayed")
         for broker in self.brokers:
             self.visibility.verify(broker)
         agreement.verify(self.brokers)

@@ -123,7 +123,6 @@ def test_the_active_file_is_ended_once_all_of_it_would_go() -> None:
     old = situation(90, 80, on_demand=True, may_append=True)
     assert plan(CONFIG, old).roll is Reason.EXPIRED
     assert plan(CONFIG, replace(old, may_append=False)).roll is None
-    assert plan(CONFIG, replace(old, settled_offset=old.end_offset - 1)).roll is None
     assert plan(CONFIG, replace(old, active=None)).roll is None
     assert plan(CONFIG, replace(old, needs=[Need(BrokerId(2), PhyOffset(10))])).roll is None
     young = situation(90, 1, on_demand=True, may_append=True)

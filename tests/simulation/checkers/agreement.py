@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rmqha.model.identity import Role
+from rmqha.store.record import decode
 
 from ..broker_process import BrokerProcess
 from ..history import InvariantError
@@ -31,11 +32,34 @@ def missing(brokers: Sequence[BrokerProcess]) -> str:
 def verify(brokers: Sequence[BrokerProcess]) -> None:
     first = brokers[0]
     for other in brokers[1:]:
-        if other.store.epochs != first.store.epochs:
-            raise InvariantError(f"{first.host} has epochs {first.store.epochs}, {other.host} {other.store.epochs}")
         start = max(first.store.min_phy_offset, other.store.min_phy_offset)
+        if other.store.epochs.trimmed(start) != first.store.epochs.trimmed(start):
+            raise InvariantError(f"{first.host} has epochs {first.store.epochs}, {other.host} {other.store.epochs}")
         end = first.store.max_phy_offset
         if checksum(first, start, end) != checksum(other, start, end):
             raise InvariantError(f"the logs of {first.host} and {other.host} differ in [{start}, {end})")
-        if first.store.queues() != other.store.queues():
-            raise InvariantError(f"{first.host} has queues {first.store.queues()}, {other.host} {other.store.queues()}")
+        ends = [_live_ends(broker, start) for broker in (first, other)]
+        if ends[0] != ends[1]:
+            raise InvariantError(f"from {start} on {first.host} has queues up to {ends[0]}, {other.host} {ends[1]}")
+
+
+def _live_ends(broker: BrokerProcess, start: int) -> dict[tuple[str, int], int]:
+    """The ends of the queues that have a record at or behind `start`; older ones may have been removed by rule."""
+    found = {}
+    for topic, queue_ids in broker.store.queues().items():
+        for queue_id in queue_ids:
+            low, high = broker.store.queue_range(topic, queue_id)
+            if low < high:
+                (newest,) = broker.store.pull(topic, queue_id, high - 1, 1, 1 << 20).records
+                if decode(newest).phy_offset >= start:
+                    found[topic, queue_id] = int(high)
+    return found
+
+
+def too_long(brokers: Sequence[BrokerProcess]) -> str:
+    """Which replica keeps a longer log than it may, or ""."""
+    for broker in brokers:
+        limit, log = broker.config.commit_log_max_bytes, broker.store
+        if limit and log.max_phy_offset - log.min_phy_offset > limit:
+            return f"{broker.host} keeps [{log.min_phy_offset}, {log.max_phy_offset}), more than {limit} bytes"
+    return ""

@@ -11,7 +11,7 @@ from rmqha.model.offset import QueueOffset
 from rmqha.store.record import decode
 
 from ..broker_process import BrokerProcess
-from ..history import History, InvariantError
+from ..history import History, InvariantError, Send
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,8 @@ def audit(history: History, broker: BrokerProcess, *, cp: bool) -> Audit:
             for queue_offset, key in _read(broker, topic, queue_id):
                 stored[key] += 1
                 place.setdefault(key, set()).add(queue_offset)
-    lost = [send for send in history.acked if not stored[send.key]]
+    log_min = broker.store.min_phy_offset
+    lost = [send for send in history.acked if not stored[send.key] and _place(send) >= log_min]
     moved = [send for send in history.acked if stored[send.key] and send.queue_offset not in place[send.key]]
     if cp and lost:
         send = lost[0]
@@ -43,6 +44,11 @@ def audit(history: History, broker: BrokerProcess, *, cp: bool) -> Audit:
             f"{moved[0].key} was acknowledged at queue offset {moved[0].queue_offset} and is not there"
         )
     return Audit(len(history.acked), len(lost), sum(count - 1 for count in stored.values()))
+
+
+def _place(send: Send) -> int:
+    """The physical offset that its offset message id names: below the log's min it was removed by rule."""
+    return int(send.offset_id[-16:], 16)
 
 
 def _read(broker: BrokerProcess, topic: str, queue_id: int) -> list[tuple[int, str]]:

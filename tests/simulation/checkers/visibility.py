@@ -24,6 +24,11 @@ class Visibility:
             raise InvariantError(
                 f"{broker.host} shows records up to {store.dispatched_offset}; only {store.confirm_offset} is confirmed"
             )
+        if self._cp and store.min_phy_offset > max(self._shown_to, store.dispatched_offset):
+            raise InvariantError(
+                f"{broker.host} has removed everything below {store.min_phy_offset}; consumers could see"
+                f" {self._shown_to} at most"
+            )
         if self._cp and store.dispatched_offset > self._shown_to:
             start, end = self._shown_to, store.dispatched_offset
             if start >= store.min_phy_offset:
@@ -39,6 +44,8 @@ class Visibility:
                 f"{broker.host} ends at {broker.store.max_phy_offset}; consumers have seen up to {self._shown_to}"
             )
         for start, end, shown in self._pieces:
+            if start < broker.store.min_phy_offset:
+                continue  # removed by rule
             if checksum(broker, start, end) != shown:
                 raise InvariantError(f"{broker.host} holds other bytes in [{start}, {end}) than consumers have seen")
 
