@@ -39,9 +39,12 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class SendRaft:
-    """Send `data` to controller `peer` as the body of a oneway request 52002; it may get lost."""
+    """Send `data` to controller `peer`, who listens at `address`, as the body of a oneway request 52002 with the field
+    `address` = `sender_address`; it may get lost."""
 
     peer: str
+    address: str
+    sender_address: str
     data: bytes
 
 

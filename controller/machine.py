@@ -24,6 +24,7 @@ from controller.event import Event, decode_events, encode_events
 from controller.image import decode_image, encode_image
 from controller.leadership import Asked, Change, Leadership
 from controller.observers import Observers, RoleFeed
+from controller.peer_addresses import PeerAddresses
 from controller.replicas_info import ReplicasInfo
 from controller.requests import LEADER_CODES, Requests
 from controller.state_view import controller_state
@@ -33,6 +34,7 @@ from rmqha.model.error import ConfigError, RemoteProtocolError
 from rmqha.model.offset import RaftIndex, Term
 from rmqha.port import Tracer
 from rmqha.raft.node import RaftNode, Ready
+from rmqha.raft.quorum import id_of
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 from rmqha.wire.raft_codec import decode_message, encode_message
@@ -54,6 +56,7 @@ class ControllerMachine:
         self._views = MasterViews(self._info)
         self._feed = RoleFeed(self._info, raft.snapshot_index)
         self._observers = Observers(self._feed)
+        self._addresses = PeerAddresses(config, raft)
         self._actions: list[Action] = []
         self._changes: dict[RaftIndex, tuple[Term, list[Change]]] = {}
         """Proposed by this node and not applied yet, by the index of their entry."""
@@ -66,6 +69,8 @@ class ControllerMachine:
 
     def start(self, now_ms: int) -> None:
         """Call once before anything else."""
+        if finding := self._addresses.finding():
+            self._tracer.event("controller_group", node=id_of(self._raft.node_id), finding=finding)
         self._settle(now_ms)
 
     def timeout(self, now_ms: int) -> None:
@@ -90,7 +95,9 @@ class ControllerMachine:
         if code in LEADER_CODES:
             self._leader_request(now_ms, Asked(session_id, token, command))
         elif code == RequestCode.RMQHA_RAFT_MESSAGE:
-            self._raft.step(now_ms, decode_message(bytes(command.body)))
+            message = decode_message(bytes(command.body))
+            self._addresses.heard(message.sender, command.ext.get("address", ""))
+            self._raft.step(now_ms, message)
         else:
             self._actions.append(Reply(token, self._any_node_answer(now_ms, command)))
             return
@@ -99,7 +106,7 @@ class ControllerMachine:
     def raft_received(self, now_ms: int, peer: str, data: bytes) -> None:
         """A message from controller `peer`. Raises RemoteProtocolError if it is none, or not from that peer."""
         message = decode_message(data)
-        if message.sender != peer:
+        if id_of(message.sender) != peer:
             raise RemoteProtocolError(f"Raft message of {message.sender} came from {peer}")
         self._raft.step(now_ms, message)
         self._settle(now_ms)
@@ -118,10 +125,8 @@ class ControllerMachine:
 
     def stopping(self, now_ms: int) -> None:
         """SIGTERM: hand the leadership to the voter that the log has reached furthest (B5)."""
-        followers = self._raft.state().get("followers", {})
-        voters = [item for item in self._raft.configuration.voters if item in followers]
-        if voters:
-            target = max(voters, key=lambda item: (followers[item]["matchIndex"], item))
+        target = self._raft.best_successor
+        if target is not None:
             self._raft.transfer_leadership(now_ms, target)
             self._settle(now_ms)
 
@@ -163,6 +168,11 @@ class ControllerMachine:
         return self._leadership is not None
 
     @property
+    def is_sole_voter(self) -> bool:
+        """It will lead without asking anybody."""
+        return self._raft.configuration.is_sole_voter(self._raft.node_id)
+
+    @property
     def info(self) -> ReplicasInfo:
         """To read only."""
         return self._info
@@ -173,16 +183,16 @@ class ControllerMachine:
 
     def state(self, now_ms: int) -> dict[str, Any]:
         """JSON-ready view of everything, for request 52003."""
-        return controller_state(now_ms, self._info, self._raft.state(), self._leadership)
+        return controller_state(now_ms, self._info, self._raft.state(now_ms), self._leadership)
 
     # --- inside -----------------------------------------------------------------------------------------------------
 
     def _leader_address(self) -> str:
-        return self._config.peers.get(self._raft.leader_id, "")
+        return self._addresses.of(self._raft.leader_id)
 
     def _not_leader(self, command: Command) -> Command:
         ext = {"controllerLeaderAddress": "" if self._raft.is_leader else self._leader_address()}
-        remark = f"the controllers' leader is {self._raft.leader_id or 'not elected yet'}"
+        remark = f"the controllers' leader is {id_of(self._raft.leader_id) or 'not elected yet'}"
         return command.reply(ResponseCode.CONTROLLER_NOT_LEADER, ext, remark=remark)
 
     def _leader_request(self, now_ms: int, asked: Asked) -> None:
@@ -201,10 +211,10 @@ class ControllerMachine:
                 return command.reply(
                     ext={
                         "group": self._config.controller_dleger_group,
-                        "controllerLeaderId": self._raft.leader_id,
+                        "controllerLeaderId": id_of(self._raft.leader_id),
                         "controllerLeaderAddress": self._leader_address(),
                         "isLeader": str(self._raft.is_leader).lower(),
-                        "peers": "".join(f"{node}:{address};" for node, address in self._config.peers.items()),
+                        "peers": "".join(f"{node}:{address};" for node, address in self._addresses.members()),
                     }
                 )
             case RequestCode.CONTROLLER_GET_CONFIG:
@@ -237,7 +247,10 @@ class ControllerMachine:
         return command.reply()
 
     def _send(self, messages: tuple[AnyMessage, ...]) -> None:
-        self._actions.extend(SendRaft(message.to, encode_message(message)) for message in messages)
+        for message in messages:
+            if address := self._addresses.of(message.to):
+                own_address = self._config.self_address
+                self._actions.append(SendRaft(id_of(message.to), address, own_address, encode_message(message)))
 
     def _settle(self, now_ms: int) -> None:
         """After every input: begin or end the leadership as raft says, and propose what was decided."""
@@ -263,7 +276,7 @@ class ControllerMachine:
         self._leadership = leadership
         self._observers = Observers(self._feed)
         self._requests = Requests(self._info, self._views, leadership, self._observers, self._wall_offset_ms)
-        self._tracer.event("controller_leads", node=self._raft.node_id, term=self._led_term)
+        self._tracer.event("controller_leads", node=id_of(self._raft.node_id), term=self._led_term)
 
     def _actions_append(self, action: Action) -> None:
         self._actions.append(action)
@@ -278,7 +291,7 @@ class ControllerMachine:
         for asked in leadership.resign():
             leadership.answer(asked, self._not_leader(asked.command))
         self._observers.resign(self._not_leader)
-        self._tracer.event("controller_resigned", node=self._raft.node_id, term=self._led_term)
+        self._tracer.event("controller_resigned", node=id_of(self._raft.node_id), term=self._led_term)
 
     def _propose(self, now_ms: int, leadership: Leadership) -> None:
         """All that one input has decided goes into one entry."""

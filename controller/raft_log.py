@@ -2,9 +2,13 @@
 
 Files below `path`, all big-endian:
 
-    segment-<number>   header: "RQRL" | version i16 | length of node id i16 | node id
+    segment-<number>   header: "RQRL" | version i16 | length of node id i16 | incarnation u64 | CRC32 i32 | node id
                        frames: "RQRF" | payload length i32 | CRC32 i32 | payload
-    snapshot           "RQRS" | version i16 | 0 i16 | index i64 | term i64 | data length i64 | CRC32 i32 | data
+    snapshot           "RQRS" | version i16 | 0 i16 | index i64 | term i64 | configuration length i32 |
+                       data length i64 | CRC32 i32 | configuration | data
+
+The incarnation is drawn when the directory is made; with the node id it is the node's identity (raft/quorum.py). The
+CRC of a header covers all of it but itself and "RQRL", that of the snapshot everything but itself and "RQRS".
 
 A frame is what one Ready asks to persist, so one append and one sync make it durable as a whole. Its payload is the
 CBOR array [version, term, voted for, reset, base index, [entries]]: everything above the base index is replaced by the
@@ -27,20 +31,23 @@ import cbor2
 
 from rmqha.model.error import RemoteProtocolError, StoreError
 from rmqha.model.offset import RaftIndex, Term
-from rmqha.port import AppendFile, Disk, Tracer
+from rmqha.port import AppendFile, Disk, Prng, Tracer
 from rmqha.raft.log import StoredState
 from rmqha.raft.node import Ready
+from rmqha.raft.quorum import Configuration, identity
 from rmqha.wire.raft_codec import decode_entry, encode_entry
-from rmqha.wire.raft_message import Entry, HardState, Snapshot
+from rmqha.wire.raft_message import Entry, EntryKind, HardState, Snapshot
 
-VERSION = 1
+VERSION = 2
+"""Of segments and the snapshot. Version 1, without incarnation, was in no release."""
+FRAME_VERSION = 1
 SEGMENT_BYTES = 16 * 1024 * 1024
 
-_SEGMENT_HEAD = struct.Struct(">4shh")
+_SEGMENT_HEAD = struct.Struct(">4shhQI")
 _SEGMENT_MAGIC = b"RQRL"
 _FRAME_HEAD = struct.Struct(">4siI")
 _FRAME_MAGIC = b"RQRF"
-_SNAPSHOT_HEAD = struct.Struct(">4shhqqqI")
+_SNAPSHOT_HEAD = struct.Struct(">4shhqqiqI")
 _SNAPSHOT_MAGIC = b"RQRS"
 
 
@@ -91,7 +98,7 @@ class _Frame:
         """The whole frame as it stands at `position` of its segment."""
         entries = [encode_entry(entry) for entry in self.entries]
         state = self.hard_state
-        payload = cbor2.dumps([VERSION, state.term, state.voted_for, self.reset, self.base_index, entries])
+        payload = cbor2.dumps([FRAME_VERSION, state.term, state.voted_for, self.reset, self.base_index, entries])
         return _FRAME_HEAD.pack(_FRAME_MAGIC, len(payload), _frame_crc(payload, position)) + payload
 
     @classmethod
@@ -100,12 +107,22 @@ class _Frame:
         try:
             values: Any = cbor2.loads(payload)
             version, term, voted_for, reset, base_index, raw_entries = values
-            if version != VERSION:
-                raise ValueError(f"a frame of version {version!r}; this release reads {VERSION}")
+            if version != FRAME_VERSION:
+                raise ValueError(f"a frame of version {version!r}; this release reads {FRAME_VERSION}")
             hard_state = HardState(Term(int(term)), str(voted_for))
             return cls(hard_state, bool(reset), RaftIndex(int(base_index)), tuple(map(decode_entry, raw_entries)))
         except (cbor2.CBORDecodeError, TypeError, RemoteProtocolError) as error:
             raise ValueError(f"a frame that cannot be read ({error})") from None
+
+
+def _segment_crc(size_bytes: int, incarnation: int, node_id: bytes) -> int:
+    return crc32(node_id, crc32(struct.pack(">hhQ", VERSION, size_bytes, incarnation)))
+
+
+def _snapshot_crc(snapshot: Snapshot) -> int:
+    sizes = (len(snapshot.configuration), len(snapshot.data))
+    head = struct.pack(">hhqqiq", VERSION, 0, snapshot.index, snapshot.term, *sizes)
+    return crc32(snapshot.data, crc32(snapshot.configuration, crc32(head)))
 
 
 def _frame_crc(payload: bytes, position: int) -> int:
@@ -113,10 +130,17 @@ def _frame_crc(payload: bytes, position: int) -> int:
 
 
 class DurableRaftLog:
-    """One node's files. `stored` is what `RaftNode` starts from, `recovery_lines` one sentence per finding."""
+    """One node's files. `stored` is what `RaftNode` starts from, `identity` who it is, `recovery_lines` what was found,
+    in one sentence each."""
 
     def __init__(
-        self, disk: Disk, node_id: str, tracer: Tracer, path: str = "raft", segment_bytes: int = SEGMENT_BYTES
+        self,
+        disk: Disk,
+        node_id: str,
+        tracer: Tracer,
+        prng: Prng,
+        path: str = "raft",
+        segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         """Read everything, cut a torn tail. Raises StoreError for files that are damaged, newer than this release or
         another node's; OSError from the disk."""
@@ -125,6 +149,7 @@ class DurableRaftLog:
         self.recovery_lines: list[str] = []
         disk.make_dirs(path)
         self._replay = _Replay()
+        self._incarnation: int | None = None
         self._segments: list[_Segment] = []
         snapshot = self._read_snapshot()
         names = [name for name in disk.list(path) if name.removeprefix("segment-").isdigit()]
@@ -135,6 +160,9 @@ class DurableRaftLog:
                 raise self._fail(older, 0, f"a segment whose successor is missing: the next one is {newer}")
         for name in names:
             self._read_segment(name, is_last=name == names[-1])
+        if self._incarnation is None:
+            self._incarnation = prng.below(2**32) << 32 | prng.below(2**32)
+        self.identity = identity(node_id, f"{self._incarnation:016x}")
         replay = self._replay
         self._hard_state, self._last_index = replay.hard_state, replay.last_index
         self._snapshot_index = snapshot.index if snapshot else RaftIndex(0)
@@ -189,7 +217,9 @@ class DurableRaftLog:
         """Every segment opens with a frame of its own, so that older ones may go."""
         name = f"segment-{number:010d}"
         node_id = self._node_id.encode()
-        head = _SEGMENT_HEAD.pack(_SEGMENT_MAGIC, VERSION, len(node_id)) + node_id
+        assert self._incarnation is not None
+        crc = _segment_crc(len(node_id), self._incarnation, node_id)
+        head = _SEGMENT_HEAD.pack(_SEGMENT_MAGIC, VERSION, len(node_id), self._incarnation, crc) + node_id
         frame = _Frame(self._hard_state, False, self._last_index, ())
         self._disk.write_atomic(f"{self._path}/{name}", head + frame.encode(len(head)))
         self._segments.append(_Segment(name, self._last_index))
@@ -204,9 +234,16 @@ class DurableRaftLog:
 
     def _write_snapshot(self, snapshot: Snapshot) -> None:
         head = _SNAPSHOT_HEAD.pack(
-            _SNAPSHOT_MAGIC, VERSION, 0, snapshot.index, snapshot.term, len(snapshot.data), crc32(snapshot.data)
+            _SNAPSHOT_MAGIC,
+            VERSION,
+            0,
+            snapshot.index,
+            snapshot.term,
+            len(snapshot.configuration),
+            len(snapshot.data),
+            _snapshot_crc(snapshot),
         )
-        self._disk.write_atomic(f"{self._path}/snapshot", head + snapshot.data)
+        self._disk.write_atomic(f"{self._path}/snapshot", head + snapshot.configuration + snapshot.data)
         self._snapshot_index = snapshot.index
 
     def _drop_covered_segments(self) -> None:
@@ -217,8 +254,8 @@ class DurableRaftLog:
 
     def _fail(self, name: str, position: int, problem: str) -> StoreError:
         return StoreError(
-            f"{self._disk.label}/{self._path}/{name} at byte {position} holds {problem}; restore the directory from "
-            "this node's backup, or move it away and let the node rejoin under a new id"
+            f"{self._disk.label}/{self._path}/{name} at byte {position} holds {problem}; move the "
+            "directory away, start the controller, and tell the others: rmqha quorum remove, then add"
         )
 
     def _read_snapshot(self) -> Snapshot | None:
@@ -228,15 +265,19 @@ class DurableRaftLog:
         content = self._disk.read(path)
         if len(content) < _SNAPSHOT_HEAD.size:
             raise self._fail("snapshot", 0, f"{len(content)} bytes, no whole snapshot header")
-        magic, version, _, index, term, size_bytes, crc = _SNAPSHOT_HEAD.unpack_from(content)
+        magic, version, zero, index, term, configuration_bytes, size_bytes, crc = _SNAPSHOT_HEAD.unpack_from(content)
         if magic != _SNAPSHOT_MAGIC:
             raise self._fail("snapshot", 0, f"{magic!r} where a Raft snapshot begins with {_SNAPSHOT_MAGIC!r}")
         if version != VERSION:
             raise self._fail("snapshot", 4, f"version {version}; this release reads {VERSION}")
-        data = content[_SNAPSHOT_HEAD.size :]
-        if len(data) != size_bytes or crc32(data) != crc:
+        start = _SNAPSHOT_HEAD.size + max(configuration_bytes, 0)
+        found = Snapshot(RaftIndex(index), Term(term), content[start:], content[_SNAPSHOT_HEAD.size : start])
+        sizes = (len(found.configuration), len(found.data), 0)
+        if sizes != (configuration_bytes, size_bytes, zero) or _snapshot_crc(found) != crc:
             raise self._fail("snapshot", _SNAPSHOT_HEAD.size, "data that does not match its length and checksum")
-        return Snapshot(RaftIndex(index), Term(term), data)
+        if found.configuration:
+            self._check_configuration("snapshot", _SNAPSHOT_HEAD.size, found.configuration)
+        return found
 
     def _read_segment(self, name: str, *, is_last: bool) -> None:
         content = self._disk.read(f"{self._path}/{name}")
@@ -254,6 +295,9 @@ class DurableRaftLog:
                 self._replay.apply(frame)
             except ValueError as error:
                 raise self._fail(name, position, str(error)) from None
+            for entry in frame.entries:
+                if entry.kind is EntryKind.CONFIGURATION:
+                    self._check_configuration(name, position, entry.data)
             segment.last_index = max(segment.last_index, self._replay.last_index)
             position += _FRAME_HEAD.size + len(payload)
         self._segments.append(segment)
@@ -261,19 +305,31 @@ class DurableRaftLog:
     def _read_segment_head(self, name: str, content: bytes) -> int:
         if len(content) < _SEGMENT_HEAD.size:
             raise self._fail(name, 0, f"{len(content)} bytes, no whole segment header")
-        magic, version, size_bytes = _SEGMENT_HEAD.unpack_from(content)
+        magic, version, size_bytes, incarnation, crc = _SEGMENT_HEAD.unpack_from(content)
         if magic != _SEGMENT_MAGIC:
             raise self._fail(name, 0, f"{magic!r} where a Raft segment begins with {_SEGMENT_MAGIC!r}")
         if version != VERSION:
             raise self._fail(name, 4, f"version {version}; this release reads {VERSION}")
-        end = _SEGMENT_HEAD.size + size_bytes
-        owner = content[_SEGMENT_HEAD.size : end].decode(errors="replace")
+        end = _SEGMENT_HEAD.size + max(size_bytes, 0)
+        node_id = content[_SEGMENT_HEAD.size : end]
+        if len(node_id) != size_bytes or _segment_crc(size_bytes, incarnation, node_id) != crc:
+            raise self._fail(name, 6, "a header that does not match its checksum")
+        owner = node_id.decode(errors="replace")
         if owner != self._node_id:
             raise StoreError(
                 f"{self._disk.label}/{self._path} belongs to controller node {owner!r}, this is {self._node_id!r}; "
                 "give each node its own directory"
             )
+        if self._incarnation not in (None, incarnation):
+            raise self._fail(name, 8, f"incarnation {incarnation:016x} after segments of {self._incarnation:016x}")
+        self._incarnation = incarnation
         return int(end)
+
+    def _check_configuration(self, name: str, position: int, data: bytes) -> None:
+        try:
+            Configuration.decode(data)
+        except RemoteProtocolError as error:
+            raise self._fail(name, position, f"what is no configuration ({error})") from None
 
     def _cut(self, name: str, content: bytes, position: int) -> None:
         file = self._disk.open_append(f"{self._path}/{name}")

@@ -29,6 +29,7 @@ from rmqha.model.error import StoreError, UnreachableError, UsageError
 from rmqha.port import Disk
 from rmqha.raft.config import RaftConfig
 from rmqha.raft.node import RaftNode, Ready
+from rmqha.raft.quorum import Configuration
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
@@ -66,7 +67,7 @@ class _Store:
                 raise UsageError(f"{path} is in use by another controller; give each its own controllerStorePath")
             self._release: Callable[[], None] = release
             self.config = self._with_overrides(config)
-            self.log = DurableRaftLog(self.disk, config.controller_dleger_self_id, tracer)
+            self.log = DurableRaftLog(self.disk, config.controller_dleger_self_id, tracer, HostPrng())
         except StoreError as problem:
             raise UsageError(str(problem)) from None
         except OSError as error:
@@ -105,7 +106,8 @@ class ControllerServer:
         """Set when `_unsaved` waits for the driver."""
         self._earlier = trio.Event()
         """Set when the machine's deadline may have moved forward."""
-        self._raft_queues: dict[str, trio.MemorySendChannel[bytes]] = {}
+        self._raft_queues: dict[str, tuple[str, trio.MemorySendChannel[Command]]] = {}
+        """By peer: where it listens, and what is on its way to it."""
         self.leading = trio.Event()
         """Set once the machine has led."""
 
@@ -117,8 +119,8 @@ class ControllerServer:
         )
         stored = store.log.stored
         node = RaftNode(
-            config.controller_dleger_self_id,
-            tuple(config.peers),
+            store.log.identity,
+            Configuration.static(config.peers),
             stored,
             raft_config,
             HostPrng(),
@@ -130,14 +132,13 @@ class ControllerServer:
         wall_offset_ms = self._clock.wall_ms() - now_ms
         self._machine = ControllerMachine(config, node, image, self._tracer, wall_offset_ms)
         self._machine.start(now_ms)
-        for peer in config.peers:
-            if peer != config.controller_dleger_self_id:
-                send, receive = trio.open_memory_channel[bytes](MAX_RAFT_QUEUED)
-                self._raft_queues[peer] = send
-                self._nursery.start_soon(self._send_raft, config.peers[peer], receive)
         self._nursery.start_soon(self._drive)
         self._nursery.start_soon(self._tick)
         self._pump()
+
+    @property
+    def is_sole_voter(self) -> bool:
+        return self._machine is not None and self._machine.is_sole_voter
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 
@@ -188,8 +189,8 @@ class ControllerServer:
                 case Reply(token, command):
                     assert isinstance(token, Session)
                     token.send(command)
-                case SendRaft(peer, data):
-                    self._queue_raft(peer, data)
+                case SendRaft(peer, address, sender_address, data):
+                    self._queue_raft(peer, address, sender_address, data)
                 case Probe():
                     self._nursery.start_soon(self._probe, action)
                 case Notify(address, command):
@@ -233,17 +234,24 @@ class ControllerServer:
 
     # --- peers ------------------------------------------------------------------------------------------------------
 
-    def _queue_raft(self, peer: str, data: bytes) -> None:
+    def _queue_raft(self, peer: str, address: str, sender_address: str, data: bytes) -> None:
+        known_address, queue = self._raft_queues.get(peer, ("", None))
+        if queue is None or known_address != address:
+            if queue is not None:
+                queue.close()
+            queue, receive = trio.open_memory_channel[Command](MAX_RAFT_QUEUED)
+            self._raft_queues[peer] = (address, queue)
+            self._nursery.start_soon(self._send_raft, address, receive)
         try:
-            self._raft_queues[peer].send_nowait(data)
+            queue.send_nowait(Command(RequestCode.RMQHA_RAFT_MESSAGE, {"address": sender_address}, data))
         except trio.WouldBlock:
             self._tracer.event("raft_message_dropped", peer=peer, size_bytes=len(data))
 
-    async def _send_raft(self, address: str, queue: trio.MemoryReceiveChannel[bytes]) -> None:
+    async def _send_raft(self, address: str, queue: trio.MemoryReceiveChannel[Command]) -> None:
         reachable = True
-        async for data in queue:
+        async for command in queue:
             try:
-                await self._client.oneway(address, Command(RequestCode.RMQHA_RAFT_MESSAGE, body=data))
+                await self._client.oneway(address, command)
                 reachable = True
             except UnreachableError as error:
                 if reachable:
@@ -307,7 +315,7 @@ async def run_controller(
             store = _Store(config, tracer)
             cleanup.callback(store.close)
             server.start(store.config.with_self_port(port), store)
-            if len(config.peers) == 1:
+            if server.is_sole_voter:
                 await server.leading.wait()  # a sole controller serves as soon as its first entry is durable
             tracer.event("controller_started", node=config.controller_dleger_self_id, port=port)
             task_status.started(port)

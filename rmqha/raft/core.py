@@ -10,6 +10,7 @@ Candidate     → PreCandidate   no majority in time
 Candidate     → Follower       a majority refused, or it heard of a leader or a newer term
 Leader        → Follower       newer term, or no majority answered for quorum_timeout_ms
 Leader        → Candidate      an abandoned transfer ends its term
+Leader        → Follower       its own removal from the group is committed; it campaigns no more
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import assert_never
+from typing import Any, assert_never
 
 from rmqha.model.offset import RaftIndex, Term
 from rmqha.port import Prng, Tracer
 from rmqha.raft.config import RaftConfig
 from rmqha.raft.log import RaftLog, StoredState
+from rmqha.raft.membership import Membership
 from rmqha.raft.progress import Progress
-from rmqha.raft.quorum import Configuration
+from rmqha.raft.quorum import Configuration, id_of
 from rmqha.raft.snapshot import SnapshotAssembly
-from rmqha.wire.raft_message import ZERO_TERM, AnyMessage, HardState
+from rmqha.wire.raft_message import ZERO_TERM, AnyMessage, Entry, EntryKind, HardState, Snapshot
 
 
 class RaftRole(IntEnum):
@@ -38,7 +40,7 @@ class RaftRole(IntEnum):
 
 @dataclass(slots=True)
 class Follower:
-    """`leader_id` is "" while unknown. No campaign before `election_deadline_ms` (None: never, a learner)."""
+    """`leader_id` is "" while unknown. No campaign before `election_deadline_ms` (None: never, no voter)."""
 
     election_deadline_ms: int | None
     leader_id: str = ""
@@ -123,7 +125,7 @@ class Core:
         now_ms: int,
     ) -> None:
         self.node_id = node_id
-        self.configuration = configuration
+        self.membership = Membership(configuration, stored)
         self.config = config
         self.prng = prng
         self.tracer = tracer
@@ -132,6 +134,8 @@ class Core:
         self.hard_state_changed = False
         self.outbox: list[AnyMessage] = []
         self.read_states: list[ReadState] = []
+        self.strangers: set[tuple[str, str]] = set()
+        """(sender, receiver) of dropped messages that have been told of, to tell of each once."""
         # a restarted node may have granted a lease that it no longer remembers; one without a term has not
         fresh = stored.term == ZERO_TERM
         self.promised_until_ms = now_ms if fresh else now_ms + config.election_timeout_ms
@@ -142,12 +146,35 @@ class Core:
         return self.hard_state.term
 
     @property
+    def configuration(self) -> Configuration:
+        return self.membership.current
+
+    @property
     def is_voter(self) -> bool:
-        return self.node_id in self.configuration.voters
+        return self.configuration.is_voter(self.node_id)
+
+    @property
+    def may_campaign(self) -> bool:
+        """Voters may; so may one whose removal stands in its log and is not surely committed: the others may need its
+        longer log, which none of them has and which forbids it to vote for them (dissertation §4.2.2)."""
+        leaving = self.membership.index > self.log.commit_index and self.membership.previous.is_voter(self.node_id)
+        return self.is_voter or leaving
+
+    @property
+    def is_sole_voter(self) -> bool:
+        return self.configuration.is_sole_voter(self.node_id)
 
     @property
     def peers(self) -> tuple[str, ...]:
-        return tuple(member for member in self.configuration.members if member != self.node_id)
+        return self._others(self.configuration.members)
+
+    @property
+    def other_voters(self) -> tuple[str, ...]:
+        return self._others(self.configuration.voters)
+
+    def _others(self, members: tuple[str, ...]) -> tuple[str, ...]:
+        own_name = self.configuration.name_of(self.node_id)
+        return tuple(member for member in members if member != own_name)
 
     @property
     def raft_role(self) -> RaftRole:
@@ -163,6 +190,45 @@ class Core:
     def send(self, message: AnyMessage) -> None:
         self.outbox.append(message)
 
+    # --- the log and the configurations in it ----------------------------------------------------------
+
+    def append(self, entry: Entry) -> None:
+        self.log.append(entry)
+        if self.membership.append(entry):
+            self.trace_configuration()
+
+    def replace_from(self, now_ms: int, entries: tuple[Entry, ...]) -> None:
+        """Cut the log before entries[0] and append them. Raises RemoteProtocolError, and changes nothing, if one of
+        them is a configuration that cannot be read."""
+        for entry in entries:
+            if entry.kind is EntryKind.CONFIGURATION:
+                Configuration.decode(entry.data)
+        self.log.replace_from(entries)
+        changes = [self.membership.truncate(entries[0].index), *map(self.membership.append, entries)]
+        if any(changes):
+            self._configuration_changed(now_ms)
+
+    def install(self, now_ms: int, snapshot: Snapshot) -> None:
+        """Replace everything by a leader's snapshot. Raises RemoteProtocolError, and changes nothing, if its
+        configuration cannot be read."""
+        before = self.configuration
+        self.membership.install(snapshot)
+        self.log.install(snapshot)
+        if self.configuration != before:
+            self._configuration_changed(now_ms)
+
+    def compact(self, index: RaftIndex, data: bytes) -> None:
+        """Drop the entries up to `index`, whose outcome `data` is."""
+        self.log.compact(index, data, self.membership.compact(index).encode())
+
+    def _configuration_changed(self, now_ms: int) -> None:
+        self.trace_configuration()
+        if isinstance(self.role, Follower):
+            # a node that became a voter may campaign from now on, one that was removed may not
+            self.role.election_deadline_ms = self.election_deadline(now_ms)
+
+    # --- terms and roles ----------------------------------------------------------
+
     def set_hard_state(self, term: Term, voted_for: str) -> None:
         assert term >= self.term, f"term {term} after {self.term}"
         new = replace(self.hard_state, term=term, voted_for=voted_for)
@@ -171,8 +237,8 @@ class Core:
             self.hard_state_changed = True
 
     def election_deadline(self, now_ms: int) -> int | None:
-        """A random moment between once and twice the election timeout from now; None for a learner."""
-        if not self.is_voter:
+        """A random moment between once and twice the election timeout from now; None if it may not campaign."""
+        if not self.may_campaign:
             return None
         timeout_ms = self.config.election_timeout_ms
         return now_ms + timeout_ms + self.prng.below(timeout_ms)
@@ -208,7 +274,17 @@ class Core:
         self.promised_until_ms = now_ms + self.config.election_timeout_ms
         return role
 
+    def trace(self, name: str, **fields: Any) -> None:
+        self.tracer.event(name, node=id_of(self.node_id), **fields)
+
     def trace_role(self) -> None:
-        self.tracer.event(
-            "raft_role_changed", node=self.node_id, role=self.raft_role.name, term=self.term, leader=self.leader_id
+        self.trace("raft_role_changed", role=self.raft_role.name, term=self.term, leader=id_of(self.leader_id))
+
+    def trace_configuration(self) -> None:
+        configuration = self.configuration
+        self.trace(
+            "raft_configuration_changed",
+            index=self.membership.index,
+            voters=list(configuration.voters),
+            learners=list(configuration.learners),
         )

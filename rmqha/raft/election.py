@@ -8,11 +8,16 @@ from __future__ import annotations
 from rmqha.model.offset import Term
 from rmqha.raft import leader
 from rmqha.raft.core import Candidate, Core, Follower, Leader, PreCandidate
+from rmqha.raft.quorum import id_of
 from rmqha.wire.raft_message import PreVoteReply, PreVoteRequest, TimeoutNow, VoteReply, VoteRequest
 
 
 def timed_out(core: Core, now_ms: int) -> None:
     """The election deadline of a Follower, PreCandidate or Candidate has passed: ask whether a campaign could win."""
+    if not core.may_campaign:
+        core.role = Follower(None)
+        core.trace_role()
+        return
     votes = {core.node_id: True}
     core.role = PreCandidate(core.retry_deadline(now_ms), votes)
     core.trace_role()
@@ -20,9 +25,8 @@ def timed_out(core: Core, now_ms: int) -> None:
         campaign(core, now_ms)
         return
     log = core.log
-    for peer in core.configuration.voters:
-        if peer != core.node_id:
-            core.send(PreVoteRequest(core.node_id, peer, Term(core.term + 1), log.last_index, log.last_term))
+    for peer in core.other_voters:
+        core.send(PreVoteRequest(core.node_id, peer, Term(core.term + 1), log.last_index, log.last_term))
 
 
 def campaign(core: Core, now_ms: int, *, forced: bool = False) -> None:
@@ -32,12 +36,11 @@ def campaign(core: Core, now_ms: int, *, forced: bool = False) -> None:
     core.role = Candidate(core.retry_deadline(now_ms), votes)
     core.trace_role()
     if core.configuration.won(votes):
-        leader.begin_term(core, now_ms)
+        leader.begin_term(core, now_ms, votes)
         return
     log = core.log
-    for peer in core.configuration.voters:
-        if peer != core.node_id:
-            core.send(VoteRequest(core.node_id, peer, core.term, log.last_index, log.last_term, forced))
+    for peer in core.other_voters:
+        core.send(VoteRequest(core.node_id, peer, core.term, log.last_index, log.last_term, forced))
 
 
 def is_sticky(core: Core, now_ms: int) -> bool:
@@ -55,7 +58,7 @@ def _may_vote_for(core: Core, request: PreVoteRequest | VoteRequest) -> bool:
 
 def on_pre_vote_request(core: Core, now_ms: int, request: PreVoteRequest) -> None:
     granted = request.term > core.term and not is_sticky(core, now_ms) and _may_vote_for(core, request)
-    core.tracer.event("raft_pre_vote", node=core.node_id, candidate=request.sender, term=request.term, granted=granted)
+    core.trace("raft_pre_vote", candidate=id_of(request.sender), term=request.term, granted=granted)
     core.send(PreVoteReply(core.node_id, request.sender, request.term if granted else core.term, granted))
 
 
@@ -77,7 +80,7 @@ def on_vote_request(core: Core, now_ms: int, request: VoteRequest) -> None:
         core.set_hard_state(core.term, request.sender)
         if isinstance(core.role, Follower):
             core.role.election_deadline_ms = core.election_deadline(now_ms)
-    core.tracer.event("raft_vote", node=core.node_id, candidate=request.sender, term=core.term, granted=granted)
+    core.trace("raft_vote", candidate=id_of(request.sender), term=core.term, granted=granted)
     core.send(VoteReply(core.node_id, request.sender, core.term, granted))
 
 
@@ -87,7 +90,7 @@ def on_vote_reply(core: Core, now_ms: int, reply: VoteReply) -> None:
         return
     role.votes.setdefault(reply.sender, reply.granted)
     if core.configuration.won(role.votes):
-        leader.begin_term(core, now_ms)
+        leader.begin_term(core, now_ms, role.votes)
     elif core.configuration.lost(role.votes):
         core.step_down(now_ms, core.term)
 

@@ -35,7 +35,7 @@ def on_append(core: Core, now_ms: int, request: AppendRequest) -> None:
         return
     conflict = log.first_conflict(request.entries)
     if conflict is not None:
-        log.replace_from(request.entries[conflict.index - request.prev_index - 1 :])
+        core.replace_from(now_ms, request.entries[conflict.index - request.prev_index - 1 :])
     last_new = request.entries[-1].index if request.entries else request.prev_index
     log.commit_to(min(request.commit_index, last_new))
     core.send(AppendReply(core.node_id, request.sender, core.term, last_new))
@@ -78,6 +78,6 @@ def on_snapshot_chunk(core: Core, now_ms: int, chunk: SnapshotChunk) -> None:
         core.send(SnapshotReply(core.node_id, chunk.sender, core.term, chunk.index, follower.assembly.next_offset))
         return
     follower.assembly = None
-    log.install(snapshot)
-    core.tracer.event("raft_snapshot_installed", node=core.node_id, index=snapshot.index, term=snapshot.term)
+    core.install(now_ms, snapshot)
+    core.trace("raft_snapshot_installed", index=snapshot.index, term=snapshot.term)
     core.send(AppendReply(core.node_id, chunk.sender, core.term, snapshot.index))

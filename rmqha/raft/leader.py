@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from rmqha.model.offset import RaftIndex, Term
+from rmqha.raft import reconfiguration
 from rmqha.raft.core import Core, Leader, PendingRead, ReadState, Transfer
 from rmqha.raft.progress import Progress, ProgressState
+from rmqha.raft.quorum import id_of
 from rmqha.wire.raft_message import (
     AppendReject,
     AppendReply,
@@ -19,13 +21,17 @@ from rmqha.wire.raft_message import (
 )
 
 
-def begin_term(core: Core, now_ms: int) -> None:
-    """A majority voted for this node: open the term with an entry of its own (dissertation §3.6.2, §6.4)."""
+def begin_term(core: Core, now_ms: int, votes: dict[str, bool]) -> None:
+    """The voters chose this node: open the term with an entry of its own (dissertation §3.6.2, §6.4). If they formed
+    the group by it, say who they are."""
     next_index = RaftIndex(core.log.last_index + 1)
-    progress = {peer: Progress(next_index) for peer in core.peers}
-    role = core.role = Leader(next_index, now_ms, progress, quorum_at_ms=now_ms)
-    core.log.append(Entry(next_index, core.term, kind=EntryKind.NOOP))
+    role = core.role = Leader(next_index, now_ms, {}, quorum_at_ms=now_ms)
+    core.append(Entry(next_index, core.term, kind=EntryKind.NOOP))
     core.trace_role()
+    if not core.configuration.formed:
+        granted = [member for member, vote in votes.items() if vote]
+        reconfiguration.append_configuration(core, role, core.configuration.formed_by(granted))
+    role.progress = {peer: Progress(next_index) for peer in core.peers}
     _open_round(core, role, now_ms)
 
 
@@ -34,7 +40,7 @@ def propose(core: Core, role: Leader, data: bytes) -> tuple[Term, RaftIndex] | N
     if role.transfer is not None:
         return None
     entry = Entry(RaftIndex(core.log.last_index + 1), core.term, data)
-    core.log.append(entry)
+    core.append(entry)
     return entry.term, entry.index
 
 
@@ -50,6 +56,7 @@ def _open_round(core: Core, role: Leader, now_ms: int) -> None:
     for peer, progress in role.progress.items():
         commit_index = min(core.log.commit_index, progress.match_index)
         core.send(Heartbeat(core.node_id, peer, core.term, commit_index, role.round))
+    reconfiguration.forget_departed(core, role)
     _count_rounds(core, role)
 
 
@@ -63,6 +70,7 @@ def on_heartbeat_reply(core: Core, role: Leader, reply: HeartbeatReply) -> None:
         # something may have been lost: an empty append at the end of what was sent shows it
         _send_append(core, reply.sender, progress, with_entries=False)
     _count_rounds(core, role)
+    reconfiguration.promote(core, role, reply.sender)
 
 
 def _count_rounds(core: Core, role: Leader) -> None:
@@ -84,7 +92,7 @@ def lease_valid(core: Core, role: Leader, now_ms: int) -> bool:
     """No other node can be leader yet, and what is committed is known."""
     if role.noop_index > core.log.commit_index or (role.transfer is not None and role.transfer.ordered):
         return False
-    if core.configuration.voters == (core.node_id,):
+    if core.is_sole_voter:
         return True
     return role.lease_at_ms is not None and now_ms < role.lease_at_ms + core.config.lease_ms
 
@@ -121,7 +129,7 @@ def _send_next(core: Core, peer: str, progress: Progress) -> bool:
     if log.term_at(RaftIndex(progress.next_index - 1)) is None:
         assert log.snapshot is not None
         progress.to_snapshot(log.snapshot)
-        core.tracer.event("raft_snapshot_sent", node=core.node_id, to=peer, index=log.snapshot.index)
+        core.trace("raft_snapshot_sent", to=id_of(peer), index=log.snapshot.index)
         return True
     if progress.state is ProgressState.PROBE:
         if progress.probe_sent:
@@ -156,7 +164,19 @@ def _send_chunk(core: Core, peer: str, progress: Progress) -> None:
     progress.chunk_sent = True
     data = snapshot.data[offset : offset + core.config.snapshot_chunk_bytes]
     size_bytes = len(snapshot.data)
-    core.send(SnapshotChunk(core.node_id, peer, core.term, snapshot.index, snapshot.term, size_bytes, offset, data))
+    core.send(
+        SnapshotChunk(
+            core.node_id,
+            peer,
+            core.term,
+            snapshot.index,
+            snapshot.term,
+            size_bytes,
+            offset,
+            data,
+            snapshot.configuration,
+        )
+    )
 
 
 def on_append_reply(core: Core, role: Leader, now_ms: int, reply: AppendReply) -> None:
@@ -165,6 +185,9 @@ def on_append_reply(core: Core, role: Leader, now_ms: int, reply: AppendReply) -
         return
     if progress.acknowledged(reply.match_index):
         count_commits(core, role)
+        if reconfiguration.leave(core, role, now_ms):
+            return
+    reconfiguration.promote(core, role, reply.sender)
     if role.transfer is not None and role.transfer.to == reply.sender:
         _order_transfer(core, role.transfer, progress)
 
@@ -198,10 +221,10 @@ def count_commits(core: Core, role: Leader) -> None:
 def begin_transfer(core: Core, role: Leader, now_ms: int, to: str) -> bool:
     """Stop accepting proposals, bring `to` up to date, let it campaign. False if it is no other voter, or if another
     transfer is under way."""
-    if to not in core.configuration.voters or to == core.node_id or role.transfer is not None:
+    if to not in core.other_voters or role.transfer is not None:
         return False
     role.transfer = Transfer(to, now_ms + core.config.election_timeout_ms)
-    core.tracer.event("raft_transfer_begun", node=core.node_id, to=to, term=core.term)
+    core.trace("raft_transfer_begun", to=id_of(to), term=core.term)
     _order_transfer(core, role.transfer, role.progress[to])
     return True
 
@@ -215,14 +238,14 @@ def _order_transfer(core: Core, transfer: Transfer, progress: Progress) -> None:
 def timed_out(core: Core, role: Leader, now_ms: int) -> bool:
     """Heartbeats, check-quorum, the end of a transfer. True if this node must campaign again: TimeoutNow may still
     arrive and its votes ignore the lease, so an abandoned transfer must end the term."""
-    if now_ms >= role.quorum_at_ms + core.config.quorum_timeout_ms and len(core.configuration.voters) > 1:
-        core.tracer.event("raft_quorum_lost", node=core.node_id, term=core.term)
+    if now_ms >= role.quorum_at_ms + core.config.quorum_timeout_ms and not core.is_sole_voter:
+        core.trace("raft_quorum_lost", term=core.term)
         core.step_down(now_ms, core.term)
         return False
     if role.transfer is not None and now_ms >= role.transfer.deadline_ms:
         ordered = role.transfer.ordered
         role.transfer = None
-        core.tracer.event("raft_transfer_abandoned", node=core.node_id, term=core.term)
+        core.trace("raft_transfer_abandoned", term=core.term)
         if ordered:
             return True
     if now_ms >= role.heartbeat_deadline_ms:
@@ -232,7 +255,7 @@ def timed_out(core: Core, role: Leader, now_ms: int) -> bool:
 
 def deadline_ms(core: Core, role: Leader) -> int:
     deadlines = [role.heartbeat_deadline_ms]
-    if len(core.configuration.voters) > 1:
+    if not core.is_sole_voter:
         deadlines.append(role.quorum_at_ms + core.config.quorum_timeout_ms)
     if role.transfer is not None:
         deadlines.append(role.transfer.deadline_ms)

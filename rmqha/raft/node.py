@@ -13,11 +13,12 @@ from typing import Any, assert_never
 
 from rmqha.model.offset import RaftIndex, Term
 from rmqha.port import Prng, Tracer
-from rmqha.raft import election, follower, leader
+from rmqha.raft import election, follower, leader, reconfiguration
 from rmqha.raft.config import RaftConfig
 from rmqha.raft.core import Core, Leader, RaftRole, ReadState
 from rmqha.raft.log import StoredState
-from rmqha.raft.quorum import Configuration
+from rmqha.raft.quorum import SEPARATOR, Configuration, id_of, incarnation_of
+from rmqha.raft.reconfiguration import MembershipChange, Refused
 from rmqha.wire.raft_codec import MAX_ENTRY_BYTES
 from rmqha.wire.raft_message import (
     AnyMessage,
@@ -37,6 +38,10 @@ from rmqha.wire.raft_message import (
     VoteReply,
     VoteRequest,
 )
+
+MAX_TOLD_STRANGERS = 64
+
+_ANSWERS = (PreVoteReply, VoteReply, AppendReply, AppendReject, HeartbeatReply, SnapshotReply)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +76,28 @@ class Ready:
 
 
 class RaftNode:
-    """`voters` and `learners` name every node of the group by the same ids that messages carry.
+    """`node_id` is the node's identity (see quorum.py), by which messages name it. `initial` is the configuration that
+    it was started with; a later one in the log or the snapshot wins.
 
     `stored` is what the durable log holds. The application must have been restored from `stored.snapshot` already;
-    entries after it come again in `Ready.committed`. A node that is the only voter elects itself at once.
+    entries after it come again in `Ready.committed`. A node that is the only voter elects itself at once. A node that
+    is no member (not added yet, or removed) waits for a leader's word.
     """
 
     def __init__(
         self,
         node_id: str,
-        voters: tuple[str, ...],
+        initial: Configuration,
         stored: StoredState,
         config: RaftConfig,
         prng: Prng,
         tracer: Tracer,
         now_ms: int,
-        learners: tuple[str, ...] = (),
     ) -> None:
-        configuration = Configuration(tuple(sorted(voters)), tuple(sorted(learners)))
-        assert node_id in configuration.members, f"{node_id} is not among {configuration}"
-        self._core = Core(node_id, configuration, stored, config, prng, tracer, now_ms)
+        self._core = Core(node_id, initial, stored, config, prng, tracer, now_ms)
         self._applied_index = self._core.log.snapshot_index
         self._outstanding: Ready | None = None
-        if configuration.voters == (node_id,):
+        if self._core.is_sole_voter:
             election.campaign(self._core, now_ms)
 
     # --- inputs -----------------------------------------------------------------------------------------------------
@@ -102,8 +106,8 @@ class RaftNode:
         """Take a message. Strangers' messages are dropped; a leader whose log contradicts what is committed here
         raises RemoteProtocolError and leaves the log alone."""
         core = self._core
-        if message.to != core.node_id or message.sender not in core.peers:
-            core.tracer.event("raft_stranger", node=core.node_id, sender=message.sender, to=message.to)
+        if not self._accepts(message):
+            self._tell_stranger(message)
             return
         if message.term > core.term and not self._adopt_term(now_ms, message):
             return
@@ -111,6 +115,32 @@ class RaftNode:
             self._answer_stale(message)
             return
         self._dispatch(now_ms, message)
+
+    def _accepts(self, message: AnyMessage) -> bool:
+        """From a member to this very node; or, what is no answer, from anyone who knows this disk's incarnation: a
+        node must hear a leader or candidate that was added after the last entry it has itself (dissertation §4.2.2).
+        A disk that was wiped cannot be counted: nobody's configuration names it, and it knows nobody's incarnation."""
+        core, to = self._core, message.to
+        if message.sender == core.node_id or to not in (core.node_id, id_of(core.node_id)):
+            return False
+        if core.configuration.knows(message.sender):
+            return True
+        departing = isinstance(core.role, Leader) and message.sender in core.role.progress
+        return departing or (SEPARATOR in to and not isinstance(message, _ANSWERS))
+
+    def _tell_stranger(self, message: AnyMessage) -> None:
+        core, link = self._core, (message.sender, message.to)
+        if link in core.strangers or len(core.strangers) >= MAX_TOLD_STRANGERS:
+            return
+        core.strangers.add(link)
+        wiped = core.configuration.formed and core.configuration.find(id_of(message.sender)) is not None
+        misled = SEPARATOR in message.to and message.to != core.node_id
+        why = "no member of the group sends it"
+        if wiped:
+            why = "the group knows this node with another disk: remove it and add it again"
+        elif misled:
+            why = "the sender knows this node with another disk: remove this node and add it again"
+        core.trace("raft_stranger", sender=message.sender, to=message.to, why=why)
 
     def _adopt_term(self, now_ms: int, message: AnyMessage) -> bool:
         """A newer term was seen. False if the message ends here: a question whether one would vote changes nothing, a
@@ -123,7 +153,7 @@ class RaftNode:
             election.on_pre_vote_reply(core, now_ms, message)
             return False
         if isinstance(message, VoteRequest) and not message.forced and election.is_sticky(core, now_ms):
-            core.tracer.event("raft_vote_ignored", node=core.node_id, candidate=message.sender, term=message.term)
+            core.trace("raft_vote_ignored", candidate=id_of(message.sender), term=message.term)
             return False
         core.step_down(now_ms, message.term)
         return True
@@ -153,7 +183,7 @@ class RaftNode:
             case TimeoutNow():
                 election.on_timeout_now(core, now_ms, message)
             case AppendRequest() | Heartbeat() | SnapshotChunk() if isinstance(role, Leader):
-                core.tracer.event("raft_second_leader", node=core.node_id, sender=message.sender, term=core.term)
+                core.trace("raft_second_leader", sender=id_of(message.sender), term=core.term)
             case AppendRequest():
                 follower.on_append(core, now_ms, message)
             case Heartbeat():
@@ -169,6 +199,10 @@ class RaftNode:
     def _lead(
         self, role: Leader, now_ms: int, message: AppendReply | AppendReject | HeartbeatReply | SnapshotReply
     ) -> None:
+        progress = role.progress.get(message.sender)
+        if progress is None:
+            return
+        progress.heard_at_ms = now_ms
         match message:
             case AppendReply():
                 leader.on_append_reply(self._core, role, now_ms, message)
@@ -210,8 +244,14 @@ class RaftNode:
         role = self._core.role
         return isinstance(role, Leader) and leader.read_index(self._core, role, now_ms, context)
 
+    def change_membership(self, now_ms: int, wanted: MembershipChange) -> tuple[Term, RaftIndex] | Refused | None:
+        """Add or remove a node; decided as a proposal is. None if this node does not lead."""
+        core, role = self._core, self._core.role
+        return reconfiguration.change(core, role, now_ms, wanted) if isinstance(role, Leader) else None
+
     def transfer_leadership(self, now_ms: int, to: str) -> bool:
-        """Hand over to voter `to`: proposals are refused until it leads or election_timeout_ms has passed."""
+        """Hand over to voter `to`, an identity: proposals are refused until it leads or election_timeout_ms has
+        passed."""
         role = self._core.role
         return isinstance(role, Leader) and leader.begin_transfer(self._core, role, now_ms, to)
 
@@ -219,7 +259,7 @@ class RaftNode:
         """Drop the log up to `index`, which must be applied and above the last snapshot; `snapshot_data` is the
         application's state after it."""
         assert index <= self._applied_index, f"entry {index} is not applied"
-        self._core.log.compact(index, snapshot_data)
+        self._core.compact(index, snapshot_data)
 
     # --- outputs ----------------------------------------------------------------------------------------------------
 
@@ -287,10 +327,12 @@ class RaftNode:
 
     @property
     def node_id(self) -> str:
+        """The identity."""
         return self._core.node_id
 
     @property
     def configuration(self) -> Configuration:
+        """The one in force: the last in the log, committed or not."""
         return self._core.configuration
 
     @property
@@ -303,7 +345,7 @@ class RaftNode:
 
     @property
     def leader_id(self) -> str:
-        """The leader of the current term, "" if unknown."""
+        """The identity of the leader of the current term, "" if unknown."""
         return self._core.leader_id
 
     @property
@@ -333,21 +375,34 @@ class RaftNode:
         role = self._core.role
         return isinstance(role, Leader) and role.noop_index <= self._applied_index
 
+    @property
+    def best_successor(self) -> str | None:
+        """The other voter that holds most of the log, by identity; None if this node does not lead or is alone."""
+        role = self._core.role
+        if not isinstance(role, Leader) or not self._core.other_voters:
+            return None
+        return max(self._core.other_voters, key=lambda voter: (role.progress[voter].match_index, voter))
+
     def lease_valid(self, now_ms: int) -> bool:
         """True if a read of the applied state, taken now, is linearizable. It may become false at any later moment."""
         role = self._core.role
         return self.has_caught_up and isinstance(role, Leader) and leader.lease_valid(self._core, role, now_ms)
 
-    def state(self) -> dict[str, Any]:
-        """JSON-ready view, for request 52003."""
+    def state(self, now_ms: int) -> dict[str, Any]:
+        """JSON-ready view, for request 52003. Ids are bare; `members` has the incarnations."""
         core, log, role = self._core, self._core.log, self._core.role
+        configuration = core.configuration
         view: dict[str, Any] = {
-            "node": core.node_id,
+            "node": id_of(core.node_id),
+            "incarnation": incarnation_of(core.node_id),
             "role": self.role.name,
             "term": core.term,
-            "leader": core.leader_id,
-            "voters": list(core.configuration.voters),
-            "learners": list(core.configuration.learners),
+            "leader": id_of(core.leader_id),
+            "formed": configuration.formed,
+            "configurationIndex": core.membership.index,
+            "voters": [id_of(member) for member in configuration.voters],
+            "learners": [id_of(member) for member in configuration.learners],
+            "members": [self._member(member) for member in configuration.members],
             "lastIndex": log.last_index,
             "durableIndex": log.durable_index,
             "commitIndex": log.commit_index,
@@ -356,7 +411,21 @@ class RaftNode:
         }
         if isinstance(role, Leader):
             view["followers"] = {
-                peer: {"matchIndex": progress.match_index, "state": progress.state.name}
+                id_of(peer): {
+                    "matchIndex": progress.match_index,
+                    "state": progress.state.name,
+                    "silentMs": None if progress.heard_at_ms is None else now_ms - progress.heard_at_ms,
+                }
                 for peer, progress in role.progress.items()
             }
         return view
+
+    def _member(self, member: str) -> dict[str, Any]:
+        configuration = self._core.configuration
+        kind = "VOTER" if configuration.is_voter(member) else "LEARNER"
+        return {
+            "node": id_of(member),
+            "incarnation": incarnation_of(member),
+            "address": configuration.address_of(member),
+            "kind": "JOINING" if member in configuration.joining else kind,
+        }

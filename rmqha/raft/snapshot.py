@@ -17,11 +17,12 @@ class SnapshotAssembly:
     def fits(self, chunk: SnapshotChunk) -> bool:
         """True if `chunk` is a part of the same snapshot."""
         first = self._first
-        return (chunk.term, chunk.index, chunk.snapshot_term, chunk.total_bytes) == (
+        return (chunk.term, chunk.index, chunk.snapshot_term, chunk.total_bytes, chunk.configuration) == (
             first.term,
             first.index,
             first.snapshot_term,
             first.total_bytes,
+            first.configuration,
         )
 
     def add(self, chunk: SnapshotChunk) -> Snapshot | None:
@@ -30,7 +31,7 @@ class SnapshotAssembly:
             self._data += chunk.data
         if len(self._data) < chunk.total_bytes:
             return None
-        return Snapshot(chunk.index, chunk.snapshot_term, bytes(self._data))
+        return Snapshot(chunk.index, chunk.snapshot_term, bytes(self._data), chunk.configuration)
 
     @property
     def next_offset(self) -> int:

@@ -23,6 +23,7 @@ MAX_ENTRY_COUNT = 4096
 MAX_CHUNK_BYTES = 1024 * 1024
 MAX_SNAPSHOT_BYTES = 1024 * 1024 * 1024
 MAX_NODE_ID_CHARS = 255
+MAX_CONFIGURATION_BYTES = 64 * 1024
 
 _Check = Callable[[Any], Any]
 
@@ -51,6 +52,12 @@ def _chunk(value: Any) -> bytes:
     return value
 
 
+def _configuration(value: Any) -> bytes:
+    if type(value) is not bytes or len(value) > MAX_CONFIGURATION_BYTES:
+        raise ValueError(f"a configuration over {MAX_CONFIGURATION_BYTES} bytes")
+    return value
+
+
 def _total(value: Any) -> int:
     if _integer(value) > MAX_SNAPSHOT_BYTES:
         raise ValueError(f"a snapshot over {MAX_SNAPSHOT_BYTES} bytes")
@@ -74,7 +81,7 @@ _LAYOUTS: dict[int, tuple[type[AnyMessage], tuple[_Check, ...]]] = {
     7: (raft_message.AppendReject, (_integer, _integer, _integer)),
     8: (raft_message.Heartbeat, (_integer, _integer)),
     9: (raft_message.HeartbeatReply, (_integer,)),
-    10: (raft_message.SnapshotChunk, (_integer, _integer, _total, _integer, _chunk)),
+    10: (raft_message.SnapshotChunk, (_integer, _integer, _total, _integer, _chunk, _configuration)),
     11: (raft_message.SnapshotReply, (_integer, _integer)),
     12: (raft_message.TimeoutNow, ()),
 }

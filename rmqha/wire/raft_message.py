@@ -16,10 +16,12 @@ ZERO_TERM = Term(0)
 
 
 class EntryKind(IntEnum):
-    """NOOP opens a term (dissertation §6.4) and carries no data; DATA is the application's."""
+    """NOOP opens a term (dissertation §6.4) and carries no data; DATA is the application's; CONFIGURATION is an encoded
+    `rmqha.raft.quorum.Configuration`, in force from the moment it stands in a log."""
 
     DATA = 0
     NOOP = 1
+    CONFIGURATION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The application's state after applying entry `index`, which was written in `term`."""
+    """The application's state after applying entry `index`, which was written in `term`. `configuration` is the encoded
+    one in force there, b"" for the one that the nodes were started with."""
 
     index: RaftIndex
     term: Term
     data: bytes
+    configuration: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,10 @@ class HardState:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """`term` is the sender's, except in PreVoteRequest and a granted PreVoteReply: the term it would campaign in."""
+    """`term` is the sender's, except in PreVoteRequest and a granted PreVoteReply: the term it would campaign in.
+
+    `sender` is an identity, `id#incarnation`: the node and the disk that remembers its votes. `to` is an identity too,
+    or the bare id as long as the sender has not learned the incarnation."""
 
     sender: str
     to: str
@@ -126,13 +133,14 @@ class HeartbeatReply(Message):
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChunk(Message):
-    """`data` is the part from `offset` of a snapshot of `total_bytes`."""
+    """`data` is the part from `offset` of a snapshot of `total_bytes`; every part carries the whole configuration."""
 
     index: RaftIndex
     snapshot_term: Term
     total_bytes: int
     offset: int
     data: bytes
+    configuration: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from rmqha.model.offset import RaftIndex
 from rmqha.raft.config import RaftConfig
 from rmqha.raft.log import StoredState
 from rmqha.raft.node import RaftNode, Ready
+from rmqha.raft.quorum import Configuration
 from rmqha.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, Command
 from rmqha.wire.raft_message import Entry, HardState, Snapshot
 
@@ -127,7 +128,13 @@ class Node:
         stored = StoredState(self.hard_state.term, self.hard_state.voted_for, self.snapshot, tuple(self.entries))
         seed = Prng(7 + int(self.node_id[1:]) * 1000 + self.cluster.now_ms)
         raft = RaftNode(
-            self.node_id, tuple(self.config.peers), stored, RaftConfig(), seed, self.tracer, self.cluster.now_ms
+            self.node_id,
+            Configuration(tuple(self.config.peers)),
+            stored,
+            RaftConfig(),
+            seed,
+            self.tracer,
+            self.cluster.now_ms,
         )
         image = self.snapshot.data if self.snapshot else b""
         self.machine = ControllerMachine(self.config, raft, image, self.tracer)
@@ -167,7 +174,7 @@ class Node:
                     cluster.brokers[address].notices.append(command)
                 case Probe():
                     cluster.later(1, partial(self._probe, action))
-                case SendRaft(peer, data):
+                case SendRaft(peer, _, _, data):
                     if cluster.linked(self.node_id, peer):
                         cluster.later(1, partial(cluster.deliver, self.node_id, peer, data))
                 case SaveConfig(properties):

@@ -21,7 +21,7 @@ from rmqha.wire.raft_message import Entry, EntryKind, HardState, Snapshot
 
 
 def open_log(disk: SimDisk, node_id: str = "n1", segment_bytes: int = 400) -> DurableRaftLog:
-    return DurableRaftLog(disk, node_id, SimTracer(Scheduler()), segment_bytes=segment_bytes)
+    return DurableRaftLog(disk, node_id, SimTracer(Scheduler()), SimPrng(7), segment_bytes=segment_bytes)
 
 
 def entries(start: int, count: int, term: int = 1) -> tuple[Entry, ...]:
@@ -188,9 +188,9 @@ def damaged(*, name: str, position: int) -> SimDisk:
         ("segment-0000000001", 60, "segment-0000000001 at byte .* a damaged frame with sound ones after it"),
         ("segment-0000000002", 60, "segment-0000000002 at byte .* a damaged frame with sound ones after it"),
         ("segment-0000000001", 0, "at byte 0 holds .* where a Raft segment begins"),
-        ("segment-0000000001", 5, "at byte 4 holds version 254; this release reads 1"),
+        ("segment-0000000001", 5, "at byte 4 holds version 253; this release reads 2"),
         ("snapshot", 0, "snapshot at byte 0 holds .* where a Raft snapshot begins"),
-        ("snapshot", 5, "at byte 4 holds version 254; this release reads 1"),
+        ("snapshot", 5, "at byte 4 holds version 253; this release reads 2"),
         ("snapshot", 40, "data that does not match its length and checksum"),
     ],
 )
@@ -208,7 +208,7 @@ def test_a_torn_tail_is_cut_and_reported() -> None:
     disk.open_append("raft/segment-0000000001").append(b"RQRF\0\0\1\0torn")
     again = open_log(disk)
     assert again.stored == whole
-    assert again.recovery_lines == ["raft/segment-0000000001: cut a torn frame of 12 bytes at byte 89"]
+    assert again.recovery_lines == ["raft/segment-0000000001: cut a torn frame of 12 bytes at byte 101"]
     assert open_log(disk).recovery_lines == []
 
 

@@ -11,6 +11,8 @@ from rmqha.raft.config import RaftConfig
 from rmqha.raft.core import RaftRole
 from rmqha.raft.log import StoredState
 from rmqha.raft.node import RaftNode, Ready
+from rmqha.raft.quorum import Configuration, id_of, identity
+from rmqha.raft.reconfiguration import AddNode, MembershipChange, RemoveNode
 from rmqha.sim.clock import SimClock
 from rmqha.sim.network import LinkOptions, SimNetwork
 from rmqha.sim.prng import SimPrng
@@ -20,19 +22,19 @@ from rmqha.wire.raft_codec import decode_message, encode_message
 from rmqha.wire.raft_message import AnyMessage, Entry, HardState, Snapshot
 from tests.raft.checker import Application, Checker
 
-MakeNode = Callable[[str, tuple[str, ...], StoredState, RaftConfig, SimPrng, SimTracer, int], RaftNode]
+MakeNode = Callable[[str, Configuration, StoredState, RaftConfig, SimPrng, SimTracer, int], RaftNode]
 
 
 def make_node(
     node_id: str,
-    voters: tuple[str, ...],
+    initial: Configuration,
     stored: StoredState,
     config: RaftConfig,
     prng: SimPrng,
     tracer: SimTracer,
     now_ms: int,
 ) -> RaftNode:
-    return RaftNode(node_id, voters, stored, config, prng, tracer, now_ms)
+    return RaftNode(node_id, initial, stored, config, prng, tracer, now_ms)
 
 
 class Storage:
@@ -82,6 +84,10 @@ class Options:
     """What may go wrong in one run."""
 
     node_count: int = 3
+    spare_count: int = 0
+    """Nodes that run and are in nobody's list; they may be added."""
+    fresh: bool = False
+    """The nodes know each other's ids only, and form the group first."""
     max_sync_ms: int = 5
     drift_percent: int = 0
     link: LinkOptions = field(default_factory=LinkOptions)
@@ -94,6 +100,7 @@ class Host:
         self.name = name
         self.clock = clock
         self.prng = prng
+        self.incarnation = 1
         self.storage = Storage()
         self.application = Application()
         self.node: RaftNode | None = None
@@ -108,6 +115,10 @@ class Host:
         self.unchecked_count = 0
         self.seen = (RaftRole.FOLLOWER, 0)
 
+    @property
+    def identity(self) -> str:
+        return identity(self.name, str(self.incarnation))
+
     def log_terms(self) -> dict[int, int]:
         return {index: entry.term for index, entry in self.storage.entries.items()}
 
@@ -121,14 +132,18 @@ class Cluster:
         self.network = SimNetwork(self.scheduler, self.prng.child("network"), options.link)
         self.checker = Checker()
         self._make = make
-        self.names = tuple(f"n{number}" for number in range(1, options.node_count + 1))
+        self.voter_names = tuple(f"n{number}" for number in range(1, options.node_count + 1))
+        self.names = (*self.voter_names, *(f"s{number}" for number in range(1, options.spare_count + 1)))
+        self.lost: set[str] = set()
+        """Identities whose disk is gone."""
+        self.wiped_at_ms = self.changed_at_ms = 0
         drift = self.prng.child("drift")
         self.hosts: dict[str, Host] = {}
         for name in self.names:
             ppm = 1_000_000 + (drift.between(-1, 1) * options.drift_percent * 10_000)
             clock = SimClock(self.scheduler, ppm, origin_ms=drift.below(1_000_000))
             self.hosts[name] = Host(name, clock, self.prng.child(name))
-        self.read_count = self.lease_read_count = self.write_count = 0
+        self.read_count = self.lease_read_count = self.write_count = self.change_count = 0
         self.on_moment: Callable[[], None] = lambda: None
         """Called when a node has taken another role or a leader has committed: the moment to strike."""
 
@@ -143,9 +158,42 @@ class Cluster:
             self._restore(host, stored.snapshot)
         prng = host.prng.child(f"life {host.life}")
         config = self.options.config
-        host.node = self._make(host.name, self.names, stored, config, prng, self.tracer, host.clock.now_ms())
+        host.node = self._make(
+            host.identity, self._initial(host), stored, config, prng, self.tracer, host.clock.now_ms()
+        )
         self.network.attach(host.name, lambda source, data: self.receive(host, data))
         self.pump(host)
+
+    def _initial(self, host: Host) -> Configuration:
+        """What the host's configuration file says: the first voters and itself."""
+        if not self.options.fresh and host.incarnation == 1 and host.name in self.voter_names:
+            return Configuration(tuple(identity(name, "1") for name in self.voter_names))
+        return Configuration.static(dict.fromkeys((*self.voter_names, host.name), ""))
+
+    def wipe(self, host: Host) -> None:
+        """The host, which does not run, gets a new disk."""
+        assert host.node is None
+        self.tracer.event("wipe", node=host.name)
+        self.lost.add(host.identity)
+        host.incarnation += 1
+        host.storage = Storage()
+        host.led_term = host.unchecked_count = 0
+        self.wiped_at_ms = self.scheduler.now_ms
+
+    def may_wipe(self, host: Host) -> bool:
+        """False if a group could lose its majority by it: then what it has committed may be gone, or it can never
+        elect again."""
+        lost = {*self.lost, host.identity}
+        if self.scheduler.now_ms < self.changed_at_ms + 2000:
+            return False
+        for other in self.hosts.values():
+            configuration = other.node.configuration if other.node is not None else None
+            if configuration is None:
+                return False
+            names = {configuration.name_of(member) for member in lost}
+            if len(names & set(configuration.voters)) > (len(configuration.voters) - 1) // 2:
+                return False
+        return True
 
     def crash(self, host: Host) -> None:
         """Whatever was not synced is lost; a write under way is cut short anywhere."""
@@ -243,7 +291,7 @@ class Cluster:
     def _send(self, messages: tuple[AnyMessage, ...]) -> None:
         for message in messages:
             self.checker.on_send(message)
-            self.network.send(message.sender, message.to, encode_message(message))
+            self.network.send(id_of(message.sender), id_of(message.to), encode_message(message))
 
     def _look(self, host: Host, node: RaftNode) -> None:
         seen = (node.role, node.commit_index if node.is_leader else 0)
@@ -320,8 +368,30 @@ class Cluster:
 
     def transfer(self, host: Host, to: str) -> None:
         assert host.node is not None
-        if host.node.transfer_leadership(host.clock.now_ms(), to):
+        if host.node.transfer_leadership(host.clock.now_ms(), self.hosts[to].identity):
             self.pump(host)
+
+    def change(self, host: Host, wanted: MembershipChange) -> bool:
+        """An operator asks `host`; False if it refuses."""
+        assert host.node is not None
+        placed = host.node.change_membership(host.clock.now_ms(), wanted)
+        if not isinstance(placed, tuple):
+            return False
+        self.change_count += 1
+        self.changed_at_ms = self.scheduler.now_ms
+        self.pump(host)
+        return True
+
+    def add(self, host: Host, new: Host, *, voter: bool = True) -> bool:
+        return self.change(host, AddNode(new.identity, "", voter))
+
+    def remove(self, host: Host, name: str) -> bool:
+        return self.change(host, RemoveNode(name))
+
+    def members(self, leader: Host) -> list[Host]:
+        """Hosts whose disk the leader's configuration names."""
+        assert leader.node is not None
+        return [host for host in self.hosts.values() if host.identity in leader.node.configuration.members]
 
     def leader(self) -> Host | None:
         """The running leader of the highest term."""

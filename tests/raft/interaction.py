@@ -6,6 +6,11 @@ wait 50                       let time pass; whoever is due times out
 stabilize [a b …]             Ready by Ready and message by message until these nodes are quiet
 deliver a>b … | drop a>b …    take that link's messages off the pool, in order
 propose a TEXT | compact a | restart a | transfer a b | read a NAME | lease a | log a | state a
+
+fresh a b c                   the same nodes, started with a mere list of ids; each has a disk with incarnation 1
+boot d a b                    a new node, started with a list of ids
+wipe a                        a loses its disk and restarts with the next incarnation and its first list
+add a d [learner] | remove a d
 """
 
 from __future__ import annotations
@@ -18,6 +23,8 @@ from typing import Any
 from rmqha.model.offset import RaftIndex
 from rmqha.raft.config import RaftConfig
 from rmqha.raft.node import RaftNode, Ready
+from rmqha.raft.quorum import Configuration, id_of, identity, incarnation_of
+from rmqha.raft.reconfiguration import AddNode, MembershipChange, Refused, RemoveNode
 from rmqha.sim.prng import SimPrng
 from rmqha.wire.raft_message import AnyMessage, Entry, EntryKind, Snapshot
 from tests.raft.cluster import Storage
@@ -27,12 +34,20 @@ _CONFIG = RaftConfig(max_append_entries=3, max_inflight_appends=2, snapshot_chun
 
 def show(value: Any) -> str:
     match value:
-        case Entry():
-            return f"{value.index}@{value.term}" + (
-                ":noop" if value.kind is EntryKind.NOOP else f":{value.data.decode()}"
-            )
-        case Snapshot():
-            return f"snapshot {value.index}@{value.term}:{value.data.decode()}"
+        case Entry(index, term, _, EntryKind.NOOP):
+            return f"{index}@{term}:noop"
+        case Entry(index, term, data, EntryKind.CONFIGURATION):
+            return f"{index}@{term}:{show(Configuration.decode(data))}"
+        case Entry(index, term, data):
+            return f"{index}@{term}:{data.decode()}"
+        case Snapshot(index, term, data, configuration):
+            members = f" {show(Configuration.decode(configuration))}" if configuration else ""
+            return f"snapshot {index}@{term}:{data.decode()}{members}"
+        case Configuration(voters, learners, joining):
+            found = [f"voters={','.join(voters)}"]
+            found += [f"learners={','.join(learners)}"] if learners else []
+            found += [f"joining={','.join(joining)}"] if joining else []
+            return f"({' '.join(found)})"
         case bytes():
             return value.decode()
         case tuple():
@@ -42,7 +57,7 @@ def show(value: Any) -> str:
 
 
 def show_message(message: AnyMessage) -> str:
-    names = [item.name for item in fields(message) if item.name not in ("sender", "to")]
+    names = [item.name for item in fields(message) if item.name not in ("sender", "to", "configuration")]
     values = " ".join(f"{name}={show(getattr(message, name))}" for name in names)
     return f"{message.sender}>{message.to} {type(message).__name__} {values}"
 
@@ -55,8 +70,8 @@ class Script:
         self.pool: list[AnyMessage] = []
         self.out: list[str] = []
         self.applied: dict[str, list[str]] = {}
-        self.voters: tuple[str, ...] = ()
-        self.learners: tuple[str, ...] = ()
+        self.started_with: dict[str, Configuration] = {}
+        self.identities: dict[str, str] = {}
 
     def event(self, name: str, **values: Any) -> None:
         """port.Tracer."""
@@ -73,14 +88,35 @@ class Script:
     # --- commands ---------------------------------------------------------------------------------------------------
 
     def do_group(self, *names: str) -> None:
-        self.voters = tuple(name for name in names if "=" not in name)
-        self.learners = tuple(name.removeprefix("learners=") for name in names if "=" in name)
-        for name in (*self.voters, *self.learners):
-            self.stores[name] = Storage()
-            self._start(name)
+        voters = tuple(name for name in names if "=" not in name)
+        learners = tuple(name.removeprefix("learners=") for name in names if "=" in name)
+        for name in (*voters, *learners):
+            self._begin(name, name, Configuration(voters, learners))
+
+    def do_fresh(self, *names: str) -> None:
+        for name in names:
+            self._begin(name, identity(name, "1"), Configuration.static(dict.fromkeys(names, "")))
+
+    def do_boot(self, name: str, *names: str) -> None:
+        self._begin(name, identity(name, "1"), Configuration.static(dict.fromkeys((name, *names), "")))
+
+    def do_wipe(self, name: str) -> None:
+        number = int(incarnation_of(self.identities[name])) + 1
+        self._begin(name, identity(name, str(number)), self.started_with[name])
+
+    def do_add(self, name: str, node: str, kind: str = "voter") -> None:
+        wanted = AddNode(self.identities[node], "", voter=kind == "voter")
+        self.out.append(self._changed(name, wanted))
+
+    def do_remove(self, name: str, node: str) -> None:
+        self.out.append(self._changed(name, RemoveNode(node)))
+
+    def _changed(self, name: str, wanted: MembershipChange) -> str:
+        placed = self.nodes[name].change_membership(self.now_ms, wanted)
+        return f"refused: {placed.reason}" if isinstance(placed, Refused) else f"placed at {placed}"
 
     def do_restart(self, name: str) -> None:
-        self.pool = [message for message in self.pool if name not in (message.sender, message.to)]
+        self.pool = [message for message in self.pool if name not in (id_of(message.sender), id_of(message.to))]
         self._start(name)
 
     def do_campaign(self, name: str) -> None:
@@ -104,7 +140,7 @@ class Script:
         for _ in range(0, int(duration_ms), 50):
             self.do_wait("50", *names)
             self.do_stabilize(*names)
-            self.pool = [message for message in self.pool if message.to in names]
+            self.pool = [message for message in self.pool if id_of(message.to) in names]
         self.out = [f"at {self.now_ms} ms"]
 
     def do_stabilize(self, *names: str) -> None:
@@ -112,7 +148,7 @@ class Script:
         busy = True
         while busy:
             busy = sum(self._take_ready(name) for name in chosen) > 0
-            for message in [item for item in self.pool if item.to in chosen and item.sender in chosen]:
+            for message in [item for item in self.pool if id_of(item.to) in chosen and id_of(item.sender) in chosen]:
                 self._deliver(message)
                 busy = True
 
@@ -137,7 +173,7 @@ class Script:
         self.nodes[name].compact(RaftIndex(self.nodes[name].applied_index), data)
 
     def do_transfer(self, name: str, to: str) -> None:
-        self.out.append(f"begun: {self.nodes[name].transfer_leadership(self.now_ms, to)}")
+        self.out.append(f"begun: {self.nodes[name].transfer_leadership(self.now_ms, self.identities[to])}")
 
     def do_read(self, name: str, context: str) -> None:
         self.out.append(f"begun: {self.nodes[name].read_index(self.now_ms, context.encode())}")
@@ -155,28 +191,45 @@ class Script:
 
     def do_state(self, *names: str) -> None:
         for name in names:
-            state = self.nodes[name].state()
+            state = self.nodes[name].state(self.now_ms)
             self.out.append(
                 " ".join(f"{key}={state[key]}" for key in ("node", "role", "term", "leader", "commitIndex"))
             )
             if "followers" in state:
-                self.out.append(f"  {state['followers']}")
+                followers = {
+                    peer: {key: view[key] for key in ("matchIndex", "state")}
+                    for peer, view in state["followers"].items()
+                }
+                self.out.append(f"  {followers}")
+
+    def do_members(self, *names: str) -> None:
+        for name in names:
+            self.out.append(f"{name}: {show(self.nodes[name].configuration)}")
 
     # --- work -------------------------------------------------------------------------------------------------------
+
+    def _begin(self, name: str, own_identity: str, configuration: Configuration) -> None:
+        self.stores[name] = Storage()
+        self.identities[name], self.started_with[name] = own_identity, configuration
+        self._start(name)
 
     def _start(self, name: str) -> None:
         stored = self.stores[name].stored()
         self.applied[name] = [] if stored.snapshot is None else list(stored.snapshot.data.decode())
         prng = SimPrng(0).child(f"{name} {self.now_ms}")
-        self.nodes[name] = RaftNode(name, self.voters, stored, _CONFIG, prng, self, self.now_ms, learners=self.learners)
+        self.nodes[name] = RaftNode(
+            self.identities[name], self.started_with[name], stored, _CONFIG, prng, self, self.now_ms
+        )
 
     def _on_links(self, links: tuple[str, ...]) -> list[AnyMessage]:
-        return [message for link in links for message in self.pool if f"{message.sender}>{message.to}" == link]
+        return [
+            message for link in links for message in self.pool if f"{id_of(message.sender)}>{id_of(message.to)}" == link
+        ]
 
     def _deliver(self, message: AnyMessage) -> None:
         self.pool.remove(message)
         self.out.append(show_message(message))
-        self.nodes[message.to].step(self.now_ms, message)
+        self.nodes[id_of(message.to)].step(self.now_ms, message)
 
     def _take_ready(self, name: str) -> bool:
         ready = self.nodes[name].ready()
@@ -188,7 +241,7 @@ class Script:
         self.pool += [*ready.early, *ready.messages]
         if ready.snapshot is not None:
             self.applied[name] = list(ready.snapshot.data.decode())
-        self.applied[name] += [entry.data.decode() for entry in ready.committed]
+        self.applied[name] += [entry.data.decode() for entry in ready.committed if entry.kind is EntryKind.DATA]
         return True
 
     def _parts(self, ready: Ready) -> list[str]:

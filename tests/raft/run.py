@@ -26,6 +26,11 @@ FAULTS = (
     "pause_leader",
     "transfer",
     "compact",
+    "add",
+    "add_learner",
+    "remove",
+    "remove_leader",
+    "wipe",
 )
 
 
@@ -50,6 +55,8 @@ class Outcome:
     round_read_count: int
     term_count: int
     decided_count: int
+    change_count: int
+    wipe_count: int
 
 
 def draw_options(prng: SimPrng) -> Options:
@@ -68,6 +75,8 @@ def draw_options(prng: SimPrng) -> Options:
     )
     return Options(
         node_count=(1, 3, 3, 5)[prng.below(4)],
+        spare_count=prng.below(3),
+        fresh=prng.chance(1, 2),
         max_sync_ms=prng.between(0, 30),
         drift_percent=prng.below(2) * 10,
         link=link,
@@ -121,6 +130,8 @@ class Run:
             cluster.read_count,
             len(cluster.checker.leaders),
             len(cluster.checker.decided),
+            cluster.change_count,
+            len(cluster.lost),
         )
 
     def _client(self) -> None:
@@ -232,6 +243,41 @@ class Run:
         if leader is not None:
             self.cluster.transfer(leader, self._any_host().name)
 
+    def _add(self) -> None:
+        self._add_host(voter=True)
+
+    def _add_learner(self) -> None:
+        self._add_host(voter=False)
+
+    def _add_host(self, *, voter: bool) -> None:
+        leader, host = self.cluster.leader(), self._any_host()
+        if leader is not None:
+            self.cluster.add(leader, host, voter=voter)
+
+    def _remove(self) -> None:
+        self._remove_name(self._any_host().name)
+
+    def _remove_leader(self) -> None:
+        leader = self.cluster.leader()
+        if leader is not None:
+            self._remove_name(leader.name)
+
+    def _remove_name(self, name: str) -> None:
+        """Nobody takes a sound node away just after another one has lost its disk."""
+        cluster, leader = self.cluster, self.cluster.leader()
+        if leader is None or leader.node is None:
+            return
+        member = leader.node.configuration.find(name)
+        if member in cluster.lost or cluster.scheduler.now_ms >= cluster.wiped_at_ms + 2000:
+            cluster.remove(leader, name)
+
+    def _wipe(self) -> None:
+        host = self._any_host()
+        if host.node is not None and self.cluster.may_wipe(host):
+            self.cluster.crash(host)
+            self.cluster.wipe(host)
+            self.cluster.scheduler.after(self.faults_prng.below(500), lambda: self._restart(host))
+
     def _compact(self) -> None:
         for host in self.cluster.running():
             if self.faults_prng.chance(1, 2):
@@ -246,17 +292,48 @@ class Run:
         cluster.run(4000)
 
     def _demand_liveness(self) -> None:
-        """A leader holds the lease, a write comes through, every node ends in the same state."""
+        """A leader holds the lease, lost disks can be replaced, a write comes through, every member ends in the same
+        state."""
+        self._check_peace(b"last")
+        for host in self.cluster.hosts.values():
+            self._replace_lost(host)
+        self._check_peace(b"very last")
+
+    def _check_peace(self, data: bytes) -> None:
         cluster, checker = self.cluster, self.cluster.checker
-        leader = cluster.leader()
-        checker.require(leader is not None, "no leader 4 s after the last fault")
-        assert leader is not None
-        placed = cluster.write(leader, b"last")
+        leader = self._require_leader()
+        placed = cluster.write(leader, data)
         checker.require(placed is not None, "the leader refuses a write in peace")
         cluster.run(1000)
         cluster.read_by_lease(leader)
         checker.require(leader.node is not None and leader.node.lease_valid(leader.clock.now_ms()), "no lease in peace")
         checker.require(placed not in leader.waiting, "a write in peace is not acknowledged")
-        for host in cluster.hosts.values():
+        for host in cluster.members(leader):
             checker.require(host.application.index == len(checker.decided), f"{host.name} has not caught up")
             checker.check_state(host.name, host.application)
+        assert leader.node is not None
+        checker.require(leader.node.configuration.is_voter(leader.identity), f"{leader.name} leads and is no voter")
+        for member in leader.node.configuration.joining:
+            checker.require(member in cluster.lost, f"{member}, which is well, has not become a voter")
+
+    def _require_leader(self) -> Host:
+        leader = self.cluster.leader()
+        self.cluster.checker.require(leader is not None, "no leader in peace")
+        assert leader is not None
+        return leader
+
+    def _replace_lost(self, host: Host) -> None:
+        """An operator removes the lost disk and adds the new one under the same id."""
+        cluster, checker = self.cluster, self.cluster.checker
+        leader = self._require_leader()
+        assert leader.node is not None
+        known = leader.node.configuration.find(host.name)
+        if known is None or known == host.identity:
+            return
+        checker.require(cluster.remove(leader, host.name), f"{known} cannot be removed")
+        cluster.run(200)
+        checker.require(cluster.add(leader, host), f"{host.identity} cannot be added")
+        for _ in range(20):
+            if not leader.node.configuration.is_voter(host.identity):
+                cluster.run(500)
+        checker.require(leader.node.configuration.is_voter(host.identity), f"{host.identity} does not vote")

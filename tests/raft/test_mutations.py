@@ -13,6 +13,7 @@ from rmqha.raft.config import RaftConfig
 from rmqha.raft.core import Core, Leader, RaftRole
 from rmqha.raft.log import RaftLog, StoredState
 from rmqha.raft.node import RaftNode, Ready
+from rmqha.raft.quorum import Configuration
 from rmqha.sim.network import LinkOptions
 from rmqha.sim.prng import SimPrng
 from rmqha.sim.tracer import SimTracer
@@ -25,9 +26,9 @@ MAX_SEED_COUNT = 200
 DURATION_MS = 4000
 
 
-def first_violation(options: Options, plan: Plan, make: MakeNode = make_node) -> str:
+def first_violation(options: Options, plan: Plan, make: MakeNode = make_node, seed_count: int = MAX_SEED_COUNT) -> str:
     """What the first seeds find, "" if nothing."""
-    for seed in range(MAX_SEED_COUNT):
+    for seed in range(seed_count):
         try:
             Run(seed, options, plan, make).execute(DURATION_MS)
         except ViolationError as error:
@@ -66,14 +67,14 @@ def test_forgetting_the_vote(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def make(
         node_id: str,
-        voters: tuple[str, ...],
+        initial: Configuration,
         stored: StoredState,
         config: RaftConfig,
         prng: SimPrng,
         tracer: SimTracer,
         now_ms: int,
     ) -> RaftNode:
-        return RaftNode(node_id, voters, replace(stored, voted_for=""), config, prng, tracer, now_ms)
+        return RaftNode(node_id, initial, replace(stored, voted_for=""), config, prng, tracer, now_ms)
 
     plan = Plan(("isolate_leader", "heal"), 100, ambush_percent=80, ambushes=("blink",))
     assert "votes for" in first_violation(Options(node_count=5, link=LinkOptions(max_delay_ms=40)), plan, make)

@@ -10,6 +10,7 @@ from rmqha.raft.config import RaftConfig
 from rmqha.raft.core import RaftRole
 from rmqha.raft.log import StoredState
 from rmqha.raft.node import RaftNode
+from rmqha.raft.quorum import Configuration
 from rmqha.sim.prng import SimPrng
 from rmqha.sim.scheduler import Scheduler
 from rmqha.sim.tracer import SimTracer
@@ -28,7 +29,7 @@ from rmqha.wire.raft_message import (
 
 def node(stored: StoredState | None = None, voters: tuple[str, ...] = ("a", "b", "c")) -> RaftNode:
     tracer = SimTracer(Scheduler())
-    return RaftNode("a", voters, stored or StoredState(), RaftConfig(), SimPrng(1), tracer, 0)
+    return RaftNode("a", Configuration(voters), stored or StoredState(), RaftConfig(), SimPrng(1), tracer, 0)
 
 
 def settle(one: RaftNode) -> list[AnyMessage]:

@@ -11,6 +11,7 @@ from controller.raft_log import DurableRaftLog
 from rmqha.model.code import RequestCode
 from rmqha.raft.config import RaftConfig
 from rmqha.raft.node import RaftNode, Ready
+from rmqha.raft.quorum import Configuration
 from rmqha.sim.clock import SimClock
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
@@ -50,14 +51,15 @@ class ControllerProcess(Process):
     def boot(self) -> None:
         self.begin_life()
         config = self.config
-        self._log = DurableRaftLog(self.disk, config.controller_dleger_self_id, self._tracer)
+        raft_prng = self._raft_prng.child(str(self.life))
+        self._log = DurableRaftLog(self.disk, config.controller_dleger_self_id, self._tracer, raft_prng.child("log"))
         stored = self._log.stored
         raft = RaftNode(
-            config.controller_dleger_self_id,
-            tuple(config.peers),
+            self._log.identity,
+            Configuration.static(config.peers),
             stored,
             RaftConfig(election_timeout_ms=config.election_timeout_ms),
-            self._raft_prng.child(str(self.life)),
+            raft_prng,
             self._tracer,
             self.clock.now_ms(),
         )
@@ -122,9 +124,9 @@ class ControllerProcess(Process):
                     self._rpc.oneway(address, command)
                 case Probe(probe_id, address, command, timeout_ms):
                     self._rpc.call(address, command, timeout_ms, partial(self._probed, probe_id))
-                case SendRaft(peer, data):
-                    message = Command(RequestCode.RMQHA_RAFT_MESSAGE, body=data)
-                    self._rpc.oneway(self.config.peers[peer], message)
+                case SendRaft(_, address, sender_address, data):
+                    message = Command(RequestCode.RMQHA_RAFT_MESSAGE, {"address": sender_address}, data)
+                    self._rpc.oneway(address, message)
                 case SaveConfig():
                     pass
 
