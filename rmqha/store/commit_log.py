@@ -133,6 +133,12 @@ class CommitLog:
         end = min(self.end_offset, file.end_offset)
         return file.region.view(0, file.end_offset - file.start_offset), file.start_offset, end - file.start_offset
 
+    def probe(self, from_offset: int, to_offset: int) -> None:
+        """Make sure that [from, to) can be looked at through the mappings. Raises StoreError."""
+        for file in self.files.files:
+            if file.end_offset > from_offset and file.start_offset < to_offset:
+                file.probe(max(from_offset, file.start_offset), to_offset, UNREADABLE)
+
     def probe_record(self, offset: int) -> None:
         """Make sure that the record at `offset` can be looked at through the mapping. Raises StoreError."""
         file = self.files.find(offset)

@@ -336,6 +336,10 @@ class ConsumeQueues:
         else:
             runs.append((queue_offset, bytearray(unit)))
 
+    def collect_units(self, topic: str, queue_id: int, queue_offset: int, units: bytes) -> None:
+        """As `collect` does for records whose consecutive entries begin at `queue_offset`."""
+        self._runs.setdefault((topic, queue_id), []).append((queue_offset, bytearray(units)))
+
     def code(self, topic: str, properties: bytes, stored: int) -> int:
         """tagsCode of a record's entry."""
         if topic == SCHEDULE_TOPIC:

@@ -164,7 +164,7 @@ class Reput:
         if stored > self.last_store_timestamp_ms:
             self.last_store_timestamp_ms = stored
         name = bytes(view[topic_at : topic_at + topic_size])
-        topic = self._topics[name] if name in self._topics else self._topic(name, start)
+        topic = self._topics[name] if name in self._topics else self.topic(name, start)
         if topic is None:
             return
         if queue_id < 0 or queue_offset < 0:
@@ -178,7 +178,11 @@ class Reput:
         for derived in self._derived:
             derived.collect(record)
 
-    def _topic(self, name: bytes, start: int) -> str | None:
+    def topic(self, name: bytes, start: int) -> str | None:
+        """The topic of a record's topic bytes; None, and an event with the record's offset at the first time, if no
+        directory may be named after it."""
+        if name in self._topics:
+            return self._topics[name]
         topic: str | None = name.decode("utf-8", "replace")
         if not valid_topic(str(topic)):
             self._tracer.event("topic_not_queued", topic=str(topic)[:255], phy_offset=start)
