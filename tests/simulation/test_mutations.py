@@ -8,7 +8,7 @@ from .mutations import MUTATIONS, planted
 from .options import rough, seed_options, short_logs
 from .world import World
 
-ROUGH = {"anyone is elected (A9)": 8, "no majority needed (ruling 1)": 1}
+ROUGH = {"anyone is elected (A9)": 30, "no majority needed (ruling 1)": 1}
 """Found only where faults are many."""
 
 SHORT = {"old files go before they are committed (A20)": 1, "nobody is copied to again (A20)": 1}
