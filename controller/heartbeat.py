@@ -22,6 +22,7 @@ from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 
 MAX_TIMEOUT_MS = 600_000
 REPROBE_MS = 250
+SLICE_BROKERS = 200
 NO_LOG = LogEnd(Epoch(-1), PhyOffset(0))
 
 
@@ -94,10 +95,6 @@ class HeartbeatTable:
 
     # --- inputs -----------------------------------------------------------------------------------------------------
 
-    def presume(self, now_ms: int, key: BrokerKey) -> None:
-        """A new leader watches a master from the start; nothing is known of it yet."""
-        self._brokers.setdefault(key, self._new(now_ms, key))
-
     def registered(self, now_ms: int, key: BrokerKey, session_id: int, *, unclean: bool) -> None:
         """1003: the broker speaks through this session from now on."""
         broker = self._brokers.get(key)
@@ -164,9 +161,10 @@ class HeartbeatTable:
 
     def due(self, now_ms: int) -> list[BrokerLive]:
         """Brokers that have been silent for too long to be left alone: probe those, or call them dead if their
-        time-out has passed (`is_timed_out`). Each stays scheduled while it is alive."""
+        time-out has passed (`is_timed_out`). Each stays scheduled while it is alive. At most SLICE_BROKERS come at
+        once; the deadline stays due for the rest."""
         late: list[BrokerLive] = []
-        while self._checks and self._checks[0][0] <= now_ms:
+        while self._checks and self._checks[0][0] <= now_ms and len(late) < SLICE_BROKERS:
             check_ms, key = heappop(self._checks)
             broker = self._brokers.get(key)
             if broker is None or broker.check_ms != check_ms or not broker.alive or broker.unclean:

@@ -29,6 +29,7 @@ from controller.decisions.resize import finished
 from controller.event import ACCEPTS_LOSS, BrokersCleaned, Cause, Event, MasterElected, MasterVacated, MemberRemoved
 from controller.heartbeat import NO_LOG, BrokerKey, BrokerLive, HeartbeatTable
 from controller.replicas_info import Group, ReplicasInfo
+from controller.watchlist import Watchlist
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import BrokerId
 from rmqha.port import Tracer
@@ -41,6 +42,7 @@ LOST_PROBE_FACTOR = 8
 HAND_OVER_RETRY_MS = 10_000
 """A hand-over of our own accord that failed is tried again after so long: each try stops sends for a while."""
 MAX_REASON_CHARS = 255
+NOT_REPORTED = "it has not reported to this leader"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +129,8 @@ class Leadership:
         """By probe id."""
         self._given_up: list[tuple[int, int]] = []
         """A heap of (deadline, probe id)."""
-        self._attention: dict[str, int] = {}
-        """Groups without a live master, and the time before which not to try again unasked."""
+        self._watchlist = Watchlist(now_ms, list(info.groups), self.table.grace_until_ms)
         self._why_no_master: dict[str, str] = {}
-        self._next_scan_ms = now_ms
-        for group in info.groups.values():
-            if group.master_id is not None:
-                self.table.presume(now_ms, BrokerKey(group.broker_name, group.master_id))
-            elif group.replicas:
-                self._attention[group.broker_name] = now_ms
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -144,7 +139,7 @@ class Leadership:
             deadline
             for deadline in (
                 self.table.deadline_ms(),
-                self._next_scan_ms if self._attention else None,
+                self._watchlist.deadline_ms(),
                 self._given_up[0][0] if self._given_up else None,
             )
             if deadline is not None
@@ -162,10 +157,21 @@ class Leadership:
             else:
                 self._suspect(broker, "heartbeat late")
                 self._probe_suspect(now_ms, broker)
-        if self._attention and now_ms >= self._next_scan_ms:
-            self._next_scan_ms = now_ms + self._config().scan_not_active_broker_interval
-            for broker_name in list(self._attention):
+        names, must_have_reported = self._watchlist.next_pass(now_ms)
+        for broker_name in names:
+            self._pass_by(now_ms, broker_name, must_have_reported=must_have_reported)
+        for broker_name in self._watchlist.due(now_ms, self._config().scan_not_active_broker_interval):
+            self.reconcile(now_ms, broker_name)
+
+    def _pass_by(self, now_ms: int, broker_name: str, *, must_have_reported: bool) -> None:
+        """A new leader comes to this group."""
+        group = self._info.groups[broker_name]
+        if group.master_id is None:
+            if group.replicas and not must_have_reported:
                 self.reconcile(now_ms, broker_name)
+        elif must_have_reported and self.table.get(key := BrokerKey(broker_name, group.master_id)) is None:
+            self._trace("dead", key, why=NOT_REPORTED)
+            self.reconcile(now_ms, broker_name, urgent=True)
 
     # --- liveness ---------------------------------------------------------------------------------------------------
 
@@ -325,7 +331,7 @@ class Leadership:
         for change in changes:
             for asked in self._busy.pop(change.broker_name, ()):
                 self._serve(now_ms, asked)
-            self._attention[change.broker_name] = now_ms + self._config().scan_not_active_broker_interval
+            self._watchlist.postpone(change.broker_name, now_ms + self._config().scan_not_active_broker_interval)
 
     def resign(self) -> list[Asked]:
         """The node leads no more. Returns the requests that have proposed nothing: the new leader shall decide them."""
@@ -346,19 +352,17 @@ class Leadership:
         failure is no reason to wait."""
         group = self._info.group(broker_name)
         if group is None:
-            self._attention.pop(broker_name, None)
+            self._watchlist.drop(broker_name)
             return
         if broker_name in self._busy:
             return
         wish = self._wish(now_ms, group)
         if wish is None:
-            self._attention.pop(broker_name, None)
+            self._watchlist.drop(broker_name)
             self._why_no_master.pop(broker_name, None)
             self._finish_resize(group)
             return
-        if broker_name not in self._attention and not self._attention:
-            self._next_scan_ms = now_ms + self._config().scan_not_active_broker_interval
-        not_before_ms = self._attention.setdefault(broker_name, now_ms)
+        not_before_ms = self._watchlist.watch(now_ms, broker_name, self._config().scan_not_active_broker_interval)
         if not urgent and now_ms < not_before_ms:
             return
         refusal = self.elect(now_ms, group, wish)
@@ -371,7 +375,7 @@ class Leadership:
             return Wish(Cause.MEMBER_RETURNED, why="there was no master")
         master_id, master = group.master_id, self.table.get(BrokerKey(group.broker_name, group.master_id))
         if not self.has_live_master(now_ms, group):
-            why = master.death if master is not None else "it has not reported"
+            why = master.death if master is not None else NOT_REPORTED
             return Wish(Cause.MASTER_DEAD, why=f"master {master_id} is dead: {why}")
         if master is not None and master.stopping:
             return Wish(Cause.CONTROLLED_SHUTDOWN, avoid=master_id, why=f"master {master_id} is stopping")
@@ -392,8 +396,8 @@ class Leadership:
     def _without_master(self, now_ms: int, group: Group, refusal: Refusal) -> None:
         """An election of our own accord has found nobody."""
         name = group.broker_name
-        if name in self._attention:
-            self._attention[name] = now_ms + self._config().scan_not_active_broker_interval
+        if name in self._watchlist:
+            self._watchlist.postpone(name, now_ms + self._config().scan_not_active_broker_interval)
         if self._why_no_master.get(name) != refusal.remark:
             self._why_no_master[name] = refusal.remark
             if group.set_known:
@@ -561,7 +565,7 @@ class Leadership:
             self._tracer.event("hand_over_failed", group=name, why=remark)
         waiting = self._busy.pop(name)
         if ballot.wish.cause is Cause.DISK_FAILED:
-            self._attention[name] = now_ms + HAND_OVER_RETRY_MS
+            self._watchlist.postpone(name, now_ms + HAND_OVER_RETRY_MS)
         elif ballot.wish.target is None:
             self._without_master(now_ms, group, refusal)
         queue = self._busy.get(name)

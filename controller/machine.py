@@ -21,7 +21,7 @@ from controller.action import Action, Reply, SaveConfig, SendRaft, Token
 from controller.answers import MasterViews
 from controller.config import ControllerConfig
 from controller.event import Event, decode_events, encode_events
-from controller.image import decode_image, encode_image
+from controller.image import ImageWriter, decode_image
 from controller.leadership import Asked, Change, Leadership
 from controller.observers import Observers, RoleFeed
 from controller.peer_addresses import PeerAddresses
@@ -55,6 +55,10 @@ class ControllerMachine:
         self._info = decode_image(image)
         self._views = MasterViews(self._info)
         self._feed = RoleFeed(self._info, raft.snapshot_index)
+        self._image: ImageWriter | None = None
+        """A snapshot under way: of the state after entry `_image_index`, its last slice written at `_image_at_ms`."""
+        self._image_index = RaftIndex(0)
+        self._image_at_ms = 0
         self._observers = Observers(self._feed)
         self._addresses = PeerAddresses(config, raft)
         self._actions: list[Action] = []
@@ -75,6 +79,7 @@ class ControllerMachine:
 
     def timeout(self, now_ms: int) -> None:
         """Call at or after deadline_ms, and whenever in doubt."""
+        self._write_image(now_ms)
         self._raft.timeout(now_ms)
         self._settle(now_ms)
         if self._leadership is not None:
@@ -85,7 +90,8 @@ class ControllerMachine:
     def deadline_ms(self) -> int | None:
         """When to call timeout next."""
         own_ms = self._leadership.deadline_ms() if self._leadership is not None else None
-        deadlines = (self._raft.deadline_ms(), own_ms, self._observers.deadline_ms())
+        image_ms = None if self._image is None else self._image_at_ms
+        deadlines = (self._raft.deadline_ms(), own_ms, self._observers.deadline_ms(), image_ms)
         return min((item for item in deadlines if item is not None), default=None)
 
     def request(self, now_ms: int, session_id: int, token: Token, command: Command) -> None:
@@ -150,8 +156,9 @@ class ControllerMachine:
             events = decode_events(entry.data) if entry.kind is EntryKind.DATA else []
             self._apply(now_ms, entry.index, entry.term, events)
         self._observers.news()
-        if self._raft.applied_index - self._raft.snapshot_index >= self._config.snapshot_after_entries:
-            self._raft.compact(self._raft.applied_index, encode_image(self._info))
+        if self._image is None and self._feed.index - self._raft.snapshot_index >= self._config.snapshot_after_entries:
+            self._image, self._image_index = ImageWriter(self._info), RaftIndex(self._feed.index)
+            self._image_at_ms = now_ms
         self._settle(now_ms)
         return ready
 
@@ -310,8 +317,21 @@ class ControllerMachine:
                 if not asked.command.is_oneway:
                     self._actions.append(Reply(asked.token, self._not_leader(asked.command)))
 
+    def _write_image(self, now_ms: int) -> None:
+        """One slice. The whole image replaces the log once everything that it holds is applied for good."""
+        image = self._image
+        if image is None:
+            return
+        self._image_at_ms = now_ms
+        image.write()
+        if image.is_done and self._image_index <= self._raft.applied_index:
+            self._image = None
+            self._raft.compact(self._image_index, bytes(image.data))
+
     def _apply(self, now_ms: int, index: RaftIndex, term: Term, events: list[Event]) -> None:
         for event in events:
+            if self._image is not None and (group := self._info.groups.get(event.broker_name)) is not None:
+                self._image.before_change(group)
             self._info.apply(event)
             self._views.changed(event.broker_name)
         self._feed.applied(index, events)
@@ -335,4 +355,5 @@ class ControllerMachine:
         self._info.groups = decode_image(image).groups
         self._views = MasterViews(self._info)
         self._feed.restart(self._raft.snapshot_index)
+        self._image = None
         self._changes = {index: item for index, item in self._changes.items() if index > self._raft.snapshot_index}

@@ -130,6 +130,7 @@ def test_a_restarted_controller_has_its_state_back_from_snapshot_and_log() -> No
     for _ in range(20):
         assert cluster.alter([1, 2]).code == 0
         assert cluster.alter([1, 2, 3]).code == 0
+    cluster.run(1)
     node = cluster.leader
     assert node.snapshot is not None and len(node.entries) < 20
     before = encode_image(node.machine.info)

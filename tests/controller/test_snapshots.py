@@ -1,0 +1,108 @@
+"""Snapshots of the controllers' state: what they hold, in slices, while the groups change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from controller.event import decode_events
+from controller.image import SLICE_GROUPS, decode_image, encode_image
+from controller.replicas_info import ReplicasInfo
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.raft.config import RaftConfig
+from rmqha.raft.node import Ready
+from rmqha.wire.command import Command
+from rmqha.wire.raft_message import Entry, EntryKind, Snapshot
+from tests.controller.harness import CLUSTER, GROUP, Broker, Cluster, Node, group_of
+
+
+class Journal:
+    """Every entry and snapshot that a sole controller makes durable."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entries: list[Entry] = []
+        self.snapshots: list[Snapshot] = []
+        persist: Callable[[Node, Ready], None] = Node._persist
+
+        def recorded(node: Node, ready: Ready) -> None:
+            self.entries.extend(ready.entries)
+            self.snapshots += [ready.compaction] if ready.compaction is not None else []
+            persist(node, ready)
+
+        monkeypatch.setattr(Node, "_persist", recorded)
+
+    def state(self, index: int) -> ReplicasInfo:
+        """The state after that entry."""
+        info = ReplicasInfo()
+        for entry in self.entries:
+            if entry.index <= index and entry.kind is EntryKind.DATA:
+                for event in decode_events(entry.data):
+                    info.apply(event)
+        return info
+
+
+def add_groups(cluster: Cluster, count: int) -> None:
+    for number in range(count):
+        ids = {"clusterName": CLUSTER, "brokerName": f"g{number}"}
+        ext = {**ids, "appliedBrokerId": "1", "registerCheckCode": f"127.0.0.1:{number + 1};1"}
+        cluster.send(Command(RequestCode.CONTROLLER_APPLY_BROKER_ID, ext))
+
+
+def test_a_snapshot_is_the_state_at_its_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It once held entries above its index too, those of the same Ready: applied twice they may remove a member."""
+    journal = Journal(monkeypatch)
+    cluster, _ = group_of(1, snapshot_after_entries=16)
+    node = cluster.leader
+    node.persisting = False
+    add_groups(cluster, 3 * RaftConfig().max_committed_entries)
+    node.persisting = True
+    node.pump()
+    cluster.run(100)
+    assert journal.snapshots
+    for snapshot in journal.snapshots:
+        assert decode_image(snapshot.data) == journal.state(snapshot.index)
+
+
+def test_groups_change_while_a_snapshot_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = Journal(monkeypatch)
+    cluster, _ = group_of(3, snapshot_after_entries=16)
+    node = cluster.leader
+    add_groups(cluster, 3 * SLICE_GROUPS)
+    for turn in range(8):
+        cluster.run(1)
+        assert cluster.alter([1, 2] if turn % 2 else [1, 2, 3]).code in (
+            0,
+            ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED,
+        )
+    cluster.run(100)
+    assert node.snapshot is not None
+    assert decode_image(node.snapshot.data) == journal.state(node.snapshot.index)
+    before = encode_image(node.machine.info)
+    node.start()
+    cluster.run(100)
+    assert encode_image(node.machine.info) == before
+    assert cluster.group().broker_name == GROUP
+
+
+def test_one_input_looks_at_a_bounded_number_of_groups() -> None:
+    """A new leader of many groups whose masters are all dead: each step is small, and all are dealt with."""
+    grace_ms = 600_000
+    cluster = Cluster(3, default_heartbeat_timeout_mills=grace_ms)
+    cluster.run(3000, until=cluster.has_leader)
+    for number in range(450):
+        broker = Broker(1, name=f"g{number}")
+        cluster.boot(broker, beat=False)
+        broker.probes = "refuse"
+        ext = {"clusterName": CLUSTER, "brokerName": broker.name, "brokerId": "1", "designateElect": "false"}
+        cluster.call(RequestCode.CONTROLLER_ELECT_MASTER, ext)
+    cluster.kill(cluster.leader)
+    cluster.run(3000, until=cluster.has_leader)
+    node = cluster.leader
+    cluster.run(grace_ms - 5000)
+    assert all(group.master_id == 1 for group in node.machine.info.groups.values()), "nobody is evicted at once"
+    index = len(node.entries)
+    cluster.run(6000)
+    sizes = [len(decode_events(entry.data)) for entry in node.entries[index:] if entry.kind is EntryKind.DATA]
+    assert sum(sizes) == 450 and max(sizes) <= 200
+    assert all(group.master_id is None for group in node.machine.info.groups.values())
