@@ -177,9 +177,12 @@ def test_a_store_without_queues_makes_them_in_bulk(monkeypatch: pytest.MonkeyPat
         disk.remove(path)
     monkeypatch.setattr(store_module, "REBUILD_BYTES", SMALL.mapped_file_size_commit_log)
     taken: list[int] = []
-    monkeypatch.setattr(
-        bulk, "rebuild", lambda log, queues, reput, end: (taken.append(end), rebuild(log, queues, reput, end))
-    )
+
+    def counted(log: CommitLog, queues: ConsumeQueues, reput: Reput, end_offset: int) -> None:
+        taken.append(end_offset)
+        rebuild(log, queues, reput, end_offset)
+
+    monkeypatch.setattr(bulk, "rebuild", counted)
     store = open_store(disk)
     assert taken == [store.max_phy_offset]
     assert [disk.read(path) for path in paths] == images
