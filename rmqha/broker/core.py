@@ -14,6 +14,7 @@ from rmqha.broker.locks import LockRequests, LockTable
 from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.processor import BrokerProcessor
 from rmqha.broker.pull import PullProcessor
+from rmqha.broker.query_requests import QueryRequests
 from rmqha.broker.replica_driver import ReplicaDriver
 from rmqha.broker.retention import Retention
 from rmqha.broker.retry import RetryRules, SendBackProcessor
@@ -77,7 +78,8 @@ class BrokerCore:
         self.admin = AdminRequests(
             config, self.driver, self.send, self.pull, self.schedule, clock, process or {}, disk_usage, history
         )
-        parts = (consumers, tables, self.admin, LockRequests(self.locks, self.driver), self.retention)
+        queries = QueryRequests(config, store.index)
+        parts = (consumers, queries, tables, self.admin, LockRequests(self.locks, self.driver), self.retention)
         self.background_tables = (self.offsets, self.delay_offsets)
         """Tables whose files follow from time to time."""
         self.processor = BrokerProcessor(self.send, self.pull, send_back, consumers, parts)

@@ -171,6 +171,10 @@ def _open(config: BrokerConfig, tracer: HostTracer, store_host: tuple[bytes, int
     store_config = StoreConfig(
         mapped_file_size_commit_log=config.mapped_file_size_commit_log,
         mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
+        mapper_file_size_batch_consume_queue=config.mapper_file_size_batch_consume_queue,
+        message_index_enable=config.message_index_enable,
+        max_hash_slot_num=config.max_hash_slot_num,
+        max_index_num=config.max_index_num,
         max_message_size=config.max_message_size,
         delay_levels_ms=parse_delay_levels(config.message_delay_level),
     )

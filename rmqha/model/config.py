@@ -203,6 +203,12 @@ class BrokerConfig(ServerConfig):
     """Size of a ConsumeQueue file; a multiple of 20."""
     mapper_file_size_batch_consume_queue: int = 300000 * 46
     """Size of a file of a BatchConsumeQueue (topics with queue.type=BatchCQ); a multiple of 46."""
+    message_index_enable: bool = True
+    """Keep an index of keys, for queries by key, unique key and tags. false: nothing is built and queries say so."""
+    max_hash_slot_num: int = 5000000
+    """Hash slots of an index file, 4 bytes each. With other numbers than before the index is made anew."""
+    max_index_num: int = 20000000
+    """Entries of an index file, 20 bytes each; a message has one for each of its keys, its unique key and its tags."""
     max_message_size: int = 4 * 1024 * 1024
     """Largest body."""
     file_reserved_time: int = 72
@@ -303,6 +309,8 @@ class BrokerConfig(ServerConfig):
         self.require_range(source, "disk_probe_interval_millis", 0, 3_600_000)
         self.require_range(source, "disk_probe_timeout_millis", 100, 600_000)
         self.require_range(source, "mapped_file_size_commit_log", 64 * 1024, 2**31 - 1)
+        self.require_range(source, "max_hash_slot_num", 1, 2**28)
+        self.require_range(source, "max_index_num", 2, (2**31 - 41 - 4 * self.max_hash_slot_num) // 20)
         self.require_range(source, "max_message_size", 1, self.mapped_file_size_commit_log // 2)
         self.require_range(source, "ha_transfer_batch_size", 1024, 1024 * 1024)
         if self.mapped_file_size_consume_queue % 20:
