@@ -56,6 +56,7 @@ class BrokerCore:
         self.replica = Replica(config, store, identity, tracer, clock.wall_ms() - clock.now_ms())
         self.driver = ReplicaDriver(self.replica, store, clock, tracer)
         self.topics = TopicTable(disk, config, clock)
+        self.topics.batch_topics_changed = store.add_batch_topics
         self.groups = GroupTable(disk, clock)
         self.offsets = OffsetTable(disk)
         self.clients = ClientTable()
@@ -99,7 +100,7 @@ class BrokerCore:
 
     def _serving(self) -> None:
         """The queues hold everything that is committed: no topic of theirs may be missing (ruling 16)."""
-        restored = self.topics.restore(self.store.queues())
+        restored = self.topics.restore(self.store.queues(), self.store.batch_topics)
         if restored:
             self._tracer.event("topics_restored", topics=restored)
 

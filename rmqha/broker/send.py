@@ -7,7 +7,7 @@ Codes and their order are those of RocketMQ's SendMessageProcessor; the replica'
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import NamedTuple, Protocol
@@ -33,6 +33,7 @@ from rmqha.model.message import (
     MAX_PROPERTIES_BYTES,
     PROPERTY_CLUSTER,
     PROPERTY_DELAY,
+    PROPERTY_INNER_NUM,
     PROPERTY_MSG_REGION,
     PROPERTY_TIMER_DELAY_MS,
     PROPERTY_TIMER_DELAY_SEC,
@@ -40,6 +41,8 @@ from rmqha.model.message import (
     PROPERTY_TRACE_ON,
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT,
+    SYS_FLAG_INNER_BATCH,
+    SYS_FLAG_NEED_UNWRAP,
     SYS_FLAG_TRANSACTION_MASK,
     decode_properties,
     encode_properties,
@@ -47,7 +50,7 @@ from rmqha.model.message import (
     offset_message_id,
 )
 from rmqha.model.offset import PhyOffset
-from rmqha.store.record import NewMessage
+from rmqha.store.record import MAX_INNER_COUNT, NewMessage
 from rmqha.store.store import AppendedBatch
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
@@ -151,20 +154,19 @@ class SendProcessor:
                 accepted.append(_Accepted(command, request, *self._messages(request, command, born_host)))
             except (_Refused, RequestError) as refused:
                 self._refuse(channel, command, refused.code, str(refused))
-        try:
-            self._store(channel, accepted)
-        except UsageError:
-            # The store found one that it cannot hold and has written none: let each stand for itself.
-            for item in accepted:
-                try:
-                    self._store(channel, [item])
-                except UsageError as error:
-                    self._refuse(channel, item.command, ResponseCode.MESSAGE_ILLEGAL, str(error))
+        for run in _runs(accepted):
+            try:
+                self._store(channel, run)
+            except UsageError:
+                # The store found one that it cannot hold and has written none: let each stand for itself.
+                for item in run:
+                    try:
+                        self._store(channel, [item])
+                    except UsageError as error:
+                        self._refuse(channel, item.command, ResponseCode.MESSAGE_ILLEGAL, str(error))
 
     def _store(self, channel: Channel, accepted: list[_Accepted]) -> None:
         """Append with one call, answer what does not wait, let the rest wait as one."""
-        if not accepted:
-            return
         stored = self._log.append([message for item in accepted for message in item.messages])
         self.put_count += len(stored.phy_offsets)
         self.put_bytes += stored.end_offset - stored.phy_offsets[0]
@@ -177,6 +179,8 @@ class SendProcessor:
                 continue
             phy_offsets = stored.phy_offsets[first:start]
             reply = self._reply(command, request, queue_id, phy_offsets, stored.queue_offsets[first])
+            if messages[0].sys_flag & SYS_FLAG_INNER_BATCH:
+                reply.ext["batchUniqId"] = reply.ext["transactionId"]
             if find_property(request.properties, _WAIT) == b"false":
                 channel.send(reply)
             else:
@@ -214,8 +218,13 @@ class SendProcessor:
         topic = self._topic(request)
         queue_id = self._queue_id(request, topic)
         self._check(request, command)
+        sys_flag = request.sys_flag
         if request.is_batch:
-            parts = self.split(bytes(command.body))
+            body = bytes(command.body)
+            parts = self.split(body)
+            if topic.is_batch and find_property(request.properties, _UNIQUE_KEY) is not None:
+                parts = [(body, self._with_number(request.properties, len(parts)), request.flag)]
+                sys_flag |= SYS_FLAG_INNER_BATCH | SYS_FLAG_NEED_UNWRAP
         else:
             parts = [(bytes(command.body), self._with_own(request.properties), request.flag)]
         messages = [
@@ -228,7 +237,7 @@ class SendProcessor:
                 born_host,
                 self._store_host,
                 flag,
-                request.sys_flag,
+                sys_flag,
                 request.reconsume_times,
             )
             for body, properties, flag in parts
@@ -287,6 +296,8 @@ class SendProcessor:
             )
         if request.sys_flag & SYS_FLAG_TRANSACTION_MASK:
             raise _illegal("this broker does not take transactional messages")
+        if request.sys_flag & SYS_FLAG_INNER_BATCH or find_property(request.properties, _INNER_NUM) is not None:
+            raise _illegal("only the broker makes inner batches: send them by request 320")
         if _DELAY in request.properties or _DELIVER in request.properties:
             self._check_delay(request)
 
@@ -310,6 +321,12 @@ class SendProcessor:
         if properties and properties[-1] != 2:
             properties += b"\x02"
         return properties + self._own_bytes
+
+    def _with_number(self, properties: bytes, count: int) -> bytes:
+        """Of a batch that is stored as one record."""
+        if count > MAX_INNER_COUNT:
+            raise _illegal(f"a batch of {count} messages; one record holds up to {MAX_INNER_COUNT}")
+        return self._with_own(properties) + encode_properties({PROPERTY_INNER_NUM: str(count)})
 
     @staticmethod
     def split(body: bytes) -> list[tuple[bytes, bytes, int]]:
@@ -337,6 +354,22 @@ class SendProcessor:
 
 _WAIT = PROPERTY_WAIT.encode()
 _UNIQUE_KEY = PROPERTY_UNIQUE_KEY.encode()
+_INNER_NUM = PROPERTY_INNER_NUM.encode()
+
+
+def _runs(accepted: list[_Accepted]) -> Iterator[list[_Accepted]]:
+    """What is appended with one call: an inner batch alone, since its size depends on its queue offset."""
+    run: list[_Accepted] = []
+    for item in accepted:
+        if item.messages[0].sys_flag & SYS_FLAG_INNER_BATCH:
+            if run:
+                yield run
+            yield [item]
+            run = []
+        else:
+            run.append(item)
+    if run:
+        yield run
 
 
 def _parse(command: Command) -> _Request:

@@ -102,7 +102,7 @@ class TableRequests:
             raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
         present = self._topics.get(name)
         try:
-            attributes = merge_attributes(present.attributes if present else {}, command.ext.get("attributes") or "")
+            attributes = merge_attributes(present.attributes if present else None, command.ext.get("attributes") or "")
         except ValueError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         filter_type = command.ext.get("topicFilterType", "SINGLE_TAG")

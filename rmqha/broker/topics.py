@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rmqha.broker import config_table
@@ -23,6 +23,9 @@ SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
 
+QUEUE_TYPE = "queue.type"
+BATCH_QUEUE = "BatchCQ"
+SIMPLE_QUEUE = "SimpleCQ"
 MAX_TOPIC_LENGTH = 127
 MAX_QUEUE_COUNT = 1024
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
@@ -73,6 +76,11 @@ class TopicConfig:
     def writable(self) -> bool:
         return bool(self.perm & PERM_WRITE)
 
+    @property
+    def is_batch(self) -> bool:
+        """Its queues count messages, its records hold many."""
+        return self.attributes.get(QUEUE_TYPE) == BATCH_QUEUE
+
     def to_json(self) -> dict[str, Any]:
         return {
             "attributes": dict(self.attributes),
@@ -113,6 +121,8 @@ class TopicTable:
         self.epoch = 0
         self._dirty = False
         self.changed: Callable[[], None] = lambda: None
+        self.batch_topics_changed: Callable[[set[str]], None] = lambda topics: None
+        """Told the topics with queue.type=BatchCQ, before anybody can send to a new one."""
         self._auto_create = config.auto_create_topic_enable
         for topic in _system_topics(config):
             self._topics[topic.name] = topic
@@ -155,22 +165,25 @@ class TopicTable:
         """Add or replace, durably."""
         self._topics[topic.name] = topic
         self._commit()
+        if topic.is_batch:
+            self.batch_topics_changed({topic.name})
 
-    def restore(self, queues: Mapping[str, list[int]]) -> list[str]:
-        """Re-create topics that have queues on disk and no entry here, or too few queues (ruling 16). Their names."""
+    def restore(self, queues: Mapping[str, list[int]], batch_topics: Set[str] = frozenset()) -> list[str]:
+        """Re-create topics that have queues on disk and no entry here, too few queues or another type (ruling 16).
+        Their names."""
         missing = []
         for name in sorted(queues):
-            needed, present = max(queues[name], default=-1) + 1, self._topics.get(name)
-            if present is None and needed:
-                self._topics[name] = TopicConfig(name, needed, needed)
-            elif present is not None and present.read_queue_count < needed:
-                self._topics[name] = TopicConfig(
-                    name, needed, max(needed, present.write_queue_count), present.perm, present.sys_flag,
-                    present.order, present.filter_type, present.attributes,
-                )  # fmt: skip
-            else:
-                continue
-            missing.append(name)
+            needed = max(queues[name], default=-1) + 1
+            present = self._topics.get(name) or TopicConfig(name, 0, 0)
+            attributes = {**present.attributes, QUEUE_TYPE: BATCH_QUEUE} if name in batch_topics else present.attributes
+            if present.read_queue_count < needed or present.attributes != attributes:
+                self._topics[name] = replace(
+                    present,
+                    read_queue_count=max(needed, present.read_queue_count),
+                    write_queue_count=max(needed, present.write_queue_count),
+                    attributes=attributes,
+                )
+                missing.append(name)
         if missing:
             self._commit()
         return missing
@@ -191,7 +204,11 @@ class TopicTable:
         self.version = version
         self._dirty = True
         self.save()
+        self.batch_topics_changed(self.batch_topics())
         self.changed()
+
+    def batch_topics(self) -> set[str]:
+        return {topic.name for topic in self._topics.values() if topic.is_batch}
 
     def save(self) -> None:
         """Write the file if it is behind the table. Raises OSError."""
@@ -235,11 +252,16 @@ def parse_table(body: Mapping[str, Any]) -> dict[str, TopicConfig]:
     return {str(name): TopicConfig.from_json(str(name), item) for name, item in table.items()}
 
 
-def merge_attributes(present: Mapping[str, str], change: str) -> dict[str, str]:
-    """Apply "+name=value,-name" as mqadmin writes it. Raises ValueError with a sentence."""
-    merged = dict(present)
+def merge_attributes(present: Mapping[str, str] | None, change: str) -> dict[str, str]:
+    """Apply "+name=value,-name" as mqadmin writes it; `present` is None for a new topic. The type of queues is given to
+    a topic when it is made, as in RocketMQ. Raises ValueError with a sentence."""
+    merged = dict(present or {})
     for piece in filter(None, change.split(",")):
         name, equals, value = piece[1:].partition("=")
+        if name == QUEUE_TYPE and present is not None:
+            raise ValueError(f"attempt to update an unchangeable attribute. key: {name}")
+        if name == QUEUE_TYPE and piece[0] == "+" and value not in (BATCH_QUEUE, SIMPLE_QUEUE):
+            raise ValueError(f"{name} must be {BATCH_QUEUE} or {SIMPLE_QUEUE}, not {value!r}")
         if piece[0] == "+" and equals and name:
             merged[name] = value
         elif piece[0] == "-" and not equals and name:

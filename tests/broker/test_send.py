@@ -225,3 +225,78 @@ def test_one_that_the_store_cannot_hold_does_not_spoil_its_neighbours(make_broke
     assert [reply.code for reply in channel.take()] == [0, ResponseCode.MESSAGE_ILLEGAL, 0]
     broker.run()
     assert [bytes(record.body) for record in stored(broker)] == [b"a", b"c"]
+
+
+# --- batches of BatchCQ topics ----------------------------------------------------------------------------------------
+def make_batch_topic(broker: Broker) -> None:
+    ext = {"topic": "B", "readQueueNums": "2", "writeQueueNums": "2", "attributes": "+queue.type=BatchCQ"}
+    assert broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)).code == 0
+
+
+def batch_command(*bodies: bytes, properties: str = "UNIQ_KEY\x01B0\x02WAIT\x01true\x02") -> Command:
+    members = b"".join(inner(body, b"UNIQ_KEY\x01%d\x02" % place) for place, body in enumerate(bodies))
+    ext = send_command("B", queue_id=1, i=properties, m="true").ext
+    return Command(RequestCode.SEND_BATCH_MESSAGE, ext, members)
+
+
+def test_a_batch_of_a_batch_topic_is_one_record(broker: Broker) -> None:
+    make_batch_topic(broker)
+    assert broker.ask(send_command("B", queue_id=1, body=b"single")).ext["queueOffset"] == "0"
+    first = broker.ask(batch_command(b"a", b"bc", b""))
+    second = broker.ask(batch_command(b"x"))
+    assert (first.code, first.ext["queueOffset"], first.ext["batchUniqId"]) == (0, "1", "B0")
+    assert second.ext["queueOffset"] == "4" and "," not in first.ext["msgId"]
+    assert broker.store.queue_range("B", 1) == (0, 5)
+    single, batch, last = stored(broker, "B", 1)
+    assert (single.sys_flag, batch.sys_flag, last.sys_flag) == (0, 0xC0, 0xC0)
+    assert bytes(batch.body) == bytes(batch_command(b"a", b"bc", b"").body)
+    assert decode_properties(batch.properties) == {
+        "UNIQ_KEY": "B0",
+        "WAIT": "true",
+        "MSG_REGION": "DefaultRegion",
+        "TRACE_ON": "true",
+        "CLUSTER": "DefaultCluster",
+        "INNER_NUM": "3",
+        "INNER_BASE": "1",
+    }
+
+
+def test_batches_and_singles_of_one_read_are_stored_in_order(broker: Broker) -> None:
+    make_batch_topic(broker)
+    channel = FakeChannel()
+    singles = [send_command("B", queue_id=1, body=bytes([number])) for number in range(3)]
+    commands = [singles[0], singles[1], batch_command(b"a", b"b"), batch_command(b"c"), singles[2]]
+    for opaque, command in enumerate(commands):
+        command.opaque = opaque
+    broker.core.processor.received(channel, commands)
+    replies = channel.take()
+    assert [reply.opaque for reply in replies] == [0, 1, 2, 3, 4]
+    assert [reply.ext["queueOffset"] for reply in replies] == ["0", "1", "2", "4", "5"]
+
+
+def test_a_batch_without_unique_key_is_single_records_there_too(broker: Broker) -> None:
+    make_batch_topic(broker)
+    reply = broker.ask(batch_command(b"a", b"b", properties=""))
+    assert "batchUniqId" not in reply.ext and len(reply.ext["msgId"].split(",")) == 2
+    assert [item.sys_flag for item in stored(broker, "B", 1)] == [0, 0]
+
+
+@pytest.mark.parametrize("change", [{"f": "128"}, {"f": "192"}, {"i": "INNER_NUM\x013\x02"}])
+@pytest.mark.parametrize("topic", ["B", "T"])
+def test_no_client_makes_an_inner_batch(broker: Broker, topic: str, change: dict[str, Any]) -> None:
+    make_batch_topic(broker)
+    reply = broker.ask(send_command(topic, **change))
+    assert reply.code == ResponseCode.MESSAGE_ILLEGAL and "inner batches" in (reply.remark or "")
+    assert broker.store.max_phy_offset == 0
+
+
+def test_a_batch_of_too_many_for_one_record_is_illegal(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(max_message_size=1 << 20, mapped_file_size_commit_log=1 << 22).start()
+    make_batch_topic(broker)
+    command = batch_command(b"")
+    command.body = inner(b"") * 32768
+    reply = broker.ask(command)
+    assert (reply.code, reply.remark) == (
+        ResponseCode.MESSAGE_ILLEGAL,
+        "a batch of 32768 messages; one record holds up to 32767",
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import tarfile
@@ -13,6 +14,7 @@ import pytest
 import zstandard
 
 from rmqha.broker import config_table
+from rmqha.broker.config_table import DataVersion
 from rmqha.broker.groups import GroupTable
 from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.topics import TopicConfig, TopicTable, merge_attributes
@@ -130,6 +132,50 @@ def test_update_topic(broker: Broker) -> None:
     assert broker.core.topics.version.counter == counter  # the same again is no change
     missing = broker.ask(Command(RequestCode.GET_TOPIC_CONFIG, {"topic": "Nope"}))
     assert missing.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_the_type_of_queues_is_given_once(broker: Broker) -> None:
+    def update(topic: str, attributes: str = "") -> Command:
+        ext = {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1", "attributes": attributes}
+        return broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext))
+
+    assert update("B", "+queue.type=BatchCQ").code == 0
+    assert update("S").code == 0
+    assert update("B", "+message.type=NORMAL").code == 0
+    for topic, attributes in (("B", "-queue.type"), ("B", "+queue.type=SimpleCQ"), ("S", "+queue.type=BatchCQ")):
+        reply = update(topic, attributes)
+        assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert reply.remark == "attempt to update an unchangeable attribute. key: queue.type"
+    reply = update("N", "+queue.type=BatchQC")
+    assert (reply.code, reply.remark) == (
+        ResponseCode.SYSTEM_ERROR,
+        "queue.type must be BatchCQ or SimpleCQ, not 'BatchQC'",
+    )
+    assert broker.core.topics.batch_topics() == {"B"} == broker.store.batch_topics
+
+
+def test_a_slave_learns_the_type_with_the_table(broker: Broker) -> None:
+    broker.ask(send_command("Late"))
+    late = broker.core.topics.get("Late")
+    assert late is not None and broker.store.queue_range("Late", 0) == (0, 1)
+    changed = dataclasses.replace(late, attributes={"queue.type": "BatchCQ"})
+    broker.core.topics.replace({"Late": changed}, DataVersion(1, 1, 1))
+    assert broker.store.batch_topics == {"Late"}
+    assert broker.store.queue_range("Late", 0) == (0, 1)
+    assert (broker.directory / "batchconsumequeue" / "Late" / "0").exists()
+    assert not (broker.directory / "consumequeue" / "Late").exists()
+
+
+def test_restored_topics_have_the_type_of_their_queues(tmp_path: Path) -> None:
+    table = TopicTable(HostDisk(tmp_path), BrokerConfig(), FakeClock())
+    table.put(TopicConfig("Known", 4, 2, attributes={"message.type": "NORMAL"}))
+    assert table.restore({"Known": [0], "New": [0, 1], "Plain": [0]}, {"Known", "New"}) == ["Known", "New", "Plain"]
+    assert table.get("Known") == TopicConfig(
+        "Known", 4, 2, attributes={"message.type": "NORMAL", "queue.type": "BatchCQ"}
+    )
+    assert table.get("New") == TopicConfig("New", 2, 2, attributes={"queue.type": "BatchCQ"})
+    assert table.get("Plain") == TopicConfig("Plain", 1, 1)
+    assert table.restore({"Known": [0], "New": [0, 1], "Plain": [0]}, {"Known", "New"}) == []
 
 
 @pytest.mark.parametrize(
