@@ -6,10 +6,13 @@ import json
 from types import TracebackType
 from typing import Any
 
+from rmqha.client.message import Message, decode_messages
 from rmqha.client.route import parse_route
 from rmqha.client.session import ClientSession
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError
+from rmqha.model.offset import MASTER_ID
+from rmqha.store.index_key import INDEX_KEY_TYPE, INDEX_UNIQUE_TYPE
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 
@@ -77,6 +80,43 @@ class Admin:
         if not isinstance(names, list):
             raise RemoteProtocolError(f"{address}: the topic list is not readable")
         return sorted(str(name) for name in names)
+
+    async def query_message(
+        self,
+        topic: str,
+        key: str,
+        max_count: int = 64,
+        begin_ms: int = 0,
+        end_ms: int = (1 << 63) - 1,
+        index_type: str = INDEX_KEY_TYPE,
+    ) -> list[Message]:
+        """Messages of a topic by one of their keys, of all groups, the newest stored first; [] if there are none.
+
+        `index_type` "K" looks at KEYS and UNIQ_KEY, "U" at UNIQ_KEY, "T" at TAGS; each group gives the newest
+        `max_count`, at most 64, that were stored in [begin_ms, end_ms]. A group without a master is asked nowhere, so
+        UnreachableError then. Raises UsageError for a body whose compression needs a library that is not installed."""
+        ext = {
+            "topic": topic,
+            "key": key,
+            "maxNum": str(max_count),
+            "beginTimestamp": str(begin_ms),
+            "endTimestamp": str(end_ms),
+            "indexType": index_type,
+            "_UNIQUE_KEY_QUERY": str(index_type == INDEX_UNIQUE_TYPE).lower(),
+        }
+        found: list[Message] = []
+        for name, group in (await self.route(topic))["brokers"].items():
+            if MASTER_ID not in group:
+                raise UnreachableError(f"group {name} has no master; wait for its election")
+            try:
+                answer = await self.ask(group[MASTER_ID], Command(RequestCode.QUERY_MESSAGE, dict(ext)))
+            except RemoteError as error:
+                if error.code != ResponseCode.QUERY_NOT_FOUND:
+                    raise
+                continue
+            found += decode_messages(name, answer.body)
+        found.sort(key=lambda message: (message.stored_at_ms, message.phy_offset), reverse=True)
+        return found
 
     async def replica_state(self, address: str) -> dict[str, Any]:
         """What a broker of ours says about its replica (52000)."""

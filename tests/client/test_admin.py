@@ -14,8 +14,10 @@ from rmqha.client.route import name_servers, parse_route
 from rmqha.host.remoting import Session, serve
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError, UsageError
+from rmqha.model.message import encode_properties
 from rmqha.wire.command import Command
 from tests.client.fake import MAX_FRAME_BYTES, FakeCluster
+from tests.store.support import message, open_store, sim_disk
 
 
 class Peer:
@@ -88,6 +90,50 @@ async def test_states_of_brokers_and_controllers() -> None:
             with pytest.raises(RemoteProtocolError):
                 await question
         assert admin.statistics() == {"asked": 6, "failed": 0}
+
+
+def stored(*keys: str) -> list[bytes]:
+    """A record for each, one second apart."""
+    store = open_store(sim_disk())
+    for number, key in enumerate(keys):
+        store.append(message(number, properties=encode_properties({"KEYS": key})), number * 1000)
+    return [bytes(store.record_at(at) or b"") for at in range(store.max_phy_offset) if store.record_at(at)]
+
+
+def route_of(**groups: Peer) -> tuple[int, dict[str, str], bytes]:
+    data = [{"brokerName": name, "brokerAddrs": {"0": peer.address}} for name, peer in groups.items()]
+    queues = [{"brokerName": name, "readQueueNums": 1, "writeQueueNums": 1, "perm": 6} for name in groups]
+    return 0, {}, json.dumps({"brokerDatas": data, "queueDatas": queues}).encode()
+
+
+async def test_messages_by_key_come_from_all_groups() -> None:
+    async with peers(2) as (one, two), Admin(one.address) as admin:
+        one.replies[Code.GET_ROUTEINFO_BY_TOPIC] = route_of(a=one, b=two)
+        first, second, third = stored("k", "k", "k")
+        one.replies[Code.QUERY_MESSAGE] = (0, {}, first + third)
+        two.replies[Code.QUERY_MESSAGE] = (0, {}, second)
+        found = await admin.query_message("T", "k", 9, 5, 7000)
+        assert [(each.broker_name, each.stored_at_ms) for each in found] == [("a", 2000), ("b", 1000), ("a", 0)]
+        (asked,) = [command for command in two.asked if command.code == Code.QUERY_MESSAGE]
+        assert asked.ext == {
+            "topic": "T",
+            "key": "k",
+            "maxNum": "9",
+            "beginTimestamp": "5",
+            "endTimestamp": "7000",
+            "indexType": "K",
+            "_UNIQUE_KEY_QUERY": "false",
+        }
+        two.replies[Code.QUERY_MESSAGE] = (22, {}, b"")
+        assert len(await admin.query_message("T", "k", index_type="U")) == 2
+        assert two.asked[-1].ext["_UNIQUE_KEY_QUERY"] == "true"
+        two.replies[Code.QUERY_MESSAGE] = (1, {}, b"")
+        with pytest.raises(RemoteError, match="answered 1: scripted"):
+            await admin.query_message("T", "k")
+        masterless = {"brokerDatas": [{"brokerName": "a", "brokerAddrs": {"2": one.address}}], "queueDatas": []}
+        one.replies[Code.GET_ROUTEINFO_BY_TOPIC] = (0, {}, json.dumps(masterless).encode())
+        with pytest.raises(UnreachableError, match="group a has no master"):
+            await admin.query_message("T", "k")
 
 
 async def test_orders_go_to_the_leader_whichever_controller_is_named() -> None:
