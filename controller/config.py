@@ -10,6 +10,7 @@ from typing import ClassVar, Self
 from controller.decisions.elect_master import Policy, parse_policy
 from rmqha.model.config import ServerConfig, key_field
 from rmqha.model.error import ConfigError
+from rmqha.raft.quorum import SEPARATOR
 
 LIVE_KEYS = frozenset(
     {
@@ -31,6 +32,7 @@ LIVE_KEYS = frozenset(
 class ControllerConfig(ServerConfig):
     """Times are milliseconds. Fields marked "Own" are not keys of Apache RocketMQ."""
 
+    live_keys: ClassVar[frozenset[str]] = LIVE_KEYS
     aliases: ClassVar[Mapping[str, str]] = {"scanInactiveMasterInterval": "scanNotActiveBrokerInterval"}
 
     controller_dleger_group: str = key_field("controllerDLegerGroup", "DefaultControllerGroup")
@@ -75,6 +77,8 @@ class ControllerConfig(ServerConfig):
                 continue
             node_id, dash, address = item.partition("-")
             host, colon, port = address.rpartition(":")
+            if SEPARATOR in node_id:
+                raise ValueError(f"the id {node_id!r} contains {SEPARATOR!r}")
             if not (node_id and dash and host and colon and port.isdigit() and int(port) < 65536):
                 raise ValueError(f"{item!r} is not of the form id-host:port")
             if node_id in found:
@@ -103,20 +107,6 @@ class ControllerConfig(ServerConfig):
         """The same with the own port filled in: port 0 lets the system choose one, which only a sole voter can."""
         peers = {**self.peers, self.controller_dleger_self_id: f"{self.self_address.rpartition(':')[0]}:{port}"}
         return replace(self, controller_dleger_peers=";".join(f"{key}-{value}" for key, value in peers.items()))
-
-    def updated(self, changes: Mapping[str, str], source: str) -> tuple[Self, tuple[str, ...]]:
-        """With the live keys among `changes` set, and the keys that would need a restart. Raises ConfigError."""
-        known = self.to_properties()
-        changed = {
-            key: value
-            for key, value in ((self.aliases.get(key, key), value) for key, value in changes.items())
-            if known.get(key) != value
-        }
-        wanted = type(self).from_properties({**known, **changed}, source)
-        live = {key: item.name for key, item in self.keys().items() if key in changed and key in LIVE_KEYS}
-        return replace(self, **{name: getattr(wanted, name) for name in live.values()}), tuple(
-            sorted(key for key in changed if key not in LIVE_KEYS)
-        )
 
     def check(self, source: str) -> None:
         try:

@@ -6,15 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from rmqha.broker.config_table import DataVersion
+from rmqha.broker.live_config import LiveConfig
 from rmqha.broker.pull import PullProcessor
 from rmqha.broker.replica_driver import ReplicaDriver
-from rmqha.broker.request import Channel, Handler, number
+from rmqha.broker.request import Channel, Handler, RequestError, number
 from rmqha.broker.schedule import ScheduleService
 from rmqha.broker.send import SendProcessor
 from rmqha.broker.statistics import Meter
 from rmqha.broker.waiter import HandOverWaiter
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.config import BrokerConfig
+from rmqha.model.error import ConfigError
 from rmqha.model.offset import MASTER_ID, OPEN_END, BrokerId, Epoch
 from rmqha.port import Clock
 from rmqha.store.record import decode
@@ -31,7 +32,7 @@ class AdminRequests:
 
     def __init__(
         self,
-        config: BrokerConfig,
+        live: LiveConfig,
         driver: ReplicaDriver,
         send: SendProcessor,
         pull: PullProcessor,
@@ -41,7 +42,8 @@ class AdminRequests:
         disk_usage: Callable[[], tuple[int, int]],
         history: Callable[[], list[dict[str, Any]]],
     ) -> None:
-        self._config = config
+        self._live = live
+        self._config = live.current
         self._driver = driver
         self._send = send
         self._pull = pull
@@ -57,6 +59,7 @@ class AdminRequests:
         return {
             RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime_info,
             RequestCode.GET_BROKER_CONFIG: self._broker_config,
+            RequestCode.UPDATE_BROKER_CONFIG: self._update_config,
             RequestCode.GET_BROKER_EPOCH_CACHE: self._epoch_cache,
             RequestCode.GET_BROKER_HA_STATUS: self._ha_status,
             RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self._role_changed,
@@ -71,6 +74,8 @@ class AdminRequests:
         self._put.sample(now_ms, self._send.put_count)
         self._found.sample(now_ms, self._pull.get_count)
         self._missed.sample(now_ms, self._pull.miss_count)
+        self._send.rates.sample(now_ms)
+        self._pull.rates.sample(now_ms)
 
     # --- replica ----------------------------------------------------------------------------------------------------
     def _role_changed(self, channel: Channel, command: Command) -> Command:
@@ -153,9 +158,18 @@ class AdminRequests:
 
     # --- process ----------------------------------------------------------------------------------------------------
     def _broker_config(self, channel: Channel, command: Command) -> Command:
-        lines = "".join(f"{key}={value}\n" for key, value in sorted(self._config.to_properties().items()))
+        lines = "".join(f"{key}={value}\n" for key, value in sorted(self._live.current.to_properties().items()))
         version = DataVersion(0, 0, self._started_at_ms).to_json()
         return command.reply(ResponseCode.SUCCESS, {"version": lenient_json.dumps(version).decode()}, lines.encode())
+
+    def _update_config(self, channel: Channel, command: Command) -> Command:
+        try:
+            self._live.update(str(command.body, "utf-8"))
+        except UnicodeDecodeError:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the body of request 25 is not UTF-8 text") from None
+        except ConfigError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        return command.reply()
 
     def _runtime_info(self, channel: Channel, command: Command) -> Command:
         levels = self._schedule.statistics().items()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from rmqha.broker.request import Channel
 from rmqha.model.code import RequestCode
 from rmqha.model.message import java_string_hash
-from rmqha.wire.command import FLAG_ONEWAY, Command
+from rmqha.wire.command import FLAG_ONEWAY, Command, Language
 
 MAX_GROUPS_PER_CHANNEL = 256
 MAX_SUBSCRIPTIONS = 1024
@@ -24,6 +24,20 @@ class Subscription:
     version: int
     expression_type: str = "TAG"
     tags_codes: frozenset[int] | None = None
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags of a tag expression; none if it takes all."""
+        return [] if self.tags_codes is None else [tag.strip() for tag in self.expression.split("||") if tag.strip()]
+
+
+class Member(NamedTuple):
+    """A client as its heartbeat says."""
+
+    client_id: str
+    language: int
+    version: int
+    """Its protocol version, a MQVersion ordinal."""
 
 
 def parse_tags(expression: str) -> frozenset[int] | None:
@@ -41,12 +55,11 @@ class ConsumerGroup:
     consume_type: str
     message_model: str
     consume_from_where: str
-    channels: dict[Channel, str] = field(default_factory=dict)
-    """Client id by channel."""
+    channels: dict[Channel, Member] = field(default_factory=dict)
     subscriptions: dict[str, Subscription] = field(default_factory=dict)
 
     def client_ids(self) -> list[str]:
-        return sorted(set(self.channels.values()))
+        return sorted({member.client_id for member in self.channels.values()})
 
 
 class ClientTable:
@@ -55,7 +68,7 @@ class ClientTable:
 
     def __init__(self) -> None:
         self._consumers: dict[str, ConsumerGroup] = {}
-        self._producers: dict[str, dict[Channel, str]] = {}
+        self._producers: dict[str, dict[Channel, Member]] = {}
         self._groups_of: dict[Channel, set[tuple[str, bool]]] = {}
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
@@ -65,24 +78,29 @@ class ClientTable:
         """Consumer groups that are connected and subscribe to the topic, sorted."""
         return sorted(name for name, group in self._consumers.items() if topic in group.subscriptions)
 
+    def producer_group(self, name: str) -> Mapping[Channel, Member] | None:
+        return self._producers.get(name)
+
     def producer_groups(self) -> list[str]:
         return sorted(self._producers)
 
-    def heartbeat(self, channel: Channel, body: Mapping[str, Any]) -> list[str]:
+    def heartbeat(
+        self, channel: Channel, body: Mapping[str, Any], language: int = Language.OTHER, version: int = 0
+    ) -> list[str]:
         """Take one heartbeat; the consumer groups that changed, for `notify`. Raises ValueError, KeyError or TypeError
         if the body is not a heartbeat."""
-        client_id = str(body["clientID"])
+        member = Member(str(body["clientID"]), language, version)
         without_subscriptions = bool(body.get("withoutSub"))
         groups = self._groups_of.setdefault(channel, set())
         changed = []
         for item in body.get("producerDataSet") or []:
             name = str(item["groupName"])
             if self._may_join(groups, (name, False)):
-                self._producers.setdefault(name, {})[channel] = client_id
+                self._producers.setdefault(name, {})[channel] = member
         for item in body.get("consumerDataSet") or []:
             name = str(item["groupName"])
             if self._may_join(groups, (name, True)) and self._consumer(
-                channel, client_id, name, item, without_subscriptions
+                channel, member, name, item, without_subscriptions
             ):
                 changed.append(name)
         return changed
@@ -117,7 +135,7 @@ class ClientTable:
         return True
 
     def _consumer(
-        self, channel: Channel, client_id: str, name: str, item: Mapping[str, Any], without_subscriptions: bool
+        self, channel: Channel, member: Member, name: str, item: Mapping[str, Any], without_subscriptions: bool
     ) -> bool:
         group = self._consumers.get(name)
         if group is None:
@@ -126,7 +144,7 @@ class ClientTable:
         group.message_model = str(item.get("messageModel", "CLUSTERING"))
         group.consume_from_where = str(item.get("consumeFromWhere", "CONSUME_FROM_LAST_OFFSET"))
         changed = channel not in group.channels
-        group.channels[channel] = client_id
+        group.channels[channel] = member
         if without_subscriptions:
             return changed
         return self._subscribe(group, list(item.get("subscriptionDataSet") or [])) or changed

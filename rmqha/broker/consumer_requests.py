@@ -76,7 +76,7 @@ class ConsumerRequests:
             complete = not body.get("withoutSub") or self._clients.knows_subscriptions(body)
             if self._standing.is_serving:
                 self._provide(body)
-            changed = self._clients.heartbeat(channel, body)
+            changed = self._clients.heartbeat(channel, body, command.language, command.version)
         except (KeyError, TypeError, ValueError):
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the heartbeat's body is not one") from None
         for group in changed:

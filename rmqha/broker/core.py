@@ -9,7 +9,9 @@ from rmqha.broker.admin import AdminRequests
 from rmqha.broker.clients import ClientTable
 from rmqha.broker.consumer_requests import ConsumerRequests
 from rmqha.broker.delay_offsets import DelayOffsetTable
+from rmqha.broker.group_requests import GroupRequests
 from rmqha.broker.groups import GroupTable
+from rmqha.broker.live_config import LiveConfig
 from rmqha.broker.locks import LockRequests, LockTable
 from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.processor import BrokerProcessor
@@ -50,7 +52,8 @@ class BrokerCore:
         history: Callable[[], list[dict[str, Any]]] = list,
         local_hour: Callable[[], int] | None = None,
     ) -> None:
-        self.config = config
+        self.live = LiveConfig(disk, config, tracer)
+        config = self.live.current
         self.store = store
         self._tracer = tracer
         self.replica = Replica(config, store, identity, tracer, clock.wall_ms() - clock.now_ms())
@@ -75,19 +78,36 @@ class BrokerCore:
             config, store, self.topics, self.groups, self.clients, self.offsets, clock, lambda: self.driver.is_serving
         )
         consumers = ConsumerRequests(store, self.driver, self.topics, self.groups, self.offsets, self.clients)
-        tables = TableRequests(config, store, self.driver, self.topics, self.groups, self.offsets, self.delay_offsets)
+        tables = TableRequests(
+            config, store, self.driver, self.topics, self.groups, self.offsets, self.delay_offsets, self.send.rates
+        )
+        groups = GroupRequests(
+            config, store, self.driver, self.topics, self.groups, self.offsets, self.clients, self.pull, clock
+        )
         self.admin = AdminRequests(
-            config, self.driver, self.send, self.pull, self.schedule, clock, process or {}, disk_usage, history
+            self.live, self.driver, self.send, self.pull, self.schedule, clock, process or {}, disk_usage, history
         )
         queries = QueryRequests(config, store.index)
-        parts = (consumers, queries, tables, self.admin, LockRequests(self.locks, self.driver), self.retention)
+        locks = LockRequests(self.locks, self.driver)
+        parts = (consumers, queries, tables, groups, self.admin, locks, self.retention)
         self.background_tables = (self.offsets, self.delay_offsets)
         """Tables whose files follow from time to time."""
         self.processor = BrokerProcessor(self.send, self.pull, send_back, consumers, parts)
+        self._configured = (self.topics, self.pull, self.retention, groups)
+        self.live.on_change = self._configure
         self.on_role: Callable[[RoleChanged], None] = lambda action: None
         self.driver.on_role = self._role_changed
         self.driver.on_serving = self._serving
         self.driver.on_dispatched = self.pull.dispatched
+
+    @property
+    def config(self) -> BrokerConfig:
+        """As it is now: some keys change while the broker runs."""
+        return self.live.current
+
+    def _configure(self, config: BrokerConfig) -> None:
+        for part in self._configured:
+            part.configure(config)
 
     def _role_changed(self, action: RoleChanged) -> None:
         if action.role is Role.MASTER:

@@ -61,6 +61,12 @@ class GroupTable:
         self.version.advance(self.epoch, self._clock.wall_ms())
         self._save()
 
+    def remove(self, name: str) -> None:
+        """Forget a group's settings, durably; it comes back with defaults if it is used again. Raises OSError."""
+        if self._groups.pop(name, None) is not None:
+            self.version.advance(self.epoch, self._clock.wall_ms())
+            self._save()
+
     def replace(self, body: Mapping[str, Any], groups: Mapping[str, dict[str, Any]]) -> None:
         """A slave takes its master's whole table; `body` is (one of) the answers it came in."""
         version = DataVersion.from_json(body.get("dataVersion"))

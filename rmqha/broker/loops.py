@@ -115,10 +115,9 @@ class BrokerLoops:
 
     async def _run_flush(self) -> None:
         """One sync serves everybody whose bytes were in the log when it began; it blocks a thread, not the broker."""
-        interval_s = self._core.config.flush_interval_commit_log / 1000
         store = self._core.store
         while True:
-            with trio.move_on_after(interval_s):
+            with trio.move_on_after(self._core.config.flush_interval_commit_log / 1000):
                 await self._flush.wait()
             self._flush = trio.Event()
             if store.synced_offset < store.max_phy_offset:

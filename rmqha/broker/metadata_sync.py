@@ -106,7 +106,8 @@ class MetadataSync:
         bodies = await self._slices(address, RequestCode.GET_ALL_TOPIC_CONFIG, "Topic")
         table = {name: topic for body in bodies for name, topic in topic_table.parse_table(body).items()}
         if self._master() == address and table:
-            self._topics.replace(table, DataVersion.from_json(bodies[-1].get("dataVersion")))
+            deleted = topic_table.parse_deleted(bodies[-1])
+            self._topics.replace(table, DataVersion.from_json(bodies[-1].get("dataVersion")), deleted)
 
     async def _pull_groups(self, address: str) -> None:
         bodies = await self._slices(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "Group")

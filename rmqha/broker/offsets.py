@@ -23,10 +23,17 @@ class OffsetTable:
         found = config_table.load(disk, _TABLE) or {}
         self.version = DataVersion.from_json(found.get("dataVersion"))
         self._offsets = parse_table(found)
+        self._resets: dict[tuple[str, str, int], int] = {}
+        """(group, topic, queue id) to where its members must go; their own commits do not count until they know."""
         self._dirty = False
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        """False if the table is full."""
+        """False if the table is full. Nothing changes while a reset waits to be told."""
+        if self._resets and (group, topic, queue_id) in self._resets:
+            return True
+        return self._put(group, topic, queue_id, offset)
+
+    def _put(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         key = f"{topic}@{group}"
         queues = self._offsets.get(key)
         if queues is None:
@@ -41,6 +48,33 @@ class OffsetTable:
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         queues = self._offsets.get(f"{topic}@{group}")
         return None if queues is None else queues.get(queue_id)
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """An operator's order; `take_reset` tells the group's member with its next pull."""
+        if self._put(group, topic, queue_id, offset) and len(self._resets) < MAX_ENTRY_COUNT:
+            self._resets[group, topic, queue_id] = offset
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Where a member must go on, once; None if it may go on where it is."""
+        return self._resets.pop((group, topic, queue_id), None) if self._resets else None
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics in which the group has an offset, sorted."""
+        places = (key.rpartition("@") for key in self._offsets)
+        return sorted(topic for topic, _, name in places if name == group)
+
+    def remove_group(self, group: str) -> None:
+        self._remove([f"{topic}@{group}" for topic in self.topics_of(group)])
+
+    def remove_topic(self, topic: str) -> None:
+        self._remove([f"{topic}@{group}" for group in self.groups_of(topic)])
+
+    def _remove(self, keys: list[str]) -> None:
+        for key in keys:
+            topic, _, group = key.rpartition("@")
+            for queue_id in self._offsets.pop(key):
+                self._resets.pop((group, topic, queue_id), None)
+            self._dirty = True
 
     def groups_of(self, topic: str) -> list[str]:
         """Groups with an offset in the topic, sorted."""
@@ -62,6 +96,7 @@ class OffsetTable:
     def replace(self, body: Mapping[str, Any]) -> None:
         """A slave takes its master's whole table: the master's is the newer one by definition."""
         table = parse_table(body)
+        self._resets.clear()
         if table != self._offsets:
             self._offsets = table
             self._dirty = True

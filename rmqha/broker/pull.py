@@ -12,8 +12,9 @@ from typing import Any, NamedTuple, Protocol
 
 from rmqha.broker.clients import ClientTable, ConsumerGroup, parse_tags
 from rmqha.broker.groups import GroupTable, default_group
-from rmqha.broker.offsets import OffsetTable
+from rmqha.broker.offsets import MAX_ENTRY_COUNT, OffsetTable
 from rmqha.broker.request import Channel, RequestError, number, text
+from rmqha.broker.statistics import Rates
 from rmqha.broker.topics import TopicTable
 from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
@@ -100,10 +101,16 @@ class PullProcessor:
         self._is_master = is_master
         self._holds: dict[tuple[str, int], list[_Hold]] = {}
         self._refusing = False
+        self.rates = Rates()
+        """Messages by (group, topic)."""
+        self._pulled_to: dict[tuple[str, str, int], int] = {}
         self.hold_count = 0
         self.get_count = 0
         self.get_bytes = 0
         self.miss_count = 0
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._config = config
 
     # --- requests ---------------------------------------------------------------------------------------------------
     def process(self, channel: Channel, command: Command) -> None:
@@ -115,6 +122,10 @@ class PullProcessor:
             return
         if master and number(command, "sysFlag", 0) & FLAG_COMMIT_OFFSET and pull.suspend_ms:
             self._offsets.commit(pull.group, pull.topic, pull.queue_id, number(command, "commitOffset", 0))
+        reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id) if master else None
+        if reset is not None:
+            channel.send(self._reset_reply(command, pull, reset))
+            return
         result = self._read(pull, pull.offset)
         if pull.suspend_ms and master and _may_wait(result):
             self._hold_or_answer(channel, command, pull, pull.suspend_ms, QueueOffset(result.next_begin_offset))
@@ -203,8 +214,13 @@ class PullProcessor:
         if status is ResponseCode.SUCCESS:
             self.get_count += len(result.records)
             self.get_bytes += len(body)
+            self.rates.add((pull.group, pull.topic), len(result.records))
         else:
             self.miss_count += 1
+        if master:
+            place = (pull.group, pull.topic, pull.queue_id)
+            if place in self._pulled_to or len(self._pulled_to) < MAX_ENTRY_COUNT:
+                self._pulled_to[place] = int(result.next_begin_offset)
         ext = {
             "nextBeginOffset": str(result.next_begin_offset),
             "minOffset": str(result.min_offset),
@@ -214,6 +230,18 @@ class PullProcessor:
             "groupSysFlag": str(pull.group_sys_flag),
         }
         return command.reply(status, ext, body, "FOUND" if status is ResponseCode.SUCCESS else status.name)
+
+    def pulled_to(self, group: str, topic: str, queue_id: int) -> int:
+        """Where the group's last pull said to go on; 0 if it has not pulled here."""
+        return self._pulled_to.get((group, topic, queue_id), 0)
+
+    def _reset_reply(self, command: Command, pull: _Pull, offset: int) -> Command:
+        """The group's offset was reset: the consumer must go on at `offset`."""
+        low, high = self._log.queue_range(pull.topic, pull.queue_id)
+        found = PullResult(ResponseCode.PULL_OFFSET_MOVED, QueueOffset(offset), low, high, [])
+        reply = self._reply(command, pull, found, True)
+        reply.remark = "OFFSET_RESET"
+        return reply
 
     def _empty(self, pull: _Pull, next_offset: QueueOffset, master: bool) -> PullResult:
         """What a hold is told when its time is up."""
@@ -250,6 +278,19 @@ class PullProcessor:
             hold.looked_to = QueueOffset(result.next_begin_offset)
             return False
         hold.channel.send(self._reply(hold.command, hold.pull, result, True))
+        return True
+
+    def offsets_reset(self, group: str, topic: str) -> None:
+        """Members of the group that wait for messages of the topic learn at once where to go on."""
+        for key in [key for key in self._holds if key[0] == topic]:
+            self._sweep(key, lambda hold: hold.pull.group == group and self._tell_reset(hold))
+
+    def _tell_reset(self, hold: _Hold) -> bool:
+        pull = hold.pull
+        offset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+        if offset is None:
+            return False
+        hold.channel.send(self._reset_reply(hold.command, pull, offset))
         return True
 
     def timeout(self) -> None:

@@ -49,6 +49,9 @@ class Retention:
         self._troubled = False
         self.wake: Callable[[], None] = lambda: None
 
+    def configure(self, config: BrokerConfig) -> None:
+        self._config = config
+
     # --- look -------------------------------------------------------------------------------------------------------
     def look(self) -> None:
         """Decide and let go; `bury` then does what takes time."""

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from rmqha.broker.request import Channel, RequestError
 from rmqha.broker.retry import RetryRules
 from rmqha.broker.schedule import to_schedule
+from rmqha.broker.statistics import Rates
 from rmqha.broker.topics import (
     BROKER_ONLY_TOPICS,
     DEFAULT_TOPIC,
@@ -135,6 +136,8 @@ class SendProcessor:
         self._own = {**self._ext, PROPERTY_CLUSTER: config.broker_cluster_name}
         self._own_bytes = encode_properties(self._own)
         self._next_queue = 0
+        self.rates = Rates()
+        """Messages by topic."""
         self.put_count = 0
         self.put_bytes = 0
         self.refused_count = 0
@@ -175,6 +178,7 @@ class SendProcessor:
         for command, request, queue_id, messages in accepted:
             first = start
             start += len(messages)
+            self.rates.add(request.topic, len(messages))
             if command.flag & FLAG_ONEWAY:
                 continue
             phy_offsets = stored.phy_offsets[first:start]

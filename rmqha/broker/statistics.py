@@ -3,8 +3,33 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Hashable
 
 WINDOW_COUNT = 11
+RATE_WINDOW_MS = 10_000
+
+
+class Rates:
+    """Rates of many counters, by key. Only those that moved in the last two windows take room."""
+
+    def __init__(self) -> None:
+        self._current: dict[Hashable, int] = {}
+        self._last: dict[Hashable, float] = {}
+        self._since_ms = 0
+
+    def add(self, key: Hashable, count: int) -> None:
+        self._current[key] = self._current.get(key, 0) + count
+
+    def sample(self, now_ms: int) -> None:
+        """Call about once a second."""
+        elapsed_ms = now_ms - self._since_ms
+        if elapsed_ms >= RATE_WINDOW_MS:
+            self._last = {key: count * 1000 / elapsed_ms for key, count in self._current.items()}
+            self._current, self._since_ms = {}, now_ms
+
+    def per_second(self, key: Hashable) -> float:
+        """Of the last whole window."""
+        return self._last.get(key, 0.0)
 
 
 class Meter:

@@ -8,6 +8,7 @@ from rmqha.broker.delay_offsets import DelayOffsetTable
 from rmqha.broker.groups import MAX_GROUP_LENGTH, GroupTable
 from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.request import Channel, Handler, RequestError, number, text, truth
+from rmqha.broker.statistics import Rates
 from rmqha.broker.topics import (
     BROKER_ONLY_TOPICS,
     DEFAULT_TOPIC,
@@ -60,6 +61,7 @@ class TableRequests:
         groups: GroupTable,
         offsets: OffsetTable,
         delay_offsets: DelayOffsetTable,
+        put_rates: Rates,
     ) -> None:
         self._config = config
         self._log = log
@@ -68,10 +70,12 @@ class TableRequests:
         self._groups = groups
         self._offsets = offsets
         self._delay_table = delay_offsets
+        self._put_rates = put_rates
 
     def handlers(self) -> dict[int, Handler]:
         return {
             RequestCode.UPDATE_AND_CREATE_TOPIC: self._update_topic,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self._delete_topic,
             RequestCode.GET_TOPIC_CONFIG: self._topic_config,
             RequestCode.GET_ALL_TOPIC_CONFIG: self._all_topics,
             RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
@@ -112,6 +116,17 @@ class TableRequests:
             self._topics.put(topic)
         return command.reply()
 
+    def _delete_topic(self, channel: Channel, command: Command) -> Command:
+        """The topic and its consumers' offsets go. Its queues stay until the log forgets their records: a topic of the
+        same name goes on behind them, since no queue offset is given twice."""
+        self._require_master()
+        name = text(command, "topic")
+        if name in self._topics.system_topics:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
+        self._topics.remove(name)
+        self._offsets.remove_topic(name)
+        return command.reply()
+
     def _topic_config(self, channel: Channel, command: Command) -> Command:
         name = text(command, "topic")
         topic = self._topics.get(name)
@@ -134,7 +149,9 @@ class TableRequests:
             queue = lenient_json.ObjectKey({"brokerName": self._config.broker_name, "queueId": queue_id, "topic": name})
             updated = self._stored_at_ms(name, queue_id, high) if high > low else 0
             table[queue] = {"lastUpdateTimestamp": updated, "maxOffset": high, "minOffset": low}
-        return command.reply(body=lenient_json.dumps({"offsetTable": table, "topicPutTps": 0.0}))
+        return command.reply(
+            body=lenient_json.dumps({"offsetTable": table, "topicPutTps": round(self._put_rates.per_second(name), 2)})
+        )
 
     def _stored_at_ms(self, topic: str, queue_id: int, high: int) -> int:
         """storeTimestamp of a queue's last record."""

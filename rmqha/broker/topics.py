@@ -22,6 +22,7 @@ DEFAULT_TOPIC = "TBW102"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 RETRY_PREFIX = "%RETRY%"
 DLQ_PREFIX = "%DLQ%"
+DELETED = "rmqhaDeletedTopics"
 
 QUEUE_TYPE = "queue.type"
 BATCH_QUEUE = "BatchCQ"
@@ -123,12 +124,18 @@ class TopicTable:
         self.changed: Callable[[], None] = lambda: None
         self.batch_topics_changed: Callable[[set[str]], None] = lambda topics: None
         """Told the topics with queue.type=BatchCQ, before anybody can send to a new one."""
-        self._auto_create = config.auto_create_topic_enable
+        self.configure(config)
         for topic in _system_topics(config):
             self._topics[topic.name] = topic
+        self.system_topics = BROKER_ONLY_TOPICS | self._topics.keys()
+        self.deleted: frozenset[str] = frozenset()
+        """Deleted topics: what the log still holds of them does not bring them back."""
         found = config_table.load(disk, "topics")
         if found is not None:
             self._take(found)
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._auto_create = config.auto_create_topic_enable
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -163,16 +170,24 @@ class TopicTable:
 
     def put(self, topic: TopicConfig) -> None:
         """Add or replace, durably."""
+        self.deleted -= {topic.name}
         self._topics[topic.name] = topic
         self._commit()
         if topic.is_batch:
             self.batch_topics_changed({topic.name})
 
+    def remove(self, name: str) -> None:
+        """Forget a topic, durably."""
+        if self._topics.pop(name, None) is not None:
+            self.deleted |= {name}
+            self._commit()
+
     def restore(self, queues: Mapping[str, list[int]], batch_topics: Set[str] = frozenset()) -> list[str]:
         """Re-create topics that have queues on disk and no entry here, too few queues or another type (ruling 16).
         Their names."""
         missing = []
-        for name in sorted(queues):
+        self.deleted &= queues.keys()
+        for name in sorted(queues.keys() - self.deleted):
             needed = max(queues[name], default=-1) + 1
             present = self._topics.get(name) or TopicConfig(name, 0, 0)
             attributes = {**present.attributes, QUEUE_TYPE: BATCH_QUEUE} if name in batch_topics else present.attributes
@@ -196,10 +211,11 @@ class TopicTable:
         self._dirty = True
         self.changed()
 
-    def replace(self, table: Mapping[str, TopicConfig], version: DataVersion) -> None:
+    def replace(self, table: Mapping[str, TopicConfig], version: DataVersion, deleted: Set[str] = frozenset()) -> None:
         """A slave takes its master's whole table."""
         if version == self.version and table == self._topics:
             return
+        self.deleted = frozenset(deleted)
         self._topics = dict(table)
         self.version = version
         self._dirty = True
@@ -232,16 +248,21 @@ class TopicTable:
             "topicConfigTable": {name: self._topics[name].to_json() for name in names},
             "topicQueueMappingDetailMap": {},
             "topicQueueMappingInfoMap": {},
-        }
+        } | self._deleted_part()
 
     def _whole(self) -> dict[str, Any]:
         table = {name: self._topics[name].to_json() for name in self.names()}
-        return {"dataVersion": self.version.to_json(), "topicConfigTable": table}
+        return {"dataVersion": self.version.to_json(), "topicConfigTable": table} | self._deleted_part()
+
+    def _deleted_part(self) -> dict[str, Any]:
+        """Own; Apache's brokers pass over it."""
+        return {DELETED: sorted(self.deleted)} if self.deleted else {}
 
     def _take(self, found: Mapping[str, Any]) -> None:
         self.version = DataVersion.from_json(found.get("dataVersion"))
         self.epoch = self.version.state_version
         self._topics.update(parse_table(found))
+        self.deleted = parse_deleted(found)
 
 
 def parse_table(body: Mapping[str, Any]) -> dict[str, TopicConfig]:
@@ -250,6 +271,11 @@ def parse_table(body: Mapping[str, Any]) -> dict[str, TopicConfig]:
     if not isinstance(table, Mapping):
         return {}
     return {str(name): TopicConfig.from_json(str(name), item) for name, item in table.items()}
+
+
+def parse_deleted(body: Mapping[str, Any]) -> frozenset[str]:
+    """The deleted topics of topics.json or of a body of request 21."""
+    return frozenset(str(name) for name in body.get(DELETED) or ())
 
 
 def merge_attributes(present: Mapping[str, str] | None, change: str) -> dict[str, str]:

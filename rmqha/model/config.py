@@ -71,6 +71,8 @@ class Config:
 
     aliases: ClassVar[Mapping[str, str]] = {}
     """Keys of RocketMQ that mean one of ours under another name."""
+    live_keys: ClassVar[frozenset[str]] = frozenset()
+    """Keys that a request of an operator changes at once; the others need a restart (ruling 25)."""
 
     @classmethod
     def keys(cls) -> dict[str, dataclasses.Field[Any]]:
@@ -93,6 +95,16 @@ class Config:
         config = cls(**values)
         config.check(source)
         return config
+
+    def updated(self, changes: Mapping[str, str], source: str) -> tuple[Self, tuple[str, ...]]:
+        """With the live keys among `changes` set, and the keys that would need a restart. Raises ConfigError."""
+        known = self.to_properties()
+        named = ((self.aliases.get(key, key), value) for key, value in changes.items())
+        changed = {key: value for key, value in named if known.get(key) != value}
+        wanted = type(self).from_properties({**known, **changed}, source)
+        live = [item.name for key, item in self.keys().items() if key in changed and key in self.live_keys]
+        later = tuple(sorted(changed.keys() - self.live_keys))
+        return dataclasses.replace(self, **{name: getattr(wanted, name) for name in live}), later
 
     def check(self, source: str) -> None:
         """Raise ConfigError for values that contradict each other or leave their range."""
@@ -127,6 +139,24 @@ class ServerConfig(Config):
 @dataclass(frozen=True, kw_only=True)
 class BrokerConfig(ServerConfig):
     """A replica of a broker group. Times are milliseconds, sizes bytes."""
+
+    live_keys: ClassVar[frozenset[str]] = frozenset(
+        {
+            "autoCreateTopicEnable",
+            "cleanFileForciblyEnable",
+            "commitLogMaxBytes",
+            "deleteFileBatchMax",
+            "deleteWhen",
+            "diskMaxUsedSpaceRatio",
+            "diskSpaceCleanForciblyRatio",
+            "diskSpaceWarningLevelRatio",
+            "fileReservedTime",
+            "flushIntervalCommitLog",
+            "longPollingMaxMs",
+            "slaveReadEnable",
+            "useServerSideResetOffset",
+        }
+    )
 
     broker_cluster_name: str = "DefaultCluster"
     """The cluster as clients and name servers know it."""
@@ -242,6 +272,9 @@ class BrokerConfig(ServerConfig):
     """Create an unknown topic at its first send."""
     default_topic_queue_nums: int = 8
     """Most queues of a topic created so."""
+    use_server_side_reset_offset: bool = True
+    """A reset of consumer offsets is kept by the broker and told with the next pull; false: only members of the group
+    that are connected are told, at once (request 220)."""
     message_delay_level: str = DEFAULT_DELAY_LEVELS
     """How long each level of a delayed message waits, level 1 first; the same on all replicas of a group."""
     slave_read_enable: bool = False

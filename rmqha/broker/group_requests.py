@@ -1,0 +1,287 @@
+"""Requests of operators about consumer groups: who is connected, how far they are, and setting them back.
+
+Codes 203, 204, 207, 208, 222, 303, 343 and 352; notice 220 goes to the members of a group that is set back by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from rmqha.broker.clients import ClientTable, Member, Subscription
+from rmqha.broker.groups import GroupTable
+from rmqha.broker.offsets import OffsetTable
+from rmqha.broker.pull import PullProcessor
+from rmqha.broker.request import Channel, Handler, RequestError, number, text, truth
+from rmqha.broker.topics import TopicConfig, TopicTable
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config import BrokerConfig
+from rmqha.model.offset import QueueOffset
+from rmqha.port import Clock
+from rmqha.store.record import decode
+from rmqha.wire import lenient_json
+from rmqha.wire.command import FLAG_ONEWAY, Command, Language
+
+
+class GroupLog(Protocol):
+    """What the answers need of the store; `Store` is one."""
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset: ...
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
+
+    def record_at(self, phy_offset: int) -> memoryview | None: ...
+
+
+class Standing(Protocol):
+    """Whether this replica is the open master; `ReplicaDriver` is one."""
+
+    @property
+    def is_serving(self) -> bool: ...
+
+
+class GroupRequests:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log: GroupLog,
+        standing: Standing,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        clients: ClientTable,
+        pull: PullProcessor,
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._standing = standing
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._pull = pull
+        self._clock = clock
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._config = config
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self._consumer_connections,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producer_connections,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete_group,
+            RequestCode.GET_CONSUME_STATS: self._consume_stats,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self._reset_offset,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self._time_span,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self._topics_of_group,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self._group_config,
+        }
+
+    def _require_master(self) -> None:
+        if not self._standing.is_serving:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master; ask the master of its group")
+
+    # --- who is connected -------------------------------------------------------------------------------------------
+    def _consumer_connections(self, channel: Channel, command: Command) -> Command:
+        name = text(command, "consumerGroup")
+        group = self._clients.consumer_group(name)
+        if group is None:
+            raise RequestError(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
+        body = {
+            "connectionSet": _connections(group.channels),
+            "consumeFromWhere": group.consume_from_where,
+            "consumeType": group.consume_type,
+            "messageModel": group.message_model,
+            "subscriptionTable": {topic: _subscription(item) for topic, item in sorted(group.subscriptions.items())},
+        }
+        return command.reply(body=lenient_json.dumps(body))
+
+    def _producer_connections(self, channel: Channel, command: Command) -> Command:
+        name = text(command, "producerGroup")
+        members = self._clients.producer_group(name)
+        if members is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
+        return command.reply(body=lenient_json.dumps({"connectionSet": _connections(members)}))
+
+    def _topics_of_group(self, channel: Channel, command: Command) -> Command:
+        body = {"brokerAddr": self._config.address, "topicList": self._offsets.topics_of(text(command, "group"))}
+        return command.reply(body=lenient_json.dumps(body))
+
+    # --- settings ---------------------------------------------------------------------------------------------------
+    def _group_config(self, channel: Channel, command: Command) -> Command:
+        settings = self._groups.get(text(command, "group"))
+        if settings is None:
+            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
+        return command.reply(body=lenient_json.dumps(settings))
+
+    def _delete_group(self, channel: Channel, command: Command) -> Command:
+        self._require_master()
+        name = text(command, "groupName")
+        self._groups.remove(name)
+        if truth(command, "cleanOffset"):
+            self._offsets.remove_group(name)
+        return command.reply()
+
+    # --- how far ----------------------------------------------------------------------------------------------------
+    def _queue(self, topic: str, queue_id: int) -> lenient_json.ObjectKey:
+        return lenient_json.ObjectKey({"brokerName": self._config.broker_name, "queueId": queue_id, "topic": topic})
+
+    def _stored_at_ms(self, topic: str, queue_id: int, offset: int) -> int:
+        """storeTimestamp of the record at a queue offset, 0 if there is none any more."""
+        units = self._log.units(topic, queue_id, offset, 1) if offset >= 0 else []
+        record = self._log.record_at(units[0][0]) if units else None
+        return 0 if record is None else decode(record).store_timestamp_ms
+
+    def _consume_stats(self, channel: Channel, command: Command) -> Command:
+        group = text(command, "consumerGroup")
+        table: dict[lenient_json.ObjectKey, dict[str, int]] = {}
+        per_second = 0.0
+        for topic in self._topics_to_show(group, command):
+            known = self._topics.get(topic)
+            if known is None:
+                continue
+            for queue_id in range(known.read_queue_count):
+                consumed = self._offsets.query(group, topic, queue_id) or 0
+                table[self._queue(topic, queue_id)] = {
+                    "brokerOffset": self._log.queue_range(topic, queue_id)[1],
+                    "consumerOffset": consumed,
+                    "lastTimestamp": self._stored_at_ms(topic, queue_id, consumed - 1),
+                    "pullOffset": max(consumed, self._pull.pulled_to(group, topic, queue_id)),
+                }
+            per_second += self._pull.rates.per_second((group, topic))
+        return command.reply(body=lenient_json.dumps({"consumeTps": round(per_second, 2), "offsetTable": table}))
+
+    def _topics_to_show(self, group: str, command: Command) -> list[str]:
+        """The topics asked for, else those with offsets; of a connected group, only what it subscribes to."""
+        asked = [name for name in (command.ext.get("topicList") or "").split(";") if name]
+        if asked:
+            return asked
+        topic = command.ext.get("topic")
+        topics = [topic] if topic else self._offsets.topics_of(group)
+        connected = self._clients.consumer_group(group)
+        if connected is None or not connected.subscriptions:
+            return topics
+        return [name for name in topics if name in connected.subscriptions]
+
+    def _time_span(self, channel: Channel, command: Command) -> Command:
+        topic_name, group = text(command, "topic"), text(command, "group")
+        topic = self._topic(topic_name)
+        spans = []
+        for queue_id in range(topic.write_queue_count):
+            low, high = self._log.queue_range(topic_name, queue_id)
+            consumed = self._offsets.query(group, topic_name, queue_id) or 0
+            first_ms = self._stored_at_ms(topic_name, queue_id, low)
+            next_ms = self._stored_at_ms(topic_name, queue_id, consumed) if consumed < high else 0
+            spans.append(
+                {
+                    "consumeTimeStamp": self._stored_at_ms(topic_name, queue_id, consumed - 1)
+                    if consumed
+                    else first_ms,
+                    "delayTime": self._clock.wall_ms() - next_ms if next_ms else 0,
+                    "maxTimeStamp": self._stored_at_ms(topic_name, queue_id, high - 1),
+                    "messageQueue": self._queue(topic_name, queue_id),
+                    "minTimeStamp": first_ms,
+                }
+            )
+        return command.reply(body=lenient_json.dumps({"consumeTimeSpanSet": spans}))
+
+    # --- set back ---------------------------------------------------------------------------------------------------
+    def _topic(self, name: str) -> TopicConfig:
+        topic = self._topics.get(name)
+        if topic is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name} does not exist")
+        return topic
+
+    def _reset_offset(self, channel: Channel, command: Command) -> Command:
+        """Timestamp −1 is the queue's end. A queue id and an offset set that queue alone to that offset."""
+        self._require_master()
+        topic_name, group = text(command, "topic"), text(command, "group")
+        topic, timestamp_ms = self._topic(topic_name), number(command, "timestamp", -1)
+        if not self._config.use_server_side_reset_offset:
+            return self._reset_at_clients(command, topic, group, timestamp_ms)
+        if self._groups.get(group) is None:
+            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
+        queue_id, offset = number(command, "queueId", -1), number(command, "offset", -1)
+        if queue_id >= topic.read_queue_count:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {topic_name} has no queue {queue_id}")
+        if queue_id >= 0 and offset != -1:
+            low, high = self._log.queue_range(topic_name, queue_id)
+            if not low <= offset <= high:
+                remark = f"Target offset {offset} not in consume queue range [{low}-{high}]"
+                raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+            targets = {queue_id: offset}
+        else:
+            queue_ids = [queue_id] if queue_id >= 0 else range(topic.read_queue_count)
+            targets = {item: self._offset_at(topic_name, item, timestamp_ms) for item in queue_ids}
+        if not targets:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+        for item, target in targets.items():
+            self._offsets.reset(group, topic_name, item, target)
+        self._pull.offsets_reset(group, topic_name)
+        return command.reply(body=self._offset_body(topic_name, targets))
+
+    def _reset_at_clients(self, command: Command, topic: TopicConfig, group: str, timestamp_ms: int) -> Command:
+        """As brokers before 5.0 do: the members set themselves back. Without `isForce` none goes forward."""
+        targets = {}
+        for queue_id in range(topic.write_queue_count):
+            consumed = self._offsets.query(group, topic.name, queue_id)
+            if consumed is None:
+                raise RequestError(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{group}> not exist")
+            target = self._offset_at(topic.name, queue_id, timestamp_ms)
+            targets[queue_id] = target if truth(command, "isForce") else min(target, consumed)
+        connected = self._clients.consumer_group(group)
+        if connected is None:
+            raise RequestError(
+                ResponseCode.CONSUMER_NOT_ONLINE,
+                f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic.name} "
+                f"Timestamp: {timestamp_ms}",
+            )
+        ext = {"topic": topic.name, "group": group, "timestamp": str(timestamp_ms)}
+        body = self._offset_body(topic.name, targets)
+        for channel in connected.channels:
+            channel.send(Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body, flag=FLAG_ONEWAY))
+        return command.reply(body=body)
+
+    def _offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        if timestamp_ms < 0:
+            return self._log.queue_range(topic, queue_id)[1]
+        return self._log.offset_by_time(topic, queue_id, timestamp_ms)
+
+    def _offset_body(self, topic: str, targets: Mapping[int, int]) -> bytes:
+        table = {self._queue(topic, queue_id): offset for queue_id, offset in targets.items()}
+        return lenient_json.dumps({"offsetTable": table})
+
+
+def _connections(members: Mapping[Channel, Member]) -> list[dict[str, Any]]:
+    return [
+        {
+            "clientAddr": channel.peer,
+            "clientId": member.client_id,
+            "language": _language(member.language),
+            "version": member.version,
+        }
+        for channel, member in members.items()
+    ]
+
+
+def _language(number: int) -> str:
+    try:
+        return Language(number).name
+    except ValueError:
+        return Language.OTHER.name
+
+
+def _subscription(item: Subscription) -> dict[str, Any]:
+    """As a heartbeat carries it."""
+    return {
+        "classFilterMode": False,
+        "codeSet": sorted(item.tags_codes or ()),
+        "expressionType": item.expression_type,
+        "subString": item.expression,
+        "subVersion": item.version,
+        "tagsSet": sorted(item.tags),
+        "topic": item.topic,
+    }
