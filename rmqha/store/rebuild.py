@@ -26,7 +26,6 @@ PIECE_COUNT = 4 * 1024
 MAX_PROPERTIES_BYTES = 4 * 1024 * 1024
 """Of one piece; with more than a kilobyte for each record the plain way costs no more."""
 MAX_TAG_BYTES = 255
-PLAIN_STEP_BYTES = 4 * 1024 * 1024
 _HEAD = np.dtype(
     [
         ("size", ">i4"),
@@ -71,16 +70,18 @@ def rebuild(log: CommitLog, queues: ConsumeQueues, reput: Reput, end_offset: int
         view, file_start, file_end = log.file_view(reput.position)
         file = LogFile(log.file_path(file_start), file_start, np.frombuffer(view, np.uint8))
         stop = min(file_end, end_offset - file_start)
+        sizes = unaligned(file.data, ">i4")
         for chain in walk_blocks(file, reput.position - file_start, stop):
             for first in range(0, len(chain.starts), PIECE_COUNT):
                 starts = chain.starts[first : first + PIECE_COUNT]
-                behind = first + PIECE_COUNT
-                piece_end = int(chain.starts[behind]) if behind < len(chain.starts) else chain.end
-                if not _put_piece(file, starts, queues, reput):
-                    while reput.dispatch(file_start + piece_end, PLAIN_STEP_BYTES):
-                        continue
-                reput.position = file_start + piece_end
-            if chain.broken:
+                piece_end = file_start + int(starts[-1]) + int(sizes[starts[-1]])
+                if _put_piece(file, starts, queues, reput):
+                    reput.position = piece_end
+                    continue
+                reput.dispatch(end_offset, piece_end - reput.position)
+                if reput.position != piece_end:
+                    return
+            if chain.broken or file_start + chain.end > end_offset:  # the walk passes over a blank record at once
                 return
             reput.position = file_start + chain.end
 
