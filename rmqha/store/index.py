@@ -121,7 +121,7 @@ class Index:
             end = file.header.end_phy_offset
             durable = end < self.durable_offset
             if last_stop is LastStop.POWER_LOST and not (durable and file.is_full):
-                lines.append(f"{path} may miss what was written before the power was lost; {_ANEW}.")
+                lines.append(f"{path} may miss what was written before the last stop; {_ANEW}.")
             elif end >= position and (durable or self._begins_at(file) >= position):
                 lines.append(f"{path} speaks of records behind {position}, the log's end; {_ANEW}.")
             else:

@@ -72,9 +72,13 @@ class IndexService:
         """Dispatched log that is not entered yet; 0 if none shall be."""
         return max(0, self._queues_position() - self.position) if self.is_enabled else 0
 
-    def recover(self, durable_offset: int, last_stop: LastStop) -> list[str]:
-        """Returns one sentence per finding; what is missing is built later."""
-        self.files.durable_offset = durable_offset
+    def recover(self, durable_offset: int | None, last_stop: LastStop) -> list[str]:
+        """Returns one sentence per finding; what is missing is built later. `durable_offset` is None where no mark of
+        ours holds. If then the last stop was not clean, perhaps another program was stopped, and RocketMQ drops index
+        files after such a stop without making all of them anew: nothing is trusted."""
+        if durable_offset is None and last_stop is LastStop.KILLED:
+            last_stop = LastStop.POWER_LOST
+        self.files.durable_offset = durable_offset or 0
         found = self.files.recover(self._log, self._log.end_offset, last_stop)
         self._reput.position = found.repair_from or 0
         return found.lines

@@ -155,7 +155,7 @@ class Store:
         if last_stop is not LastStop.CLEAN:
             self._log.sync(start, end)
         self._synced = end
-        lines += self.index.recover(self._progress.index_offset, last_stop)
+        lines += self.index.recover(None if progress is None else self._progress.index_offset, last_stop)
         self._recover_queues(start, end, last_stop, trusted=progress == start)
         self._boot.recovered()
         for line in lines:

@@ -273,6 +273,7 @@ def test_a_kill_at_every_write_leaves_every_key_findable() -> None:
         for number in range(5, 30):
             put(store, number, keys=f"k{number} g{number % 3}")
         commit_all(store)
+        store.sync()
         stop += 1
         disk.stop_after = disk.operations + stop
         try:
@@ -308,7 +309,7 @@ def test_what_was_synced_survives_a_loss_of_power() -> None:
     store = open_store(disk)
     assert names(disk) == whole
     assert [line for line in store.recovery.lines if line.startswith("index/")] == [
-        f"index/{file_name(T0 + 23_000, '')} may miss what was written before the power was lost;"
+        f"index/{file_name(T0 + 23_000, '')} may miss what was written before the last stop;"
         " it and the index files behind it were dropped and are made anew."
     ]
     assert 0 < store.index.position < store.max_phy_offset
@@ -385,6 +386,19 @@ def test_a_write_that_failed_is_taken_back_before_the_next() -> None:
     file._region = Failing()  # type: ignore[assignment]
     assert not store.index.build(1 << 20)
     store.index._failed = ""
+    check(store, expected)
+
+
+def test_an_index_that_another_program_left_by_a_kill_is_not_trusted() -> None:
+    disk = sim_disk()
+    store, expected = filled(disk)
+    store.sync()
+    region = disk.map("checkpoint", 4096)
+    region.write(0, (T0 + 1).to_bytes(8, "big"))
+    disk.remove(f"index/{names(disk)[0]}")
+    disk.crash(power_loss=False)
+    store = open_store(disk)
+    assert names(disk) == []
     check(store, expected)
 
 
