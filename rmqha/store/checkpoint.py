@@ -121,6 +121,8 @@ class ProgressFile:
         self._turn = 0
         self.position: int | None = None
         self.index_offset = 0
+        self.cut_offset: int | None = None
+        """Where a cut that may not have been finished was to end: zeros there may be followed by what it dropped."""
 
     def load(self, checkpoint: Checkpoint) -> list[str]:
         """Set `position` to the highest usable one, None if there is none. Returns one sentence per finding."""
@@ -141,13 +143,14 @@ class ProgressFile:
                 fields = sidecar.decode(slot[2 : 2 + size], place(self._disk, PROGRESS_PATH))
                 position, seen = sidecar.number(fields, "position"), fields.get("checkpoint")
                 index_offset = sidecar.number(fields, "index") if "index" in fields else 0
+                cut_offset = sidecar.number(fields, "cut") if "cut" in fields else None
             except sidecar.BadSidecarError as error:
                 lines.append(
                     f"{PROGRESS_PATH} at byte {at}: {error}; the other slot or the checkpoint is used instead."
                 )
                 continue
             if seen == checkpoint.encode() and (position, index_offset) >= (self.position or 0, self.index_offset):
-                self.position, self.index_offset = position, index_offset
+                self.position, self.index_offset, self.cut_offset = position, index_offset, cut_offset
         if self.position is None and any(data):
             lines.append(f"{CHECKPOINT_PATH} was written by another program since; its times are used.")
         return lines
@@ -159,19 +162,20 @@ class ProgressFile:
                 self._region = self._disk.map(PROGRESS_PATH, 2 * SLOT_BYTES, create=True)
         return self._region
 
-    def store(self, position: int, checkpoint: Checkpoint, index_offset: int) -> None:
+    def store(self, position: int, checkpoint: Checkpoint, index_offset: int, *, cut_offset: int | None = None) -> None:
         """Write one slot, without sync."""
-        data = sidecar.encode({"position": position, "checkpoint": checkpoint.encode(), "index": index_offset})
+        fields = {"position": position, "checkpoint": checkpoint.encode(), "index": index_offset}
+        data = sidecar.encode(fields if cut_offset is None else fields | {"cut": cut_offset})
         data = len(data).to_bytes(2, "big") + data
         assert len(data) <= SLOT_BYTES
         self._mapped.write(self._turn * SLOT_BYTES, data.ljust(SLOT_BYTES, b"\0"))
         self._turn ^= 1
         self.position, self.index_offset = position, index_offset
 
-    def lower(self, position: int, checkpoint: Checkpoint, index_offset: int) -> None:
-        """Write both slots, durably."""
-        self.store(position, checkpoint, index_offset)
-        self.store(position, checkpoint, index_offset)
+    def lower(self, position: int, checkpoint: Checkpoint, index_offset: int, *, cut_offset: int | None = None) -> None:
+        """Write both slots, durably. A cut names where it will end."""
+        self.store(position, checkpoint, index_offset, cut_offset=cut_offset)
+        self.store(position, checkpoint, index_offset, cut_offset=cut_offset)
         self.sync()
 
     def sync(self) -> None:

@@ -148,7 +148,10 @@ class Store:
             )
             self._boot.set_unclean(True)
         trusted = last_stop is LastStop.CLEAN and progress == start
-        cut_tail(self._log, end, self.recovery, trusted=trusted)
+        was_cut = self._progress.cut_offset == end
+        cut_tail(self._disk, self._log, end, self.recovery, last_stop, trusted=trusted, was_cut=was_cut)
+        if self.recovery.damaged:
+            self._boot.set_unclean(True)
         lines += self._epochs.load(end)
         if dropped := self._epochs.drop_beyond(PhyOffset(end)):
             lines.append(f"{dropped} epoch entries that start behind the log's end {end} were dropped.")
@@ -506,7 +509,7 @@ class Store:
             min(old.confirm_phy_offset, end_offset),
         )
         position = min(self._progress.position or 0, self._reput.position, end_offset)
-        self._progress.lower(position, checkpoint, self.index.files.durable_below(end_offset))
+        self._progress.lower(position, checkpoint, self.index.files.durable_below(end_offset), cut_offset=end_offset)
         self._checkpoint.store(checkpoint)
         self._checkpoint.sync()
         self._saved_position = position
