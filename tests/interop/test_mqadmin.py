@@ -129,6 +129,24 @@ def test_query_message_by_offset(admin: Admin) -> None:
     assert fields["Store Host"] == admin.master_address()
 
 
+def test_query_message_by_key_and_ids(admin: Admin) -> None:
+    """A key leads to the unique key and the place; the unique key to the offset id; both ids to the message."""
+    text = admin.at_name_server("queryMsgByKey", "-t", TOPIC, "-k", "key3")
+    (row,) = [line.split() for line in text.splitlines() if re.match("[0-9A-F]{32} ", line)]
+    unique, queue_id, queue_offset = row[:3]
+    assert (queue_id, queue_offset) == ("1", "1")
+    text = admin.at_name_server("queryMsgByUniqueKey", "-t", TOPIC, "-i", unique)
+    fields = dict(re.findall(r"^([A-Z][A-Za-z ]+): +(.*)$", text, re.M))
+    assert (fields["Topic"], fields["Keys"], fields["Queue Offset"]) == (TOPIC, "[key3]", "1")
+    offset_id = admin.at_name_server("queryMsgByOffset", "-t", TOPIC, "-b", "broker-a", "-i", "1", "-o", "1")
+    (offset_id,) = re.findall(r"^OffsetID: +([0-9A-F]{32})$", offset_id, re.M)
+    for identity in (unique, offset_id):
+        by_id = admin.at_name_server("queryMsgById", "-t", TOPIC, "-i", identity)
+        assert f"UNIQ_KEY={unique}" in by_id and "[key3]" in by_id
+    code, text, _ = admin.lab.mqadmin("queryMsgByKey", "-t", TOPIC, "-k", "none", "-n", admin.cluster.namesrv)
+    assert code == 0 and not re.search("^[0-9A-F]{32} ", text, re.M)
+
+
 def test_sync_state_set(admin: Admin) -> None:
     text = admin.at_controller("getSyncStateSet", "-b", "broker-a")
     fields = dict(re.findall(r"^#(\w+)\t(\S+)$", text, re.M))
