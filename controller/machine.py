@@ -25,6 +25,7 @@ from controller.image import ImageWriter, decode_image
 from controller.leadership import Asked, Change, Leadership
 from controller.observers import Observers, RoleFeed
 from controller.peer_addresses import PeerAddresses
+from controller.quorum_requests import QUORUM_CODES, QuorumRequests
 from controller.replicas_info import ReplicasInfo
 from controller.requests import LEADER_CODES, Requests
 from controller.state_view import controller_state
@@ -60,8 +61,11 @@ class ControllerMachine:
         self._image_index = RaftIndex(0)
         self._image_at_ms = 0
         self._observers = Observers(self._feed)
-        self._addresses = PeerAddresses(config, raft)
         self._actions: list[Action] = []
+        self._addresses = PeerAddresses(config, raft)
+        self._quorum = QuorumRequests(
+            config, raft, self._addresses, self._actions_append, self._not_leader, self._begin_image
+        )
         self._changes: dict[RaftIndex, tuple[Term, list[Change]]] = {}
         """Proposed by this node and not applied yet, by the index of their entry."""
         self._leadership: Leadership | None = None
@@ -104,6 +108,8 @@ class ControllerMachine:
             message = decode_message(bytes(command.body))
             self._addresses.heard(message.sender, command.ext.get("address", ""))
             self._raft.step(now_ms, message)
+        elif code in QUORUM_CODES:
+            self._quorum.serve(now_ms, token, command)
         else:
             self._actions.append(Reply(token, self._any_node_answer(now_ms, command)))
             return
@@ -155,10 +161,10 @@ class ControllerMachine:
         for entry in ready.committed:
             events = decode_events(entry.data) if entry.kind is EntryKind.DATA else []
             self._apply(now_ms, entry.index, entry.term, events)
+            self._quorum.applied(entry.index, entry.term)
         self._observers.news()
-        if self._image is None and self._feed.index - self._raft.snapshot_index >= self._config.snapshot_after_entries:
-            self._image, self._image_index = ImageWriter(self._info), RaftIndex(self._feed.index)
-            self._image_at_ms = now_ms
+        if self._feed.index - self._raft.snapshot_index >= self._config.snapshot_after_entries:
+            self._begin_image(now_ms)
         self._settle(now_ms)
         return ready
 
@@ -316,6 +322,13 @@ class ControllerMachine:
             for asked in change.asked:
                 if not asked.command.is_oneway:
                     self._actions.append(Reply(asked.token, self._not_leader(asked.command)))
+
+    def _begin_image(self, now_ms: int) -> RaftIndex:
+        """A snapshot of what is applied, if none is under way; the index that it will reach."""
+        if self._image is None and self._feed.index > self._raft.snapshot_index:
+            self._image, self._image_index = ImageWriter(self._info), RaftIndex(self._feed.index)
+            self._image_at_ms = now_ms
+        return self._raft.snapshot_index if self._image is None else self._image_index
 
     def _write_image(self, now_ms: int) -> None:
         """One slice. The whole image replaces the log once everything that it holds is applied for good."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -19,7 +19,7 @@ from rmqha.model.offset import RaftIndex
 from rmqha.raft.config import RaftConfig
 from rmqha.raft.log import StoredState
 from rmqha.raft.node import RaftNode, Ready
-from rmqha.raft.quorum import Configuration
+from rmqha.raft.quorum import Configuration, identity
 from rmqha.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, Command
 from rmqha.wire.raft_message import Entry, HardState, Snapshot
 
@@ -111,11 +111,16 @@ class Broker:
         return Command(0, body=json.dumps({**body, "maxOffset": self.max_offset}).encode(), flag=FLAG_RESPONSE)
 
 
+FIRST_INCARNATION = "1"
+
+
 class Node:
     """One controller with a disk that survives `restart`."""
 
-    def __init__(self, cluster: Cluster, node_id: str, config: ControllerConfig) -> None:
-        self.cluster, self.node_id, self.config = cluster, node_id, config
+    def __init__(
+        self, cluster: Cluster, node_id: str, config: ControllerConfig, incarnation: str = FIRST_INCARNATION
+    ) -> None:
+        self.cluster, self.node_id, self.config, self.incarnation = cluster, node_id, config, incarnation
         self.hard_state = HardState()
         self.snapshot: Snapshot | None = None
         self.entries: list[Entry] = []
@@ -124,12 +129,20 @@ class Node:
         self.persisting = True
         self.start()
 
+    @property
+    def _initial(self) -> Configuration:
+        """The first controllers know each other already; a spare one knows its list only."""
+        static = Configuration.static(self.config.peers)
+        if self.incarnation != FIRST_INCARNATION:
+            return static
+        return static.formed_by(identity(node_id, FIRST_INCARNATION) for node_id in self.config.peers)
+
     def start(self) -> None:
         stored = StoredState(self.hard_state.term, self.hard_state.voted_for, self.snapshot, tuple(self.entries))
         seed = Prng(7 + int(self.node_id[1:]) * 1000 + self.cluster.now_ms)
         raft = RaftNode(
-            self.node_id,
-            Configuration(tuple(self.config.peers)),
+            identity(self.node_id, self.incarnation),
+            self._initial,
             stored,
             RaftConfig(),
             seed,
@@ -264,6 +277,15 @@ class Cluster:
         if node.up and self.linked(sender, to):
             node.machine.raft_received(self.now_ms, sender, data)
             node.pump()
+
+    def add_spare(self, number: int, incarnation: str) -> Node:
+        """A controller that nobody's list names, or that has lost its disk."""
+        node_id, known = f"n{number}", self.nodes["n0"].config
+        peers = dict(known.peers) | {node_id: f"127.0.0.1:{9878 + number}"}
+        text = ";".join(f"{name}-{address}" for name, address in peers.items())
+        config = replace(known, controller_dleger_peers=text, controller_dleger_self_id=node_id)
+        node = self.nodes[node_id] = Node(self, node_id, config, incarnation)
+        return node
 
     @property
     def leader(self) -> Node:
