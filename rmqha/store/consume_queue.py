@@ -197,6 +197,8 @@ class ConsumeQueue:
         while self.max_offset > low and not self._agrees(log, self.max_offset - 1):
             self.max_offset -= 1
         behind, lost = self._left_over(position, log_end)
+        if lost and whole and self.max_offset > low:
+            self.max_offset -= 1  # its code may have stood in the sector that was lost
         if behind:
             lines.append(
                 f"{self.files.directory}: entries from {self.max_offset} on point behind the log's end {log_end}"

@@ -8,6 +8,7 @@ import cbor2
 import pytest
 
 from rmqha.model.error import StoreError
+from rmqha.model.message import tags_code
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.sim.disk import DiskStopped, SimDisk
 from rmqha.store import sidecar
@@ -277,6 +278,21 @@ def test_a_hole_in_a_queue_is_found_after_a_loss_of_power_and_filled_again(hole:
     assert queue_image(disk) == image
     assert store.queue_range("T", 0) == (0, 60)
     assert any("The queues are made anew from" in line for line in store.recovery.lines)
+
+
+def test_the_code_of_an_entry_that_was_half_in_a_lost_sector_is_made_anew() -> None:
+    disk = sim_disk()
+    store = open_store(disk, ROOMY)
+    for number in range(60):
+        store.append(message(number, properties=b"TAGS\x01a\x02"), number * 1000)
+    commit_all(store)
+    store.sync()
+    image = queue_image(disk)
+    disk.crash(power_loss=True)
+    disk.map(QUEUE_FILE, len(image)).write(512, bytes(512))
+    store = open_store(disk, ROOMY)
+    assert len(store.pull("T", 0, 0, 100, 1 << 20, frozenset([tags_code("a")])).records) == 60
+    assert queue_image(disk) == image
 
 
 @pytest.mark.parametrize("at", [1199, 1190, 1187])
