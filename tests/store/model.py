@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rmqha.model.epoch import EpochHistory
+from rmqha.model.message import decode_properties
 from rmqha.store.record import NewMessage, blank, decode, encode, fixed_bytes, topic_field
 from rmqha.store.store import Store
 from tests.store.support import SMALL, log_bytes
@@ -14,14 +15,18 @@ FILE_BYTES = SMALL.mapped_file_size_commit_log
 
 @dataclass
 class LogModel:
-    """`image` is the log from offset 0; `ends` are the record ends, 0 first; `queues` the record ends per queue."""
+    """`image` is the log from offset 0; `ends` are the record ends, 0 first; `queues` the record ends per queue; `keys`
+    the offsets of records per topic and key, all of KEYS being one."""
 
     image: bytes = b""
     ends: list[int] = field(default_factory=lambda: [0])
     queues: dict[tuple[str, int], list[int]] = field(default_factory=dict)
+    keys: dict[tuple[str, str], list[int]] = field(default_factory=dict)
 
     def copy(self) -> LogModel:
-        return LogModel(self.image, list(self.ends), {key: list(ends) for key, ends in self.queues.items()})
+        queues = {key: list(ends) for key, ends in self.queues.items()}
+        keys = {key: list(offsets) for key, offsets in self.keys.items()}
+        return LogModel(self.image, list(self.ends), queues, keys)
 
     def add(self, message: NewMessage, stored_ms: int) -> bytes:
         """Add the record that a master would write, behind a blank one if it does not fit. Returns the bytes added."""
@@ -32,6 +37,9 @@ class LogModel:
         if size + 8 > left:
             self.image += blank(left).ljust(left, b"\0")
             self.ends.append(len(self.image))
+        key = decode_properties(message.properties).get("KEYS")
+        if key:
+            self.keys.setdefault((message.topic, key), []).append(len(self.image))
         queue = self.queues.setdefault((message.topic, message.queue_id), [])
         self.image += encode(message, topic, version, len(queue), len(self.image), stored_ms)
         self.ends.append(len(self.image))
@@ -42,6 +50,7 @@ class LogModel:
         self.image = self.image[:end]
         self.ends = [known for known in self.ends if known <= end]
         self.queues = {key: [known for known in ends if known <= end] for key, ends in self.queues.items()}
+        self.keys = {key: [known for known in offsets if known < end] for key, offsets in self.keys.items()}
 
     def whole(self, end: int) -> int:
         """The last record end at or below `end`."""
@@ -62,6 +71,21 @@ def check_queues(store: Store, model: LogModel) -> None:
             record = decode(view)
             assert (record.phy_offset + record.size_bytes, record.queue_offset) == (end, number)
     assert set(store.queues()) <= {topic for topic, _ in model.queues}
+
+
+def check_index(store: Store, model: LogModel, step_bytes: int = 1 << 20) -> None:
+    """Each record below the dispatched offset has exactly one entry for its key and is found by it."""
+    while store.index.build(step_bytes):
+        pass
+    dispatched = store.dispatched_offset
+    count = 0
+    for (topic, key), offsets in model.keys.items():
+        expected = [offset for offset in reversed(offsets) if offset < dispatched]
+        count += len(expected)
+        result = store.index.query(topic, key)
+        assert [decode(view).phy_offset for view in result.records] == expected[:64], (topic, key)
+    if store.index.files.end_offset < dispatched:
+        assert sum(file.header.index_count - 1 for file in store.index.files) == count
 
 
 def check_prefix(store: Store, model: LogModel, at_least: int) -> None:

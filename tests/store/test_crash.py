@@ -12,7 +12,7 @@ from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.sim.disk import DiskStopped, SimDisk
 from rmqha.sim.prng import SimPrng
 from rmqha.store.store import Store
-from tests.store.model import LogModel, check_prefix, check_queues, is_prefix
+from tests.store.model import LogModel, check_index, check_prefix, check_queues, is_prefix
 from tests.store.support import commit_all, log_bytes, message, open_store
 
 
@@ -66,9 +66,11 @@ class Life:
 
     def sync(self) -> None:
         self.synced = max(self.synced, self.live.sync())
+        self.live.index.sync()
 
     def commit(self) -> None:
         commit_all(self.live)
+        self.live.index.build(1500)
 
     def epoch(self) -> None:
         last = self.epochs.last
@@ -153,6 +155,7 @@ def check_after(life: Life, *, killed: bool) -> None:
     assert store.highest_epoch >= life.highest_epoch
     model.cut(store.max_phy_offset)
     check_queues(store, model)
+    check_index(store, model)
     go_on(store, model)
 
 
@@ -165,6 +168,7 @@ def go_on(store: Store, model: LogModel) -> None:
     commit_all(store)
     assert log_bytes(store) == model.image
     check_queues(store, model)
+    check_index(store, model)
     assert store.dispatched_offset == len(model.image)
     store.close()
 

@@ -12,7 +12,7 @@ from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
 from rmqha.store.record import NewMessage
 from rmqha.store.store import Store
-from tests.store.model import LogModel, check_prefix, check_queues, is_prefix
+from tests.store.model import LogModel, check_index, check_prefix, check_queues, is_prefix
 from tests.store.support import log_bytes, message, open_store
 
 sizes = st.integers(1, 2500)
@@ -86,6 +86,13 @@ class StoreMachine(RuleBasedStateMachine):
         while self.store.dispatch(step):
             check_queues(self.store, self.model)
         assert self.store.dispatched_offset == self.model.whole(self.store.confirm_offset)
+
+    @rule(step=st.integers(1, 5000), whole=st.booleans())
+    def index(self, step: int, whole: bool) -> None:
+        self.store.index.build(step)
+        self.store.index.sync()
+        if whole:
+            check_index(self.store, self.model, step)
 
     @rule()
     def begin_epoch(self) -> None:
