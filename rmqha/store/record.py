@@ -178,10 +178,11 @@ def verify(buffer: memoryview, at: int, end: int, phy_offset: int) -> Located:
         raise BadRecordError("expected the end of the properties, found a zero byte")
     while start < record_end:
         stop = min(record_end, start + SECTOR_BYTES - (phy_offset + start - at) % SECTOR_BYTES)
-        if not any(buffer[start:stop]):
+        if not buffer[start] and not any(buffer[start:stop]):
             raise BadRecordError(f"expected topic and properties, found {stop - start} zero bytes")
         start = stop
-    if not property_crc_holds(buffer, at, parts):
+    mark = record_end - CRC_PROPERTY_BYTES
+    if buffer[mark] == CRC_PROPERTY[0] and not property_crc_holds(buffer, at, parts):
         raise BadRecordError("expected a record that matches its property __CRC32#, found other bytes")
     return parts
 

@@ -63,24 +63,25 @@ def find_end(log: CommitLog, start: int, recovery: Recovery) -> int:
     position = start
     while (file := log.files.find(position)) is not None:
         file.probe(position, file.end_offset, UNREADABLE)
-        view = file.region.view(0, log.file_size_bytes)
-        while position < file.end_offset:
-            at = position - file.start_offset
-            left = log.file_size_bytes - at
-            if left >= BLANK.size:
-                size, magic = BLANK.unpack_from(view, at)
-                if size == 0 and magic == 0:
-                    return position
-                if magic == MAGIC_BLANK and size == left:
-                    position = file.end_offset
-                    break
-            try:
-                parts = verify(view, at, log.file_size_bytes, position)
-            except BadRecordError as error:
-                recovery.lines.append(f"{file.path} at byte {at}: {error}; the log ends here, at {position}.")
+        size_bytes, file_start = log.file_size_bytes, file.start_offset
+        view = file.region.view(0, size_bytes)
+        at, newest = position - file_start, recovery.last_store_timestamp_ms
+        try:
+            while at < size_bytes:
+                parts = verify(view, at, size_bytes, file_start + at)
+                at += parts[0]
+                if parts[10] > newest:
+                    newest = parts[10]
+        except BadRecordError as error:
+            size, magic = BLANK.unpack_from(view, at) if size_bytes - at >= BLANK.size else (-1, 0)
+            if magic != MAGIC_BLANK or size != size_bytes - at:
+                position = file_start + at
+                if (size, magic) != (0, 0):
+                    recovery.lines.append(f"{file.path} at byte {at}: {error}; the log ends here, at {position}.")
                 return position
-            recovery.last_store_timestamp_ms = max(recovery.last_store_timestamp_ms, parts[10])
-            position += parts[0]
+        finally:
+            recovery.last_store_timestamp_ms = newest
+        position = file.end_offset
     return position
 
 
