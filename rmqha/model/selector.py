@@ -1,0 +1,475 @@
+"""SQL92 selectors: which messages a consumer wants, by their properties. Pure.
+
+RocketMQ's subset and its habits (checked against its own broker in tests/interop): values are text, whole numbers of 32
+and 64 bits, floating point numbers and truth; a missing property is NULL; logic has three values; text is converted to
+the other side's type, and a text that cannot be converted makes the whole selector false. What follows a complete
+expression is not looked at.
+
+    or         = and { OR and }
+    and        = equality { AND equality }
+    equality   = comparison { ("=" | "<>") comparison | IS [NOT] NULL }
+    comparison = unary { (">" | ">=" | "<" | "<=") unary | [NOT] BETWEEN unary AND unary
+                       | [NOT] IN "(" text { "," text } ")" | [NOT] (CONTAINS | STARTSWITH | ENDSWITH) text }
+    unary      = ("+" | "-" | NOT) unary | literal | property | "(" or ")"
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+MAX_EXPRESSION_LENGTH = 65_536
+MAX_DEPTH = 100
+
+Get = Callable[[str], str | None]
+"""A message's property by name."""
+Value = str | int | float | bool | None
+Evaluate = Callable[[Get], Value]
+
+_KEYWORDS = frozenset(("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS",
+                       "CONTAINS", "STARTSWITH", "ENDSWITH"))  # fmt: skip
+_SPACE = re.compile(r"(?:[ \t\n\r\f]|--[^\n\r]*[\n\r]|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)+")
+_SPACE_IN_LINE = re.compile(r"(?:[ \t\n\r\f]|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)+")
+"""A comment from -- on ends with its line: behind the last line's end there is none."""
+_TOKEN = re.compile(
+    r"(?P<float>[0-9]+\.[0-9]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+)"
+    r"|(?P<whole>[1-9][0-9]*[lL]?|0)"
+    r"|(?P<text>'(?:''|[^'])*')"
+    r"|(?P<word>[a-zA-Z_$][a-zA-Z0-9_$]*)"
+    r"|(?P<sign><>|>=|<=|[=<>(),+\-])"
+)
+_JAVA_WHOLE = re.compile(r"[-+]?\d+")
+_JAVA_DOUBLE = re.compile(
+    r"[-+]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?[fFdD]?)"
+    r"|(?P<hex>[-+]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][-+]?[0-9]+)[fFdD]?"
+)
+_SMALLEST_DOUBLE = 5e-324
+_MAX_DIGITS = 19
+"""Of a number of 64 bits."""
+
+
+class SelectorError(ValueError):
+    """The expression is no selector; the text says where and why."""
+
+
+class _NoResultError(Exception):
+    """Two values that cannot be compared: the message is not wanted."""
+
+
+class Long(int):
+    """A whole number of 64 bits. A plain int in an expression has 32."""
+
+
+class Selector:
+    """A compiled expression."""
+
+    def __init__(self, expression: str, evaluate: Evaluate) -> None:
+        self.expression = expression
+        self._evaluate = evaluate
+
+    def matches(self, get: Get) -> bool:
+        """Whether a message is wanted."""
+        try:
+            return self._evaluate(get) is True
+        except _NoResultError:
+            return False
+
+
+@lru_cache(maxsize=1024)
+def parse_selector(expression: str) -> Selector:
+    """Raises SelectorError."""
+    if len(expression) > MAX_EXPRESSION_LENGTH:
+        raise SelectorError(f"{len(expression)} characters; a selector may have {MAX_EXPRESSION_LENGTH}")
+    return Selector(expression, _truth(_Parser(expression).alternatives(0)).evaluate)
+
+
+class _Node(NamedTuple):
+    """`is_truth`: its value is true, false or NULL. `name` is set for a property, `is_constant` for a literal."""
+
+    evaluate: Evaluate
+    is_truth: bool = False
+    is_constant: bool = False
+    name: str = ""
+
+    @property
+    def value(self) -> Value:
+        """Of a literal."""
+        return self.evaluate(_nothing)
+
+
+def _nothing(name: str) -> None:
+    return None
+
+
+def _constant(value: Value) -> _Node:
+    return _Node(lambda get: value, is_truth=value is None or isinstance(value, bool), is_constant=True)
+
+
+def _truth(node: _Node) -> _Node:
+    """The node as a condition. A property alone is a text and so never true."""
+    if node.is_truth:
+        return node
+    if node.name:
+        return _Node(lambda get: None if node.evaluate(get) is None else False, is_truth=True)
+    raise SelectorError("the expression is no condition: compare its value with something")
+
+
+# --- comparing --------------------------------------------------------------------------------------------------------
+def _whole(text: str, bits: int) -> int:
+    if not _JAVA_WHOLE.fullmatch(text) or len(text.lstrip("+-").lstrip("0")) > _MAX_DIGITS:
+        raise _NoResultError
+    number = int(text)
+    if not -(1 << bits - 1) <= number < 1 << bits - 1:
+        raise _NoResultError
+    return number
+
+
+def _double(text: str) -> float:
+    match = _JAVA_DOUBLE.fullmatch(text.strip("".join(map(chr, range(33)))))
+    if match is None:
+        raise _NoResultError
+    if match["hex"]:
+        try:
+            return float.fromhex(match["hex"])
+        except OverflowError:
+            return -math.inf if match["hex"][0] == "-" else math.inf
+    return float(match[0].rstrip("fFdD") if not match[0].endswith(("NaN", "Infinity")) else match[0])
+
+
+def _like(text: str, model: Value) -> Value:
+    """The text as a value of the model's type."""
+    if isinstance(model, bool):
+        return text.lower() == "true"
+    if isinstance(model, float):
+        return _double(text)
+    return _whole(text, 64 if isinstance(model, Long) else 32)
+
+
+def _order(left: Value, right: Value) -> int:
+    """Negative, zero or positive, as Java's compareTo. Neither is None."""
+    if isinstance(left, str) != isinstance(right, str):
+        if isinstance(left, str):
+            left = _like(left, right)
+        elif isinstance(left, bool):
+            raise _NoResultError
+        else:
+            right = _like(str(right), left)
+    elif isinstance(left, bool) != isinstance(right, bool):
+        return -1
+    if isinstance(left, float) or isinstance(right, float):
+        return _double_order(float(left), float(right))  # type: ignore[arg-type]
+    return (left > right) - (left < right)  # type: ignore[operator]
+
+
+def _double_order(left: float, right: float) -> int:
+    """NaN is above all and equal to itself, −0 below 0."""
+    if left < right:
+        return -1
+    if left > right:
+        return 1
+    keys = [(math.isnan(item), math.copysign(1.0, item) if not math.isnan(item) else 0.0) for item in (left, right)]
+    return (keys[0] > keys[1]) - (keys[0] < keys[1])
+
+
+def _equal(left: _Node, right: _Node) -> _Node:
+    first, second = left.evaluate, right.evaluate
+
+    def evaluate(get: Get) -> Value:
+        one, other = first(get), second(get)
+        if one is None:
+            return True if other is None else None
+        if other is None:
+            return False
+        return _order(one, other) == 0
+
+    return _Node(evaluate, is_truth=True)
+
+
+def _ordered(left: _Node, right: _Node, accepts: Callable[[int], bool]) -> _Node:
+    for node in (left, right):
+        if node.is_truth or (node.is_constant and isinstance(node.value, str)):
+            raise SelectorError("only numbers and properties have an order")
+    first, second = left.evaluate, right.evaluate
+
+    def evaluate(get: Get) -> Value:
+        one, other = first(get), second(get)
+        if one is None or other is None:
+            return None
+        if isinstance(one, str) and isinstance(other, str):
+            one, other = _double(one), _double(other)
+        return accepts(_order(one, other))
+
+    return _Node(evaluate, is_truth=True)
+
+
+_ORDERS: dict[str, Callable[[int], bool]] = {
+    ">": lambda order: order > 0,
+    ">=": lambda order: order >= 0,
+    "<": lambda order: order < 0,
+    "<=": lambda order: order <= 0,
+}
+
+
+# --- logic ------------------------------------------------------------------------------------------------------------
+def _not(node: _Node) -> _Node:
+    inner = node.evaluate
+
+    def evaluate(get: Get) -> Value:
+        value = inner(get)
+        return None if value is None else not value
+
+    return _Node(evaluate, is_truth=True)
+
+
+def _junction(nodes: list[_Node], decisive: bool) -> _Node:
+    """OR is decided by a true part, AND by a false one; a part behind that one is not evaluated."""
+    if len(nodes) == 1:
+        return nodes[0]
+    parts = [_truth(node).evaluate for node in nodes]
+
+    def evaluate(get: Get) -> Value:
+        result: Value = not decisive
+        for part in parts:
+            value = part(get)
+            if value is decisive:
+                return decisive
+            if value is None:
+                result = None
+        return result
+
+    return _Node(evaluate, is_truth=True)
+
+
+def _between(node: _Node, low: _Node, high: _Node, negated: bool) -> _Node:
+    if negated:
+        return _junction([_ordered(node, low, _ORDERS["<"]), _ordered(node, high, _ORDERS[">"])], True)
+    if low.is_constant and high.is_constant:
+        first, last = low.value, high.value
+        if first is None or last is None or isinstance(first, str | bool) or isinstance(last, str | bool):
+            raise SelectorError("BETWEEN needs two numbers or properties")
+        if _order(last, first) < 0:
+            raise SelectorError(f"BETWEEN {first} AND {last} holds nothing")
+    return _junction([_ordered(node, low, _ORDERS[">="]), _ordered(node, high, _ORDERS["<="])], False)
+
+
+def _among(node: _Node, texts: frozenset[str], negated: bool) -> _Node:
+    if not node.name:
+        raise SelectorError("IN needs a property before it")
+    inner = node.evaluate
+
+    def evaluate(get: Get) -> Value:
+        value = inner(get)
+        return None if value is None else (value in texts) is not negated
+
+    return _Node(evaluate, is_truth=True)
+
+
+_PARTS: dict[str, Callable[[str, str], bool]] = {
+    "CONTAINS": lambda value, text: text in value,
+    "STARTSWITH": str.startswith,
+    "ENDSWITH": str.endswith,
+}
+
+
+def _part(node: _Node, holds: Callable[[str, str], bool], text: str, negated: bool) -> _Node:
+    """Two-valued: false for what is no text and for an empty text to look for, negated or not."""
+    inner = node.evaluate
+
+    def evaluate(get: Get) -> Value:
+        value = inner(get)
+        return isinstance(value, str) and text != "" and holds(value, text) is not negated
+
+    return _Node(evaluate, is_truth=True)
+
+
+def _negative(node: _Node) -> _Node:
+    inner = node.evaluate
+
+    def evaluate(get: Get) -> Value:
+        value = inner(get)
+        if value is None or isinstance(value, str | bool):
+            return None
+        return Long(-value) if isinstance(value, Long) else -value
+
+    return _Node(evaluate)
+
+
+# --- grammar ----------------------------------------------------------------------------------------------------------
+class _Parser:
+    def __init__(self, expression: str) -> None:
+        self._text = expression
+        self._at = 0
+        self._last_line = max(expression.rfind("\n"), expression.rfind("\r"))
+        self._chain_count = 0
+        self._kind, self._token = "", ""
+        self._next()
+
+    def _scan(self) -> tuple[str, str]:
+        space = (_SPACE if self._at <= self._last_line else _SPACE_IN_LINE).match(self._text, self._at)
+        if space is not None:
+            self._at = space.end()
+        if self._at == len(self._text):
+            return "end", ""
+        match = _TOKEN.match(self._text, self._at)
+        if match is None or match.lastgroup is None:
+            raise SelectorError(f"unexpected character {self._text[self._at]!r} at position {self._at}")
+        self._at = match.end()
+        token = match[match.lastgroup]
+        if match.lastgroup == "word" and token.upper() in _KEYWORDS:
+            return "keyword", token.upper()
+        return match.lastgroup, token
+
+    def _next(self) -> None:
+        self._kind, self._token = self._scan()
+
+    def _is(self, *tokens: str) -> bool:
+        return self._kind in ("keyword", "sign") and self._token in tokens
+
+    def _take(self, *tokens: str) -> str:
+        token = self._token
+        if not self._is(*tokens):
+            found = self._token or "the end"
+            raise SelectorError(f"expected {' or '.join(tokens)}, found {found} before position {self._at}")
+        self._next()
+        return token
+
+    def alternatives(self, depth: int) -> _Node:
+        if depth > MAX_DEPTH:
+            raise SelectorError(f"nested deeper than {MAX_DEPTH}")
+        nodes = [self._conditions(depth)]
+        while self._is("OR"):
+            self._next()
+            nodes.append(self._conditions(depth))
+        return _junction(nodes, True)
+
+    def _conditions(self, depth: int) -> _Node:
+        nodes = [self._equality(depth)]
+        while self._is("AND"):
+            self._next()
+            nodes.append(self._equality(depth))
+        return _junction(nodes, False)
+
+    def _equality(self, depth: int) -> _Node:
+        left = self._comparison(depth)
+        while True:
+            if self._is("=", "<>"):
+                sign = self._take("=", "<>")
+                right = self._comparison(depth)
+                left = self._equal(left, right)
+                left = _not(left) if sign == "<>" else left
+            elif self._is("IS"):
+                self._next()
+                negated = self._is("NOT")
+                if negated:
+                    self._next()
+                self._take("NULL")
+                left = _equal(left, _constant(None))
+                left = _not(left) if negated else left
+            else:
+                return left
+            self._count_chain()
+
+    def _count_chain(self) -> None:
+        """A comparison may be compared again: a chain is as deep as it is long."""
+        self._chain_count += self._is("=", "<>", "IS", "NOT", *_PARTS)
+        if self._chain_count > MAX_DEPTH:
+            raise SelectorError(f"more than {MAX_DEPTH} comparisons of comparisons")
+
+    @staticmethod
+    def _equal(left: _Node, right: _Node) -> _Node:
+        for node in (left, right):
+            if node.is_constant and node.value is None:
+                raise SelectorError("nothing is equal to NULL; write IS NULL")
+        if left.is_constant and right.is_constant and left.is_truth and not right.is_truth:
+            raise SelectorError("TRUE and FALSE cannot be compared with that")
+        return _equal(left, right)
+
+    def _comparison(self, depth: int) -> _Node:
+        left = self._unary(depth)
+        while True:
+            if self._is(*_ORDERS):
+                sign = self._take(*_ORDERS)
+                left = _ordered(left, self._unary(depth), _ORDERS[sign])
+            elif self._is("NOT", "BETWEEN", "IN", *_PARTS):
+                left = self._test(left, depth)
+            else:
+                return left
+            self._count_chain()
+
+    def _test(self, left: _Node, depth: int) -> _Node:
+        negated = self._is("NOT")
+        if negated:
+            self._next()
+        word = self._take("BETWEEN", "IN", *_PARTS)
+        if word == "BETWEEN":
+            low = self._unary(depth)
+            self._take("AND")
+            return _between(left, low, self._unary(depth), negated)
+        if word == "IN":
+            self._take("(")
+            texts = [self._text_literal()]
+            while self._is(","):
+                self._next()
+                texts.append(self._text_literal())
+            self._take(")")
+            return _among(left, frozenset(texts), negated)
+        return _part(left, _PARTS[word], self._text_literal(), negated)
+
+    def _unary(self, depth: int) -> _Node:
+        if depth > MAX_DEPTH:
+            raise SelectorError(f"nested deeper than {MAX_DEPTH}")
+        if self._is("+", "-", "NOT"):
+            sign = self._take("+", "-", "NOT")
+            inner = self._unary(depth + 1)
+            if sign == "NOT":
+                return _not(_truth(inner))
+            return _negative(inner) if sign == "-" else inner
+        if self._is("("):
+            self._next()
+            inner = self.alternatives(depth + 1)
+            self._take(")")
+            return inner
+        return self._primary()
+
+    def _primary(self) -> _Node:
+        kind, token = self._kind, self._token
+        if kind == "text":
+            return _constant(self._text_literal())
+        if kind == "keyword" and token in ("TRUE", "FALSE", "NULL"):
+            self._next()
+            return _constant({"TRUE": True, "FALSE": False, "NULL": None}[token])
+        if kind == "whole":
+            self._next()
+            return _constant(_whole_literal(token))
+        if kind == "float":
+            self._next()
+            return _constant(_float_literal(token))
+        if kind == "word":
+            self._next()
+            return _Node(lambda get: get(token), name=token)
+        raise SelectorError(f"expected a value, found {token or 'the end'} before position {self._at}")
+
+    def _text_literal(self) -> str:
+        if self._kind != "text":
+            raise SelectorError(f"expected a text in quotes, found {self._token or 'the end'}")
+        token = self._token
+        self._next()
+        return token[1:-1].replace("''", "'")
+
+
+def _whole_literal(token: str) -> int:
+    digits = token.rstrip("lL")
+    if len(digits) > _MAX_DIGITS or int(digits) >= 1 << 63:
+        raise SelectorError(f"{token[:40]} has more than 64 bits")
+    number = int(digits)
+    return number if number < 1 << 31 else Long(number)
+
+
+def _float_literal(token: str) -> float:
+    number = float(token)
+    if math.isinf(number) or number < _SMALLEST_DOUBLE:
+        raise SelectorError(f"{token[:40]} is too large or too small")
+    return number
