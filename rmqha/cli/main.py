@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "elect": ("rmqha.cli.elect:elect", "Hand the mastership of a group to another replica."),
     "explain": ("rmqha.cli.explain:explain", "Tell why a group has the master it has, or none."),
     "group": ("rmqha.cli.group:group", "Change what the controllers keep about a broker group."),
+    "quorum": ("rmqha.cli.quorum:quorum", "The controllers' own group: show, add, remove, transfer, snapshot."),
     "history": ("rmqha.cli.history:history", "Show what happened on all nodes, in order of time."),
     "log": ("rmqha.cli.log:log", "Look into the files of a message store: ls, stat, cat, grep, export, verify."),
     "fsck": ("rmqha.cli.fsck:fsck", "Check a message store, and mend it with --repair."),
