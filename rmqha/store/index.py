@@ -194,6 +194,10 @@ class Index:
             raise DamagedIndexError(file.entry_position(count - 1) + 4, f"the header's last offset {end}", found)
         if count > 1 and (found := file.entry(1)[1]) != begin:
             raise DamagedIndexError(file.entry_position(1) + 4, f"the header's first offset {begin}", found)
+        for at, found, phy_offset in ((0, begin_ms, begin), (8, end_ms, end)):
+            stored = self._stored_at(phy_offset) if count > 1 else None
+            if stored is not None and stored != found:
+                raise DamagedIndexError(at, f"the time {stored} of the record at {phy_offset}", found)
 
     def _settle(self, file: IndexFile) -> None:
         """A killed process may have stopped in any write. The newest entry that agrees with its record is the last one;

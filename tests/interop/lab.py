@@ -25,6 +25,8 @@ OUR_BROKER = {
     "haMode": "ap",
     "listenAddress": "127.0.0.1",
     "slaveReadEnable": "true",
+    "maxHashSlotNum": "2000",
+    "maxIndexNum": "8000",
 }
 JAVA_BROKER = {
     "brokerId": "-1",

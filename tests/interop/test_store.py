@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from rmqha.client.message import decode_messages
+from rmqha.model.code import RequestCode
 from tests.golden.reader import GOLDEN, manifest
 from tests.interop.group import TIMEOUT_S, is_master
-from tests.interop.lab import Lab
+from tests.interop.lab import Lab, Node
 from tests.interop.lines import acknowledged, consumed, digests, places
-from tests.interop.processes import Process, until
+from tests.interop.processes import Process, call, until
 
 pytestmark = pytest.mark.interop
 
@@ -40,12 +42,38 @@ def consume(lab: Lab, topic: str, expected: int) -> Process:
     return consumer
 
 
+def found_by_key(node: Node, key: str, index_type: str = "K") -> set[int]:
+    """Numbers of the messages that the broker gives for a key."""
+    ext = {
+        "topic": TOPIC,
+        "key": key,
+        "maxNum": "64",
+        "beginTimestamp": "0",
+        "endTimestamp": str(2**63 - 1),
+        "indexType": index_type,
+    }
+    reply = call(node.address, RequestCode.QUERY_MESSAGE, ext)
+    found = decode_messages("broker-a", reply.body) if reply is not None and reply.code == 0 else []
+    return {int(message.properties["n"]) for message in found}
+
+
+def check_index(node: Node, numbers: range) -> None:
+    """Each message is found by its key, and its tags are in the index too."""
+    last = numbers[-1]
+    until("the index has the last message", lambda: found_by_key(node, f"key{last}") == {last}, TIMEOUT_S, node.running)
+    missing = [number for number in numbers if found_by_key(node, f"key{number}") != {number}]
+    assert not missing, f"{node.name} does not find {missing[:20]} of {len(numbers)} keys"
+    assert last in found_by_key(node, f"tag{last % 3}", "T")
+
+
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_ours_then_apaches_then_ours(lab: Lab, end: str) -> None:
-    """`end`: how each owner leaves the store to the next."""
+    """`end`: how each owner leaves the store to the next. Messages are found by key too; but after a kill Apache's
+    drops index files and makes only the newest records' entries anew, so that it is asked for its own ones."""
     lab.start_our_name_server()
-    ours = lab.our_broker("ours", totalReplicas="1")
-    apaches = lab.java_broker("apaches", storePathRootDir=str(ours.store))
+    sizes = {"maxIndexNum": "2000"}  # several index files
+    ours = lab.our_broker("ours", totalReplicas="1", **sizes)
+    apaches = lab.java_broker("apaches", storePathRootDir=str(ours.store), **sizes)
     sent: list[Process] = []
     for owner, node in enumerate((ours, apaches, ours)):
         lab.run(node)
@@ -55,6 +83,8 @@ def test_ours_then_apaches_then_ours(lab: Lab, end: str) -> None:
         assert consumed(consumer) == set(range((owner + 1) * PART))
         for producer in sent:
             assert places(producer).items() <= places(consumer).items()
+        whole = node is ours or end == "stop"
+        check_index(node, range(0 if whole else owner * PART, (owner + 1) * PART))
         if end == "kill":
             node.running.kill()
         else:
