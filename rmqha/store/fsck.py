@@ -21,6 +21,7 @@ from rmqha.store.log_reader import LogReader, Stop, Why
 from rmqha.store.look import LOCK_PATH, StoreLook, look
 
 PROGRESS_STEP_BYTES = 8 * 1024 * 1024
+QUEUE_ID_AT = 12
 QUEUE_OFFSET_AT = 20
 
 Progress = Callable[[int, int], None]
@@ -101,6 +102,8 @@ class _Check:
         self._walk(queues, index, judge)
         judge.end = report.end_offset
         queues.finish()
+        for position, entry in sorted(judge.foreign.items()):
+            self._misplaced(position, f"another topic or queue than {entry} has it in", "queueId")
         if not store.live:
             self._tail()
         if index is not None:
@@ -148,6 +151,8 @@ class _Check:
                 break
             self._damaged(stop, resumed)
             judge.bad_ranges.append((stop.position, resumed))
+            if index is not None:
+                index.bad_ranges.append((stop.position, resumed))
             position = resumed
         if self._progress is not None:
             self._progress(total, total)
@@ -177,13 +182,19 @@ class _Check:
                     continue
         return None
 
-    def _misplaced(self, position: int, wrong: str) -> None:
+    def _misplaced(self, position: int, found: str, field_name: str = "queueOffset") -> None:
+        """A record that is whole and stands in another place of the queues than it says."""
         path, at = self._reader.where(position)
-        advice = f"--repair --cut-at {position} drops this record and everything behind it, saved first"
+        at += QUEUE_OFFSET_AT if field_name == "queueOffset" else QUEUE_ID_AT
+        advice = (
+            "put the record back from another replica, whose log is the same, or drop it and everything behind with"
+            f" --repair --cut-at {position}"
+        )
         self._findings.add(
-            Severity.ERROR, Kind.LOG_DAMAGE, path, at + QUEUE_OFFSET_AT, "the queue's next offset", wrong, advice
+            Severity.ERROR, Kind.LOG_DAMAGE, path, at, f"the {field_name} that the queues have", found, advice
         )
         self.report.damage.append((position, position))
+        self.report.damage.sort()
 
     def _damaged(self, stop: Stop, resumed: int) -> None:
         advice = (

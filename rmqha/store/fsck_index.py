@@ -7,12 +7,13 @@ in the order of the log: one pass of the log claims them record by record.
 from __future__ import annotations
 
 import struct
+import sys
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rmqha.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, find_property, java_string_hash
-from rmqha.port import ReadDisk
+from rmqha.port import ReadDisk, ReadFile
 from rmqha.store.finding import Findings, Kind, Severity
 from rmqha.store.look import StoreLook, size_of
 from rmqha.store.record import SYS_TRANSACTION, Located
@@ -26,6 +27,7 @@ SLOT_BYTES = 4
 DEFAULT_SLOTS = 5_000_000
 ROLLBACK = SYS_TRANSACTION
 LIMIT_BYTES = 1 << 31
+PIECE_BYTES = 4 * 1024 * 1024
 ADVICE = "rmqha fsck --repair sets the index aside; it is made anew from the log"
 _KEYS, _TAGS, _UNIQUE = (name.encode() for name in (PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY))
 
@@ -47,6 +49,8 @@ class IndexEntry:
     offset: int
     seconds: int
     begin_ms: int
+    end_ms: int | None
+    """The file's end time, which is that of its last entry's record; None for the other entries."""
 
 
 Header = tuple[int, int, int, int, int, int]
@@ -59,13 +63,18 @@ class IndexFile:
     path: str
     header: Header
     slot_count: int
-    entries: memoryview
+    entries: bytes
+    header_lags: bool = False
 
     def __iter__(self) -> Iterator[IndexEntry]:
         first_at = HEADER.size + SLOT_BYTES * self.slot_count
+        last = 0 if self.header_lags else len(self.entries) // ENTRY.size
+        begin_ms, end_ms = self.header[:2]
         for number, (value, offset, seconds, _) in enumerate(ENTRY.iter_unpack(self.entries), 1):
             at = first_at + ENTRY.size * number
-            yield IndexEntry(self.path, number, at, value, offset, seconds, self.header[0])
+            yield IndexEntry(
+                self.path, number, at, value, offset, seconds, begin_ms, end_ms if number == last else None
+            )
 
 
 class _BadIndexError(Exception):
@@ -76,11 +85,12 @@ class _BadIndexError(Exception):
         self.at, self.expected, self.found = at, expected, found
 
 
-def slot_counts(data: bytes, header: Header) -> Iterator[int]:
+def slot_counts(file: ReadFile, header: Header) -> Iterator[int]:
     """Numbers of slots that a file of this content may have: neither number is written down, but the first entry's
     offset is the header's beginPhyOffset."""
-    if len(data) == HEADER.size + SLOT_BYTES * DEFAULT_SLOTS + ENTRY.size * 4 * DEFAULT_SLOTS:
+    if file.size_bytes == HEADER.size + SLOT_BYTES * DEFAULT_SLOTS + ENTRY.size * 4 * DEFAULT_SLOTS:
         yield DEFAULT_SLOTS
+    data = file.read_at(0, file.size_bytes)
     needle = struct.pack(">q", header[2])
     skipped = HEADER.size + ENTRY.size + 4
     at = data.find(needle, skipped)
@@ -91,60 +101,64 @@ def slot_counts(data: bytes, header: Header) -> Iterator[int]:
         at = data.find(needle, at + 1)
 
 
-def parse(path: str, data: bytes, slot_count: int, *, lenient: bool) -> IndexFile:
-    """`lenient`: the header may lag behind the entries, as after a kill and while a broker runs.
-    Raises _BadIndexError."""
-    header: Header = HEADER.unpack_from(data)
+def parse(path: str, file: ReadFile, header: Header, slot_count: int, *, lenient: bool) -> IndexFile:
+    """`lenient`: entries and slots may be ahead of the header, as after a kill and while a broker runs. Raises
+    _BadIndexError."""
     used, count = header[4], header[5]
     entries_at = HEADER.size + SLOT_BYTES * slot_count
-    room = (len(data) - entries_at) // ENTRY.size
+    room = (file.size_bytes - entries_at) // ENTRY.size
     if not 1 <= count <= room:
         raise _BadIndexError(36, f"a next entry of 1 to {room}", f"{count}")
-    entries = memoryview(data)[entries_at + ENTRY.size : entries_at + ENTRY.size * room]
-    known, slots = _walk_chains(entries, slot_count, count, entries_at, lenient=lenient)
-    stored = data[HEADER.size : entries_at]
-    made = struct.pack(f">{slot_count}i", *slots)
+    entries = file.read_at(entries_at + ENTRY.size, ENTRY.size * (count - 1))
+    made = _walk_chains(entries, slot_count, entries_at)
+    if any(file.read_at(entries_at, ENTRY.size)):
+        raise _BadIndexError(entries_at, "zeros as entry 0, which nobody uses", "other bytes")
+    stored = array("i", file.read_at(HEADER.size, SLOT_BYTES * slot_count))
+    if sys.byteorder == "little":
+        stored.byteswap()
     if stored != made:
-        pairs = zip(struct.iter_unpack(">i", stored), struct.iter_unpack(">i", made), strict=True)
-        index, value, wanted = next((index, a, b) for index, ((a,), (b,)) in enumerate(pairs) if a != b)
-        raise _BadIndexError(HEADER.size + SLOT_BYTES * index, f"entry {wanted} in slot {index}", f"{value}")
-    in_use = len(slots) - slots.count(0)
-    exact = known == count - 1
-    if exact and used != in_use:
-        raise _BadIndexError(32, f"{in_use} slots in use", f"{used}")
-    if exact and known:
-        first, last = ENTRY.unpack_from(entries)[1], ENTRY.unpack_from(entries, ENTRY.size * (known - 1))[1]
-        if (header[2], header[3]) != (first, last):
+        for index, (value, wanted) in enumerate(zip(stored, made, strict=True)):
+            if value != wanted and not (lenient and value >= count):
+                at = HEADER.size + SLOT_BYTES * index
+                raise _BadIndexError(at, f"entry {wanted} in slot {index}", f"{value}")
+    if not lenient:
+        in_use = len(made) - made.count(0)
+        if used != in_use:
+            raise _BadIndexError(32, f"{in_use} slots in use", f"{used}")
+        _require_zeros(file, entries_at + ENTRY.size * count)
+    if entries:
+        first, last = ENTRY.unpack_from(entries)[1], ENTRY.unpack_from(entries, len(entries) - ENTRY.size)[1]
+        if header[2] != first or (header[3] != last and not lenient):
             raise _BadIndexError(16, f"offsets {first} to {last}", f"{header[2]} to {header[3]}")
-    if exact and header[0] > header[1]:
+    if header[0] > header[1]:
         raise _BadIndexError(8, f"an end time from {header[0]}", f"{header[1]}")
-    tail = bytes(entries[ENTRY.size * known :])
-    if not lenient and tail.count(0) != len(tail):
-        raise _BadIndexError(entries_at + ENTRY.size * (known + 1), "zeros behind the last entry", "other bytes")
-    return IndexFile(path, header, slot_count, entries[: ENTRY.size * known])
+    return IndexFile(path, header, slot_count, entries, lenient)
 
 
-def _walk_chains(
-    entries: memoryview, slot_count: int, count: int, entries_at: int, *, lenient: bool
-) -> tuple[int, array[int]]:
-    """(number of entries, the slots that they make). Raises _BadIndexError."""
+def _walk_chains(entries: bytes, slot_count: int, entries_at: int) -> array[int]:
+    """The slots that the entries make. Raises _BadIndexError."""
     slots = array("i", bytes(SLOT_BYTES * slot_count))
-    behind, number = 0, 0
+    behind = 0
     for number, (value, offset, seconds, previous) in enumerate(ENTRY.iter_unpack(entries), 1):
         slot = value % slot_count
         wanted = slots[slot]
-        fits = value >= 0 and previous == wanted and offset >= behind and seconds >= 0
-        if number >= count and not (lenient and fits and (value or offset or seconds)):
-            number -= 1
-            break
-        if not fits:
-            expected = f"a hash and seconds from 0, an offset from {behind} and previous entry {wanted}"
+        if value < 0 or previous != wanted or offset < behind or seconds < 0:
             raise _BadIndexError(
-                entries_at + ENTRY.size * number, expected, f"{value}, {seconds}, {offset} and {previous}"
+                entries_at + ENTRY.size * number,
+                f"a hash and seconds from 0, an offset from {behind} and previous entry {wanted}",
+                f"{value}, {seconds}, {offset} and {previous}",
             )
         slots[slot] = number
         behind = offset
-    return number, slots
+    return slots
+
+
+def _require_zeros(file: ReadFile, at: int) -> None:
+    while data := file.read_at(at, PIECE_BYTES):
+        if data.count(0) != len(data):
+            byte = at + len(data) - len(data.lstrip(b"\0"))
+            raise _BadIndexError(byte, "zeros behind the last entry", "other bytes")
+        at += len(data)
 
 
 class Indexes:
@@ -157,6 +171,8 @@ class Indexes:
         self._log_min = look.min_offset
         self.damaged = False
         self._has_bad_file = False
+        self.bad_ranges: list[tuple[int, int]] = []
+        """Parts of the log that hold no record: already reported."""
         self._lacking: list[int] = []
         """Neighbouring records without all their entries, not reported yet."""
         self._lacking_at = ("", 0)
@@ -207,19 +223,24 @@ class Indexes:
     def _load(self, disk: ReadDisk, path: str, wanted: int, slot_count: int, *, lenient: bool) -> IndexFile:
         """With the number of slots of the files before, else with the first one that fits.
         Raises _BadIndexError, OSError."""
-        data = disk.read(path, LIMIT_BYTES)
-        if len(data) != wanted or len(data) < HEADER.size:
-            raise _BadIndexError(min(len(data), wanted), f"{max(wanted, HEADER.size)} bytes", f"{len(data)}")
-        header: Header = HEADER.unpack_from(data)
-        if header[5] <= 1 and data.count(0, HEADER.size) == len(data) - HEADER.size:
-            return IndexFile(path, header, 0, memoryview(b""))
-        first: _BadIndexError | None = None
-        for slots in (slot_count,) if slot_count else slot_counts(data, header):
-            try:
-                return parse(path, data, slots, lenient=lenient)
-            except _BadIndexError as bad:
-                first = first or bad
-        raise first or _BadIndexError(16, "the offset of the first entry", f"{header[2]}")
+        file = disk.open_read(path)
+        try:
+            size = file.size_bytes
+            if size != wanted or size < HEADER.size or size > LIMIT_BYTES:
+                raise _BadIndexError(min(size, wanted), f"{max(wanted, HEADER.size)} bytes", f"{size}")
+            header: Header = HEADER.unpack(file.read_at(0, HEADER.size))
+            if header[5] <= 1 and header[4] == 0:
+                _require_zeros(file, HEADER.size)
+                return IndexFile(path, header, 0, b"")
+            first: _BadIndexError | None = None
+            for slots in (slot_count,) if slot_count else slot_counts(file, header):
+                try:
+                    return parse(path, file, header, slots, lenient=lenient)
+                except _BadIndexError as bad:
+                    first = first or bad
+            raise first or _BadIndexError(16, "the offset of the first entry", f"{header[2]}")
+        finally:
+            file.close()
 
     # --- the pass ---------------------------------------------------------------------------------------------------
     def _hash(self, topic: bytes, key: bytes) -> int:
@@ -272,13 +293,15 @@ class Indexes:
             expected = f"the hash of a key of the record at {entry.offset}"
             self._report(entry.path, entry.at, expected, f"{entry.key_hash}")
             return
+        if entry.end_ms not in (None, stored_ms):
+            self._report(entry.path, 8, f"the time {stored_ms} of the last entry's record", f"{entry.end_ms}")
         seconds = max(0, (stored_ms - entry.begin_ms) // 1000)
         # the first entry of a file is measured from the begin of the file before
         if entry.number > 1 and entry.begin_ms and entry.seconds != min(seconds, (1 << 31) - 1):
             self._report(entry.path, entry.at + 12, f"{seconds} seconds since the file's begin", f"{entry.seconds}")
 
     def _no_record(self, entry: IndexEntry) -> None:
-        if entry.offset >= self._log_min:
+        if entry.offset >= self._log_min and not any(a <= entry.offset < b for a, b in self.bad_ranges):
             self._report(entry.path, entry.at, "the offset of a record", f"{entry.offset}")
 
     def finish(self, end: int) -> None:

@@ -165,7 +165,7 @@ class QueueCursor:
             self.claimed += 1
         elif not any(found):
             if judge.required(position):
-                self.report(judge.findings, number, f"the entry of the record at {position}", "none")
+                judge.lacking.append((self, number, position))
         elif HEAD.unpack_from(found.ljust(HEAD.size, b"\0"))[0] < judge.end or not judge.live:
             self.report(judge.findings, number, f"{_shown(unit)} for the record at {position}", _shown(found))
         self.next = max(self.next, number + 1)
@@ -200,6 +200,11 @@ class QueueCursor:
         if judge.live and (offset >= judge.end or offset < judge.log_min):
             return
         if judge.excuses(offset) or (self.topic.startswith(LITE_PREFIX) and judge.is_record(offset, size)):
+            self.claimed += 1
+            return
+        if judge.is_record(offset, size):
+            # the record's own fields say another queue: which of the two is right, no checksum tells
+            judge.foreign[offset] = f"entry {number} of {self.topic} in {self.files.directory}"
             self.claimed += 1
             return
         if offset >= judge.end:
@@ -247,6 +252,10 @@ class Judge:
         """Where the valid log ends; of a live store, where the check does."""
         self.stored_ms = 0
         """Store time of the record at hand."""
+        self.lacking: list[tuple[QueueCursor, int, int]] = []
+        """(queue, entry, position) of records whose entry is unwritten."""
+        self.foreign: dict[int, str] = {}
+        """Position of a record to the entry of another queue that has it."""
         self.bad_ranges: list[tuple[int, int]] = []
         """Parts of the log that hold no record: already reported."""
         self.has_extension = look.disk.exists(EXTENSION_DIRECTORY)
@@ -278,8 +287,8 @@ class Queues:
         self._live = look.live
         self.batch, self._known = batch_topics(look.disk)
         self.cursors: dict[QueueKey, QueueCursor] = {}
-        self.missing: dict[QueueKey, int] = {}
-        """Queues without a directory: how many records want one."""
+        self.missing: dict[QueueKey, list[int]] = {}
+        """Queues without a directory: where the records are that want one."""
         self._gone: dict[bytes, int] = {}
         self.file_sizes = {UNIT_BYTES: 0, BATCH_UNIT_BYTES: 0}
         self._has_any = False
@@ -354,6 +363,10 @@ class Queues:
             return ""
         if sys_flag & SYS_FLAG_INNER_BATCH:
             return ""
+        if queue_offset != cursor.next and cursor.at(cursor.next).startswith(unit_head(position, parts[0])):
+            cursor.claimed += 1
+            cursor.next += 1
+            return f"queueOffset {queue_offset}, though entry {cursor.next - 1} of the queue has this record"
         if queue_offset < cursor.next and cursor.claimed:
             if not cursor.at(queue_offset).startswith(unit_head(position, parts[0])):
                 return f"queueOffset {queue_offset} where {cursor.next} comes next"
@@ -383,7 +396,7 @@ class Queues:
         if self._known is not None and text not in self._known and not any(name == topic for name, _ in self.cursors):
             self._gone[topic] = self._gone.get(topic, 0) + 1
         else:
-            self.missing[topic, queue_id] = self.missing.get((topic, queue_id), 0) + 1
+            self.missing.setdefault((topic, queue_id), []).append(position)
 
     def finish(self) -> None:
         findings = self._judge.findings
@@ -394,10 +407,17 @@ class Queues:
                 cursor.damaged = True
                 reason, path = error.strerror or str(error), cursor.files.directory
                 findings.add(Severity.ERROR, Kind.QUEUE, path, None, "files that can be read", reason, ADVICE)
-        for (topic, queue_id), count in self.missing.items():
+        foreign = self._judge.foreign
+        for cursor, number, position in self._judge.lacking:
+            if position not in foreign:
+                cursor.report(findings, number, f"the entry of the record at {position}", "none")
+        wanted = {key: [at for at in places if at not in foreign] for key, places in self.missing.items()}
+        self.missing = {key: places for key, places in wanted.items() if places}
+        for (topic, queue_id), places in self.missing.items():
             root = BATCH_DIRECTORY if topic in self.batch else QUEUE_DIRECTORY
             path = f"{root}/{topic.decode('utf-8', 'replace')}/{queue_id}"
-            findings.add(Severity.ERROR, Kind.QUEUE, path, None, f"entries of {count} records", "no such queue", ADVICE)
+            expected = f"entries of {len(places)} records"
+            findings.add(Severity.ERROR, Kind.QUEUE, path, None, expected, "no such queue", ADVICE)
         for topic, count in self._gone.items():
             text = topic.decode("utf-8", "replace")
             findings.note(TOPICS_PATH, f"{count} records in the log are of topic {text}, which was deleted")

@@ -327,7 +327,12 @@ class _Repair:
             end = min(confirmed, report.end_offset)
             size = self._choices.queue_file_size_bytes
             for directory in rebuild_queues(self._disk, self._saver, store, queues, end, size):
-                self._actions.append(f"{directory} was made anew from the log; the old files were set aside")
+                self._actions.append(f"{directory} was made anew from the log")
+            if size is None and not any(queues.file_sizes.values()):
+                self._actions.append(
+                    "no queue file was left to tell their size, so the default was taken:"
+                    " if mappedFileSizeConsumeQueue is another, say --queue-file-size"
+                )
         if report.index_damaged:
             self._saver.move(INDEX_DIRECTORY)
             self._actions.append(f"{INDEX_DIRECTORY} was set aside: the next start makes it anew from the log")
