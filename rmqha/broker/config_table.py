@@ -7,13 +7,14 @@ unquoted (formats.md §9). A file written here is byte for byte what a Java brok
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from rmqha.model.error import RemoteProtocolError, StoreError
 from rmqha.port import Disk
-from rmqha.wire import lenient_json
+from rmqha.store import config_file
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -41,31 +42,40 @@ class DataVersion:
         )  # fmt: skip
 
 
-def path_of(name: str) -> str:
-    return f"config/{name}.json"
+class Found(NamedTuple, Generic[T]):
+    """A table as its file has it. `unknown` are members of the file that this release has no part for: they are written
+    again as they were. `findings` has one sentence for each thing that was wrong."""
+
+    table: T
+    version: DataVersion
+    unknown: dict[str, Any]
+    findings: list[str]
 
 
-def load(disk: Disk, name: str) -> dict[str, Any] | None:
-    """The table `name`, from the file or, where Java left only that, its .bak; None if there is neither.
+def load(disk: Disk, name: str, parse: Callable[[Mapping[str, Any]], T], known: Collection[str]) -> Found[T]:
+    """The table `name`, from the file or its .bak; what `parse` makes of {} if there is neither. `parse` takes the
+    members `known`. Raises StoreError if what is there cannot be read."""
 
-    Raises StoreError if a file is there and is not JSON.
-    """
-    for path in (path_of(name), path_of(name) + ".bak"):
-        data = disk.read(path) if disk.exists(path) else b""
-        if not data.strip():
-            continue
-        try:
-            value = lenient_json.loads(data)
-        except RemoteProtocolError as error:
-            raise StoreError(f"{disk.label}/{path} cannot be read ({error}); restore it or remove it") from None
-        if not isinstance(value, dict):
-            raise StoreError(f"{disk.label}/{path} must hold a JSON object; restore it or remove it")
-        return value
-    return None
+    def whole(body: Mapping[str, Any]) -> Found[T]:
+        unknown = {key: item for key, item in body.items() if key not in known and key != "dataVersion"}
+        return Found(parse(body), DataVersion.from_json(body.get("dataVersion")), unknown, [])
+
+    loaded = config_file.load(disk, name, whole)
+    found = whole({}) if loaded.value is None else loaded.value
+    return found._replace(findings=loaded.lines)
+
+
+def mapping(value: Any, name: str) -> Mapping[str, Any]:
+    """A member that must be an object; an empty one if it is not there. Raises ValueError."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} must be an object, not {type(value).__name__}")
+    return value
 
 
 def save(disk: Disk, name: str, value: Mapping[str, Any]) -> None:
-    """Replace the file; durable when it returns. Raises OSError."""
+    """Replace the file, the old one becoming the .bak; durable when it returns. Raises OSError."""
     write(disk, name, encode(value))
 
 
@@ -74,8 +84,7 @@ def encode(value: Mapping[str, Any]) -> bytes:
 
 
 def write(disk: Disk, name: str, data: bytes) -> None:
-    disk.make_dirs("config")
-    disk.write_atomic(path_of(name), data)
+    config_file.replace(disk, name, data)
 
 
 def pretty(value: Any) -> str:

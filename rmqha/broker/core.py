@@ -71,6 +71,10 @@ class BrokerCore:
         self.schedule = ScheduleService(store, self.driver, self.delay_offsets, clock, tracer, store_host, levels_ms)
         self.delay_offsets.clamp(self.schedule.end_of)
         store.on_truncate(lambda end_offset: self.delay_offsets.clamp(self.schedule.end_of))
+        store.on_truncate(lambda end_offset: self._clamp_offsets())
+        for table in (self.topics, self.groups, self.offsets, self.delay_offsets):
+            for line in table.findings:
+                tracer.event("recovery", finding=line)
         self.retry_rules = rules = RetryRules(self.topics, self.groups, self.locks)
         self.send = SendProcessor(config, self.topics, self.driver, store_host, rules, len(levels_ms))
         send_back = SendBackProcessor(store, self.driver, rules, store_host, len(levels_ms))
@@ -119,10 +123,17 @@ class BrokerCore:
         self.on_role(action)
 
     def _serving(self) -> None:
-        """The queues hold everything that is committed: no topic of theirs may be missing (ruling 16)."""
+        """The queues hold everything that is committed: no topic of theirs may be missing (ruling 16), and no consumer
+        may be told to have read more."""
+        self._clamp_offsets()
         restored = self.topics.restore(self.store.queues(), self.store.batch_topics)
         if restored:
             self._tracer.event("topics_restored", topics=restored)
+
+    def _clamp_offsets(self) -> None:
+        count = self.offsets.clamp(lambda topic, queue_id: self.store.queue_range(topic, queue_id)[1])
+        if count:
+            self._tracer.event("consumer_offsets_clamped", count=count)
 
     def save(self) -> None:
         """Write the tables that are behind. Raises OSError."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rmqha.broker import config_table
-from rmqha.broker.config_table import DataVersion
+from rmqha.broker.config_table import DataVersion, mapping
 from rmqha.port import Clock, Disk
 
 _TABLE = "delayOffset"
@@ -19,10 +19,10 @@ class DelayOffsetTable:
     def __init__(self, disk: Disk, clock: Clock) -> None:
         self._disk = disk
         self._clock = clock
-        found = config_table.load(disk, _TABLE) or {}
-        self.version = DataVersion.from_json(found.get("dataVersion"))
+        found = config_table.load(disk, _TABLE, parse_table, ("offsetTable",))
+        self.version, self._unknown, self.findings = found.version, found.unknown, found.findings
         self.epoch = self.version.state_version
-        self._offsets = parse_table(found)
+        self._offsets = found.table
         self._dirty = False
 
     def get(self, level: int) -> int:
@@ -64,7 +64,7 @@ class DelayOffsetTable:
         if not self._dirty:
             return None
         self._dirty = False
-        return config_table.encode(self.to_json())
+        return config_table.encode({**self.to_json(), **self._unknown})
 
     def write(self, data: bytes) -> None:
         """Raises OSError."""
@@ -73,7 +73,5 @@ class DelayOffsetTable:
 
 def parse_table(body: Mapping[str, Any]) -> dict[int, int]:
     """The offsets of delayOffset.json or of a body of request 45."""
-    table = body.get("offsetTable")
-    if not isinstance(table, Mapping):
-        return {}
+    table = mapping(body.get("offsetTable"), "offsetTable")
     return {int(level): int(offset) for level, offset in table.items()}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rmqha.broker import config_table
-from rmqha.broker.config_table import DataVersion
+from rmqha.broker.config_table import DataVersion, mapping
 from rmqha.port import Clock, Disk
 
 MAX_GROUP_LENGTH = 120
@@ -37,11 +37,10 @@ class GroupTable:
     def __init__(self, disk: Disk, clock: Clock) -> None:
         self._disk = disk
         self._clock = clock
-        found = config_table.load(disk, "subscriptionGroup") or {}
-        self.version = DataVersion.from_json(found.get("dataVersion"))
+        found = config_table.load(disk, "subscriptionGroup", _parse, ("subscriptionGroupTable", "forbiddenTable"))
+        self.version, self._unknown, self.findings = found.version, found.unknown, found.findings
         self.epoch = self.version.state_version
-        self._forbidden: dict[str, Any] = dict(found.get("forbiddenTable") or {})
-        self._groups = parse_table(found)
+        self._groups, self._forbidden = found.table
 
     def get(self, name: str) -> Mapping[str, Any] | None:
         return self._groups.get(name)
@@ -73,7 +72,7 @@ class GroupTable:
         if version == self.version and groups == self._groups:
             return
         self.version = version
-        self._forbidden = dict(body.get("forbiddenTable") or {})
+        self._forbidden = dict(mapping(body.get("forbiddenTable"), "forbiddenTable"))
         self._groups = dict(groups)
         self._save()
 
@@ -89,12 +88,14 @@ class GroupTable:
         return len(self._groups)
 
     def _save(self) -> None:
-        config_table.save(self._disk, "subscriptionGroup", self.to_json())
+        config_table.save(self._disk, "subscriptionGroup", {**self.to_json(), **self._unknown})
+
+
+def _parse(body: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    return parse_table(body), dict(mapping(body.get("forbiddenTable"), "forbiddenTable"))
 
 
 def parse_table(body: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The groups of subscriptionGroup.json or of a body of request 201."""
-    table = body.get("subscriptionGroupTable")
-    if not isinstance(table, Mapping):
-        return {}
+    table = mapping(body.get("subscriptionGroupTable"), "subscriptionGroupTable")
     return {str(name): {**default_group(str(name)), **item} for name, item in table.items()}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rmqha.broker import config_table
-from rmqha.broker.config_table import DataVersion
+from rmqha.broker.config_table import DataVersion, mapping
 from rmqha.port import Disk
 
 MAX_ENTRY_COUNT = 1_000_000
@@ -20,9 +20,9 @@ class OffsetTable:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        found = config_table.load(disk, _TABLE) or {}
-        self.version = DataVersion.from_json(found.get("dataVersion"))
-        self._offsets = parse_table(found)
+        found = config_table.load(disk, _TABLE, parse_table, ("offsetTable", "groupTopicMap"))
+        self.version, self._unknown, self.findings = found.version, found.unknown, found.findings
+        self._offsets = found.table
         self._resets: dict[tuple[str, str, int], int] = {}
         """(group, topic, queue id) to where its members must go; their own commits do not count until they know."""
         self._dirty = False
@@ -81,6 +81,20 @@ class OffsetTable:
         places = (key.rpartition("@") for key in self._offsets)
         return sorted(group for name, _, group in places if name == topic)
 
+    def clamp(self, end_of: Callable[[str, int], int]) -> int:
+        """No offset may lie behind its queue (`end_of(topic, queue_id)`), as after a cut of the log: messages that come
+        to stand there would never be consumed. Returns how many did."""
+        count = 0
+        for key, queues in self._offsets.items():
+            topic = key.rpartition("@")[0]
+            for queue_id, offset in queues.items():
+                end = end_of(topic, queue_id)
+                if offset > end:
+                    queues[queue_id] = end
+                    count += 1
+        self._dirty = self._dirty or count > 0
+        return count
+
     def to_json(self) -> dict[str, Any]:
         """Body of request 43 and content of the file; queue ids stay integers."""
         topics: dict[str, list[str]] = {}
@@ -107,7 +121,7 @@ class OffsetTable:
         if not self._dirty:
             return None
         self._dirty = False
-        return config_table.encode(self.to_json())
+        return config_table.encode({**self.to_json(), **self._unknown})
 
     def write(self, data: bytes) -> None:
         """Raises OSError."""
@@ -116,9 +130,7 @@ class OffsetTable:
 
 def parse_table(body: Mapping[str, Any]) -> dict[str, dict[int, int]]:
     """The offsets of consumerOffset.json or of a body of request 43."""
-    table = body.get("offsetTable")
-    if not isinstance(table, Mapping):
-        return {}
     return {
-        str(key): {int(queue_id): int(offset) for queue_id, offset in queues.items()} for key, queues in table.items()
+        str(key): {int(queue_id): int(offset) for queue_id, offset in mapping(queues, str(key)).items()}
+        for key, queues in mapping(body.get("offsetTable"), "offsetTable").items()
     }

@@ -111,7 +111,8 @@ class TableRequests:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         filter_type = command.ext.get("topicFilterType", "SINGLE_TAG")
         flag = number(command, "topicSysFlag", 0)
-        topic = TopicConfig(name, read, write, perm, flag, truth(command, "order"), filter_type, attributes)
+        unknown = present.unknown if present else {}
+        topic = TopicConfig(name, read, write, perm, flag, truth(command, "order"), filter_type, attributes, unknown)
         if topic != present:
             self._topics.put(topic)
         return command.reply()

@@ -8,12 +8,24 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rmqha.broker import config_table
-from rmqha.broker.config_table import DataVersion
+from rmqha.broker.config_table import DataVersion, mapping
 from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.delay_level import SCHEDULE_TOPIC, parse_delay_levels
 from rmqha.port import Clock, Disk
 
+_MEMBERS = frozenset(
+    {
+        "attributes",
+        "order",
+        "perm",
+        "readQueueNums",
+        "topicFilterType",
+        "topicName",
+        "topicSysFlag",
+        "writeQueueNums",
+    }
+)
 PERM_INHERIT = 1
 PERM_WRITE = 2
 PERM_READ = 4
@@ -68,6 +80,8 @@ class TopicConfig:
     order: bool = False
     filter_type: str = "SINGLE_TAG"
     attributes: Mapping[str, str] = field(default_factory=dict)
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+    """Members that this release has no part for, written as they were read."""
 
     @property
     def readable(self) -> bool:
@@ -92,6 +106,7 @@ class TopicConfig:
             "topicName": self.name,
             "topicSysFlag": self.sys_flag,
             "writeQueueNums": self.write_queue_count,
+            **self.unknown,
         }
 
     @classmethod
@@ -104,7 +119,8 @@ class TopicConfig:
             int(value.get("topicSysFlag", 0)),
             bool(value.get("order", False)),
             str(value.get("topicFilterType", "SINGLE_TAG")),
-            {str(key): str(item) for key, item in dict(value.get("attributes") or {}).items()},
+            {str(key): str(item) for key, item in mapping(value.get("attributes"), "attributes").items()},
+            {key: item for key, item in value.items() if key not in _MEMBERS},
         )
 
 
@@ -128,11 +144,14 @@ class TopicTable:
         for topic in _system_topics(config):
             self._topics[topic.name] = topic
         self.system_topics = BROKER_ONLY_TOPICS | self._topics.keys()
-        self.deleted: frozenset[str] = frozenset()
-        """Deleted topics: what the log still holds of them does not bring them back."""
-        found = config_table.load(disk, "topics")
-        if found is not None:
-            self._take(found)
+        found = config_table.load(disk, "topics", _parse, ("topicConfigTable", DELETED))
+        self.findings, self._unknown = found.findings, found.unknown
+        if found.version != DataVersion():
+            self.version = found.version
+            self.epoch = found.version.state_version
+        table, self.deleted = found.table
+        """`deleted`: what the log still holds of these topics does not bring them back."""
+        self._topics.update(table)
 
     def configure(self, config: BrokerConfig) -> None:
         self._auto_create = config.auto_create_topic_enable
@@ -252,25 +271,22 @@ class TopicTable:
 
     def _whole(self) -> dict[str, Any]:
         table = {name: self._topics[name].to_json() for name in self.names()}
-        return {"dataVersion": self.version.to_json(), "topicConfigTable": table} | self._deleted_part()
+        own = {"dataVersion": self.version.to_json(), "topicConfigTable": table, **self._unknown}
+        return own | self._deleted_part()
 
     def _deleted_part(self) -> dict[str, Any]:
         """Own; Apache's brokers pass over it."""
         return {DELETED: sorted(self.deleted)} if self.deleted else {}
 
-    def _take(self, found: Mapping[str, Any]) -> None:
-        self.version = DataVersion.from_json(found.get("dataVersion"))
-        self.epoch = self.version.state_version
-        self._topics.update(parse_table(found))
-        self.deleted = parse_deleted(found)
+
+def _parse(body: Mapping[str, Any]) -> tuple[dict[str, TopicConfig], frozenset[str]]:
+    return parse_table(body), parse_deleted(body)
 
 
 def parse_table(body: Mapping[str, Any]) -> dict[str, TopicConfig]:
     """The topics of topics.json or of a body of request 21."""
-    table = body.get("topicConfigTable")
-    if not isinstance(table, Mapping):
-        return {}
-    return {str(name): TopicConfig.from_json(str(name), item) for name, item in table.items()}
+    table = mapping(body.get("topicConfigTable"), "topicConfigTable")
+    return {str(name): TopicConfig.from_json(str(name), mapping(item, str(name))) for name, item in table.items()}
 
 
 def parse_deleted(body: Mapping[str, Any]) -> frozenset[str]:

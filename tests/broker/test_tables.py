@@ -15,6 +15,7 @@ import zstandard
 
 from rmqha.broker import config_table
 from rmqha.broker.config_table import DataVersion
+from rmqha.broker.delay_offsets import DelayOffsetTable
 from rmqha.broker.groups import GroupTable
 from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.topics import TopicConfig, TopicTable, merge_attributes
@@ -83,14 +84,118 @@ def test_every_table_comes_back_after_a_restart(make_broker: Callable[..., Broke
     assert '"Kept@G":{\n\t\t\t2:7\n' in text
 
 
-def test_a_damaged_table_is_a_sentence(tmp_path: Path) -> None:
+NAMES = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
+
+
+def table_of(name: str, directory: Path) -> Any:
+    disk, clock = HostDisk(directory), FakeClock()
+    match name:
+        case "topics":
+            return TopicTable(disk, BrokerConfig(auto_create_topic_enable=False), clock)
+        case "subscriptionGroup":
+            return GroupTable(disk, clock)
+        case "consumerOffset":
+            return OffsetTable(disk)
+    return DelayOffsetTable(disk, clock)
+
+
+def change_something(table: Any) -> None:
+    """One change, and the file is written."""
+    match table:
+        case TopicTable():
+            table.put(TopicConfig("New", 1, 1))
+        case GroupTable():
+            table.get_or_create("New")
+        case OffsetTable():
+            table.commit("New", "New", 0, 1)
+            table.write(table.unsaved() or b"")
+        case DelayOffsetTable():
+            table.put(9, 1)
+            table.write(table.unsaved() or b"")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        '{"topicConfigTable":5,"subscriptionGroupTable":5,"offsetTable":5}',
+        '{"topicConfigTable":{"T":5},"subscriptionGroupTable":{"G":5},"offsetTable":{"T@G":5}}',
+        '{"dataVersion":{"counter":"x"}}',
+    ],
+)
+def test_a_damaged_table_is_a_sentence(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "consumerOffset.json").write_text("{")
-    with pytest.raises(StoreError, match=r"config/consumerOffset\.json cannot be read"):
-        OffsetTable(HostDisk(tmp_path))
-    (tmp_path / "config" / "consumerOffset.json").write_text("[]")
-    with pytest.raises(StoreError, match="JSON object"):
-        OffsetTable(HostDisk(tmp_path))
+    (tmp_path / "config" / f"{name}.json").write_text(text)
+    with pytest.raises(StoreError, match=rf"config/{name}\.json cannot be read \(.*\); restore config"):
+        table_of(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_damaged_table_gives_way_to_its_backup(java_config: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "config").mkdir()
+    good = (java_config / "config" / f"{name}.json").read_bytes()
+    (tmp_path / "config" / f"{name}.json").write_bytes(good[:-20])
+    (tmp_path / "config" / f"{name}.json.bak").write_bytes(good)
+    table = table_of(name, tmp_path)
+    (line,) = table.findings
+    assert line.endswith(f"config/{name}.json.bak was taken instead.")
+    assert table.version.counter == lenient_json.loads(good)["dataVersion"]["counter"]
+    change_something(table)
+    assert (tmp_path / "config" / f"{name}.json.bak").read_bytes() == good
+    assert table_of(name, tmp_path).findings == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_not_understood_is_kept(java_config: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "config").mkdir()
+    path = tmp_path / "config" / f"{name}.json"
+    body = lenient_json.loads((java_config / "config" / f"{name}.json").read_bytes())
+    body["newMember"] = {"a": [1, None]}
+    if name == "topics":
+        body["topicConfigTable"]["GoldTxn"]["newMember"] = "x"
+    if name == "subscriptionGroup":
+        body["subscriptionGroupTable"]["GID_goldretry"]["newMember"] = "x"
+    path.write_bytes(lenient_json.dumps(body))
+    change_something(table_of(name, tmp_path))
+    after = lenient_json.loads(path.read_bytes())
+    assert lenient_json.loads((tmp_path / "config" / f"{name}.json.bak").read_bytes()) == body
+    for table in ("topicConfigTable", "subscriptionGroupTable", "offsetTable"):
+        kept = after.pop(table, {})
+        assert {key: kept[key] for key in body.get(table, {})} == body.pop(table, {})
+    assert after.pop("dataVersion") and body.pop("dataVersion")
+    after.pop("groupTopicMap", None), body.pop("groupTopicMap", None)
+    assert after == body
+
+
+def test_a_topic_keeps_what_is_not_understood_when_it_is_updated(broker: Broker) -> None:
+    broker.core.topics.put(TopicConfig("T", 1, 1, unknown={"newMember": "x"}))
+    ext = {"topic": "T", "readQueueNums": "2", "writeQueueNums": "2"}
+    assert broker.ask(Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)).code == 0
+    assert broker.core.topics.get("T") == TopicConfig("T", 2, 2, unknown={"newMember": "x"})
+
+
+def test_consumer_offsets_follow_a_cut_of_the_log(broker: Broker) -> None:
+    ends = []
+    for number in range(10):
+        broker.ask(send_command(queue_id=number % 2))
+        ends.append(broker.store.max_phy_offset)
+    for queue_id, offset in ((0, 5), (1, 2)):
+        broker.core.offsets.commit("G", "T", queue_id, offset)
+    broker.core.offsets.commit("G", "Gone", 0, 3)
+    broker.store.truncate(ends[5])
+    assert [broker.core.offsets.query("G", "T", queue_id) for queue_id in (0, 1)] == [3, 2]
+    assert broker.core.offsets.query("G", "Gone", 0) == 0
+    assert ("consumer_offsets_clamped", {"count": 2}) in broker.tracer.events
+
+
+def test_a_new_master_knows_no_offset_behind_a_queue(make_broker: Callable[..., Broker]) -> None:
+    """Else a consumer would begin behind messages that are yet to come."""
+    broker = make_broker()
+    broker.core.offsets.commit("G", "T", 0, 7)
+    broker.start()
+    assert broker.core.offsets.query("G", "T", 0) == 0
 
 
 def test_the_backup_serves_where_java_left_only_that(tmp_path: Path) -> None:
@@ -209,7 +314,8 @@ def test_a_new_master_restores_topics_that_only_the_queues_know(make_broker: Cal
     first.ask(send_command("Lost", queue_id=2, d="8"))
     first.ask(send_command("Kept", queue_id=1))
     first.close()
-    (first.directory / "config" / "topics.json").unlink()
+    for name in ("topics.json", "topics.json.bak"):
+        (first.directory / "config" / name).unlink()
     again = make_broker()
     changes: list[int] = []
     again.core.topics.changed = lambda: changes.append(1)

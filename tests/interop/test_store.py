@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 import zstandard
 
+<<<<<<< Updated upstream
 from rmqha.client.message import decode_messages
+=======
+>>>>>>> Stashed changes
 from rmqha.model.code import RequestCode
 from tests.golden.reader import GOLDEN, manifest
 from tests.interop.group import TIMEOUT_S, is_master
@@ -92,6 +95,41 @@ def test_ours_then_apaches_then_ours(lab: Lab, end: str) -> None:
     assert len(list((ours.store / "commitlog").iterdir())) > 3
 
 
+BATCH_TOPIC = "BatchTopic"
+
+
+def test_batches_of_a_batch_topic_pass_between_ours_and_apaches(lab: Lab) -> None:
+    """queue.type=BatchCQ: a batch is one record, its messages have offsets of their own; each owner serves all of them
+    and goes on behind them."""
+    lab.start_our_name_server()
+    keys = {"totalReplicas": "1", "mapperFileSizeBatchConsumeQueue": str(46 * 100)}
+    ours = lab.our_broker("ours", **keys)
+    apaches = lab.java_broker("apaches", storePathRootDir=str(ours.store), **keys)
+    count, sent = 500, list[Process]()
+    for owner, node in enumerate((ours, apaches, ours, apaches)):
+        lab.run(node)
+        is_master(lab, node)
+        if owner == 0:
+            ext = {"topic": BATCH_TOPIC, "readQueueNums": "2", "writeQueueNums": "2", "perm": "6", "order": "false"}
+            ext |= {"defaultTopic": "TBW102", "topicFilterType": "SINGLE_TAG", "attributes": "+queue.type=BatchCQ"}
+            reply = call(node.address, RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+            assert reply is not None and reply.code == 0, reply
+        producer = lab.client("Batches", BATCH_TOPIC, str(owner * count), str(count), "100")
+        assert producer.wait(TIMEOUT_S) == 0, producer.tail()
+        assert acknowledged(producer) == list(range(owner * count, (owner + 1) * count))
+        sent.append(producer)
+        consumer = consume(lab, BATCH_TOPIC, (owner + 1) * count)
+        assert consumed(consumer) == set(range((owner + 1) * count))
+        for producer in sent:
+            assert places(producer).items() <= places(consumer).items()
+        if owner < 2:
+            assert node.running.stop() in (0, 143)
+        else:
+            node.running.kill()
+    assert len(list((ours.store / "batchconsumequeue" / BATCH_TOPIC / "0").iterdir())) > 1
+    assert not (ours.store / "consumequeue" / BATCH_TOPIC).exists()
+
+
 def unpack_golden(name: str, target: Path) -> None:
     """The store of a real broker, without its brokerIdentity: the controller at hand issues a new id."""
     with (GOLDEN / "store" / f"{name}.tar.zst").open("rb") as packed:
@@ -113,13 +151,14 @@ def test_a_real_brokers_store_is_served_to_java_clients(lab: Lab, name: str) -> 
         brokerName=facts["brokerName"],
         mappedFileSizeCommitLog=str(facts["config"]["mappedFileSizeCommitLog"]),
         mappedFileSizeConsumeQueue=str(facts["config"]["mappedFileSizeConsumeQueue"]),
+        mapperFileSizeBatchConsumeQueue=str(facts["config"]["mapperFileSizeBatchConsumeQueue"]),
         maxMessageSize="500000",
     )
     node.store.parent.mkdir()
     unpack_golden(name, node.store)
     lab.run(node)
     until("it is master", lambda: lab.route("GoldNormal").get("0") == node.address, TIMEOUT_S, node.running)
-    for topic in ("GoldNormal", "GoldOrder", "GoldMixed"):
+    for topic in ("GoldNormal", "GoldOrder", "GoldMixed", "GoldBatchCQ"):
         wanted = {
             (item["queueId"], item["queueOffset"]): item["bodySha256"]
             for item in facts["messages"]
