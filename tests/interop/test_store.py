@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-<<<<<<< Updated upstream
 from rmqha.client.message import decode_messages
-=======
->>>>>>> Stashed changes
 from rmqha.model.code import RequestCode
 from tests.golden.reader import GOLDEN, manifest
 from tests.interop.group import TIMEOUT_S, is_master
