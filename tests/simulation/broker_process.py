@@ -27,6 +27,7 @@ from rmqha.wire.command import Command
 
 from .process import Process, Rpc, SimChannel
 
+INDEX_STEP_BYTES = 16 * 1024
 Observer = Callable[["BrokerProcess", str, dict[str, int]], None]
 
 
@@ -165,6 +166,7 @@ class BrokerProcess(Process):
         self._dispatching = False
         if self.driver.dispatch():
             self._wake_dispatch()
+        self.store.index.build(INDEX_STEP_BYTES)
         self.stepped()
 
     def _flush_later(self) -> None:
@@ -184,6 +186,7 @@ class BrokerProcess(Process):
         self.driver.flush_begins()
         try:
             self.store.sync()
+            self.store.index.sync()
         except StoreError as error:
             self._tracer.event("disk_failed", reason=str(error))
             self.kill(power_loss=False)

@@ -1,10 +1,12 @@
-"""At the end: one serving master, every replica in the set, logs byte-equal, epochs equal, queues equal to the log."""
+"""At the end: one serving master, every replica in the set, logs byte-equal, epochs equal, queues equal to the log,
+every message found by its key."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from rmqha.model.identity import Role
+from rmqha.model.message import PROPERTY_UNIQUE_KEY, decode_properties
 from rmqha.store.record import decode
 
 from ..broker_process import BrokerProcess
@@ -30,6 +32,8 @@ def missing(brokers: Sequence[BrokerProcess]) -> str:
 
 
 def verify(brokers: Sequence[BrokerProcess]) -> None:
+    for broker in brokers:
+        _check_index(broker)
     first = brokers[0]
     for other in brokers[1:]:
         start = max(first.store.min_phy_offset, other.store.min_phy_offset)
@@ -41,6 +45,22 @@ def verify(brokers: Sequence[BrokerProcess]) -> None:
         ends = [_live_ends(broker, start) for broker in (first, other)]
         if ends[0] != ends[1]:
             raise InvariantError(f"from {start} on {first.host} has queues up to {ends[0]}, {other.host} {ends[1]}")
+
+
+def _check_index(broker: BrokerProcess) -> None:
+    """Each record of a queue is found by its unique key."""
+    store = broker.store
+    while store.index.build(1 << 20):
+        pass
+    for topic, queue_ids in store.queues().items():
+        for queue_id in queue_ids:
+            low, high = store.queue_range(topic, queue_id)
+            for offset in range(low, high):
+                for view in store.pull(topic, queue_id, offset, 1, 1 << 20).records:
+                    record = decode(view)
+                    key = decode_properties(record.properties).get(PROPERTY_UNIQUE_KEY, "")
+                    if key and view not in store.index.query(topic, key).records:
+                        raise InvariantError(f"{broker.host} does not find {key} at {record.phy_offset} by its key")
 
 
 def _live_ends(broker: BrokerProcess, start: int) -> dict[tuple[str, int], int]:
