@@ -7,6 +7,7 @@ import fcntl
 import mmap
 import os
 import shutil
+import stat
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -183,7 +184,10 @@ class HostDisk:
         return sorted(entry.name for entry in directory.iterdir())
 
     def size_bytes(self, path: str) -> int:
-        return self._at(path).stat().st_size
+        found = self._at(path).stat()
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "Is a directory")
+        return found.st_size
 
     def modified_at_ms(self, path: str) -> int:
         return self._at(path).stat().st_mtime_ns // 1_000_000

@@ -242,6 +242,8 @@ class SimDisk:
         return path in self._files or self._is_directory(path)
 
     def list(self, path: str) -> list[str]:
+        if path in self._files:
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory")
         prefix = f"{path}/" if path else ""
         names = {name[len(prefix) :].partition("/")[0] for name in self._files if name.startswith(prefix)}
         names |= {name[len(prefix) :].partition("/")[0] for name in self._directories if name.startswith(prefix)}

@@ -16,7 +16,7 @@ from rmqha.store.boot_file import LastStop
 from rmqha.store.commit_log import CommitLog
 from rmqha.store.consume_queue import PREFILL_SIZE, ConsumeQueue, ConsumeQueues
 from rmqha.store.derived import DispatchedRecord, Recovered
-from rmqha.store.mapped_file import MappedFile, MappedFiles
+from rmqha.store.mapped_file import MappedFile, MappedFiles, check_sizes, find_queues
 from rmqha.store.problem import disk_errors
 from rmqha.store.record import SYS_COMMIT, SYS_INNER_BATCH, SYS_TRANSACTION, BadRecordError, locate, message_count
 from rmqha.store.reput import bad_record
@@ -175,9 +175,9 @@ class BatchConsumeQueue:
     def recover(self, log: CommitLog, position: int, *, whole: bool) -> Recovered:
         """Find the end and drop what belongs to records at or behind `position`, or is no unit of this log: as
         `ConsumeQueue.recover` does, with `whole` by a look at every unit."""
-        lines = self.files.load(SIZE_KEY)
+        lines, dropped = self.files.load_derived()
         if not self.files.files:
-            return Recovered(lines, None)
+            return Recovered(lines, log.min_offset if dropped else None)
         low, log_end = self.first_index, log.end_offset
         self.end_index = self.files.files[-1].end_offset // UNIT_BYTES
         self.end_index = self._whole_prefix(log_end) if whole else self._first_with(lambda unit: unit.size_bytes == 0)
@@ -193,7 +193,7 @@ class BatchConsumeQueue:
         if lost:
             lines.append(f"{self.files.directory}: damaged entries from {self.end_index} on were dropped.")
         self.cut_to(self.end_index)
-        return Recovered(lines, max(self.last_end, log.min_offset) if lost else None)
+        return Recovered(lines, max(self.last_end, log.min_offset) if lost or dropped else None)
 
     def _whole_prefix(self, log_end: int) -> int:
         """The first unit that is no entry of the log, or does not stand behind the one before it."""
@@ -327,16 +327,14 @@ class BatchConsumeQueues:
         """Find and check the queues on disk; ConsumeQueues have been. A topic without a directory is made anew."""
         lines: list[str] = []
         repairs: list[int] = []
-        with disk_errors(self._disk, DIRECTORY, "list the directory"):
-            present = self._disk.list(DIRECTORY)
-            for topic in present:
-                for name in self._disk.list(f"{DIRECTORY}/{topic}"):
-                    if not (name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name):
-                        lines.append(f"{DIRECTORY}/{topic}/{name} is not one of the store's files and is left alone.")
-                        continue
-                    found = self.make(topic, int(name)).recover(log, position, whole=last_stop is LastStop.POWER_LOST)
-                    lines += found.lines
-                    repairs += [] if found.repair_from is None else [found.repair_from]
+        found_queues, strange = find_queues(self._disk, DIRECTORY)
+        check_sizes(self._disk, DIRECTORY, found_queues, SIZE_KEY, self.file_size_bytes, UNIT_BYTES)
+        lines += strange
+        present = {topic for topic, _ in found_queues}
+        for topic, queue_id in found_queues:
+            found = self.make(topic, queue_id).recover(log, position, whole=last_stop is LastStop.POWER_LOST)
+            lines += found.lines
+            repairs += [] if found.repair_from is None else [found.repair_from]
         self.topics.update(topic for topic, _ in self.table)
         elsewhere = {topic for topic, _ in self._queues.table} & self.topics
         missing = self.topics.difference(present) - elsewhere

@@ -20,6 +20,7 @@ UNREADABLE = (
     "copy the store to a sound disk, or remove this replica's store and let it copy the group's; without another"
     " replica, what stands from this byte on is lost"
 )
+_MISSING = "restore it from a backup of this replica, or remove this replica's store and let it copy the group's"
 
 
 class CommitLog:
@@ -36,6 +37,10 @@ class CommitLog:
         self._active: MappedFile | None = None
         self._active_start = 0
         self._active_end = 0
+
+    def load(self) -> list[str]:
+        """Find the files. Returns one sentence per finding; raises StoreError with the choices."""
+        return self.files.load(SIZE_KEY, _MISSING)
 
     @property
     def min_offset(self) -> int:

@@ -15,7 +15,7 @@ from rmqha.port import Disk, Tracer
 from rmqha.store.boot_file import LastStop
 from rmqha.store.commit_log import CommitLog
 from rmqha.store.derived import DispatchedRecord, Recovered
-from rmqha.store.mapped_file import MappedFile, MappedFiles
+from rmqha.store.mapped_file import MappedFile, MappedFiles, check_sizes, find_queues
 from rmqha.store.problem import damaged, disk_errors
 from rmqha.store.queue_check import PREFILL_SIZE as PREFILL_SIZE
 from rmqha.store.queue_check import UNIT as UNIT
@@ -164,9 +164,9 @@ class ConsumeQueue:
             self.max_offset = 0
 
     def trim(self, log_min: int) -> list[MappedFile]:
-        """Forget files whose records all stood before `log_min`, but never the newest file that has an entry."""
-        keep = min(self.min_offset(log_min), max(self.max_offset - 1, 0)) * UNIT_BYTES
-        return self.files.detach_below(keep)
+        """Forget files whose records all stood before `log_min`. One entry in front of the rest stays: it says where
+        offsets go on if the rest is cut, and that nothing is missing in front."""
+        return self.files.detach_below(max(self.min_offset(log_min) - 1, 0) * UNIT_BYTES)
 
     def sync(self) -> None:
         for file in list(self.files.files):
@@ -183,9 +183,9 @@ class ConsumeQueue:
         any sector may be missing) every unit of the files is looked at instead. The newest entry that stays must agree
         with its record: a crash may have stopped a cut in the middle of a unit.
         """
-        lines = self.files.load(SIZE_KEY)
+        lines, dropped = self.files.load_derived()
         if not self.files.files:
-            return Recovered(lines, None)
+            return Recovered(lines, log.min_offset if dropped else None)
         low, log_end = self.first_offset, log.end_offset
         self.max_offset = self.files.files[-1].end_offset // UNIT_BYTES
         self.max_offset = (
@@ -196,6 +196,11 @@ class ConsumeQueue:
         )
         while self.max_offset > low and not self._agrees(log, self.max_offset - 1):
             self.max_offset -= 1
+        if self._lacks_its_beginning(log.min_offset):
+            lines.append(f"{self.files.directory}: entries below {low} are missing; all are made anew.")
+            self.files.remove_from(0)
+            self.max_offset = 0
+            return Recovered(lines, log.min_offset)
         behind, lost = self._left_over(position, log_end)
         if lost and whole and self.max_offset > low:
             self.max_offset -= 1  # its code may have stood in the sector that was lost
@@ -206,9 +211,16 @@ class ConsumeQueue:
             )
         if lost:
             lines.append(f"{self.files.directory}: damaged entries from {self.max_offset} on were dropped.")
-        repair_from = max(self.last_end, log.min_offset) if lost else None
+        repair_from = max(self.last_end, log.min_offset) if lost or dropped else None
         self.cut_to(self.max_offset)
         return Recovered(lines, repair_from)
+
+    def _lacks_its_beginning(self, log_min: int) -> bool:
+        """In front of the records of the log there is always an entry of a removed one, unless they begin at 0."""
+        if not self.first_offset or self.max_offset <= self.first_offset:
+            return False
+        offset, size, _ = self.unit(self.first_offset)
+        return size != PREFILL_SIZE and offset >= log_min
 
     def _agrees(self, log: CommitLog, queue_offset: int) -> bool:
         """Whether an entry's record, if the log still has it, says the same."""
@@ -308,15 +320,13 @@ class ConsumeQueues:
         """Find and check the queues on disk, as `ConsumeQueue.recover` does for each."""
         lines: list[str] = []
         repairs: list[int] = []
-        with disk_errors(self._disk, DIRECTORY, "list the directory"):
-            for topic in self._disk.list(DIRECTORY):
-                for name in self._disk.list(f"{DIRECTORY}/{topic}"):
-                    if not (name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name):
-                        lines.append(f"{DIRECTORY}/{topic}/{name} is not one of the store's files and is left alone.")
-                        continue
-                    found = self.make(topic, int(name)).recover(log, position, whole=last_stop is LastStop.POWER_LOST)
-                    lines += found.lines
-                    repairs += [] if found.repair_from is None else [found.repair_from]
+        found_queues, strange = find_queues(self._disk, DIRECTORY)
+        check_sizes(self._disk, DIRECTORY, found_queues, SIZE_KEY, self.file_size_bytes, UNIT_BYTES)
+        lines += strange
+        for topic, queue_id in found_queues:
+            found = self.make(topic, queue_id).recover(log, position, whole=last_stop is LastStop.POWER_LOST)
+            lines += found.lines
+            repairs += [] if found.repair_from is None else [found.repair_from]
         if not self.table and log.end_offset > log.min_offset:
             repairs.append(log.min_offset)
         return Recovered(lines, min(repairs, default=None))

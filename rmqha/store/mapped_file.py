@@ -6,17 +6,78 @@ The CommitLog is one such run, every ConsumeQueue is one (formats.md §1). Files
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterable
+from itertools import pairwise
 
 from rmqha.model.error import StoreError
 from rmqha.port import Disk, MappedRegion
 from rmqha.store.problem import damaged, disk_errors, os_sentence, place
 
 NAME_DIGITS = 20
+MAX_OFFSET = 2**63 - 1
 _ZEROS = bytes(1 << 20)
 
 
 def file_name(start_offset: int) -> str:
     return f"{start_offset:0{NAME_DIGITS}d}"
+
+
+def other_size(disk: Disk, path: str, size_bytes: int, key: str, key_bytes: int) -> StoreError:
+    return StoreError(
+        f"{place(disk, path)} has {size_bytes} bytes, but {key} is {key_bytes};"
+        f" set the key to the size that the store was made with"
+    )
+
+
+def find_queues(disk: Disk, directory: str) -> tuple[list[tuple[str, int]], list[str]]:
+    """(topic, queue id) of each directory two levels below `directory`, and one sentence for each name that is none."""
+    found, lines = list[tuple[str, int]](), list[str]()
+    with disk_errors(disk, directory, "list the directory"):
+        topics = disk.list(directory)
+    for topic in topics:
+        for name in _names(disk, f"{directory}/{topic}", lines):
+            path = f"{directory}/{topic}/{name}"
+            is_id = name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name
+            if not is_id:
+                lines.append(f"{path} is not one of the store's files and is left alone.")
+            elif _names(disk, path, lines):
+                found.append((topic, int(name)))
+    return found, lines
+
+
+def _names(disk: Disk, directory: str, lines: list[str]) -> list[str]:
+    try:
+        with disk_errors(disk, directory, "list the directory"):
+            return disk.list(directory)
+    except StoreError as error:
+        if not isinstance(error.__cause__, NotADirectoryError):
+            raise
+        lines.append(f"{directory} is not one of the store's files and is left alone.")
+        return []
+
+
+def check_sizes(
+    disk: Disk, directory: str, queues: Iterable[tuple[str, int]], key: str, file_size_bytes: int, unit_bytes: int
+) -> None:
+    """Raise StoreError if the files of `queues` below `directory` were made with another `file_size_bytes`: all have
+    one size that is not this one. A single short file may have been cut short by a crash."""
+    sizes: dict[int, str] = {}
+    count = 0
+    for topic, queue_id in queues:
+        for name in disk.list(f"{directory}/{topic}/{queue_id}"):
+            if _is_offset(name):
+                path = f"{directory}/{topic}/{queue_id}/{name}"
+                with disk_errors(disk, path, "read its size"):
+                    sizes[disk.size_bytes(path)] = path
+                count += 1
+    if len(sizes) == 1 and file_size_bytes not in sizes:
+        ((size_bytes, path),) = sizes.items()
+        if size_bytes and size_bytes % unit_bytes == 0 and (count > 1 or size_bytes > file_size_bytes):
+            raise other_size(disk, path, size_bytes, key, file_size_bytes)
+
+
+def _is_offset(name: str) -> bool:
+    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
 
 
 class MappedFile:
@@ -101,34 +162,31 @@ class MappedFiles:
         self.strangers: list[str] = []
         """Names in the directory that are no file of the run; left alone."""
 
-    def load(self, key: str) -> list[str]:
+    def load(self, key: str, choices: str) -> list[str]:
         """Find the files on disk. `key` is the configuration key of their size. Returns one sentence per finding.
 
-        The last file may be short if it is all zeros, as after a crash while it was made; it is completed. Raises
-        StoreError for another size and for a hole in the run.
+        The last file may be short if it is all zeros, as after a crash while it was made, or if the others tell that it
+        was cut short; it is completed. Raises StoreError with `choices` for another size, for a hole in the run and for
+        what is no file.
         """
-        lines: list[str] = []
-        with disk_errors(self.disk, self.directory, "list the directory"):
-            names = self.disk.list(self.directory)
-        for name in names:
-            if len(name) != NAME_DIGITS or not (name.isascii() and name.isdigit()):
-                self.strangers.append(name)
-                lines.append(f"{self.path(name)} is not one of the store's files and is left alone.")
-                continue
-            self.files.append(self._file(int(name)))
-        for file in self.files:
-            with disk_errors(self.disk, file.path, "read its size"):
-                size = self.disk.size_bytes(file.path)
+        lines = self._find()
+        sizes = [self._size(file) for file in self.files]
+        for file, size in zip(self.files, sizes, strict=True):
             if size == self.file_size_bytes:
                 continue
-            if size < self.file_size_bytes and file is self.files[-1] and self._is_zero(file.path):
+            told = self.file_size_bytes in sizes
+            if size < self.file_size_bytes and file is self.files[-1] and (told or self._is_zero(file.path)):
                 lines.append(f"{file.path} held {size} of {self.file_size_bytes} bytes and was completed with zeros.")
                 continue
-            raise StoreError(
-                f"{place(self.disk, file.path)} has {size} bytes, but {key} is {self.file_size_bytes};"
-                f" set the key to the size that the store was made with"
-            )
-        for older, newer in zip(self.files, self.files[1:], strict=False):
+            if told or size == 0:
+                expected = f"{self.file_size_bytes} bytes, as in {key}"
+                raise damaged(self.disk, file.path, min(size, self.file_size_bytes), expected, f"{size}", choices)
+            raise other_size(self.disk, file.path, size, key, self.file_size_bytes)
+        for name in self.strangers:
+            if _is_offset(name):
+                expected = f"a multiple of {key} = {self.file_size_bytes} as name"
+                raise damaged(self.disk, self.path(name), 0, expected, name, f"set the key to its size, or {choices}")
+        for older, newer in pairwise(self.files):
             if newer.start_offset != older.end_offset:
                 raise damaged(
                     self.disk,
@@ -136,9 +194,61 @@ class MappedFiles:
                     older.end_offset,
                     f"a file named {file_name(older.end_offset)}",
                     f"{file_name(newer.start_offset)} next",
-                    "restore the missing file, or remove this replica's store and let it copy the group's",
+                    f"restore the missing file, or {choices}",
                 )
         return lines
+
+    def load_derived(self) -> tuple[list[str], bool]:
+        """As `load`, for files that can be made again: those from the first one on that has another size or does not
+        follow the one before are removed. Also returns whether any was. If none is left, an empty one of the first
+        one's name is made, which says where the run begins."""
+        lines = self._find()
+        good = 0
+        for index, file in enumerate(self.files):
+            size = self._size(file)
+            short = size < self.file_size_bytes and index == len(self.files) - 1 and self._is_zero(file.path)
+            if (index and file.start_offset != self.files[index - 1].end_offset) or (
+                size != self.file_size_bytes and not short
+            ):
+                found = (
+                    f"{size} bytes" if size != self.file_size_bytes else f"a file that starts at {file.start_offset}"
+                )
+                lines.append(
+                    f"{file.path}: expected {self.file_size_bytes} bytes from {self._run_end(index)} on, found {found};"
+                    " it and those behind were dropped to be made anew."
+                )
+                break
+            good += 1
+        if good == len(self.files):
+            return lines, False
+        first = self.files[0].start_offset
+        for file in reversed(self.files[good:]):
+            with disk_errors(self.disk, file.path, "remove the file"):
+                self.disk.remove(file.path)
+        del self.files[good:]
+        if not good and first:
+            self.add(first)
+        return lines, True
+
+    def _run_end(self, index: int) -> int:
+        return self.files[index - 1].end_offset if index else self.files[0].start_offset
+
+    def _find(self) -> list[str]:
+        lines = []
+        with disk_errors(self.disk, self.directory, "list the directory"):
+            names = self.disk.list(self.directory)
+        for name in names:
+            start = int(name) if _is_offset(name) else -1
+            if not 0 <= start < MAX_OFFSET - self.file_size_bytes or start % self.file_size_bytes:
+                self.strangers.append(name)
+                lines.append(f"{self.path(name)} is not one of the store's files and is left alone.")
+                continue
+            self.files.append(self._file(start))
+        return lines
+
+    def _size(self, file: MappedFile) -> int:
+        with disk_errors(self.disk, file.path, "read its size"):
+            return self.disk.size_bytes(file.path)
 
     def _is_zero(self, path: str) -> bool:
         with disk_errors(self.disk, path, "read the file"):

@@ -11,15 +11,14 @@ from importlib.util import find_spec
 from threading import Lock
 
 from rmqha.model.epoch import EpochEntry, EpochHistory
-from rmqha.model.error import StoreError, UsageError
+from rmqha.model.error import StoreError
 from rmqha.model.offset import Epoch, PhyOffset, QueueOffset
 from rmqha.port import Buffer, Disk, Tracer
-from rmqha.store import epoch_file, identity_file
+from rmqha.store import epoch_file
 from rmqha.store.appender import Appended, AppendedBatch, Appender
-from rmqha.store.batch_consume_queue import DIRECTORY as BATCH_DIRECTORY
 from rmqha.store.batch_consume_queue import BatchConsumeQueues
-from rmqha.store.boot_file import ABORT_PATH, BootFile, LastStop
-from rmqha.store.checkpoint import CHECKPOINT_PATH, Checkpoint, CheckpointFile, ProgressFile
+from rmqha.store.boot_file import BootFile, LastStop
+from rmqha.store.checkpoint import Checkpoint, CheckpointFile, ProgressFile
 from rmqha.store.commit_log import DIRECTORY as LOG_DIRECTORY
 from rmqha.store.commit_log import CommitLog
 from rmqha.store.config import StoreConfig
@@ -27,9 +26,9 @@ from rmqha.store.consume_queue import DIRECTORY as QUEUE_DIRECTORY
 from rmqha.store.consume_queue import ConsumeQueues
 from rmqha.store.derived import Derived
 from rmqha.store.epoch_file import EpochFile, HighestEpochFile
-from rmqha.store.index import DIRECTORY as INDEX_DIRECTORY
 from rmqha.store.index_service import IndexService
-from rmqha.store.problem import disk_errors, place, usage_errors
+from rmqha.store.layout import OTHERS_DERIVED, lock, next_replaced
+from rmqha.store.problem import disk_errors, place
 from rmqha.store.reader import PullResult, Reader
 from rmqha.store.record import EncodedBatch, NewMessage, locate
 from rmqha.store.recovery import (
@@ -43,28 +42,12 @@ from rmqha.store.reput import QueueOffsets, Reput, valid_topic
 from rmqha.store.retention import LogFile
 from rmqha.store.trimmer import Trimmer
 
-LOCK_PATH = "lock"
 SAVE_INTERVAL_MS = 1000
 """Store time between two saves of queues, checkpoint and progress."""
 SAVE_INTERVAL_BYTES = 64 * 1024 * 1024
 DISPATCH_STEP_BYTES = 4 * 1024 * 1024
 REBUILD_BYTES = 64 * 1024 * 1024
 """From so much on that must be dispatched at the opening it is done in bulk, where NumPy is installed."""
-REPLACED = "replaced-"
-_DERIVED = ("timerlog", "timerwheel", "compaction")
-_MARKS = (LOG_DIRECTORY, CHECKPOINT_PATH, LOCK_PATH, identity_file.PATH, identity_file.PENDING_PATH)
-_KNOWN = (
-    *_MARKS,
-    *_DERIVED,
-    QUEUE_DIRECTORY,
-    BATCH_DIRECTORY,
-    INDEX_DIRECTORY,
-    ABORT_PATH,
-    epoch_file.PATH,
-    "config",
-    "rocksdbstore",
-    "logs",
-)
 
 
 class Store:
@@ -112,12 +95,7 @@ class Store:
         `process_id` goes into `abort`. Raises UsageError (directory in use, foreign, not writable) with nothing
         written, and StoreError (files that cannot be used, with the choices).
         """
-        refuse_foreign(disk)
-        with usage_errors(disk, LOCK_PATH, "open the store"):
-            disk.make_dirs("")
-            release = disk.lock(LOCK_PATH)
-        if release is None:
-            raise UsageError(f"{place(disk, '')} is in use by another process; stop it or set storePathRootDir")
+        release = lock(disk)
         store = cls(disk, config, tracer, release)
         try:
             store._recover(process_id)
@@ -134,7 +112,7 @@ class Store:
         lines += self._checkpoint.load()
         lines += self._progress.load(self._checkpoint.value)
         lines += self._trimmer.load()
-        lines += self._log.files.load("mappedFileSizeCommitLog")
+        lines += self._log.load()
         last_stop, progress, checkpoint = self._boot.last_stop, self._progress.position, self._checkpoint.value
         self._boot.running(process_id)
         start = self.recovery.checked_from = check_start(self._log, progress, checkpoint, last_stop)
@@ -174,6 +152,9 @@ class Store:
         recovered = [derived.recover(log, position, last_stop) for derived in self._derived]
         lines += [line for found in recovered for line in found.lines]
         repair_from = min((found.repair_from for found in recovered if found.repair_from is not None), default=None)
+        if trusted and self._queue_count() < self._progress.queue_count:
+            lines.append(f"{QUEUE_DIRECTORY}: some of {self._progress.queue_count} queues are missing.")
+            repair_from = log.min_offset
         if by_queues:
             covered = max(self._queues.covered_offset, self._batch_queues.covered_offset)
             position = min(max(covered, log.min_offset), end)
@@ -412,11 +393,17 @@ class Store:
         old = self._checkpoint.value
         indexed = self.index.files.durable_timestamp_ms or old.index_msg_timestamp_ms
         checkpoint = Checkpoint(stored, stored, indexed, old.master_flushed_offset, dispatched)
+        self._progress.queue_count = self._queue_count()
         self._progress.store(dispatched, checkpoint, self.index.files.durable_offset)
         self._checkpoint.store(checkpoint)
         self._progress.sync()
         self._checkpoint.sync()
         self._saved_at_ms, self._saved_position = stored, dispatched
+
+    def _queue_count(self) -> int:
+        """Queues that have files. The flusher calls it too."""
+        count = sum(1 for queue in list(self._queues.table.values()) if queue.files.files)
+        return count + sum(1 for queue in list(self._batch_queues.table.values()) if queue.files.files)
 
     # --- epochs -----------------------------------------------------------------------------------------------------
     def append_epoch(self, epoch: Epoch, start_offset: PhyOffset) -> bool:
@@ -548,15 +535,7 @@ class Store:
         self._tracer.event("log_restarted", phy_offset=phy_offset, set_aside=directory)
 
     def _set_aside(self) -> str:
-        number = 1 + max(
-            (
-                int(name[len(REPLACED) :])
-                for name in self._disk.list("")
-                if name[len(REPLACED) :].isdigit() and name.startswith(REPLACED)
-            ),
-            default=0,
-        )
-        directory = f"{REPLACED}{number}"
+        directory = next_replaced(self._disk)
         self._progress.lower(0, Checkpoint(), 0)
         self._checkpoint.store(Checkpoint())
         self._checkpoint.sync()
@@ -564,7 +543,7 @@ class Store:
         self._disk.write_atomic(f"{directory}/{epoch_file.PATH}", epoch_file.encode(self._epochs.history))
         for derived in (*self._derived, self.index.files):
             derived.set_aside(directory)
-        for name in _DERIVED:
+        for name in OTHERS_DERIVED:
             if self._disk.exists(name):
                 self._disk.rename(name, f"{directory}/{name}")
         self._log.set_aside(directory)
@@ -572,15 +551,4 @@ class Store:
         return directory
 
 
-def refuse_foreign(disk: Disk) -> None:
-    """UsageError for a directory that is not empty and no store. Writes nothing."""
-    with usage_errors(disk, "", "read the directory"):
-        names = disk.list("")
-    strange = [name for name in names if name not in _KNOWN and not name.startswith(("rmqha.", REPLACED))]
-    if strange and not any(name in _MARKS for name in names):
-        raise UsageError(
-            f"{place(disk, '')} is not empty and no message store (it holds {strange[0]}); choose another directory"
-        )
-
-
-__all__ = ["Appended", "AppendedBatch", "EncodedBatch", "NewMessage", "PullResult", "Store", "refuse_foreign"]
+__all__ = ["Appended", "AppendedBatch", "EncodedBatch", "NewMessage", "PullResult", "Store"]
