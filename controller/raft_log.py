@@ -11,16 +11,18 @@ The incarnation is drawn when the directory is made; with the node id it is the 
 CRC of a header covers all of it but itself and "RQRL", that of the snapshot everything but itself and "RQRS".
 
 A frame is what one Ready asks to persist, so one append and one sync make it durable as a whole. Its payload is the
-CBOR array [version, term, voted for, reset, base index, [entries]]: everything above the base index is replaced by the
-entries; with `reset` everything below it too (a snapshot stands in its place). Segments are never rewritten. The CRC
-covers the frame's position, so that bytes inside an entry cannot pass for a frame.
+CBOR array [version, term, voted for, reset, base index, [entries], announced]: everything above the base index is
+replaced by the entries; with `reset` everything below it too (a snapshot stands in its place). `announced` is the index
+of a leader's snapshot that is about to be written, else 0: no other may reach beyond the log. Segments are never
+rewritten. The CRC covers the frame's position, so that bytes inside an entry cannot pass for a frame.
 
-Only the last frame of the last segment can be torn by a crash; it is cut. Anything else that is wrong is damage, and
-starting anyway could forget a vote or a committed entry: StoreError.
+Only the last frame of the last segment can be torn by a crash, and never the first of a segment; it is cut. Anything
+else that is wrong is damage, and starting anyway could forget a vote or a committed entry: StoreError.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -36,13 +38,14 @@ from rmqha.raft.log import StoredState
 from rmqha.raft.node import Ready
 from rmqha.raft.quorum import Configuration, identity
 from rmqha.wire.raft_codec import decode_entry, encode_entry
-from rmqha.wire.raft_message import Entry, EntryKind, HardState, Snapshot
+from rmqha.wire.raft_message import ZERO_INDEX, Entry, EntryKind, HardState, Snapshot
 
 VERSION = 2
 """Of segments and the snapshot. Version 1, without incarnation, was in no release."""
 FRAME_VERSION = 1
 SEGMENT_BYTES = 16 * 1024 * 1024
 
+_SEGMENT_NAME = re.compile(r"segment-[0-9]{10}")
 _SEGMENT_HEAD = struct.Struct(">4shhQI")
 _SEGMENT_MAGIC = b"RQRL"
 _FRAME_HEAD = struct.Struct(">4siI")
@@ -65,6 +68,7 @@ class _Replay:
     hard_state: HardState = field(default_factory=HardState)
     first_index: RaftIndex = field(default=RaftIndex(1))
     entries: list[Entry] = field(default_factory=list)
+    announced: RaftIndex = ZERO_INDEX
 
     @property
     def last_index(self) -> RaftIndex:
@@ -72,7 +76,9 @@ class _Replay:
 
     def apply(self, frame: _Frame) -> None:
         """ValueError if the frame does not follow."""
-        self.hard_state = frame.hard_state
+        if frame.hard_state.term < self.hard_state.term:
+            raise ValueError(f"term {frame.hard_state.term} after term {self.hard_state.term}")
+        self.hard_state, self.announced = frame.hard_state, frame.announced
         if frame.reset or frame.base_index < self.first_index:
             self.entries.clear()
             self.first_index = RaftIndex(frame.base_index + 1)
@@ -92,13 +98,15 @@ class _Frame:
     hard_state: HardState
     reset: bool
     base_index: RaftIndex
-    entries: tuple[Entry, ...]
+    entries: tuple[Entry, ...] = ()
+    announced: RaftIndex = ZERO_INDEX
 
     def encode(self, position: int) -> bytes:
         """The whole frame as it stands at `position` of its segment."""
         entries = [encode_entry(entry) for entry in self.entries]
         state = self.hard_state
-        payload = cbor2.dumps([FRAME_VERSION, state.term, state.voted_for, self.reset, self.base_index, entries])
+        values = [FRAME_VERSION, state.term, state.voted_for, self.reset, self.base_index, entries, self.announced]
+        payload = cbor2.dumps(values)
         return _FRAME_HEAD.pack(_FRAME_MAGIC, len(payload), _frame_crc(payload, position)) + payload
 
     @classmethod
@@ -106,11 +114,12 @@ class _Frame:
         """ValueError with what is wrong."""
         try:
             values: Any = cbor2.loads(payload)
-            version, term, voted_for, reset, base_index, raw_entries = values
+            version, term, voted_for, reset, base_index, raw_entries, announced = values
             if version != FRAME_VERSION:
                 raise ValueError(f"a frame of version {version!r}; this release reads {FRAME_VERSION}")
             hard_state = HardState(Term(int(term)), str(voted_for))
-            return cls(hard_state, bool(reset), RaftIndex(int(base_index)), tuple(map(decode_entry, raw_entries)))
+            entries = tuple(map(decode_entry, raw_entries))
+            return cls(hard_state, bool(reset), RaftIndex(int(base_index)), entries, RaftIndex(int(announced)))
         except (cbor2.CBORDecodeError, TypeError, RemoteProtocolError) as error:
             raise ValueError(f"a frame that cannot be read ({error})") from None
 
@@ -152,7 +161,7 @@ class DurableRaftLog:
         self._incarnation: int | None = None
         self._segments: list[_Segment] = []
         snapshot = self._read_snapshot()
-        names = [name for name in disk.list(path) if name.removeprefix("segment-").isdigit()]
+        names = [name for name in disk.list(path) if _SEGMENT_NAME.fullmatch(name)]
         if snapshot is not None and not names:
             raise self._fail("snapshot", 0, "a state without the segments that hold this node's vote")
         for older, newer in pairwise(names):
@@ -164,12 +173,13 @@ class DurableRaftLog:
             self._incarnation = prng.below(2**32) << 32 | prng.below(2**32)
         self.identity = identity(node_id, f"{self._incarnation:016x}")
         replay = self._replay
+        self._announced = replay.announced
         self._hard_state, self._last_index = replay.hard_state, replay.last_index
         self._snapshot_index = snapshot.index if snapshot else RaftIndex(0)
         discarded = self._reconcile(snapshot)
         self._file: AppendFile = self._open_last_segment()
         if discarded:
-            self._append(_Frame(self._hard_state, True, self._snapshot_index, ()))
+            self._append(_Frame(self._hard_state, True, self._snapshot_index))
         start = self._snapshot_index + 1 - replay.first_index
         self.stored = StoredState(
             replay.hard_state.term, replay.hard_state.voted_for, snapshot, tuple(replay.entries[max(start, 0) :])
@@ -185,7 +195,7 @@ class DurableRaftLog:
         base_index = self._last_index
         if ready.snapshot is not None:
             # the term must not be behind what the snapshot holds, whenever the machine stops
-            self._append(_Frame(self._hard_state, False, self._last_index, ()))
+            self._append(_Frame(self._hard_state, False, self._last_index, announced=ready.snapshot.index))
             self._write_snapshot(ready.snapshot)
             base_index = ready.snapshot.index
         elif ready.truncate_from is not None:
@@ -209,6 +219,7 @@ class DurableRaftLog:
             self._file = self._disk.open_append(f"{self._path}/{self._segments[-1].name}")
         self._file.append(frame.encode(self._file.size_bytes))
         self._file.sync()
+        self._announced = frame.announced
         self._last_index = frame.entries[-1].index if frame.entries else frame.base_index
         segment = self._segments[-1]
         segment.last_index = max(segment.last_index, self._last_index)
@@ -220,7 +231,7 @@ class DurableRaftLog:
         assert self._incarnation is not None
         crc = _segment_crc(len(node_id), self._incarnation, node_id)
         head = _SEGMENT_HEAD.pack(_SEGMENT_MAGIC, VERSION, len(node_id), self._incarnation, crc) + node_id
-        frame = _Frame(self._hard_state, False, self._last_index, ())
+        frame = _Frame(self._hard_state, False, self._last_index, announced=self._announced)
         self._disk.write_atomic(f"{self._path}/{name}", head + frame.encode(len(head)))
         self._segments.append(_Segment(name, self._last_index))
 
@@ -282,10 +293,12 @@ class DurableRaftLog:
     def _read_segment(self, name: str, *, is_last: bool) -> None:
         content = self._disk.read(f"{self._path}/{name}")
         segment = _Segment(name)
-        position = self._read_segment_head(name, content)
-        while position < len(content):
+        first_position = position = self._read_segment_head(name, content)
+        while position < len(content) or position == first_position:
             payload = _frame_at(content, position)
             if payload is None:
+                if position == first_position:
+                    raise self._fail(name, position, "no first frame, which was written with the header")
                 if not is_last or _has_frame_after(content, position + 1):
                     raise self._fail(name, position, "a damaged frame with sound ones after it")
                 self._cut(name, content, position)
@@ -352,6 +365,9 @@ class DurableRaftLog:
         held = replay.entries[index - replay.first_index] if index <= replay.last_index else None
         if held is not None and held.term == snapshot.term:
             return False
+        if replay.announced != index:
+            problem = f"a state up to entry {index} of term {snapshot.term}, which the log does not have"
+            raise self._fail("snapshot", 0, problem)
         replay.entries.clear()
         replay.first_index = RaftIndex(index + 1)
         self.recovery_lines.append(f"{self._path}: the log gives way to the leader's snapshot up to entry {index}")

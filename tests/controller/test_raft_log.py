@@ -208,7 +208,7 @@ def test_a_torn_tail_is_cut_and_reported() -> None:
     disk.open_append("raft/segment-0000000001").append(b"RQRF\0\0\1\0torn")
     again = open_log(disk)
     assert again.stored == whole
-    assert again.recovery_lines == ["raft/segment-0000000001: cut a torn frame of 12 bytes at byte 101"]
+    assert again.recovery_lines == ["raft/segment-0000000001: cut a torn frame of 12 bytes at byte 103"]
     assert open_log(disk).recovery_lines == []
 
 
