@@ -26,6 +26,11 @@ NAMES = frozenset((
 ))  # fmt: skip
 UNCHECKED = ("timerlog", "timerwheel", "compaction", "rocksdbstore", "consumequeue_ext")
 """RocketMQ's files that are not looked into."""
+_SIDECARS = {
+    BOOT_PATH: Kind.BOOT,
+    HighestEpochFile.PATH: Kind.HIGHEST_EPOCH,
+    epoch_file.CHECKSUM_PATH: Kind.SIDECAR,
+}
 _NUMBERS = (
     "physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp", "masterFlushedOffset", "confirmPhyOffset",
 )  # fmt: skip
@@ -189,13 +194,7 @@ class Marks:
                 self._warning(kind, path, 0, form, repr(data[:60]), _BY_REPAIR)
 
     def _sidecars(self) -> None:
-        for name in self._disk.list(""):
-            if not name.startswith("rmqha.") or name == PROGRESS_PATH or name.startswith(SAVED_PREFIX):
-                continue
-            if name.endswith(".tmp") or self._disk.is_directory(name):
-                self._findings.note(name, "left over; not one of the store's files")
-                continue
-            kind = {BOOT_PATH: Kind.BOOT, HighestEpochFile.PATH: Kind.HIGHEST_EPOCH}.get(name, Kind.SIDECAR)
+        for name, kind in _SIDECARS.items():
             data = self._read(kind, name)
             if data is not None:
                 self._sidecar(kind, name, data)

@@ -95,6 +95,14 @@ def test_a_store_of_ours_is_sound_and_stays_as_it_is(own: Path) -> None:
     assert contents(own) == before
 
 
+def test_what_a_running_broker_leaves_beside_the_store_is_no_finding(own: Path) -> None:
+    (own / "rmqha.probe").write_bytes(bytes(4096))
+    for name in ("rmqha.deleted", "rmqha.cut-1", "replaced-1"):
+        (own / name).mkdir()
+        (own / name / "x").write_bytes(b"x")
+    assert fsck(own).findings == []
+
+
 def test_a_repair_of_a_sound_store_does_nothing(own: Path) -> None:
     before = contents(own)
     outcome = mend(own)
