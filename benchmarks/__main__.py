@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench_failover import failovers, syncs_on_the_path
+from benchmarks.bench_restart import restarts
+from benchmarks.bench_roll import rolls
 from benchmarks.bench_send import sends
 from benchmarks.bench_start import idle_memory, start_times
 from benchmarks.figures import measured
@@ -29,7 +31,9 @@ def program(name: str, scratch: Path, *arguments: str) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", action="append", choices=["start", "memory", "failover", "send", "store", "spark"])
+    parser.add_argument(
+        "--only", action="append", choices=["start", "memory", "failover", "send", "store", "restart", "roll", "spark"]
+    )
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that all works, not to quote")
     parser.add_argument("--n", type=int, default=20, help="failovers (50 for figures to quote)")
     parser.add_argument("--directory", type=Path, help="where the stores are made; default: the temporary directory")
@@ -47,6 +51,8 @@ def main() -> None:
         "store": lambda scratch: program(
             "bench_store.py", scratch, "--directory", str(scratch), "--records", "20000" if quick else "100000"
         ),
+        "restart": lambda scratch: restarts(scratch, 1 << 28 if quick else 4 << 30, 1 if quick else 3),
+        "roll": lambda scratch: rolls(scratch, 1 if quick else 2),
         "spark": lambda scratch: program("bench_spark.py", scratch, "--mib", "128" if quick else "512"),
     }
     for name, work in works.items():
