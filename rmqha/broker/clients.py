@@ -9,10 +9,13 @@ from typing import Any, NamedTuple
 from rmqha.broker.request import Channel
 from rmqha.model.code import RequestCode
 from rmqha.model.message import java_string_hash
+from rmqha.model.selector import Selector, SelectorError, parse_selector
 from rmqha.wire.command import FLAG_ONEWAY, Command, Language
 
 MAX_GROUPS_PER_CHANNEL = 256
 MAX_SUBSCRIPTIONS = 1024
+TAG, SQL92 = "TAG", "SQL92"
+"""Types of expressions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +25,10 @@ class Subscription:
     topic: str
     expression: str
     version: int
-    expression_type: str = "TAG"
+    expression_type: str = TAG
     tags_codes: frozenset[int] | None = None
+    selector: Selector | None = None
+    """Of an SQL92 expression; None if it is none."""
 
     @property
     def tags(self) -> list[str]:
@@ -38,6 +43,14 @@ class Member(NamedTuple):
     language: int
     version: int
     """Its protocol version, a MQVersion ordinal."""
+
+
+def _selector(expression: str) -> Selector | None:
+    """A heartbeat with a wrong expression is taken, as in RocketMQ; the pulls that follow are refused."""
+    try:
+        return parse_selector(expression)
+    except SelectorError:
+        return None
 
 
 def parse_tags(expression: str) -> frozenset[int] | None:
@@ -154,10 +167,13 @@ class ClientTable:
         found: dict[str, Subscription] = {}
         for item in items[:MAX_SUBSCRIPTIONS]:
             expression = str(item.get("subString") or "*")
-            expression_type = str(item.get("expressionType") or "TAG")
-            codes = parse_tags(expression) if expression_type == "TAG" else None
+            expression_type = str(item.get("expressionType") or TAG)
+            codes = parse_tags(expression) if expression_type == TAG else None
+            selector = _selector(expression) if expression_type == SQL92 else None
             topic = str(item["topic"])
-            found[topic] = Subscription(topic, expression, int(item.get("subVersion", 0)), expression_type, codes)
+            found[topic] = Subscription(
+                topic, expression, int(item.get("subVersion", 0)), expression_type, codes, selector
+            )
         changed = found.keys() != group.subscriptions.keys()
         for topic, old in group.subscriptions.items():
             if topic in found and old.version > found[topic].version:

@@ -21,6 +21,7 @@ from rmqha.broker.replica_driver import ReplicaDriver
 from rmqha.broker.retention import Retention
 from rmqha.broker.retry import RetryRules, SendBackProcessor
 from rmqha.broker.schedule import ScheduleService
+from rmqha.broker.selectors import SelectorRequests
 from rmqha.broker.send import SendProcessor
 from rmqha.broker.table_requests import TableRequests
 from rmqha.broker.topics import TopicTable
@@ -93,11 +94,12 @@ class BrokerCore:
         )
         queries = QueryRequests(config, store.index)
         locks = LockRequests(self.locks, self.driver)
-        parts = (consumers, queries, tables, groups, self.admin, locks, self.retention)
+        selectors = SelectorRequests(config)
+        parts = (consumers, queries, tables, groups, self.admin, locks, self.retention, selectors)
         self.background_tables = (self.offsets, self.delay_offsets)
         """Tables whose files follow from time to time."""
         self.processor = BrokerProcessor(self.send, self.pull, send_back, consumers, parts)
-        self._configured = (self.topics, self.pull, self.retention, groups)
+        self._configured = (self.topics, self.pull, self.retention, groups, selectors)
         self.live.on_change = self._configure
         self.on_role: Callable[[RoleChanged], None] = lambda action: None
         self.driver.on_role = self._role_changed

@@ -18,6 +18,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.offset import QueueOffset
 from rmqha.port import Clock
+from rmqha.store.reader import PullResult
 from rmqha.store.record import decode
 from rmqha.wire import lenient_json
 from rmqha.wire.command import FLAG_ONEWAY, Command, Language
@@ -30,9 +31,9 @@ class GroupLog(Protocol):
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset: ...
 
-    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
-
-    def record_at(self, phy_offset: int) -> memoryview | None: ...
+    def pull(
+        self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int, tags_codes: frozenset[int] | None
+    ) -> PullResult: ...
 
 
 class Standing(Protocol):
@@ -131,9 +132,8 @@ class GroupRequests:
 
     def _stored_at_ms(self, topic: str, queue_id: int, offset: int) -> int:
         """storeTimestamp of the record at a queue offset, 0 if there is none any more."""
-        units = self._log.units(topic, queue_id, offset, 1) if offset >= 0 else []
-        record = self._log.record_at(units[0][0]) if units else None
-        return 0 if record is None else decode(record).store_timestamp_ms
+        records = self._log.pull(topic, queue_id, offset, 1, 1, None).records if offset >= 0 else []
+        return decode(records[0]).store_timestamp_ms if records else 0
 
     def _consume_stats(self, channel: Channel, command: Command) -> Command:
         group = text(command, "consumerGroup")

@@ -1,4 +1,4 @@
-"""Requests 11 and 361: committed records of a queue, with tag filter and long polling. Data plane, no trio.
+"""Requests 11 and 361: committed records of a queue, filtered by tags or properties, long polling. Data plane, no trio.
 
 A pull that finds nothing and may wait is held until dispatch has put something into its queue that its filter wants,
 or until its time is up. A hold remembers how far its filter has looked, so that nothing is looked at twice.
@@ -10,17 +10,18 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from rmqha.broker.clients import ClientTable, ConsumerGroup, parse_tags
+from rmqha.broker.clients import TAG, ClientTable, ConsumerGroup, parse_tags
 from rmqha.broker.groups import GroupTable, default_group
 from rmqha.broker.offsets import MAX_ENTRY_COUNT, OffsetTable
 from rmqha.broker.request import Channel, RequestError, number, text
+from rmqha.broker.selectors import compile_selector, record_filter, require_property_filter
 from rmqha.broker.statistics import Rates
 from rmqha.broker.topics import TopicTable
 from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.offset import QueueOffset
 from rmqha.port import Clock
-from rmqha.store.reader import PullResult
+from rmqha.store.reader import Matches, PullResult
 from rmqha.wire.command import Command
 
 FLAG_COMMIT_OFFSET = 1
@@ -48,7 +49,15 @@ class PullLog(Protocol):
         max_count: int,
         max_bytes: int,
         tags_codes: frozenset[int] | None,
+        matches: Matches | None = None,
     ) -> PullResult: ...
+
+
+class _Filter(NamedTuple):
+    """None takes all."""
+
+    tags_codes: frozenset[int] | None = None
+    matches: Matches | None = None
 
 
 class _Pull(NamedTuple):
@@ -58,7 +67,7 @@ class _Pull(NamedTuple):
     offset: QueueOffset
     max_count: int
     max_bytes: int
-    tags_codes: frozenset[int] | None
+    filter: _Filter
     suspend_ms: int
     topic_sys_flag: int
     group_sys_flag: int
@@ -177,15 +186,15 @@ class PullProcessor:
             return 0
         return max(0, min(number(command, "suspendTimeoutMillis", 0), self._config.long_polling_max_ms))
 
-    def _filter(
-        self, command: Command, flags: int, group_name: str, topic: str, broadcast_allowed: bool
-    ) -> frozenset[int] | None:
-        """Tag hashes: of the request's own subscription, or of what the group's heartbeats said."""
-        if command.ext.get("expressionType") not in (None, "", "TAG"):
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker filters by tag only")
+    def _filter(self, command: Command, flags: int, group_name: str, topic: str, broadcast_allowed: bool) -> _Filter:
+        """Of the request's own subscription, or of what the group's heartbeats said."""
         if flags & FLAG_SUBSCRIPTION:
+            expression, expression_type = command.ext.get("subscription", "*"), command.ext.get("expressionType") or TAG
             try:
-                return parse_tags(command.ext.get("subscription", "*"))
+                if expression_type == TAG:
+                    return _Filter(parse_tags(expression))
+                require_property_filter(self._config, expression_type)
+                return _Filter(matches=record_filter(compile_selector(expression_type, expression)))
             except ValueError:
                 raise RequestError(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
@@ -200,11 +209,19 @@ class PullProcessor:
             )
         if subscription.version < number(command, "subVersion", 0):
             raise RequestError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
-        return subscription.tags_codes
+        if subscription.expression_type == TAG:
+            return _Filter(subscription.tags_codes)
+        require_property_filter(self._config, subscription.expression_type)
+        if subscription.selector is None:
+            raise RequestError(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            )
+        return _Filter(matches=record_filter(subscription.selector))
 
     # --- reading ----------------------------------------------------------------------------------------------------
     def _read(self, pull: _Pull, offset: QueueOffset) -> PullResult:
-        return self._log.pull(pull.topic, pull.queue_id, offset, pull.max_count, pull.max_bytes, pull.tags_codes)
+        return self._log.pull(pull.topic, pull.queue_id, offset, pull.max_count, pull.max_bytes, *pull.filter)
 
     def _reply(self, command: Command, pull: _Pull, result: PullResult, master: bool) -> Command:
         status = result.status

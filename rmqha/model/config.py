@@ -150,6 +150,7 @@ class BrokerConfig(ServerConfig):
             "diskMaxUsedSpaceRatio",
             "diskSpaceCleanForciblyRatio",
             "diskSpaceWarningLevelRatio",
+            "enablePropertyFilter",
             "fileReservedTime",
             "flushIntervalCommitLog",
             "longPollingMaxMs",
@@ -272,6 +273,8 @@ class BrokerConfig(ServerConfig):
     """Create an unknown topic at its first send."""
     default_topic_queue_nums: int = 8
     """Most queues of a topic created so."""
+    enable_property_filter: bool = False
+    """Consumers may choose messages by SQL92 expressions over their properties."""
     use_server_side_reset_offset: bool = True
     """A reset of consumer offsets is kept by the broker and told with the next pull; false: only members of the group
     that are connected are told, at once (request 220)."""

@@ -6,6 +6,7 @@ Answers follow RocketMQ's getMessage and PullMessageProcessor (formats.md §16).
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rmqha.model.code import ResponseCode
@@ -38,6 +39,12 @@ class PullResult:
     records: list[memoryview]
 
 
+MAX_MATCHED_COUNT = 1000
+"""The same where each record itself is looked at."""
+Matches = Callable[[memoryview], bool]
+"""Whether a record is wanted."""
+
+
 class Reader:
     """Reads what has been dispatched."""
 
@@ -63,6 +70,7 @@ class Reader:
         max_count: int,
         max_bytes: int,
         tags_codes: frozenset[int] | None,
+        matches: Matches | None = None,
     ) -> PullResult:
         low, high = self.queue_range(topic, queue_id)
         queue = self._queue(topic, queue_id)
@@ -76,20 +84,27 @@ class Reader:
         if offset > high:
             return PullResult(ResponseCode.PULL_OFFSET_MOVED, high, low, high, [])
         if isinstance(queue, BatchConsumeQueue):
-            records, next_offset = self._collect_batches(queue, offset, max_count, max_bytes, tags_codes)
+            records, next_offset = self._collect_batches(queue, offset, max_count, max_bytes, tags_codes, matches)
         else:
-            records, next_offset = self._collect(queue, offset, max(1, max_count), max_bytes, tags_codes)
+            records, next_offset = self._collect(queue, offset, max(1, max_count), max_bytes, tags_codes, matches)
         status = ResponseCode.SUCCESS if records else ResponseCode.PULL_RETRY_IMMEDIATELY
         return PullResult(status, QueueOffset(next_offset), low, high, records)
 
     def _collect(
-        self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int, tags_codes: frozenset[int] | None
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: frozenset[int] | None,
+        matches: Matches | None,
     ) -> tuple[list[memoryview], int]:
         """Records from `offset`, and the entry to go on with. The first record is given whatever its size.
         Raises StoreError for an entry that points outside the log."""
         records: list[memoryview] = []
         total = 0
-        last = min(queue.max_offset, offset + max(MAX_FILTERED_COUNT, max_count))
+        most = MAX_FILTERED_COUNT if matches is None else MAX_MATCHED_COUNT
+        last = min(queue.max_offset, offset + max(most, max_count))
         log_min, view_of = self._log.min_offset, self._log.view
         while offset < last and len(records) < max_count:
             count = last - offset if tags_codes is not None else min(last - offset, max_count - len(records))
@@ -101,8 +116,9 @@ class Reader:
                     record = view_of(position, size)
                     if len(record) != size or _SIZE.unpack_from(record)[0] != size:
                         raise self._damaged(queue, offset)
-                    records.append(record)
-                    total += size
+                    if matches is None or matches(record):
+                        records.append(record)
+                        total += size
                 offset += 1
                 if len(records) >= max_count:
                     break
@@ -116,7 +132,13 @@ class Reader:
         return list(UNIT.iter_unpack(queue.units_view(offset, min(count, high - offset))))
 
     def _collect_batches(
-        self, queue: BatchConsumeQueue, offset: int, max_count: int, max_bytes: int, tags_codes: frozenset[int] | None
+        self,
+        queue: BatchConsumeQueue,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: frozenset[int] | None,
+        matches: Matches | None,
     ) -> tuple[list[memoryview], int]:
         """As `_collect`: whole records, the first of which may begin before `offset`. Counts are of messages.
 
@@ -137,7 +159,7 @@ class Reader:
                     tags_codes is None
                     or unit.tags_code in tags_codes
                     or _SYS_FLAG.unpack_from(record, _SYS_FLAG_AT)[0] & SYS_INNER_BATCH
-                ):
+                ) and (matches is None or matches(record)):
                     records.append(record)
                     total += unit.size_bytes
                     count += unit.batch_num

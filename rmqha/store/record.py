@@ -247,6 +247,13 @@ def decode(buffer: memoryview, at: int = 0, *, end: int | None = None) -> Record
     )
 
 
+def properties_of(record: memoryview) -> bytes:
+    """The encoded properties of one whole record, without the rest. Raises BadRecordError."""
+    size, phy_offset = len(record), _INT64.unpack_from(record, 28)[0]
+    properties_at = locate(record, 0, size, phy_offset)[8]
+    return bytes(record[properties_at:])
+
+
 def _host(buffer: memoryview, at: int, size_bytes: int) -> Host:
     port_at = at + size_bytes - 4
     return bytes(buffer[at:port_at]), _INT32.unpack_from(buffer, port_at)[0]

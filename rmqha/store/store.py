@@ -29,7 +29,7 @@ from rmqha.store.epoch_file import EpochFile, HighestEpochFile
 from rmqha.store.index_service import IndexService
 from rmqha.store.layout import OTHERS_DERIVED, lock, next_replaced
 from rmqha.store.problem import disk_errors, place
-from rmqha.store.reader import PullResult, Reader
+from rmqha.store.reader import Matches, PullResult, Reader
 from rmqha.store.record import EncodedBatch, NewMessage, locate
 from rmqha.store.recovery import (
     Recovery,
@@ -309,10 +309,11 @@ class Store:
         max_count: int,
         max_bytes: int,
         tags_codes: frozenset[int] | None = None,
+        matches: Matches | None = None,
     ) -> PullResult:
-        """Committed records from entry `offset` on. `tags_codes` None takes all; the first record comes whatever its
-        size, unless `max_bytes` is taken up."""
-        return self._reader.pull(topic, queue_id, offset, max_count, max_bytes, tags_codes)
+        """Committed records from entry `offset` on. `tags_codes` and `matches` None take all; the first record comes
+        whatever its size, unless `max_bytes` is taken up."""
+        return self._reader.pull(topic, queue_id, offset, max_count, max_bytes, tags_codes, matches)
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """(physical offset, size, tagsCode) of up to `count` entries from `offset` on; perhaps fewer than there are."""
