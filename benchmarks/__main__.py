@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bench_controllers import controllers
 from benchmarks.bench_failover import failovers, syncs_on_the_path
 from benchmarks.bench_restart import restarts
 from benchmarks.bench_roll import rolls
@@ -32,7 +33,9 @@ def program(name: str, scratch: Path, *arguments: str) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "--only", action="append", choices=["start", "memory", "failover", "send", "store", "restart", "roll", "spark"]
+        "--only",
+        action="append",
+        choices=["start", "memory", "failover", "controllers", "send", "store", "restart", "roll", "spark"],
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that all works, not to quote")
     parser.add_argument("--n", type=int, default=20, help="failovers (50 for figures to quote)")
@@ -47,6 +50,7 @@ def main() -> None:
             **failovers(made(scratch / "timed"), failover_count),
             **syncs_on_the_path(made(scratch / "counted"), 2 if quick else 5),
         },
+        "controllers": lambda scratch: controllers(scratch, quick, failover_count),
         "send": lambda scratch: sends(scratch, quick),
         "store": lambda scratch: program(
             "bench_store.py", scratch, "--directory", str(scratch), "--records", "20000" if quick else "100000"

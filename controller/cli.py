@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 
@@ -16,13 +18,15 @@ def controller(config_file: str | None) -> None:
 
     from controller.config import ControllerConfig
     from controller.server import read_config, run_controller
-    from rmqha.host.process import run_server
+    from rmqha.host.process import run_server, spare_loaded_state
     from rmqha.host.tracer import HostTracer
 
     config = ControllerConfig() if config_file is None else read_config(config_file)
     tracer = HostTracer(config.log_file, config.log_max_bytes)
 
     async def serve(stopping: trio.Event) -> None:
-        await run_controller(config, tracer, stopping=stopping)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(partial(run_controller, config, tracer, stopping=stopping))
+            spare_loaded_state()
 
     run_server(serve, on_hangup=tracer.reopen)

@@ -50,24 +50,25 @@ class ImageWriter:
 
     def __init__(self, info: ReplicasInfo) -> None:
         self._groups = info.groups
-        self._names = list(info.groups)
+        self._names = info.names
+        self._count = len(info.names)
         self._place = 0
         self._kept: dict[str, bytes] = {}
         """Rows of groups that changed before their turn, as they were at that moment."""
-        self.data = bytearray(cbor2.dumps([VERSION, len(self._names)]))
+        self.data = bytearray(cbor2.dumps([VERSION, self._count]))
 
     @property
     def is_done(self) -> bool:
-        return self._place == len(self._names)
+        return self._place == self._count
 
     def before_change(self, group: Group) -> None:
-        name, count = group.broker_name, len(self._names)
-        if self._place <= group.place < count and name not in self._kept:
+        name = group.broker_name
+        if self._place <= group.place < self._count and name not in self._kept:
             self._kept[name] = _group_row(group)
 
     def write(self, group_count: int = SLICE_GROUPS) -> None:
         """Append the rows of the next groups to `data`."""
-        end = min(self._place + group_count, len(self._names))
+        end = min(self._place + group_count, self._count)
         for name in self._names[self._place : end]:
             self.data += self._kept.pop(name, b"") or _group_row(self._groups[name])
         self._place = end
@@ -106,7 +107,7 @@ def _group(row: Any, place: int, version: int) -> Group:
     )
 
 
-def decode_image(data: bytes) -> ReplicasInfo:
+def decode_image(data: bytes | bytearray) -> ReplicasInfo:
     """Raises StoreError for another version or for bytes that are no image. b"" is the image of nothing."""
     info = ReplicasInfo()
     if not data:

@@ -129,7 +129,7 @@ class Leadership:
         """By probe id."""
         self._given_up: list[tuple[int, int]] = []
         """A heap of (deadline, probe id)."""
-        self._watchlist = Watchlist(now_ms, list(info.groups), self.table.grace_until_ms)
+        self._watchlist = Watchlist(now_ms, info.names, self.table.grace_until_ms)
         self._why_no_master: dict[str, str] = {}
 
     # --- time -------------------------------------------------------------------------------------------------------

@@ -46,7 +46,12 @@ class ControllerMachine:
     """`raft` has been built from the durable log; `image` is the data of its stored snapshot, b"" without one."""
 
     def __init__(
-        self, config: ControllerConfig, raft: RaftNode, image: bytes, tracer: Tracer, wall_offset_ms: int = 0
+        self,
+        config: ControllerConfig,
+        raft: RaftNode,
+        image: bytes | bytearray,
+        tracer: Tracer,
+        wall_offset_ms: int = 0,
     ) -> None:
         """`now_ms + wall_offset_ms` is the wall time that elections are remembered with."""
         self._config = config
@@ -339,7 +344,7 @@ class ControllerMachine:
         image.write()
         if image.is_done and self._image_index <= self._raft.applied_index:
             self._image = None
-            self._raft.compact(self._image_index, bytes(image.data))
+            self._raft.compact(self._image_index, image.data)
 
     def _apply(self, now_ms: int, index: RaftIndex, term: Term, events: list[Event]) -> None:
         for event in events:
@@ -361,11 +366,11 @@ class ControllerMachine:
         if self._leadership is not None and term == self._led_term:
             self._leadership.applied(now_ms, changes)
 
-    def _restore(self, now_ms: int, image: bytes) -> None:
+    def _restore(self, now_ms: int, image: bytes | bytearray) -> None:
         """A leader's snapshot replaces everything; this node follows. Whether proposals below it took effect is
         unknown, so their askers get no answer."""
         assert self._leadership is None, "a leader installs no snapshot"
-        self._info.groups = decode_image(image).groups
+        self._info.replace(decode_image(image))
         self._views = MasterViews(self._info)
         self._feed.restart(self._raft.snapshot_index)
         self._image = None

@@ -76,8 +76,7 @@ class RoleFeed:
             newest = takewhile(lambda item: item[1] > question.from_index, reversed(self._changed.items()))
             groups = [self._info.groups[name] for name, _ in newest if name in self._info.groups]
             return _reply(command, self.index, groups, None)
-        # dictionaries keep the order of arrival and groups are never deleted, so a place is a position
-        all_names = list(self._info.groups)
+        all_names = self._info.names
         start = place or 0
         groups = [self._info.groups[name] for name in all_names[start : start + PAGE_GROUPS]]
         end = start + len(groups)

@@ -128,6 +128,19 @@ class ReplicasInfo:
 
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
+        self._names: list[str] = []
+
+    @property
+    def names(self) -> list[str]:
+        """All groups, the oldest first; to read only. It only ever grows, so whoever works through it in slices
+        remembers how many there were and needs no copy."""
+        if len(self._names) != len(self.groups):
+            self._names = list(self.groups)
+        return self._names
+
+    def replace(self, other: ReplicasInfo) -> None:
+        """Take over everything that `other` knows; it must not be used any more."""
+        self.groups, self._names = other.groups, other.names
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ReplicasInfo) and self.groups == other.groups
@@ -150,7 +163,9 @@ class ReplicasInfo:
     def _broker_id_applied(self, event: BrokerIdApplied) -> None:
         group = self.groups.get(event.broker_name)
         if group is None:
-            group = self.groups[event.broker_name] = Group(event.cluster_name, event.broker_name, len(self.groups))
+            names = self.names
+            group = self.groups[event.broker_name] = Group(event.cluster_name, event.broker_name, len(names))
+            names.append(event.broker_name)
         if event.broker_id in group.replicas:
             return
         if not group.replicas:

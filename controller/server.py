@@ -105,7 +105,10 @@ class ControllerServer:
         self._work = trio.Event()
         """Set when `_unsaved` waits for the driver."""
         self._earlier = trio.Event()
-        """Set when the machine's deadline may have moved forward."""
+        """Set when the timer would oversleep; waking it for every heartbeat would cost a third of one."""
+        self._sleeps_until_ms: int | None = None
+        self._resigned = trio.Event()
+        """Set by `_pump` while nobody leads here."""
         self._raft_queues: dict[str, tuple[str, trio.MemorySendChannel[Command]]] = {}
         """By peer: where it listens, and what is on its way to it."""
         self.leading = trio.Event()
@@ -178,9 +181,13 @@ class ControllerServer:
             else:
                 machine.advance(now_ms, ready)
                 self._perform()
-        self._earlier.set()
+        deadline_ms, until_ms = machine.deadline_ms(), self._sleeps_until_ms
+        if deadline_ms is not None and (until_ms is None or deadline_ms < until_ms):
+            self._earlier.set()
         if machine.is_leading:
             self.leading.set()
+        else:
+            self._resigned.set()
 
     def _perform(self) -> None:
         assert self._machine is not None
@@ -222,7 +229,7 @@ class ControllerServer:
     async def _tick(self) -> None:
         assert self._machine is not None
         while True:
-            deadline_ms = self._machine.deadline_ms()
+            deadline_ms = self._sleeps_until_ms = self._machine.deadline_ms()
             wait_s = float("inf") if deadline_ms is None else max(0, deadline_ms - self._clock.now_ms()) / 1000
             with trio.move_on_after(wait_s):
                 await self._earlier.wait()
@@ -286,8 +293,8 @@ class ControllerServer:
         if self._raft_queues:
             with trio.move_on_after(HAND_OVER_TIMEOUT_S):
                 while self._machine.is_leading:
-                    await self._earlier.wait()
-                    await trio.lowlevel.checkpoint()
+                    self._resigned = trio.Event()
+                    await self._resigned.wait()
 
 
 async def run_controller(

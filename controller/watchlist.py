@@ -15,10 +15,12 @@ PASS_GROUPS = 1000
 
 
 class Watchlist:
-    """`names` are all groups, `grace_until_ms` is when the second pass begins."""
+    """`names` are all groups; those that come to be later are no concern of the passes. `grace_until_ms` is when the
+    second one begins."""
 
     def __init__(self, now_ms: int, names: list[str], grace_until_ms: int) -> None:
         self._names = names
+        self._count = len(names)
         self._place = 0
         self._second = False
         self._pass_at_ms = now_ms
@@ -32,12 +34,12 @@ class Watchlist:
 
     def next_pass(self, now_ms: int) -> tuple[list[str], bool]:
         """Groups that the passes have come to, and whether masters must have reported by now."""
-        if self._place == len(self._names) or now_ms < self._pass_at_ms:
+        if self._place == self._count or now_ms < self._pass_at_ms:
             return [], self._second
         second, start = self._second, self._place
-        self._place = min(start + (SLICE_GROUPS if second else PASS_GROUPS), len(self._names))
+        self._place = min(start + (SLICE_GROUPS if second else PASS_GROUPS), self._count)
         self._pass_at_ms = now_ms
-        if self._place == len(self._names) and not second:
+        if self._place == self._count and not second:
             self._second, end = True, self._place
             self._place, self._pass_at_ms = 0, max(now_ms, self._grace_until_ms)
             return self._names[start:end], False
@@ -71,7 +73,7 @@ class Watchlist:
 
     def deadline_ms(self) -> int | None:
         deadlines = []
-        if self._place < len(self._names):
+        if self._place < self._count:
             deadlines.append(self._pass_at_ms)
         if self._scan:
             deadlines.append(self._slice_at_ms)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 
@@ -16,7 +18,7 @@ def namesrv(config_file: str | None) -> None:
 
     from nameserver.config import read_config
     from nameserver.server import run_name_server
-    from rmqha.host.process import run_server
+    from rmqha.host.process import run_server, spare_loaded_state
     from rmqha.host.tracer import HostTracer
 
     config, controller_config = read_config(config_file)
@@ -29,7 +31,9 @@ def namesrv(config_file: str | None) -> None:
                 # a name server alone must start without loading the controller
                 from controller.server import run_controller
 
-                await run_controller(controller_config, tracer, stopping=stopping)
+                async with trio.open_nursery() as embedded:
+                    await embedded.start(partial(run_controller, controller_config, tracer, stopping=stopping))
+                    spare_loaded_state()
             await stopping.wait()
             tracer.event("name_server_stopping")
             nursery.cancel_scope.cancel()

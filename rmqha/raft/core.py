@@ -217,7 +217,7 @@ class Core:
         if self.configuration != before:
             self._configuration_changed(now_ms)
 
-    def compact(self, index: RaftIndex, data: bytes) -> None:
+    def compact(self, index: RaftIndex, data: bytes | bytearray) -> None:
         """Drop the entries up to `index`, whose outcome `data` is."""
         self.log.compact(index, data, self.membership.compact(index).encode())
 

@@ -162,7 +162,7 @@ def _send_chunk(core: Core, peer: str, progress: Progress) -> None:
     if progress.chunk_sent:
         return
     progress.chunk_sent = True
-    data = snapshot.data[offset : offset + core.config.snapshot_chunk_bytes]
+    data = bytes(snapshot.data[offset : offset + core.config.snapshot_chunk_bytes])
     size_bytes = len(snapshot.data)
     core.send(
         SnapshotChunk(

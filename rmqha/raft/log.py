@@ -138,7 +138,7 @@ class RaftLog:
         self._unhanded_from = RaftIndex(snapshot.index + 1)
         self._truncate_from = None
 
-    def compact(self, index: RaftIndex, data: bytes, configuration: bytes = b"") -> None:
+    def compact(self, index: RaftIndex, data: bytes | bytearray, configuration: bytes = b"") -> None:
         """Drop the entries up to `index`, whose outcome `data` is, with the encoded configuration in force there."""
         term = self.term_at(index)
         assert term is not None and self.snapshot_index < index <= min(self.commit_index, self.handed_index)

@@ -255,7 +255,7 @@ class RaftNode:
         role = self._core.role
         return isinstance(role, Leader) and leader.begin_transfer(self._core, role, now_ms, to)
 
-    def compact(self, index: RaftIndex, snapshot_data: bytes) -> None:
+    def compact(self, index: RaftIndex, snapshot_data: bytes | bytearray) -> None:
         """Drop the log up to `index`, which must be applied and above the last snapshot; `snapshot_data` is the
         application's state after it."""
         assert index <= self._applied_index, f"entry {index} is not applied"

@@ -35,11 +35,12 @@ class Entry:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The application's state after applying entry `index`, which was written in `term`. `configuration` is the encoded
-    one in force there, b"" for the one that the nodes were started with."""
+    one in force there, b"" for the one that the nodes were started with. A bytearray must not change any more; to copy
+    it would stop a node with a million replicas for 80 ms."""
 
     index: RaftIndex
     term: Term
-    data: bytes
+    data: bytes | bytearray
     configuration: bytes = b""
 
 

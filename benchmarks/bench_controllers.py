@@ -1,0 +1,351 @@
+"""Controllers: a killed leader, elections, heartbeats, and many replicas.
+
+Three `rmqha controller` processes with all keys at their defaults. The leading one is killed (SIGKILL) and the others
+are asked every few milliseconds until one answers as leader. Then the master of a group of three dies (its port and
+connection close; the brokers are played here), and the leader's own trace tells how long it took from the decision to
+elect to the durable election. Heartbeats go to a sole controller, so that the load of the machine elects no other
+leader meanwhile; `heartbeat_load` sends them. `controller_scale` is the part with many replicas.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from benchmarks.figures import show, summary
+from rmqha.cli.preflight import free_ports
+from rmqha.host.remoting import RemotingClient, Session, serve
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import UnreachableError
+from rmqha.wire.command import Command
+from tests.controller.harness import CLUSTER, GROUP, Broker, group_of
+
+COUNT = 3
+ASK_EVERY_S = 0.004
+ASK_TIMEOUT_MS = 200
+UP_S = 30.0
+CONNECTIONS = PER_SECOND = 6000
+SPARE_DESCRIPTORS = 200
+DECISIONS = 60_000
+MAX_FRAME_BYTES = 1024 * 1024
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+
+
+class Quorum:
+    """Controller processes in `scratch`."""
+
+    def __init__(self, scratch: Path, count: int) -> None:
+        base = free_ports(count)
+        self.addresses = [f"127.0.0.1:{base + number}" for number in range(count)]
+        self._peers = ";".join(f"n{number}-{address}" for number, address in enumerate(self.addresses))
+        self._scratch = scratch
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self, address: str) -> None:
+        number = self.addresses.index(address)
+        path = self._scratch / f"n{number}.conf"
+        path.write_text(
+            f"controllerDLegerPeers={self._peers}\ncontrollerDLegerSelfId=n{number}\n"
+            f"controllerStorePath={self._scratch / f'n{number}'}\nlogFile={self._scratch / f'n{number}.log'}\n"
+        )
+        arguments = [sys.executable, "-P", "-m", "rmqha.cli.main", "controller", "-c", str(path)]
+        self.processes[address] = subprocess.Popen(arguments)
+
+    def kill(self, address: str) -> None:
+        process = self.processes.pop(address)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def close(self) -> None:
+        for address in list(self.processes):
+            self.kill(address)
+
+
+@contextmanager
+def quorum_in(scratch: Path, count: int = COUNT) -> Iterator[Quorum]:
+    scratch.mkdir()
+    quorum = Quorum(scratch, count)
+    try:
+        for address in quorum.addresses:
+            quorum.start(address)
+        yield quorum
+    finally:
+        quorum.close()
+
+
+async def leads(client: RemotingClient, address: str) -> bool:
+    """Whether it answers what only a leader does."""
+    command = Command(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, {}, b"[]")
+    try:
+        return (await client.call(address, command, ASK_TIMEOUT_MS)).code == ResponseCode.SUCCESS
+    except UnreachableError:
+        return False
+
+
+async def leader_of(client: RemotingClient, addresses: list[str]) -> str:
+    """The first of `addresses` that answers as leader."""
+    found: list[str] = []
+
+    async def ask(address: str) -> None:
+        while not await leads(client, address):  # noqa: ASYNC110
+            await trio.sleep(ASK_EVERY_S)
+        found.append(address)
+        nursery.cancel_scope.cancel()
+
+    with trio.fail_after(UP_S):
+        async with trio.open_nursery() as nursery:
+            for address in addresses:
+                nursery.start_soon(ask, address)
+    return found[0]
+
+
+async def all_follow(client: RemotingClient, quorum: Quorum) -> str:
+    """Until every controller names the same leader, and that one answers; its address."""
+    with trio.fail_after(UP_S):
+        while True:
+            named = set()
+            for address in quorum.addresses:
+                try:
+                    reply = await client.call(
+                        address, Command(RequestCode.CONTROLLER_GET_METADATA_INFO), ASK_TIMEOUT_MS
+                    )
+                    named.add(reply.ext.get("controllerLeaderAddress", ""))
+                except UnreachableError:
+                    named.add("")
+            if len(named) == 1 and (leader := named.pop()) and await leads(client, leader):
+                return leader
+            await trio.sleep(0.02)
+
+
+async def leader_kills(quorum: Quorum, count: int) -> list[float]:
+    taken = []
+    async with RemotingClient() as client:
+        for _ in range(count):
+            leader = await all_follow(client, quorum)
+            await trio.sleep(0.3)
+            rest = [address for address in quorum.addresses if address != leader]
+            began = time.monotonic()
+            quorum.processes[leader].send_signal(signal.SIGKILL)
+            await leader_of(client, rest)
+            taken.append((time.monotonic() - began) * 1000)
+            quorum.kill(leader)
+            quorum.start(leader)
+    return taken
+
+
+class PlayedBroker:
+    """One replica: listens, answers 1007 and 52012, and speaks to the controllers over a connection of its own."""
+
+    def __init__(self, number: int) -> None:
+        self.broker = Broker(number, epoch=0, total_replicas=3, ha_mode="ap", timeout_ms=10_000)
+        self.scope = trio.CancelScope()
+        self.client: RemotingClient
+        self.port = 0
+
+    def opened(self, session: Session) -> None:
+        session.attachment = self
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        for command in commands:
+            if not command.is_oneway:
+                session.send(command.reply(body=self.broker.epoch_cache().body))
+
+    def closed(self, session: Session) -> None:
+        session.attachment = None
+
+    async def listen(self, task_status: trio.TaskStatus[int]) -> None:
+        with self.scope:
+            await serve(self, f"127.0.0.1:{self.port}", max_frame_bytes=MAX_FRAME_BYTES, task_status=task_status)
+
+    async def join(self, nursery: trio.Nursery, leader: str) -> None:
+        """Listen, register, send one heartbeat."""
+        self.scope = trio.CancelScope()
+        self.port = await nursery.start(self.listen)
+        number, address = str(self.broker.broker_id), f"127.0.0.1:{self.port}"
+        ids = {"clusterName": CLUSTER, "brokerName": GROUP}
+        await self.ask(
+            leader,
+            RequestCode.CONTROLLER_APPLY_BROKER_ID,
+            ids | {"appliedBrokerId": number, "registerCheckCode": number},
+        )
+        own = {"brokerId": number, "brokerAddress": address, "haAddress": address, "totalReplicas": "3", "haMode": "ap"}
+        await self.ask(leader, RequestCode.CONTROLLER_REGISTER_BROKER, ids | own)
+        await self.beat(leader)
+
+    async def beat(self, leader: str) -> None:
+        await self.ask(leader, RequestCode.BROKER_HEARTBEAT, self.broker.beat().ext)
+
+    async def ask(self, leader: str, code: RequestCode, ext: dict[str, str], body: bytes = b"") -> Command:
+        return await self.client.call(leader, Command(code, ext, body), 5000)
+
+    def die(self, leader: str) -> None:
+        self.scope.cancel()
+        self.client.close(leader)
+
+
+async def elections(quorum: Quorum, count: int) -> list[float]:
+    """Milliseconds from master_dead to master_elected, by the leader's clock."""
+    async with (
+        RemotingClient() as watcher,
+        RemotingClient() as first,
+        RemotingClient() as second,
+        RemotingClient() as third,
+        trio.open_nursery() as nursery,
+    ):
+        leader = await all_follow(watcher, quorum)
+        brokers = [PlayedBroker(number) for number in (1, 2, 3)]
+        for broker, client in zip(brokers, (first, second, third), strict=True):
+            broker.client = client
+            await broker.join(nursery, leader)
+        for _ in range(count):
+            master = await elected(watcher, leader, 0)
+            ext = {
+                "brokerName": GROUP,
+                "masterBrokerId": master.ext["masterBrokerId"],
+                "masterEpoch": master.ext["masterEpoch"],
+            }
+            epoch = json.loads(bytes(master.body))["syncStateSetEpoch"]
+            for broker in brokers:
+                broker.broker.epoch = int(master.ext["masterEpoch"])
+                await broker.beat(leader)
+            body = json.dumps({"syncStateSet": [1, 2, 3], "syncStateSetEpoch": epoch}).encode()
+            await brokers[0].ask(leader, RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, ext, body)
+            dying = brokers[int(master.ext["masterBrokerId"]) - 1]
+            dying.die(leader)
+            await elected(watcher, leader, dying.broker.broker_id)
+            await dying.join(nursery, leader)
+        reply = await watcher.call(leader, Command(RequestCode.RMQHA_GET_HISTORY), 5000)
+        nursery.cancel_scope.cancel()
+    events = [
+        item for item in json.loads(bytes(reply.body))["events"] if item["event"] in ("master_dead", "master_elected")
+    ]
+    pairs = pairwise(events)
+    return [
+        float(b["at_ms"] - a["at_ms"])
+        for a, b in pairs
+        if (a["event"], b["event"]) == ("master_dead", "master_elected")
+    ]
+
+
+async def elected(client: RemotingClient, leader: str, but: int) -> Command:
+    """The answer to 1004 once the group has a master other than `but`."""
+    with trio.fail_after(UP_S):
+        while True:
+            reply = await client.call(
+                leader, Command(RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": GROUP}), 5000
+            )
+            if reply.ext.get("masterBrokerId") not in (None, str(but)):
+                return reply
+            await trio.sleep(ASK_EVERY_S)
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
+
+
+def heartbeats(quorum: Quorum, seconds: float) -> dict[str, Any]:
+    async def find() -> str:
+        async with RemotingClient() as client:
+            return await all_follow(client, quorum)
+
+    leader = trio.run(find)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    connections = min(CONNECTIONS, (limit - SPARE_DESCRIPTORS) // 3 * 3)
+    arguments = [
+        sys.executable,
+        "-m",
+        "benchmarks.heartbeat_load",
+        leader,
+        str(connections),
+        str(PER_SECOND),
+        str(seconds),
+    ]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as load:
+        assert load.stdin is not None
+        assert load.stdout is not None
+        if load.stdout.readline().strip() != "READY":
+            raise RuntimeError("the load could not be set up; see its error above")
+        pid = quorum.processes[leader].pid
+        before, began = cpu_seconds(pid), time.monotonic()
+        load.stdin.write("go\n")
+        load.stdin.flush()
+        found: dict[str, Any] = json.loads(load.stdout.readline())
+        elapsed, used = time.monotonic() - began, cpu_seconds(pid) - before
+    per_beat_us = used / (found["answered_per_second"] * elapsed) * 1e6
+    return {
+        **found,
+        "descriptor_limit": limit,
+        "core_percent": used / elapsed * 100,
+        "cpu_us_per_heartbeat": per_beat_us,
+        "core_percent_at_6000": per_beat_us * PER_SECOND / 1e4,
+    }
+
+
+def decision_us(count: int) -> float:
+    """CPU microseconds of one heartbeat in the machine: request in, answer out, timer asked."""
+    cluster, brokers = group_of(3, ha_mode="cp")
+    machine, now_ms = cluster.leader.machine, cluster.now_ms
+    commands = [broker.beat() for broker in brokers]
+    began = time.thread_time()
+    for turn in range(count):
+        place = turn % 3
+        machine.request(now_ms + turn // PER_SECOND, brokers[place].session_id, turn, commands[place])
+        machine.actions()
+        machine.ready(now_ms)
+        machine.deadline_ms()
+    return (time.thread_time() - began) / count * 1e6
+
+
+def scale(replicas: int, rounds: int) -> dict[str, Any]:
+    arguments = [sys.executable, "-m", "benchmarks.controller_scale", str(replicas), str(rounds)]
+    found: dict[str, Any] = json.loads(subprocess.run(arguments, check=True, capture_output=True, text=True).stdout)
+    return found
+
+
+def controllers(scratch: Path, quick: bool, count: int) -> dict[str, Any]:
+    with quorum_in(scratch / "kills") as quorum:
+        kills = trio.run(leader_kills, quorum, count)
+    with quorum_in(scratch / "elections") as quorum:
+        durations = trio.run(elections, quorum, count)
+    rows = [
+        {"ms": "leader killed, the next one answers", "n": len(kills), **summary(kills)},
+        {"ms": "decision to elect until it is durable", "n": len(durations), **summary(durations)},
+    ]
+    show("three controllers", rows)
+    with quorum_in(scratch / "heartbeats", 1) as quorum:
+        beats = heartbeats(quorum, 5.0 if quick else 20.0)
+    alone_us = decision_us(DECISIONS)
+    names = ("connections", "sent_per_second", "answered_per_second", "core_percent", "cpu_us_per_heartbeat")
+    show("heartbeats at the leader", [{name.replace("_", " "): beats[name] for name in names}])
+    print(f"answers {beats['answer_ms']} ms; the machine alone {alone_us:.1f} us per heartbeat")
+    sizes = (1000, 100_000) if quick else (1000, 100_000, 1_000_000)
+    found = [scale(replicas, 3 if quick else 10) for replicas in sizes]
+    show("many replicas", [scale_row(item) for item in found])
+    return {"times": rows, "kills_ms": kills, "heartbeats": beats, "decision_us": alone_us, "scale": found}
+
+
+def scale_row(item: dict[str, Any]) -> dict[str, Any]:
+    taken = summary(item["failover_ms"])
+    return {
+        "replicas": item["replicas"],
+        "n": len(item["failover_ms"]),
+        "serves after ms, median": taken["median"],
+        "max": taken["max"],
+        "longest slice ms, failover": max(item["failover_slices_ms"].values()),
+        "snapshot": max(item["snapshot_slices_ms"].values()),
+        "snapshot s": item["snapshot_s"],
+        "bytes per replica": item["bytes_per_replica"],
+    }
