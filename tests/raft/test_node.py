@@ -20,9 +20,11 @@ from rmqha.wire.raft_message import (
     AppendReply,
     AppendRequest,
     Entry,
+    EntryKind,
     Heartbeat,
     HeartbeatReply,
     PreVoteReply,
+    SnapshotChunk,
     VoteReply,
 )
 
@@ -145,3 +147,31 @@ def test_timeout_may_be_called_at_any_time() -> None:
 def test_a_lease_longer_than_its_grant_is_refused() -> None:
     with pytest.raises(AssertionError, match="clock drift"):
         RaftConfig(election_timeout_ms=250, lease_ms=240)
+
+
+def test_an_entry_that_is_no_configuration_changes_nothing() -> None:
+    one = node()
+    entries = (
+        Entry(RaftIndex(1), Term(1), b"x"),
+        Entry(RaftIndex(2), Term(1), b"\xff", EntryKind.CONFIGURATION),
+    )
+    with pytest.raises(RemoteProtocolError, match="configuration cannot be read"):
+        one.step(0, AppendRequest("b", "a", Term(1), RaftIndex(0), Term(0), RaftIndex(0), entries))
+    assert (one.last_index, one.configuration.voters) == (0, ("a", "b", "c"))
+    chunk = SnapshotChunk("b", "a", Term(1), RaftIndex(3), Term(1), 1, 0, b"x", b"\xff")
+    with pytest.raises(RemoteProtocolError, match="configuration cannot be read"):
+        one.step(0, chunk)
+    assert (one.last_index, one.commit_index, one.configuration.voters) == (0, 0, ("a", "b", "c"))
+
+
+def test_a_disk_is_addressed_by_its_incarnation() -> None:
+    """Messages to the disk that was here before are not for this one; answers of a disk that nobody knows count for
+    nothing; whoever knows this very disk is heard."""
+    voters = Configuration(("a#1", "b#1", "c#1"))
+    one = RaftNode("a#1", voters, StoredState(), RaftConfig(), SimPrng(1), SimTracer(Scheduler()), 0)
+    for sender, to in (("b#1", "a#2"), ("b#2", "a"), ("z#1", "a")):
+        one.step(0, Heartbeat(sender, to, Term(7), RaftIndex(0), 1))
+    one.step(0, VoteReply("b#2", "a#1", Term(7), True))
+    assert (one.term, one.ready()) == (0, None)
+    one.step(0, Heartbeat("z#1", "a#1", Term(7), RaftIndex(0), 1))
+    assert (one.term, one.leader_id) == (7, "z#1")
