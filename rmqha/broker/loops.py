@@ -15,6 +15,8 @@ INDEX_DELAY_MS = 20
 """How long dispatched records gather before they are indexed together."""
 INDEX_STEP_BYTES = 64 * 1024
 """Log indexed in one slice: 64 records of 1 KiB take half a millisecond."""
+INDEX_RETRY_MS = 60_000
+"""Pause after an index that could not be written."""
 SAMPLE_INTERVAL_MS = 1000
 SAVE_INTERVAL_MS = 5000
 
@@ -112,6 +114,10 @@ class BrokerLoops:
                 await trio.lowlevel.checkpoint()
             if index.sync_due:
                 await trio.to_thread.run_sync(index.sync)
+            if index.has_failed:
+                await trio.sleep(INDEX_RETRY_MS / 1000)
+                index.retry()
+                self._index.set()
 
     async def _run_flush(self) -> None:
         """One sync serves everybody whose bytes were in the log when it began; it blocks a thread, not the broker."""

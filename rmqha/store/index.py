@@ -23,6 +23,8 @@ from rmqha.store.record import SYS_TRANSACTION, BadRecordError, locate
 
 DIRECTORY = "index"
 SYS_ROLLBACK = 0xC
+UNSETTLED_COUNT = 65_536
+"""Entries that a write which stopped half-way may have left without a record."""
 DAY_MS = 86_400_000
 DAYS_BEFORE_1970 = 719_468
 """From March 1 of the year 0."""
@@ -206,6 +208,8 @@ class Index:
         count = min(max(header.index_count, 1), file.layout.max_count)
         while (stored := self._stored_of(file, count - 1) if count > 1 else 0) is None:
             count -= 1
+            if header.index_count - count > UNSETTLED_COUNT:
+                raise DamagedIndexError(36, "a count of entries that agree with the log", header.index_count)
         if count == 1:
             file.settle(self._inherited())
             return

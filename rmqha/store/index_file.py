@@ -21,6 +21,8 @@ ENTRY = struct.Struct(">iqii")
 """key hash, physical offset, whole seconds since the file's begin, number of the entry before it in its slot."""
 SLOT = struct.Struct(">i")
 MAX_INT32 = 0x7FFFFFFF
+ZERO_COUNT = 50_000
+"""Entries zeroed by one write."""
 
 _entry_at = ENTRY.unpack_from
 _slot_at = SLOT.unpack_from
@@ -162,9 +164,10 @@ class IndexFile:
 
     # --- take back --------------------------------------------------------------------------------------------------
     def undo(self) -> None:
-        """Lead slots that point at or behind the index count back to the newest entry that counts: a write stopped
-        half-way."""
+        """Lead slots that point at or behind the index count back to the newest entry that counts, and zero what stands
+        there: a write stopped half-way."""
         count, view, slot_count = self.header.index_count, self.view, self.layout.slot_count
+        number = count
         with disk_errors(self._disk, self.path, "write to the index"):
             for number in range(count, self.layout.max_count):
                 key_hash, phy_offset, seconds, previous = self.entry(number)
@@ -177,7 +180,16 @@ class IndexFile:
                     head = before if 0 <= before < head else 0
                 if head != found:
                     self.region.write(position, SLOT.pack(head))
+            else:
+                number = self.layout.max_count
+            self._zero(count, number)
         self._torn = False
+
+    def _zero(self, first: int, behind: int) -> None:
+        """No slot points at these entries any more."""
+        for number in range(first, behind, ZERO_COUNT):
+            size = ENTRY.size * min(ZERO_COUNT, behind - number)
+            self.region.write(self.entry_position(number), bytes(size))
 
     def truncate(self, end_offset: int, end_timestamp_ms: int) -> None:
         """Drop the entries of records at or behind `end_offset`, the newest first. `end_timestamp_ms` is the store
@@ -206,6 +218,7 @@ class IndexFile:
                     index_count=count,
                 )
             )
+            self._zero(count, header.index_count)
         self.synced = False
 
     def settle(self, header: IndexHeader) -> None:

@@ -87,7 +87,7 @@ class IndexService:
         """Enter about `limit_bytes` of dispatched log. True if more remains.
 
         An index that cannot be written, or an old record that cannot be read, is no reason to stop a broker: nothing
-        more is entered then until the next start, and every query says why."""
+        more is entered then until `retry`, and every query says why."""
         if self._failed or not self.behind_bytes:
             return False
         self._reput.position = max(self.position, self._log.min_offset)
@@ -96,6 +96,14 @@ class IndexService:
         except StoreError as error:
             self._fail(error)
             return False
+
+    @property
+    def has_failed(self) -> bool:
+        return bool(self._failed)
+
+    def retry(self) -> None:
+        """Perhaps the disk has room again."""
+        self._failed = ""
 
     def _fail(self, error: StoreError) -> None:
         self._failed = str(error)
@@ -118,7 +126,7 @@ class IndexService:
         files, wanted = self.files, key_hash(topic, key, index_type)
         self.build(QUERY_STEP_BYTES)
         if self._failed:
-            raise StoreError(f"the index of keys ends at {self.position}: {self._failed}; then restart this broker")
+            raise StoreError(f"the index of keys ends at {self.position}: {self._failed}")
         passed = 0
         records: list[memoryview] = []
         hits: set[int] = set()
