@@ -98,7 +98,8 @@ class Saver:
     def _write_manifest(self) -> None:
         value = {
             "version": 1,
-            "how": "saved holds the bytes that stood in file from offset on, before the repair changed them",
+            "how": "saved holds the bytes that stood in file from offset on before the repair changed them;"
+            " where saved is missing the repair was interrupted and file is unchanged",
             "entries": self.entries,
         }
         self._disk.write_atomic(f"{self.directory}/{MANIFEST}", json.dumps(value, indent=1).encode())

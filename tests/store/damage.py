@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pathlib import Path
 from rmqha.host.disk import HostDisk
 from rmqha.host.read_disk import HostReadDisk
 from rmqha.model.offset import Epoch
+from rmqha.port import AppendFile, Buffer, MappedRegion
 from rmqha.store.config import StoreConfig
 from rmqha.store.finding import Finding, Kind
 from rmqha.store.fsck import Report, check
@@ -89,6 +91,37 @@ def mend(root: Path, choices: Choices = NO_CHOICES) -> Outcome:
     return repair(HostDisk(root), HostReadDisk(root), choices)
 
 
+class FailingDisk(HostDisk):
+    """A disk whose n-th change fails, and every one after it."""
+
+    def __init__(self, root: Path, fail_at: int) -> None:
+        super().__init__(root)
+        self._left = fail_at
+        self.failed = False
+
+    def _step(self) -> None:
+        self._left -= 1
+        if self._left <= 0:
+            self.failed = True
+            raise OSError(errno.EIO, "Input/output error")
+
+    def write_atomic(self, path: str, data: Buffer) -> None:
+        self._step()
+        super().write_atomic(path, data)
+
+    def map(self, path: str, size_bytes: int, *, create: bool = False, reserve: bool = True) -> MappedRegion:
+        self._step()
+        return super().map(path, size_bytes, create=create, reserve=reserve)
+
+    def open_append(self, path: str) -> AppendFile:
+        self._step()
+        return super().open_append(path)
+
+    def rename(self, old_path: str, new_path: str) -> None:
+        self._step()
+        super().rename(old_path, new_path)
+
+
 def with_cut(choices: Choices, report: Report) -> Choices:
     """The choices of an operator who gives up what stands behind the first damage."""
     if not any(finding.kind is Kind.LOG_DAMAGE for finding in report.faults):
@@ -113,6 +146,8 @@ def saved(root: Path) -> dict[str, list[Kept]]:
     found: dict[str, list[Kept]] = {}
     for manifest in sorted(root.glob("rmqha.fsck-*/manifest.json"), reverse=True):
         for entry in json.loads(manifest.read_text())["entries"]:
+            if not (root / entry["saved"]).exists():
+                continue  # the repair was interrupted before it moved the file; `unsaved_changes` finds what is lost
             data = (root / entry["saved"]).read_bytes()
             assert len(data) == entry["length"], entry
             assert hashlib.sha256(data).hexdigest() == entry["sha256"], entry

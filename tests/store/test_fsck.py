@@ -12,15 +12,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rmqha.host.disk import HostDisk
-from rmqha.model.error import UsageError
+from rmqha.host.read_disk import HostReadDisk
+from rmqha.model.error import StoreError, UsageError
 from rmqha.store.finding import Kind, Severity
-from rmqha.store.fsck_repair import Choices
+from rmqha.store.fsck_repair import Choices, repair
 from rmqha.store.record import BLANK, MAGIC_BLANK
 from rmqha.store.store import Store
 from tests.golden.reader import manifest
 from tests.store.damage import (
+    NO_CHOICES,
     OWN,
     OWN_CHOICES,
+    FailingDisk,
     contents,
     fsck,
     left,
@@ -330,6 +333,34 @@ def test_the_highest_epoch_needs_the_operators_word(own: Path) -> None:
     (own / "rmqha.highestEpoch").write_bytes(b"?")
     assert [fault.kind for fault in mend(own).after.faults] == [Kind.HIGHEST_EPOCH]
     assert mend(own, Choices(highest_epoch=7)).after.faults == []
+
+
+def test_a_disk_that_fails_at_any_step_of_a_repair_loses_nothing(own: Path, tmp_path: Path) -> None:
+    end = fsck(own).end_offset
+    change(own, f"commitlog/{end - end % 16384:020}", end % 16384 + 5, b"garbage")
+    change(own, QUEUE, 45, b"\x7f")
+    change(own, "checkpoint", 32, b"\x00\x10")
+    change(own, "rmqha.boot", 3, b"\xff")
+    (own / "epochFileCheckpoint").write_bytes(b"")
+    (own / "index" / sorted(path.name for path in (own / "index").iterdir())[0]).write_bytes(b"short")
+    before, whole = contents(own), records(own)
+    step = 0
+    while True:
+        step += 1
+        root = shutil.copytree(own, tmp_path / f"step-{step}")
+        disk = FailingDisk(root, step)
+        try:
+            repair(disk, HostReadDisk(root), NO_CHOICES)
+        except StoreError as error:
+            assert "Input/output error" in str(error)
+        assert unsaved_changes(root, before) == []
+        assert mend(root).after.faults == []
+        assert records(root) == whole
+        assert unsaved_changes(root, before) == []
+        if not disk.failed:
+            break
+        shutil.rmtree(root)
+    assert step > 15
 
 
 # --- any byte of any file ---------------------------------------------------------------------------------------------
