@@ -9,6 +9,9 @@ the late end of an older connection evicts nobody. Transitions of one broker:
     dead    → alive    a heartbeat or a registration
 
 A heartbeat costs no heap operation: a broker's next check is looked up again when the old one comes due.
+
+If this process itself was away (stopped, or starved of its processor), what arrived meanwhile has not been read yet and
+nobody was silent: the table lives on a clock that stands still during such a pause.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 MAX_TIMEOUT_MS = 600_000
 REPROBE_MS = 250
 SLICE_BROKERS = 200
+PAUSE_MS = 500
+"""A look that is due and comes so much later means a pause."""
 NO_LOG = LogEnd(Epoch(-1), PhyOffset(0))
 
 
@@ -91,12 +96,16 @@ class HeartbeatTable:
         self._brokers: dict[BrokerKey, BrokerLive] = {}
         self._sessions: dict[int, dict[BrokerKey, None]] = {}
         self._checks: list[tuple[int, BrokerKey]] = []
+        self._looked_ms = now_ms
+        self._paused_ms = 0
+        """All pauses together. Times inside the table are what callers give less this."""
         self.grace_until_ms = now_ms + default_timeout_ms
 
     # --- inputs -----------------------------------------------------------------------------------------------------
 
     def registered(self, now_ms: int, key: BrokerKey, session_id: int, *, unclean: bool) -> None:
         """1003: the broker speaks through this session from now on."""
+        now_ms -= self._paused_ms
         broker = self._brokers.get(key)
         if broker is None:
             broker = self._brokers[key] = self._new(now_ms, key)
@@ -107,6 +116,7 @@ class HeartbeatTable:
     def beat(self, now_ms: int, key: BrokerKey, session_id: int, beat: Beat) -> bool:
         """904. True if the broker has become fit by it, or has begun to stop, or its disk has failed, or it goes by
         another number of replicas: its group needs a look."""
+        now_ms -= self._paused_ms
         broker = self._brokers.get(key)
         if broker is None:
             broker = self._brokers[key] = self._new(now_ms, key)
@@ -157,12 +167,22 @@ class HeartbeatTable:
     # --- time -------------------------------------------------------------------------------------------------------
 
     def deadline_ms(self) -> int | None:
-        return self._checks[0][0] if self._checks else None
+        return self._checks[0][0] + self._paused_ms if self._checks else None
+
+    def forgive_pause(self, now_ms: int) -> int:
+        """Call ahead of `due`: how long this process was away, 0 if it was not."""
+        due_ms, looked_ms, self._looked_ms = self.deadline_ms(), self._looked_ms, now_ms
+        late_ms = 0 if due_ms is None else now_ms - max(due_ms, looked_ms)
+        if late_ms < PAUSE_MS:
+            return 0
+        self._paused_ms += late_ms
+        return late_ms
 
     def due(self, now_ms: int) -> list[BrokerLive]:
         """Brokers that have been silent for too long to be left alone: probe those, or call them dead if their
         time-out has passed (`is_timed_out`). Each stays scheduled while it is alive. At most SLICE_BROKERS come at
         once; the deadline stays due for the rest."""
+        now_ms -= self._paused_ms
         late: list[BrokerLive] = []
         while self._checks and self._checks[0][0] <= now_ms and len(late) < SLICE_BROKERS:
             check_ms, key = heappop(self._checks)
@@ -177,7 +197,10 @@ class HeartbeatTable:
         return late
 
     def is_timed_out(self, broker: BrokerLive, now_ms: int) -> bool:
-        return now_ms - broker.last_ms >= broker.timeout_ms
+        return self.silent_ms(broker, now_ms) >= broker.timeout_ms
+
+    def silent_ms(self, broker: BrokerLive, now_ms: int) -> int:
+        return now_ms - self._paused_ms - broker.last_ms
 
     # --- look -------------------------------------------------------------------------------------------------------
 
@@ -186,7 +209,7 @@ class HeartbeatTable:
 
     def is_alive(self, now_ms: int, key: BrokerKey) -> bool:
         broker = self._brokers.get(key)
-        return now_ms < self.grace_until_ms if broker is None else broker.alive
+        return now_ms - self._paused_ms < self.grace_until_ms if broker is None else broker.alive
 
     def is_fit(self, key: BrokerKey) -> bool:
         broker = self._brokers.get(key)

@@ -150,6 +150,8 @@ class Leadership:
         while self._given_up and self._given_up[0][0] <= now_ms:
             _, probe_id = heappop(self._given_up)
             self.probe_replied(now_ms, probe_id, None, refused=False)
+        if paused_ms := self.table.forgive_pause(now_ms):
+            self._tracer.event("controller_paused", paused_ms=paused_ms)
         for broker in self.table.due(now_ms):
             if self.table.is_timed_out(broker, now_ms):
                 self._suspect(broker, "heartbeat time-out")

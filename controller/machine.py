@@ -14,6 +14,7 @@ had no effect. If its fate cannot be known, nobody answers, and the asker's time
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import count
 from typing import Any
 
@@ -21,7 +22,7 @@ from controller.action import Action, Reply, SaveConfig, SendRaft, Token
 from controller.answers import MasterViews
 from controller.config import ControllerConfig
 from controller.event import Event, decode_events, encode_events
-from controller.image import ImageWriter, decode_image
+from controller.image import ImageReader, ImageWriter, decode_image
 from controller.leadership import Asked, Change, Leadership
 from controller.observers import Observers, RoleFeed
 from controller.peer_addresses import PeerAddresses
@@ -39,7 +40,10 @@ from rmqha.raft.quorum import id_of
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 from rmqha.wire.raft_codec import decode_message, encode_message
-from rmqha.wire.raft_message import AnyMessage, EntryKind
+from rmqha.wire.raft_message import AnyMessage, Entry, EntryKind, Snapshot
+
+SLICE_ENTRIES = 64
+"""Entries applied in one slice after a leader's snapshot was read."""
 
 
 class ControllerMachine:
@@ -58,13 +62,18 @@ class ControllerMachine:
         self._wall_offset_ms = wall_offset_ms
         self._raft = raft
         self._tracer = tracer
-        self._info = decode_image(image)
+        self._info = ReplicasInfo()
+        self._info.replace(decode_image(image))
         self._views = MasterViews(self._info)
         self._feed = RoleFeed(self._info, raft.snapshot_index)
         self._image: ImageWriter | None = None
         """A snapshot under way: of the state after entry `_image_index`, its last slice written at `_image_at_ms`."""
         self._image_index = RaftIndex(0)
         self._image_at_ms = 0
+        self._restoring: ImageReader | None = None
+        """A leader's snapshot being read; what is committed after it waits in `_backlog` to be applied."""
+        self._restored_index = RaftIndex(0)
+        self._backlog: deque[Entry] = deque()
         self._observers = Observers(self._feed)
         self._actions: list[Action] = []
         self._addresses = PeerAddresses(config, raft)
@@ -89,6 +98,7 @@ class ControllerMachine:
     def timeout(self, now_ms: int) -> None:
         """Call at or after deadline_ms, and whenever in doubt."""
         self._write_image(now_ms)
+        self._read_image(now_ms)
         self._raft.timeout(now_ms)
         self._settle(now_ms)
         if self._leadership is not None:
@@ -99,7 +109,7 @@ class ControllerMachine:
     def deadline_ms(self) -> int | None:
         """When to call timeout next."""
         own_ms = self._leadership.deadline_ms() if self._leadership is not None else None
-        image_ms = None if self._image is None else self._image_at_ms
+        image_ms = None if self._image is None and self._restoring is None else self._image_at_ms
         deadlines = (self._raft.deadline_ms(), own_ms, self._observers.deadline_ms(), image_ms)
         return min((item for item in deadlines if item is not None), default=None)
 
@@ -156,18 +166,16 @@ class ControllerMachine:
 
     def ready(self, now_ms: int) -> Ready | None:
         """What to make durable (`must_persist` may be False); then call advance. Committed entries have been applied
-        when it returns: what a majority holds needs no further wait."""
+        when it returns, or wait for the snapshot below them to be read: what a majority holds needs no further wait."""
         ready = self._raft.ready()
         if ready is None:
             return None
         self._send(ready.early)
         if ready.snapshot is not None:
-            self._restore(now_ms, ready.snapshot.data)
-        for entry in ready.committed:
-            events = decode_events(entry.data) if entry.kind is EntryKind.DATA else []
-            self._apply(now_ms, entry.index, entry.term, events)
-            self._quorum.applied(entry.index, entry.term)
-        self._observers.news()
+            self._begin_restore(now_ms, ready.snapshot)
+        self._backlog.extend(ready.committed)
+        if self._restoring is None:
+            self._apply_backlog(now_ms, len(self._backlog))
         if self._feed.index - self._raft.snapshot_index >= self._config.snapshot_after_entries:
             self._begin_image(now_ms)
         self._settle(now_ms)
@@ -274,7 +282,7 @@ class ControllerMachine:
         """After every input: begin or end the leadership as raft says, and propose what was decided."""
         if self._leadership is not None and (not self._raft.is_leader or self._raft.term != self._led_term):
             self._resign()
-        if self._leadership is None and self._raft.is_leader and self._raft.has_caught_up:
+        if self._leadership is None and self._raft.has_caught_up and self._restoring is None:
             self._lead(now_ms)
         while self._leadership is not None and self._leadership.batch:
             self._propose(now_ms, self._leadership)
@@ -330,7 +338,7 @@ class ControllerMachine:
 
     def _begin_image(self, now_ms: int) -> RaftIndex:
         """A snapshot of what is applied, if none is under way; the index that it will reach."""
-        if self._image is None and self._feed.index > self._raft.snapshot_index:
+        if self._image is None and self._restoring is None and self._feed.index > self._raft.snapshot_index:
             self._image, self._image_index = ImageWriter(self._info), RaftIndex(self._feed.index)
             self._image_at_ms = now_ms
         return self._raft.snapshot_index if self._image is None else self._image_index
@@ -366,12 +374,37 @@ class ControllerMachine:
         if self._leadership is not None and term == self._led_term:
             self._leadership.applied(now_ms, changes)
 
-    def _restore(self, now_ms: int, image: bytes | bytearray) -> None:
+    def _apply_backlog(self, now_ms: int, entry_count: int) -> None:
+        for _ in range(min(entry_count, len(self._backlog))):
+            entry = self._backlog.popleft()
+            events = decode_events(entry.data) if entry.kind is EntryKind.DATA else []
+            self._apply(now_ms, entry.index, entry.term, events)
+            self._quorum.applied(entry.index, entry.term)
+        self._observers.news()
+
+    def _begin_restore(self, now_ms: int, snapshot: Snapshot) -> None:
         """A leader's snapshot replaces everything; this node follows. Whether proposals below it took effect is
         unknown, so their askers get no answer."""
         assert self._leadership is None, "a leader installs no snapshot"
-        self._info.replace(decode_image(image))
-        self._views = MasterViews(self._info)
-        self._feed.restart(self._raft.snapshot_index)
-        self._image = None
-        self._changes = {index: item for index, item in self._changes.items() if index > self._raft.snapshot_index}
+        self._restoring, self._restored_index = ImageReader(snapshot.data), snapshot.index
+        self._image, self._image_at_ms = None, now_ms
+        self._backlog.clear()
+        self._changes = {index: item for index, item in self._changes.items() if index > snapshot.index}
+
+    def _read_image(self, now_ms: int) -> None:
+        """One slice; at its end the state is the leader's at `_restored_index`. Then the backlog, in slices as well."""
+        reader = self._restoring
+        if reader is None:
+            return
+        self._image_at_ms = now_ms
+        if not reader.is_done:
+            reader.read()
+            if not reader.is_done:
+                return
+        if self._feed.index < self._restored_index:
+            self._info.replace(reader.info)
+            self._views = MasterViews(self._info)
+            self._feed.restart(self._restored_index)
+        self._apply_backlog(now_ms, SLICE_ENTRIES)
+        if not self._backlog:
+            self._restoring = None

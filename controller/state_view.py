@@ -84,7 +84,7 @@ def _replica(now_ms: int, group: Group, broker_id: Any, leadership: Leadership |
         "maxOffset": broker.log_end.max_offset,
         "confirmOffset": broker.confirm_offset,
         "lagBytes": max(0, master.log_end.max_offset - broker.log_end.max_offset) if master is not None else None,
-        "silentMs": now_ms - broker.last_ms,
+        "silentMs": leadership.table.silent_ms(broker, now_ms),
         "timeoutMs": broker.timeout_ms,
         "priority": broker.traits.priority,
         "zone": broker.traits.zone,

@@ -492,3 +492,41 @@ def test_no_spurious_election_in_an_hour() -> None:
     cluster.run(3_600_000)
     assert cluster.tracer.names()[start:] == []
     assert cluster.group().master_epoch == 1
+
+
+def test_a_pause_of_the_controller_itself_evicts_nobody() -> None:
+    """SIGSTOP, or a starved machine: the timer runs before the heartbeats that wait in the sockets are read."""
+    cluster, brokers = group_of(3)
+    cluster.now_ms += 30_000
+    node = cluster.leader
+    node.machine.timeout(cluster.now_ms)
+    node.pump()
+    cluster.run(10_000)
+    assert (cluster.group().master_id, cluster.group().master_epoch) == (1, 1)
+    assert "controller_paused" in cluster.tracer.names()
+    cluster.pause(brokers[0])
+    before_ms = cluster.now_ms
+    cluster.run(5000, until=lambda: cluster.group().master_id != 1)
+    assert 1500 <= cluster.now_ms - before_ms <= 2010, "afterwards the time-out is what it was"
+
+
+def test_a_master_that_dies_during_a_pause_of_the_controller_is_found_after_it() -> None:
+    cluster, brokers = group_of(3)
+    cluster.pause(brokers[0])
+    cluster.now_ms += 30_000
+    cluster.leader.machine.timeout(cluster.now_ms)
+    cluster.leader.pump()
+    before_ms = cluster.now_ms
+    cluster.run(5000, until=lambda: cluster.group().master_id != 1)
+    assert cluster.now_ms - before_ms <= 2010
+
+
+def test_steps_of_the_wall_clock_change_no_decision() -> None:
+    """Time-outs live on the monotonic clock; the wall only stamps elections."""
+    cluster, brokers = group_of(3)
+    cluster.leader.machine._leadership._wall_offset_ms = -(10**15)  # type: ignore[union-attr]
+    cluster.run(60_000)
+    assert cluster.group().master_epoch == 1
+    cluster.crash(brokers[0])
+    cluster.run(100)
+    assert (cluster.group().master_id, cluster.group().elections[-1].at_ms < 0) == (2, True)
