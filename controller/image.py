@@ -1,13 +1,12 @@
 """The snapshot of the controllers' state: an image of all groups. Pure.
 
-An image is a CBOR sequence: the head [version, count], then one row per group in the order in which the groups came to
-be, which is the same on every member. So members with the same history write the same bytes, and an image can be
-written and read in slices: a million replicas must not keep a leader from its heartbeats.
+An image is a CBOR sequence: the head [version, count], then one byte string per group that holds its row, in the order
+in which the groups came to be, which is the same on every member. So members with the same history write the same
+bytes, and an image can be written and read in slices: a million replicas must not keep a node from its heartbeats.
 """
 
 from __future__ import annotations
 
-from io import BytesIO
 from typing import Any
 
 import cbor2
@@ -22,7 +21,7 @@ SLICE_GROUPS = 250
 
 
 def _group_row(group: Group) -> bytes:
-    return cbor2.dumps(
+    row = cbor2.dumps(
         [
             group.cluster_name,
             group.broker_name,
@@ -43,6 +42,7 @@ def _group_row(group: Group) -> bytes:
             group.next_total_replicas,
         ]
     )
+    return cbor2.dumps(row)
 
 
 class ImageWriter:
@@ -81,11 +81,11 @@ def encode_image(info: ReplicasInfo) -> bytes:
     return bytes(writer.data)
 
 
-def _group(row: Any, place: int, version: int) -> Group:
+def _group(row: Any, place: int) -> Group:
     (
         cluster_name, broker_name, next_broker_id, replicas, total_replicas, master_id, master_epoch,
         sync_state_set, sync_state_set_epoch, eligible, unclean_ids, set_known, elections, next_total_replicas,
-    ) = row if version == VERSION else (*row, 0)  # fmt: skip
+    ) = row  # fmt: skip
     return Group(
         cluster_name=cluster_name,
         broker_name=broker_name,
@@ -107,24 +107,80 @@ def _group(row: Any, place: int, version: int) -> Group:
     )
 
 
-def decode_image(data: bytes | bytearray) -> ReplicasInfo:
-    """Raises StoreError for another version or for bytes that are no image. b"" is the image of nothing."""
-    info = ReplicasInfo()
-    if not data:
-        return info
-    try:
-        with BytesIO(data) as stream:
-            decoder = cbor2.CBORDecoder(stream)
-            version, rows = decoder.decode()
-            if version == VERSION:
-                rows = (decoder.decode() for _ in range(rows))
-            elif version != 1:
+class ImageReader:
+    """Reads an image slice by slice into `info`. Every method raises StoreError for another version or for bytes that
+    are no image; b"" is the image of nothing."""
+
+    def __init__(self, data: bytes | bytearray) -> None:
+        self.info = ReplicasInfo()
+        self._data = memoryview(data)
+        self._place = 0
+        self._left = 0
+        if data[:2] == b"\x82\x01":
+            self._read_version_1(bytes(data))
+        elif data:
+            self._head()
+
+    @property
+    def is_done(self) -> bool:
+        return self._left == 0
+
+    def read(self, group_count: int = SLICE_GROUPS) -> None:
+        """Take the next groups."""
+        try:
+            for _ in range(min(group_count, self._left)):
+                group = _group(cbor2.loads(self._next_row()), len(self.info.groups))
+                self.info.groups[group.broker_name] = group
+                self._left -= 1
+            self._check_end()
+        except (cbor2.CBORDecodeError, TypeError, ValueError, IndexError) as problem:
+            raise _unreadable(problem) from problem
+
+    def _read_version_1(self, data: bytes) -> None:
+        """The image of the release before: one CBOR array [1, rows], without next_total_replicas."""
+        try:
+            for place, row in enumerate(cbor2.loads(data)[1]):
+                group = _group([*row, 0], place)
+                self.info.groups[group.broker_name] = group
+        except (cbor2.CBORDecodeError, TypeError, ValueError, IndexError) as problem:
+            raise _unreadable(problem) from problem
+
+    def _head(self) -> None:
+        try:
+            version, count = cbor2.loads(bytes(self._data[:32]))
+            if version != VERSION:
                 raise StoreError(f"the controllers' snapshot has version {version}; this release reads 1 and {VERSION}")
-            for place, row in enumerate(rows):
-                group = _group(row, place, version)
-                info.groups[group.broker_name] = group
-            if stream.tell() != len(data):
-                raise ValueError("bytes follow the last group")
-    except (cbor2.CBORDecodeError, TypeError, ValueError, IndexError) as problem:
-        raise StoreError(f"the controllers' snapshot cannot be read: {problem}") from problem
-    return info
+            self._place = len(cbor2.dumps([version, count]))
+            if type(count) is not int or not 0 <= count <= len(self._data):
+                raise ValueError(f"{count!r} groups in {len(self._data)} bytes")
+            self._left = count
+            self._check_end()
+        except (cbor2.CBORDecodeError, TypeError, ValueError) as problem:
+            raise _unreadable(problem) from problem
+
+    def _check_end(self) -> None:
+        if self.is_done and self._place != len(self._data):
+            raise ValueError("bytes follow the last group")
+
+    def _next_row(self) -> bytes:
+        """The content of the next CBOR byte string (RFC 8949 §3.1, major type 2)."""
+        size, start = self._data[self._place] - 0x40, self._place + 1
+        if 24 <= size <= 26:
+            length_bytes = 1 << size - 24
+            size, start = int.from_bytes(self._data[start : start + length_bytes], "big"), start + length_bytes
+        if not 0 <= size <= len(self._data) - start:
+            raise ValueError(f"no whole group at byte {self._place}")
+        self._place = start + size
+        return bytes(self._data[start : self._place])
+
+
+def _unreadable(problem: Exception) -> StoreError:
+    return StoreError(f"the controllers' snapshot cannot be read: {problem}")
+
+
+def decode_image(data: bytes | bytearray) -> ReplicasInfo:
+    """The whole image at once; as ImageReader."""
+    reader = ImageReader(data)
+    while not reader.is_done:
+        reader.read()
+    return reader.info
