@@ -181,7 +181,7 @@ class Indexes:
         self._next = next(self._entries, None)
         self._required_from = self._next.offset if self._next is not None else None
         """Behind this record all must be indexed: of this one itself entries may have gone with an older file."""
-        self._required_to = look.dispatched_end
+        self._required_to = look.indexed_end
 
     def _report(self, path: str, at: int | None, expected: str, found: str) -> None:
         self.damaged = True

@@ -125,7 +125,7 @@ class Marks:
             self._warning(Kind.PROGRESS, PROGRESS_PATH, min(len(data), 2 * SLOT_BYTES), expected, found, _BY_REPAIR)
         if self._look.live:
             return
-        for slot_at, position, seen, wrong in progress_slots(data, PROGRESS_PATH):
+        for slot_at, position, _, seen, wrong in progress_slots(data, PROGRESS_PATH):
             if wrong:
                 self._warning(Kind.PROGRESS, PROGRESS_PATH, slot_at, *_split(wrong), _BY_REPAIR)
             elif position > self._end and seen == self._look.checkpoint.encode():

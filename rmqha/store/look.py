@@ -122,8 +122,8 @@ def list_log(disk: ReadDisk) -> LogListing:
     return LogListing(tuple(files), wanted, sizes, tuple(strangers), unreadable)
 
 
-def progress_slots(data: bytes, where: str) -> Iterator[tuple[int, int, bytes, str]]:
-    """(byte, position, the checkpoint's bytes, what is wrong) of each slot of our progress file that was written."""
+def progress_slots(data: bytes, where: str) -> Iterator[tuple[int, int, int, bytes, str]]:
+    """(byte, position, indexed up to, the checkpoint's bytes, what is wrong) of each slot of our progress file in use."""
     for at in range(0, min(len(data), 2 * SLOT_BYTES), SLOT_BYTES):
         slot = data[at : at + SLOT_BYTES]
         if not any(slot):
@@ -134,9 +134,10 @@ def progress_slots(data: bytes, where: str) -> Iterator[tuple[int, int, bytes, s
             seen = fields.get("checkpoint")
             if not isinstance(seen, bytes) or any(slot[2 + size :]):
                 raise sidecar.BadSidecarError("expected the checkpoint's bytes and zeros behind, found something else")
-            yield at, sidecar.number(fields, "position"), seen, ""
+            indexed = sidecar.number(fields, "index") if "index" in fields else 0
+            yield at, sidecar.number(fields, "position"), indexed, seen, ""
         except (sidecar.BadSidecarError, StoreError) as error:
-            yield at, 0, b"", str(error)
+            yield at, 0, 0, b"", str(error)
 
 
 class QueueFiles:
@@ -229,14 +230,23 @@ class StoreLook:
     stopped_cleanly: bool
     checkpoint: Checkpoint
     """Zeros if the file is missing or holds other bytes."""
-    progress_offset: int | None
-    """From our own progress file, None if another program used the store last."""
+    progress: tuple[int, int] | None
+    """Dispatched and indexed up to, from our own progress file; None if another program used the store last."""
     covered_offset: int
     """End of the newest record that a queue has."""
 
     @property
     def min_offset(self) -> int:
         return self.log.files[0].start_offset if self.log.files else 0
+
+    @property
+    def progress_offset(self) -> int | None:
+        return None if self.progress is None else self.progress[0]
+
+    @property
+    def indexed_end(self) -> int:
+        """Below it every record must be in the index, which ours makes when there is time."""
+        return self.dispatched_end if self.progress is None else min(self.progress[1], self.dispatched_end)
 
     @property
     def committed_end(self) -> int:
@@ -277,7 +287,7 @@ def _look(disk: ReadDisk, locked_by_us: bool) -> StoreLook:
     return StoreLook(disk, log, live, not disk.exists(ABORT_PATH), checkpoint, progress, covered)
 
 
-def _marks(disk: ReadDisk) -> tuple[Checkpoint, int | None]:
+def _marks(disk: ReadDisk) -> tuple[Checkpoint, tuple[int, int] | None]:
     """The checkpoint, and the progress that belongs to it. Read again if a running broker wrote in between."""
     data = read_or_empty(disk, CHECKPOINT_PATH, CHECKPOINT_BYTES)
     for _ in range(5):
@@ -291,8 +301,8 @@ def _marks(disk: ReadDisk) -> tuple[Checkpoint, int | None]:
     except ValueError:
         checkpoint = Checkpoint()
     fitting = [
-        position
-        for _, position, seen, wrong in progress_slots(slots, PROGRESS_PATH)
+        (position, indexed)
+        for _, position, indexed, seen, wrong in progress_slots(slots, PROGRESS_PATH)
         if not wrong and seen == checkpoint.encode()
     ]
     return checkpoint, max(fitting, default=None)

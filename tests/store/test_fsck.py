@@ -98,6 +98,18 @@ def test_a_store_of_ours_is_sound_and_stays_as_it_is(own: Path) -> None:
     assert contents(own) == before
 
 
+def test_an_index_that_is_behind_after_a_stop_is_no_finding(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmqha.store.index_service.CLOSE_LIMIT_BYTES", -1)
+    store = Store.open(HostDisk(own), OWN, Trace())
+    for number in range(20):
+        store.append(message(number), 1_800_000_000_000 + number)
+    commit_all(store)
+    store.close()
+    report = fsck(own)
+    assert report.look.indexed_end < report.look.dispatched_end
+    assert report.faults == []
+
+
 def test_what_a_running_broker_leaves_beside_the_store_is_no_finding(own: Path) -> None:
     (own / "rmqha.probe").write_bytes(bytes(4096))
     for name in ("rmqha.deleted", "rmqha.cut-1", "replaced-1"):
