@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, UnreachableError, UsageError
 from rmqha.wire.command import Command
+from rmqha.wire.frame import encode_frame
 from tests.controller.harness import CLUSTER, GROUP, Broker
 
 MAX_FRAME = 1024 * 1024
@@ -283,3 +285,83 @@ def test_a_configuration_that_cannot_be_read(tmp_path: Path) -> None:
         read_config(str(tmp_path / "bad.conf"))
     (tmp_path / "good.conf").write_text("controllerStorePath=/x\n")
     assert read_config(str(tmp_path / "good.conf")).controller_store_path == "/x"
+
+
+FRAME = encode_frame(Command(RequestCode.CONTROLLER_GET_METADATA_INFO))
+FOREIGN = {
+    "another protocol": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+    "oversized": struct.pack(">iI", 2**30, 8),
+    "negative length": struct.pack(">iI", -5, 8),
+    "header longer than the frame": struct.pack(">iI", 12, 4000) + bytes(8),
+    "unknown header codec": struct.pack(">iI", 12, 9 << 24 | 8) + bytes(8),
+    "header that is no JSON": struct.pack(">iI", 12, 8) + b"{{{{{{{{",
+    "Raft message of a stranger": encode_frame(Command(RequestCode.RMQHA_RAFT_MESSAGE, body=b"\xff\x00")),
+}
+
+
+@pytest.mark.parametrize("data", FOREIGN.values(), ids=FOREIGN.keys())
+async def test_foreign_bytes_close_the_connection_and_change_nothing(tmp_path: Path, data: bytes) -> None:
+    async with running(sole(tmp_path / "store")) as controller, RemotingClient() as client:
+        await boot(client, controller, Broker(0), 10911)
+        before = await groups(client, controller)
+        host, _, port = controller.rpartition(":")
+        stream = await trio.open_tcp_stream(host, int(port))
+        async with stream:
+            await stream.send_all(FRAME + data)
+            with trio.fail_after(5):
+                while await stream.receive_some():
+                    pass
+        assert await groups(client, controller) == before
+
+
+async def test_a_truncated_request_changes_nothing(tmp_path: Path) -> None:
+    async with running(sole(tmp_path / "store")) as controller, RemotingClient() as client:
+        await boot(client, controller, Broker(0), 10911)
+        before = await groups(client, controller)
+        ids = {
+            "clusterName": CLUSTER,
+            "brokerName": GROUP,
+            "brokerControllerIdsToClean": "1",
+            "isCleanLivingBroker": "true",
+        }
+        whole = encode_frame(Command(RequestCode.CONTROLLER_CLEAN_BROKER_METADATA, ids))
+        host, _, port = controller.rpartition(":")
+        for size_bytes in (1, 7, 20, len(whole) - 1):
+            stream = await trio.open_tcp_stream(host, int(port))
+            async with stream:
+                await stream.send_all(whole[:size_bytes])
+        assert await groups(client, controller) == before
+
+
+async def test_unknown_codes_duplicate_ids_and_wrong_clusters_are_refused(tmp_path: Path) -> None:
+    async with running(sole(tmp_path / "store")) as controller, RemotingClient() as client:
+        await boot(client, controller, Broker(0), 10911)
+        before = await groups(client, controller)
+        ids = {"clusterName": CLUSTER, "brokerName": GROUP, "appliedBrokerId": "1", "registerCheckCode": "x;1"}
+        stale = {"brokerName": GROUP, "masterBrokerId": "1", "masterEpoch": "0"}
+        body = b'{"syncStateSet":[1],"syncStateSetEpoch":0}'
+        for command, code in (
+            (Command(31_337), ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+            (Command(52_099), ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+            (Command(RequestCode.CONTROLLER_APPLY_BROKER_ID, ids), ResponseCode.CONTROLLER_BROKER_ID_INVALID),
+            (
+                Command(RequestCode.CONTROLLER_APPLY_BROKER_ID, ids | {"clusterName": "other", "appliedBrokerId": "2"}),
+                ResponseCode.CONTROLLER_BROKER_ID_INVALID,
+            ),
+            (
+                Command(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, stale, body),
+                ResponseCode.CONTROLLER_INVALID_MASTER,
+            ),
+        ):
+            answer = await client.call(controller, command, 2000)
+            assert answer.code == code and answer.remark
+        assert await groups(client, controller) == before
+
+
+async def groups(client: RemotingClient, controller: str) -> object:
+    """What the controller remembers, without what moves by itself."""
+    state = json.loads(bytes((await ask(client, controller, RequestCode.RMQHA_GET_CONTROLLER_STATE)).body))
+    for group in state["groups"].values():
+        for replica in group["replicas"]:
+            replica.pop("silentMs", None)
+    return state["groups"]
