@@ -123,7 +123,7 @@ def list_log(disk: ReadDisk) -> LogListing:
 
 
 def progress_slots(data: bytes, where: str) -> Iterator[tuple[int, int, int, bytes, str]]:
-    """(byte, position, indexed up to, the checkpoint's bytes, what is wrong) of each slot of our progress file in use."""
+    """(byte, position, indexed up to, the checkpoint's bytes, what is wrong) of each slot of our progress file."""
     for at in range(0, min(len(data), 2 * SLOT_BYTES), SLOT_BYTES):
         slot = data[at : at + SLOT_BYTES]
         if not any(slot):
