@@ -157,10 +157,14 @@ def _send_append(core: Core, peer: str, progress: Progress, *, with_entries: boo
 
 
 def _send_chunk(core: Core, peer: str, progress: Progress) -> None:
-    snapshot, offset = progress.snapshot, progress.snapshot_offset
-    assert snapshot is not None
     if progress.chunk_sent:
         return
+    newest = core.log.snapshot
+    if progress.snapshot_offset == 0 and newest is not None and newest is not progress.snapshot:
+        # nothing of the older one has arrived: spare the follower a second one
+        progress.to_snapshot(newest)
+    snapshot, offset = progress.snapshot, progress.snapshot_offset
+    assert snapshot is not None
     progress.chunk_sent = True
     data = bytes(snapshot.data[offset : offset + core.config.snapshot_chunk_bytes])
     size_bytes = len(snapshot.data)
