@@ -35,6 +35,7 @@ def test_switches_lose_nothing_and_store_nothing_twice(cluster: LocalCluster, tm
             target = f"broker-a-{1 + turn % 2}"
             done = cluster.rmqha("elect", "broker-a", "--to", target, "-o", "json")
             if "is master" not in done.stderr and done.returncode:
+                # refused while the target is the master already, or not in the set again yet
                 assert "has a live master" in done.stderr or "SyncStateSet" in done.stderr, done.stderr
         out, _ = sender.communicate(timeout=60)
         assert sender.returncode == 0, out
@@ -50,6 +51,9 @@ def test_switches_lose_nothing_and_store_nothing_twice(cluster: LocalCluster, tm
 
     explained = json.loads(cluster.rmqha("explain", "broker-a", "-o", "json").stdout)
     assert "an operator asked for" in explained["answer"]
+    told = cluster.node("ns-1")["state"]["nameServer"]
+    assert told["follows"] and told["eventIndex"] > 0, "the name server heard of the elections by itself"
+    assert f"up to {told['eventIndex']}" in cluster.rmqha("status").stdout
     table = cluster.rmqha("explain", "broker-a")
     assert table.returncode == 0
     assert table.stdout.startswith("broker-a: replica ")
