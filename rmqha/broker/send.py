@@ -33,6 +33,7 @@ from rmqha.model.identity import parse_address
 from rmqha.model.message import (
     MAX_PROPERTIES_BYTES,
     PROPERTY_CLUSTER,
+    PROPERTY_CRC32,
     PROPERTY_DELAY,
     PROPERTY_INNER_NUM,
     PROPERTY_MSG_REGION,
@@ -225,7 +226,7 @@ class SendProcessor:
         sys_flag = request.sys_flag
         if request.is_batch:
             body = bytes(command.body)
-            parts = self.split(body)
+            parts = [(text, _without_crc(properties), flag) for text, properties, flag in self.split(body)]
             if topic.is_batch and find_property(request.properties, _UNIQUE_KEY) is not None:
                 parts = [(body, self._with_number(request.properties, len(parts)), request.flag)]
                 sys_flag |= SYS_FLAG_INNER_BATCH | SYS_FLAG_NEED_UNWRAP
@@ -320,6 +321,7 @@ class SendProcessor:
 
     def _with_own(self, properties: bytes) -> bytes:
         """The client's properties and the broker's three; the client's own of those names give way."""
+        properties = _without_crc(properties)
         if b"MSG_REGION" in properties or b"TRACE_ON" in properties or b"CLUSTER" in properties:
             return encode_properties({**decode_properties(properties), **self._own})
         if properties and properties[-1] != 2:
@@ -356,6 +358,16 @@ class SendProcessor:
         return parts
 
 
+def _without_crc(properties: bytes) -> bytes:
+    """A record's own CRC (formats.md §2.3) is nothing that a client may say: recovery would believe it."""
+    if _CRC32 not in properties:
+        return properties
+    found = decode_properties(properties)
+    found.pop(PROPERTY_CRC32, None)
+    return encode_properties(found)
+
+
+_CRC32 = PROPERTY_CRC32.encode()
 _WAIT = PROPERTY_WAIT.encode()
 _UNIQUE_KEY = PROPERTY_UNIQUE_KEY.encode()
 _INNER_NUM = PROPERTY_INNER_NUM.encode()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rmqha.broker.send import SendProcessor, host_of
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import decode_properties, encode_properties
-from rmqha.store.record import decode
+from rmqha.store.record import decode, verify
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from tests.broker.support import Broker, FakeChannel, send_command
 
@@ -300,3 +300,21 @@ def test_a_batch_of_too_many_for_one_record_is_illegal(make_broker: Callable[...
         ResponseCode.MESSAGE_ILLEGAL,
         "a batch of 32768 messages; one record holds up to 32767",
     )
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_clients_crc_of_its_own_cannot_make_a_record_look_damaged(broker: Broker, batch: bool) -> None:
+    """__CRC32# at the properties' end is a record's own CRC: recovery would cut the log at a wrong one."""
+    given = {"MSG_REGION": "a", "TRACE_ON": "b", "CLUSTER": "c", "UNIQ_KEY": "K", "__CRC32#": "1234567890"}
+    properties = encode_properties(given)
+    if batch:
+        command = Command(RequestCode.SEND_BATCH_MESSAGE, send_command(m="true").ext, inner(b"x", properties))
+    else:
+        command = send_command(body=b"x", i=properties.decode())
+    assert broker.ask(command).code == 0
+    (record,) = stored(broker)
+    found = decode_properties(record.properties)
+    assert found["UNIQ_KEY"] == "K" and "__CRC32#" not in found
+    view = broker.store.record_at(record.phy_offset)
+    assert view is not None
+    verify(view, 0, len(view), record.phy_offset)
