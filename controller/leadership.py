@@ -478,18 +478,18 @@ class Leadership:
 
     def _handed_over(self, now_ms: int, hand_over: HandOver, reply: Command | None) -> None:
         group, wish = hand_over.group, hand_over.wish
-        code = None if reply is None else reply.code
-        sure = code == ResponseCode.SUCCESS
-        # A broker of ours from before this request elects as it did; a CP member holds all that was acknowledged.
-        goes_on = sure or code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-        goes_on = goes_on or (wish.cause is Cause.DISK_FAILED and group.is_cp)
-        if not goes_on:
-            told = "it did not answer in time" if reply is None else reply.remark or f"code {reply.code}"
-            self._give_up(
-                now_ms, Ballot(group, wish, Electorate((), wish.cause), hand_over.asked), f"hand-over: {told}"
-            )
+        code = ResponseCode.SYSTEM_ERROR if reply is None else reply.code
+        # a master whose answer is lost may refuse messages all the same
+        ballot = Ballot(
+            group, wish, Electorate((), wish.cause), hand_over.asked, handed_over=reply is None or code == 0
+        )
+        # An earlier release of ours does not know the request. In CP the target holds whatever was acknowledged, so a
+        # disk that keeps its master from answering is left all the same.
+        goes_on = code in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        if not goes_on and not (wish.cause is Cause.DISK_FAILED and group.is_cp):
+            told = "it did not answer in time" if reply is None else reply.remark or f"code {code}"
+            self._give_up(now_ms, ballot, f"hand-over: {told}")
             return
-        ballot = Ballot(group, wish, Electorate((), wish.cause), hand_over.asked, handed_over=True)
         who = self._electorate(group, wish)
         if isinstance(who, Refusal):
             self._give_up(now_ms, ballot, who.remark)

@@ -40,6 +40,7 @@ def test_a_master_that_does_not_answer_bounds_the_wait() -> None:
     assert answer.code == FAILED and "did not answer in time" in (answer.remark or "")
     assert cluster.now_ms - before_ms <= 2060
     assert cluster.group().master_id == 1
+    assert brokers[0].notices[-1].ext["targetBrokerId"] == "0", "its answer may be lost: it shall go on"
 
 
 def test_a_target_that_dies_after_the_hand_over_lets_the_master_go_on() -> None:
