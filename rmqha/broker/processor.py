@@ -11,7 +11,7 @@ from rmqha.broker.request import Channel, Handler, RequestError
 from rmqha.broker.retry import SendBackProcessor
 from rmqha.broker.send import SendProcessor
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import RemoteProtocolError
+from rmqha.model.error import DamagedError, RemoteProtocolError
 from rmqha.wire.command import Command
 
 _SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
@@ -76,7 +76,7 @@ class BrokerProcessor:
                 reply = handler(channel, command)
         except RequestError as refusal:
             reply = command.reply(refusal.code, {}, remark=str(refusal))
-        except RemoteProtocolError as error:
+        except (RemoteProtocolError, DamagedError) as error:
             reply = command.reply(ResponseCode.SYSTEM_ERROR, {}, remark=str(error))
         if reply is not None and not command.is_oneway:
             channel.send(reply)

@@ -19,6 +19,7 @@ from rmqha.broker.statistics import Rates
 from rmqha.broker.topics import TopicTable
 from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
+from rmqha.model.error import DamagedError
 from rmqha.model.offset import QueueOffset
 from rmqha.port import Clock
 from rmqha.store.reader import Matches, PullResult
@@ -221,7 +222,11 @@ class PullProcessor:
 
     # --- reading ----------------------------------------------------------------------------------------------------
     def _read(self, pull: _Pull, offset: QueueOffset) -> PullResult:
-        return self._log.pull(pull.topic, pull.queue_id, offset, pull.max_count, pull.max_bytes, *pull.filter)
+        """One damaged record must not take the broker down: whoever asks for it is told, and another replica has it."""
+        try:
+            return self._log.pull(pull.topic, pull.queue_id, offset, pull.max_count, pull.max_bytes, *pull.filter)
+        except DamagedError as error:
+            return PullResult(ResponseCode.SYSTEM_ERROR, offset, QueueOffset(0), QueueOffset(0), [], str(error))
 
     def _reply(self, command: Command, pull: _Pull, result: PullResult, master: bool) -> Command:
         status = result.status
@@ -246,7 +251,8 @@ class PullProcessor:
             "topicSysFlag": str(pull.topic_sys_flag),
             "groupSysFlag": str(pull.group_sys_flag),
         }
-        return command.reply(status, ext, body, "FOUND" if status is ResponseCode.SUCCESS else status.name)
+        remark = result.remark or ("FOUND" if status is ResponseCode.SUCCESS else status.name)
+        return command.reply(status, ext, body, remark)
 
     def pulled_to(self, group: str, topic: str, queue_id: int) -> int:
         """Where the group's last pull said to go on; 0 if it has not pulled here."""

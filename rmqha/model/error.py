@@ -4,6 +4,7 @@
     ├── UsageError          bad input of the user: one sentence, exit code 2, nothing written
     ├── ConfigError         (a UsageError) a configuration key or value is wrong
     ├── StoreError          the files are not what they must be: names file, offset, expected and found
+    ├── DamagedError        (a StoreError) so is one place of a file; what stands elsewhere may be sound
     ├── RemoteError         a peer answered with a response code other than success (has .code, .remark)
     ├── RemoteProtocolError a peer sent bytes that are not the protocol: the connection is closed
     └── UnreachableError    no answer: refused, closed or timed out
@@ -27,6 +28,10 @@ class ConfigError(UsageError):
 
 
 class StoreError(RmqhaError):
+    pass
+
+
+class DamagedError(StoreError):
     pass
 
 

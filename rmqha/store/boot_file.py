@@ -52,7 +52,9 @@ class BootFile:
             self.unclean, known = True, ""
         with disk_errors(self._disk, PATH, "read the kernel's boot id"):
             self._boot_id = self._disk.boot_id()
-        if self._disk.exists(ABORT_PATH) or lines:
+        with disk_errors(self._disk, ABORT_PATH, "look for the file"):
+            running = self._disk.exists(ABORT_PATH)
+        if running or lines:
             self.last_stop = LastStop.KILLED if known == self._boot_id else LastStop.POWER_LOST
         if self.last_stop is LastStop.POWER_LOST:
             self.unclean = True

@@ -121,8 +121,8 @@ class ProgressFile:
         self._turn = 0
         self.position: int | None = None
         self.index_offset = 0
-        self.queue_count = 0
-        """How many queues have files. Fewer at the next start: some are missing."""
+        self.unit_count = 0
+        """How many entries the queues have below `position`. Fewer at the next start: some are missing."""
         self.cut_offset: int | None = None
         """Where a cut that may not have been finished was to end: zeros there may be followed by what it dropped."""
 
@@ -145,7 +145,7 @@ class ProgressFile:
                 fields = sidecar.decode(slot[2 : 2 + size], place(self._disk, PROGRESS_PATH))
                 position, seen = sidecar.number(fields, "position"), fields.get("checkpoint")
                 index_offset = sidecar.number(fields, "index") if "index" in fields else 0
-                queue_count = sidecar.number(fields, "queues") if "queues" in fields else 0
+                unit_count = sidecar.number(fields, "units") if "units" in fields else 0
                 cut_offset = sidecar.number(fields, "cut") if "cut" in fields else None
             except sidecar.BadSidecarError as error:
                 lines.append(
@@ -154,7 +154,7 @@ class ProgressFile:
                 continue
             if seen == checkpoint.encode() and (position, index_offset) >= (self.position or 0, self.index_offset):
                 self.position, self.index_offset, self.cut_offset = position, index_offset, cut_offset
-                self.queue_count = queue_count
+                self.unit_count = unit_count
         if self.position is None and any(data):
             lines.append(f"{CHECKPOINT_PATH} was written by another program since; its times are used.")
         return lines
@@ -169,7 +169,7 @@ class ProgressFile:
     def store(self, position: int, checkpoint: Checkpoint, index_offset: int, *, cut_offset: int | None = None) -> None:
         """Write one slot, without sync."""
         fields = {"position": position, "checkpoint": checkpoint.encode(), "index": index_offset}
-        fields["queues"] = self.queue_count
+        fields["units"] = self.unit_count
         data = sidecar.encode(fields if cut_offset is None else fields | {"cut": cut_offset})
         data = len(data).to_bytes(2, "big") + data
         assert len(data) <= SLOT_BYTES

@@ -43,6 +43,11 @@ class CommitLog:
         return self.files.load(SIZE_KEY, _MISSING)
 
     @property
+    def short_offset(self) -> int | None:
+        """Where the last file had ended before it was completed with zeros, None if it was whole."""
+        return self.files.short_offset
+
+    @property
     def min_offset(self) -> int:
         files = self.files.files
         return files[0].start_offset if files else 0

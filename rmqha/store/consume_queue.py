@@ -65,7 +65,13 @@ class ConsumeQueue:
     def min_offset(self, log_min: int) -> int:
         """The first entry whose record is still in a log that starts at `log_min`."""
         if self._min_seen_for != log_min or self._floor > self.max_offset:
-            self._floor = self._first_with(lambda offset, size: size != PREFILL_SIZE and offset >= log_min)
+            floor = self._first_with(lambda offset, size: size != PREFILL_SIZE and offset >= log_min)
+            while floor > self.first_offset and self._is_damaged(floor - 1):
+                # a damaged entry misled the search; it is not passed over silently: who asks for it is told
+                floor = self._first_with(
+                    lambda offset, size: size != PREFILL_SIZE and offset >= log_min, below=floor - 1
+                )
+            self._floor = floor
             self._min_seen_for = log_min
         return self._floor
 
@@ -74,9 +80,10 @@ class ConsumeQueue:
         assert file is not None
         file.probe(queue_offset * UNIT_BYTES, (queue_offset + 1) * UNIT_BYTES, UNREADABLE)
 
-    def _first_with(self, holds: Callable[[int, int], bool], *, probe: bool = False) -> int:
-        """Binary search for the first entry for which `holds(offset, size)`; max_offset if there is none."""
-        low, high = self.first_offset, self.max_offset
+    def _first_with(self, holds: Callable[[int, int], bool], *, probe: bool = False, below: int | None = None) -> int:
+        """Binary search for the first entry for which `holds(offset, size)`, among those below `below`; `below`, or
+        max_offset, if there is none."""
+        low, high = self.first_offset, self.max_offset if below is None else below
         while low < high:
             middle = (low + high) // 2
             if probe:
@@ -87,6 +94,10 @@ class ConsumeQueue:
             else:
                 low = middle + 1
         return low
+
+    def _is_damaged(self, queue_offset: int) -> bool:
+        offset, size, _ = self.unit(queue_offset)
+        return offset < 0 or size <= 0
 
     @property
     def last_end(self) -> int:
@@ -292,6 +303,8 @@ class ConsumeQueues:
         self.file_size_bytes = -(-file_size_bytes // UNIT_BYTES) * UNIT_BYTES
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
         self.batch_topics: Set[str] = frozenset()
+        self.unit_count = 0
+        """Entries of all queues together, counted from 0 on also where the first were removed."""
         self._runs: dict[tuple[str, int], list[tuple[int, bytearray]]] = {}
         """What was collected: per queue, runs of consecutive units with the entry number of the first."""
         self._dirty: set[tuple[str, int]] = set()
@@ -327,6 +340,7 @@ class ConsumeQueues:
             found = self.make(topic, queue_id).recover(log, position, whole=last_stop is LastStop.POWER_LOST)
             lines += found.lines
             repairs += [] if found.repair_from is None else [found.repair_from]
+        self._count()
         if not self.table and log.end_offset > log.min_offset:
             repairs.append(log.min_offset)
         return Recovered(lines, min(repairs, default=None))
@@ -386,7 +400,9 @@ class ConsumeQueues:
                 f"queue offset {queue_offset} in the log",
                 _CHOICES,
             )
+        before = queue.max_offset
         filled = queue.put(queue_offset, units)
+        self.unit_count += queue.max_offset - before
         if filled:
             self._tracer.event(
                 "queue_filled", topic=key[0], queue_id=key[1], queue_offset=queue_offset - filled, count=filled
@@ -400,12 +416,17 @@ class ConsumeQueues:
         for key in [key for key in self.table if key[0] == topic]:
             self.table.pop(key).close()
             self._runs.pop(key, None)
+        self._count()
         with disk_errors(self._disk, f"{DIRECTORY}/{topic}", "remove the directory"):
             self._disk.remove_tree(f"{DIRECTORY}/{topic}")
 
     def truncate(self, end_offset: int) -> None:
         for queue in self:
             queue.truncate(end_offset)
+        self._count()
+
+    def _count(self) -> None:
+        self.unit_count = sum(queue.max_offset for queue in self)
 
     def trim(self, log_min: int) -> list[MappedFile]:
         """Each queue keeps at least its newest file, which says where its offsets go on."""
@@ -425,6 +446,7 @@ class ConsumeQueues:
             if self._disk.exists(DIRECTORY):
                 self._disk.rename(DIRECTORY, f"{directory}/{DIRECTORY}")
         self.table.clear()
+        self._count()
 
     def close(self) -> None:
         for queue in self:

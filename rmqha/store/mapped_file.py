@@ -151,7 +151,7 @@ class MappedFile:
 class MappedFiles:
     """The run of files in one directory, oldest first, without holes."""
 
-    __slots__ = ("directory", "disk", "file_size_bytes", "files", "reserve", "strangers")
+    __slots__ = ("directory", "disk", "file_size_bytes", "files", "reserve", "short_offset", "strangers")
 
     def __init__(self, disk: Disk, directory: str, file_size_bytes: int, *, reserve: bool) -> None:
         self.disk = disk
@@ -161,6 +161,8 @@ class MappedFiles:
         self.files: list[MappedFile] = []
         self.strangers: list[str] = []
         """Names in the directory that are no file of the run; left alone."""
+        self.short_offset: int | None = None
+        """Where the last file had ended before it was completed with zeros; None if it was whole."""
 
     def load(self, key: str, choices: str) -> list[str]:
         """Find the files on disk. `key` is the configuration key of their size. Returns one sentence per finding.
@@ -176,7 +178,8 @@ class MappedFiles:
                 continue
             told = self.file_size_bytes in sizes
             if size < self.file_size_bytes and file is self.files[-1] and (told or self._is_zero(file.path)):
-                lines.append(f"{file.path} held {size} of {self.file_size_bytes} bytes and was completed with zeros.")
+                lines.append(self._completed(file, size))
+                self.short_offset = file.start_offset + size
                 continue
             if told or size == 0:
                 expected = f"{self.file_size_bytes} bytes, as in {key}"
@@ -218,6 +221,8 @@ class MappedFiles:
                     " it and those behind were dropped to be made anew."
                 )
                 break
+            if short:
+                lines.append(self._completed(file, size))
             good += 1
         if good == len(self.files):
             return lines, False
@@ -229,6 +234,9 @@ class MappedFiles:
         if not good and first:
             self.add(first)
         return lines, True
+
+    def _completed(self, file: MappedFile, size_bytes: int) -> str:
+        return f"{file.path} held {size_bytes} of {self.file_size_bytes} bytes and was completed with zeros."
 
     def _run_end(self, index: int) -> int:
         return self.files[index - 1].end_offset if index else self.files[0].start_offset

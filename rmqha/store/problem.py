@@ -6,7 +6,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rmqha.model.error import StoreError, UsageError
+from rmqha.model.error import DamagedError, StoreError, UsageError
 from rmqha.port import Disk
 
 _ADVICE = {
@@ -50,6 +50,6 @@ def usage_errors(disk: Disk, path: str, doing: str) -> Iterator[None]:
         raise UsageError(os_sentence(disk, path, doing, error)) from error
 
 
-def damaged(disk: Disk, path: str, offset: int, expected: str, found: str, choices: str) -> StoreError:
+def damaged(disk: Disk, path: str, offset: int, expected: str, found: str, choices: str) -> DamagedError:
     """A file is not what it must be: names file, offset, what was expected and found, and what can be done."""
-    return StoreError(f"{place(disk, path)} at byte {offset}: expected {expected}, found {found}; {choices}")
+    return DamagedError(f"{place(disk, path)} at byte {offset}: expected {expected}, found {found}; {choices}")

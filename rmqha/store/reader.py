@@ -19,10 +19,10 @@ from rmqha.store.consume_queue import DIRECTORY as QUEUE_DIRECTORY
 from rmqha.store.consume_queue import PREFILL_SIZE, UNIT, ConsumeQueue, ConsumeQueues
 from rmqha.store.mapped_file import MappedFiles, file_name
 from rmqha.store.problem import damaged
-from rmqha.store.record import SYS_INNER_BATCH, BadRecordError, locate
+from rmqha.store.record import SYS_INNER_BATCH, BadRecordError, is_sound, locate, verify
 from rmqha.store.reput import bad_record
 
-_SIZE = _SYS_FLAG = struct.Struct(">i")
+_SYS_FLAG = struct.Struct(">i")
 _SYS_FLAG_AT = 36
 MAX_FILTERED_COUNT = 16_000
 """Entries that one pull looks at before it answers RETRY_IMMEDIATELY."""
@@ -37,6 +37,8 @@ class PullResult:
     min_offset: QueueOffset
     max_offset: QueueOffset
     records: list[memoryview]
+    remark: str = ""
+    """Why nothing can be given, for another status than those of RocketMQ's pull."""
 
 
 MAX_MATCHED_COUNT = 1000
@@ -100,22 +102,23 @@ class Reader:
         matches: Matches | None,
     ) -> tuple[list[memoryview], int]:
         """Records from `offset`, and the entry to go on with. The first record is given whatever its size.
-        Raises StoreError for an entry that points outside the log."""
+        Raises DamagedError if the first entry or its record is not what was written."""
         records: list[memoryview] = []
         total = 0
         most = MAX_FILTERED_COUNT if matches is None else MAX_MATCHED_COUNT
         last = min(queue.max_offset, offset + max(most, max_count))
-        log_min, view_of = self._log.min_offset, self._log.view
+        view_of = self._log.view
         while offset < last and len(records) < max_count:
             count = last - offset if tags_codes is not None else min(last - offset, max_count - len(records))
             for position, size, code in UNIT.iter_unpack(queue.units_view(offset, count)):
-                wanted = size != PREFILL_SIZE and position >= log_min and (tags_codes is None or code in tags_codes)
-                if wanted:
+                if size != PREFILL_SIZE and (tags_codes is None or code in tags_codes):
                     if records and total + size > max_bytes:
                         return records, offset
                     record = view_of(position, size)
-                    if len(record) != size or _SIZE.unpack_from(record)[0] != size:
-                        raise self._damaged(queue, offset)
+                    if not is_sound(record, position, size, offset):
+                        if records:
+                            return records, offset
+                        raise self._unsound(position) or self._damaged(queue, offset)
                     if matches is None or matches(record):
                         records.append(record)
                         total += size
@@ -153,8 +156,10 @@ class Reader:
                 break
             if unit.phy_offset >= log_min:
                 record = self._log.view(unit.phy_offset, unit.size_bytes)
-                if len(record) != unit.size_bytes or _SIZE.unpack_from(record)[0] != unit.size_bytes:
-                    raise self._damaged_batch(queue, index)
+                if not is_sound(record, unit.phy_offset, unit.size_bytes, -1):
+                    if records:
+                        break
+                    raise self._unsound(unit.phy_offset) or self._damaged_batch(queue, index)
                 if (
                     tags_codes is None
                     or unit.tags_code in tags_codes
@@ -206,6 +211,23 @@ class Reader:
         except BadRecordError as error:
             raise bad_record(self._log, phy_offset, error) from None
 
+    def _unsound(self, phy_offset: int) -> StoreError | None:
+        """What is wrong with the record at `phy_offset`; None if there is none, so that it is the entry that is."""
+        log = self._log
+        if not log.min_offset <= phy_offset < log.end_offset:
+            return None
+        view, file_start, end = log.file_view(phy_offset)
+        at = phy_offset - file_start
+        try:
+            locate(view, at, end, phy_offset)
+        except BadRecordError:
+            return None
+        try:
+            verify(view, at, end, phy_offset)
+        except BadRecordError as error:
+            return bad_record(log, phy_offset, error)
+        return None
+
     def _damaged(self, queue: ConsumeQueue, queue_offset: int) -> StoreError:
         phy_offset, size, _ = queue.unit(queue_offset)
         return self._damaged_unit(queue.files, queue_offset * UNIT.size, phy_offset, size, QUEUE_DIRECTORY)
@@ -221,6 +243,7 @@ class Reader:
             f"{files.directory}/{file_name(at - within)}",
             within,
             f"an entry of the log [{self._log.min_offset}, {self._log.end_offset})",
-            f"{size} bytes at {phy_offset}",
-            f"stop this replica and remove its directory {directory}: it is made anew from the log",
+            f"{size} bytes at {phy_offset}, where the log has no such record",
+            f"stop this replica and remove its directory {directory}: it is made anew from the log; if that does not"
+            " help remove its store and let it copy the group's",
         )

@@ -187,6 +187,25 @@ def verify(buffer: memoryview, at: int, end: int, phy_offset: int) -> Located:
     return parts
 
 
+_READ = struct.Struct(">iIiiiqqi")
+"""totalSize, magic, bodyCRC, queueId, flag, queueOffset, physicalOffset, sysFlag."""
+
+
+def is_sound(record: memoryview, phy_offset: int, size_bytes: int, queue_offset: int) -> bool:
+    """Whether the bytes that a queue's entry leads to are its record, with the body that was written: what is cheap
+    enough to ask of every record that is read. -1 as `queue_offset` takes any."""
+    if len(record) != size_bytes or size_bytes < MIN_RECORD_BYTES:
+        return False
+    size, _, crc, _, _, found_offset, position, sys_flag = _READ.unpack_from(record)
+    if size != size_bytes or position != phy_offset or queue_offset not in (-1, found_offset):
+        return False
+    body_at = 88 + (12 if sys_flag & SYS_BORN_V6 else 0) + (12 if sys_flag & SYS_STORE_V6 else 0)
+    if body_at > size_bytes:
+        return False
+    (body_size,) = _INT32.unpack_from(record, body_at - 4)
+    return bool(body_size >= 0 and crc32(record[body_at : body_at + body_size]) & 0x7FFFFFFF == crc)
+
+
 def message_count(sys_flag: int, properties: bytes) -> int:
     """How many queue offsets a record takes: as many as its property INNER_NUM says if it is an inner batch, else one.
     Raises BadRecordError for an inner batch that does not say it."""

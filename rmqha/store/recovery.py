@@ -42,6 +42,8 @@ def check_start(log: CommitLog, progress: int | None, checkpoint: Checkpoint, la
     files = log.files.files
     if not files:
         return 0
+    if progress is not None and log.short_offset is not None and log.short_offset < progress:
+        progress = max(files[0].start_offset, log.file_start(log.short_offset))
     if progress is not None and files[0].start_offset <= progress <= files[-1].end_offset:
         return progress
     if last_stop is LastStop.CLEAN:

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from threading import Lock
 
 from rmqha.model.epoch import EpochEntry, EpochHistory
-from rmqha.model.error import StoreError
+from rmqha.model.error import DamagedError, StoreError
 from rmqha.model.offset import Epoch, PhyOffset, QueueOffset
 from rmqha.port import Buffer, Disk, Tracer
 from rmqha.store import epoch_file
@@ -80,8 +80,11 @@ class Store:
         self._reader = Reader(self._log, self._queues, self._batch_queues)
         self._trimmer = Trimmer(disk, self._log, [*self._derived, self.index.files], self._epochs, self._flush, tracer)
         self._failed = ""
+        self._told_damage = ""
         self._confirm = 0
         self._synced = 0
+        self._mark = (0, 0, 0)
+        """Dispatched offset, store time of the newest record below it, and number of queue entries."""
         self._saved_at_ms = 0
         self._saved_position = 0
         self._truncate_hooks: list[Callable[[int], None]] = []
@@ -152,8 +155,9 @@ class Store:
         recovered = [derived.recover(log, position, last_stop) for derived in self._derived]
         lines += [line for found in recovered for line in found.lines]
         repair_from = min((found.repair_from for found in recovered if found.repair_from is not None), default=None)
-        if trusted and self._queue_count() < self._progress.queue_count:
-            lines.append(f"{QUEUE_DIRECTORY}: some of {self._progress.queue_count} queues are missing.")
+        if trusted and self._queues.unit_count < self._progress.unit_count:
+            found_units = f"{self._queues.unit_count} of {self._progress.unit_count} entries"
+            lines.append(f"{QUEUE_DIRECTORY}: only {found_units} are there.")
             repair_from = log.min_offset
         if by_queues:
             covered = max(self._queues.covered_offset, self._batch_queues.covered_offset)
@@ -178,7 +182,7 @@ class Store:
             pass
         self._saved_at_ms, self._saved_position = self._reput.last_store_timestamp_ms, position
         if self._log.files.files and not (trusted and last_stop is LastStop.CLEAN):
-            self._save(self._reput.position, self._reput.last_store_timestamp_ms)
+            self._save(*self._mark)
 
     def close(self) -> None:
         """A clean stop: everything below the confirm offset is dispatched, all is durable, `abort` goes away."""
@@ -313,7 +317,13 @@ class Store:
     ) -> PullResult:
         """Committed records from entry `offset` on. `tags_codes` and `matches` None take all; the first record comes
         whatever its size, unless `max_bytes` is taken up."""
-        return self._reader.pull(topic, queue_id, offset, max_count, max_bytes, tags_codes, matches)
+        try:
+            return self._reader.pull(topic, queue_id, offset, max_count, max_bytes, tags_codes, matches)
+        except DamagedError as error:
+            if str(error) != self._told_damage:
+                self._told_damage = str(error)
+                self._tracer.event("damaged", reason=str(error))
+            raise
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         """(physical offset, size, tagsCode) of up to `count` entries from `offset` on; perhaps fewer than there are."""
@@ -333,11 +343,16 @@ class Store:
 
     def dispatch(self, limit_bytes: int) -> bool:
         more = self._reput.dispatch(self._confirm, limit_bytes)
+        self._set_mark()
         offsets = self._offsets
         if self._reput.position > offsets.covered:
             offsets.take_from_queues(self._reput.position)
             offsets.last_store_timestamp_ms = max(offsets.last_store_timestamp_ms, self._reput.last_store_timestamp_ms)
         return more
+
+    def _set_mark(self) -> None:
+        """What a save would record: one value, for the flusher reads it in its own thread."""
+        self._mark = (self._reput.position, self._reput.last_store_timestamp_ms, self._queues.unit_count)
 
     def sync(self) -> PhyOffset:
         """Make the log durable up to its present end and return that end. Blocks; for a worker thread.
@@ -354,13 +369,13 @@ class Store:
                 raise StoreError(self._failed)
             if self._synced >= wanted and not save:
                 return PhyOffset(self._synced)
-            dispatched, stored = self._reput.position, self._reput.last_store_timestamp_ms
+            dispatched, stored, unit_count = self._mark
             end = self._log.end_offset
             try:
                 self._log.sync(self._synced, end)
                 self._synced = end
                 if save or self._save_due(dispatched, stored):
-                    self._save(dispatched, stored)
+                    self._save(dispatched, stored, unit_count)
             except StoreError as error:
                 self._failed = str(error)
                 self._remember_failure()
@@ -387,24 +402,19 @@ class Store:
             stored - self._saved_at_ms >= SAVE_INTERVAL_MS or dispatched - self._saved_position >= SAVE_INTERVAL_BYTES
         )
 
-    def _save(self, dispatched: int, stored: int) -> None:
+    def _save(self, dispatched: int, stored: int, unit_count: int) -> None:
         """Record that everything below `dispatched` is whole, durable and queued."""
         for derived in self._derived:
             derived.sync()
         old = self._checkpoint.value
         indexed = self.index.files.durable_timestamp_ms or old.index_msg_timestamp_ms
         checkpoint = Checkpoint(stored, stored, indexed, old.master_flushed_offset, dispatched)
-        self._progress.queue_count = self._queue_count()
+        self._progress.unit_count = unit_count
         self._progress.store(dispatched, checkpoint, self.index.files.durable_offset)
         self._checkpoint.store(checkpoint)
         self._progress.sync()
         self._checkpoint.sync()
         self._saved_at_ms, self._saved_position = stored, dispatched
-
-    def _queue_count(self) -> int:
-        """Queues that have files. The flusher calls it too."""
-        count = sum(1 for queue in list(self._queues.table.values()) if queue.files.files)
-        return count + sum(1 for queue in list(self._batch_queues.table.values()) if queue.files.files)
 
     # --- epochs -----------------------------------------------------------------------------------------------------
     def append_epoch(self, epoch: Epoch, start_offset: PhyOffset) -> bool:
@@ -477,6 +487,7 @@ class Store:
             for hook in self._truncate_hooks:
                 hook(end_offset)
             self._reput.position = min(self._reput.position, end_offset)
+            self._set_mark()
             self._offsets.take_from_queues(self._reput.position)
             empty = end_offset == log.min_offset
             dropped = self._epochs.clear() if empty else self._epochs.truncate(end_offset)
@@ -531,6 +542,7 @@ class Store:
             self._epochs.clear()
             log.start_at(phy_offset)
             self._reput.position = self._confirm = self._synced = phy_offset
+            self._set_mark()
             self.index.restart_at(phy_offset)
             self._offsets.take_from_queues(phy_offset)
         self._tracer.event("log_restarted", phy_offset=phy_offset, set_aside=directory)
