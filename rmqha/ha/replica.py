@@ -512,6 +512,11 @@ class Replica:
         return self._epoch
 
     @property
+    def releasable_offset(self) -> PhyOffset:
+        """Records that end at or below it may be answered SEND_OK; 0 on a slave."""
+        return self._releasable
+
+    @property
     def is_following(self) -> bool:
         """A slave whose log is aligned with its master's; before, it is registered but fenced (A19)."""
         return self._client is not None and self._client.state is ClientState.FOLLOWING
@@ -553,6 +558,7 @@ class Replica:
         }
         if self.is_master:
             view["epochStartOffset"] = self._epoch_start
+            view["releasableOffset"] = self._releasable
             view["waitingCount"] = len(self._acks)
             view["syncStateSet"] = list(sync.confirmed)
             view["syncStateSetEpoch"] = sync.set_epoch

@@ -11,7 +11,9 @@ from rmqha.broker.identity import BrokerIdentity
 from rmqha.broker.replica_driver import ReplicaDriver
 from rmqha.ha.action import CallController, RoleChanged
 from rmqha.ha.replica import Replica
+from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
+from rmqha.model.delay_level import SCHEDULE_TOPIC
 from rmqha.model.error import RemoteProtocolError, StoreError
 from rmqha.model.offset import PhyOffset
 from rmqha.sim.clock import SimClock
@@ -23,10 +25,14 @@ from rmqha.sim.transport import Connection, Transport
 from rmqha.store.config import StoreConfig
 from rmqha.store.identity_file import IdentityFile
 from rmqha.store.store import Store
+from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
 from .process import Process, Rpc, SimChannel
 
+SCHEDULE_TICK_MS = 100
+TICKS_PER_SYNC = 10
+SYNC_TIMEOUT_MS = 1000
 INDEX_STEP_BYTES = 16 * 1024
 Observer = Callable[["BrokerProcess", str, dict[str, int]], None]
 
@@ -60,6 +66,8 @@ class BrokerProcess(Process):
         self.config = config
         self.disk = SimDisk(prng.child("disk"), clock=clock)
         self.failed = ""
+        self.lost_power = False
+        """Since its last whole state; over once its store counts as clean again."""
         self._controllers = controllers
         self._prng = prng.child("process")
         self._tracer = NodeTracer(tracer, self.host)
@@ -71,6 +79,7 @@ class BrokerProcess(Process):
         self._timer: Timer | None = None
         self._dispatching = False
         self._flushing = False
+        self._delivering = False
 
     # --- life -------------------------------------------------------------------------------------------------------
     def boot(self) -> None:
@@ -104,7 +113,7 @@ class BrokerProcess(Process):
         self.driver.wake_dispatch = self._wake_dispatch
         self.driver.wake_flush = self._flush_soon
         self.driver.stepped = self._wake_timer
-        self._dispatching = self._flushing = False
+        self._dispatching = self._flushing = self._delivering = False
         self._timer = None
         self.transport.listen(self.host, config.address, self._rpc)
         self.transport.listen(self.host, config.ha_address, links)
@@ -122,12 +131,15 @@ class BrokerProcess(Process):
         return self.core.replica
 
     def kill(self, *, power_loss: bool) -> None:
+        self.lost_power = self.lost_power or power_loss
         self.end_life(power_loss=power_loss)
         self.disk.crash(power_loss=power_loss)
         self._observe(self, "died", {})
 
     def stepped(self) -> None:
         """Every entry into the broker ends here."""
+        if self.lost_power and self.alive and not self.store.unclean:
+            self.lost_power = False
         self._observe(self, "stepped", {})
 
     def _role_changed(self, action: RoleChanged) -> None:
@@ -167,6 +179,7 @@ class BrokerProcess(Process):
         if self.driver.dispatch():
             self._wake_dispatch()
         self.store.index.build(INDEX_STEP_BYTES)
+        self._watch_schedule()
         self.stepped()
 
     def _flush_later(self) -> None:
@@ -193,6 +206,43 @@ class BrokerProcess(Process):
             return
         self.driver.synced()
         self.stepped()
+
+    # --- delayed messages -------------------------------------------------------------------------------------------
+    def _watch_schedule(self) -> None:
+        """From the first delayed message on: deliver, and as a slave take the master's offsets now and then."""
+        if not self._delivering and SCHEDULE_TOPIC in self.store.queues():
+            self._delivering = True
+            self.core.schedule.wake = lambda: self.after(0, self._deliver)
+            self._deliver_later(0)
+
+    def _deliver_later(self, count: int) -> None:
+        self.after(SCHEDULE_TICK_MS, lambda: self._deliver_tick(count))
+
+    def _deliver_tick(self, count: int) -> None:
+        self._deliver()
+        if count % TICKS_PER_SYNC == 0:
+            self._sync_delay_offsets()
+        self._deliver_later(count + 1)
+
+    def _deliver(self) -> None:
+        self.core.schedule.deliver()
+        self.stepped()
+
+    def _sync_delay_offsets(self) -> None:
+        """What MetadataSync and the saving loop of the host shell do."""
+        table, replica = self.core.delay_offsets, self.replica
+        data = table.unsaved()
+        if data is not None:
+            table.write(data)
+        address = "" if replica.is_master or not replica.is_following else replica.master_address
+
+        def answered(reply: Command | None) -> None:
+            follows = not replica.is_master and replica.is_following and replica.master_address == address
+            if follows and reply is not None and reply.code == ResponseCode.SUCCESS:
+                table.replace(lenient_json.loads(reply.body))
+
+        if address:
+            self._rpc.call(address, Command(RequestCode.GET_ALL_DELAY_OFFSET), SYNC_TIMEOUT_MS, answered)
 
     # --- old files --------------------------------------------------------------------------------------------------
     def _clean_later(self) -> None:

@@ -74,9 +74,13 @@ class ClientProcess(Process):
         self._history.sends.append(send)
         self._attempt(send)
 
+    def more_properties(self, send: Send) -> dict[str, str]:
+        """Of a message, beside its key."""
+        return {}
+
     def _attempt(self, send: Send) -> None:
         body = send.key.encode() + b"." * self._prng.below(400)
-        properties = encode_properties({PROPERTY_UNIQUE_KEY: send.key, "WAIT": "true"})
+        properties = encode_properties({PROPERTY_UNIQUE_KEY: send.key, "WAIT": "true"} | self.more_properties(send))
         ext = {
             "a": "sim",
             "b": "SimTopic",

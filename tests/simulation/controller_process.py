@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from controller.action import Notify, Probe, Reply, SaveConfig, SendRaft
+from controller.action import Notify, Probe, Reply, SaveConfig, SendRaft, WriteSnapshot
 from controller.config import ControllerConfig
 from controller.machine import ControllerMachine
 from controller.raft_log import DurableRaftLog
@@ -20,6 +20,7 @@ from rmqha.sim.tracer import SimTracer
 from rmqha.sim.transport import Connection, Transport
 from rmqha.wire.command import Command
 from rmqha.wire.frame import encode_frame
+from rmqha.wire.raft_message import Snapshot
 
 from .broker_process import NodeTracer
 from .process import Process, Rpc
@@ -77,6 +78,10 @@ class ControllerProcess(Process):
         self.end_life(power_loss=power_loss)
         self.disk.crash(power_loss=power_loss)
 
+    def wipe(self) -> None:
+        """The disk is replaced by an empty one."""
+        self.disk = SimDisk(self._prng.child(f"disk-{self.life}"))
+
     # --- requests ---------------------------------------------------------------------------------------------------
     def _handle(self, conn: Connection, command: Command) -> None:
         self.machine.request(self.clock.now_ms(), conn.number, (conn, command), command)
@@ -127,8 +132,15 @@ class ControllerProcess(Process):
                 case SendRaft(_, address, sender_address, data):
                     message = Command(RequestCode.RMQHA_RAFT_MESSAGE, {"address": sender_address}, data)
                     self._rpc.oneway(address, message)
+                case WriteSnapshot(snapshot):
+                    self.after(self._prng.between(0, 30), partial(self._write_snapshot, snapshot))
                 case SaveConfig():
                     pass
+
+    def _write_snapshot(self, snapshot: Snapshot) -> None:
+        self._log.write_snapshot(snapshot)
+        self.machine.snapshot_written(self.clock.now_ms(), snapshot)
+        self._pump()
 
     def _probed(self, probe_id: int, reply: Command | None) -> None:
         self.machine.probe_replied(self.clock.now_ms(), probe_id, reply)

@@ -65,6 +65,7 @@ class Faults:
             ("one-way", options.one_way_per_mille, self._one_way),
             ("slow", options.slow_per_mille, self._slow),
             ("kill-controller", options.kill_controller_per_mille, self._kill_controller),
+            ("wipe-controller", options.wipe_controller_per_mille, self._wipe_controller),
             ("away", options.all_controllers_away_per_mille, self._all_away),
             ("heal", options.heal_per_mille, self._heal),
             ("clean", options.clean_per_mille, self._clean),
@@ -89,12 +90,32 @@ class Faults:
             broker.kill(power_loss=False)
             self._restart_later(broker, draws)
 
+    def elected(self, broker: BrokerProcess) -> None:
+        """A new master may die before it has done anything, or in the middle of it."""
+        draws = self._prng.child("elected").child(f"{broker.host} {self._scheduler.now_ms}")
+        if self._over or not draws.chance(self._options.kill_elected_per_mille, 1000):
+            return
+        life = broker.life
+
+        def die() -> None:
+            if broker.alive and broker.life == life and not self._over:
+                self._tell("kill-elected", broker.host)
+                broker.kill(power_loss=False)
+                self._restart_later(broker, draws)
+
+        self._scheduler.after(draws.below(40), die)
+
     def _power(self, draws: SimPrng) -> None:
         """ASYNC_FLUSH promises to survive power loss of a minority: replicas not whole again count as lost (ruling 3).
-        SYNC_FLUSH promises to survive that of all at once."""
+        SYNC_FLUSH promises to survive that of all at once. One of two that acknowledges alone has all synced (ruling
+        6)."""
         options = self._options
         if options.cp and options.sync_flush and draws.chance(1, 4):
             targets = [broker for broker in self._brokers if broker.alive]
+        elif options.cp and len(self._brokers) == 2 and not options.sync_flush:
+            targets = [item for item in self._brokers if item.alive and item.replica.sync_required]
+            if any(item.lost_power for item in self._brokers):
+                return
         else:
             not_whole = [item for item in self._brokers if not item.alive or item.store.unclean]
             minority = (len(self._brokers) - 1) // 2 if options.cp and not options.sync_flush else len(self._brokers)
@@ -166,6 +187,15 @@ class Faults:
         if process.alive:
             self._tell("kill", process.host)
             process.kill(power_loss=draws.chance(1, 2))
+            self._restart_later(process, draws)
+
+    def _wipe_controller(self, draws: SimPrng) -> None:
+        """The disk of the only controller is lost. With more of them a wiped one must be removed and added again."""
+        process = self._controllers[0]
+        if len(self._controllers) == 1 and process.alive:
+            self._tell("wipe", process.host)
+            process.kill(power_loss=False)
+            process.wipe()
             self._restart_later(process, draws)
 
     def _all_away(self, draws: SimPrng) -> None:

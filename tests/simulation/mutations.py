@@ -13,17 +13,33 @@ from typing import Any
 from unittest.mock import patch
 
 from controller import leadership
-from controller.decisions.elect_master import Electorate, electorate
+from controller import requests as controller_requests
+from controller.decisions import elect_master
+from controller.decisions.elect_master import Choice, Electorate, elected, electorate
+from controller.decisions.sync_state_set import alter_sync_state_set
 from rmqha.ha import client as ha_client
+from rmqha.ha import replica
+from rmqha.ha.ack import AckQueue
+from rmqha.ha.action import AckStatus, Complete
 from rmqha.ha.alignment import Alignment, Verdict, align
 from rmqha.ha.client import HaClient
+from rmqha.ha.group_info import GroupInfo
 from rmqha.ha.replica import Replica
-from rmqha.ha.sync_state import Members, SyncStateSet
+from rmqha.ha.set_keeper import SetKeeper
+from rmqha.ha.sync_state import Members, SyncStateSet, as_members
+from rmqha.model.epoch import EpochHistory
 from rmqha.model.error import RemoteProtocolError
-from rmqha.model.offset import PhyOffset
+from rmqha.model.offset import Epoch, PhyOffset, Term
+from rmqha.raft.core import Core
+from rmqha.raft.quorum import Configuration
+from rmqha.store.commit_log import CommitLog
+from rmqha.store.consume_queue import ConsumeQueues
 from rmqha.store.store import Store
 
+from .options import Options, elections, pair, power_cuts, rough, seed_options, short_logs
 from .world import World
+
+ALTER = "alter_sync_state_set"
 
 
 def _shrunk_at_once(self: SyncStateSet, members: Members) -> None:
@@ -65,22 +81,182 @@ def _stay(self: HaClient, phy_offset: PhyOffset) -> None:
     raise RemoteProtocolError("planted")
 
 
+def _largest(current: PhyOffset, acked: Iterable[PhyOffset | None]) -> PhyOffset:
+    return max(current, *(offset for offset in acked if offset is not None))
+
+
+_REAL_ACKS = SetKeeper.member_acks
+
+
+def _known_acks(self: SetKeeper, *args: Any) -> list[PhyOffset | None]:
+    return [ack for ack in _REAL_ACKS(self, *args) if ack is not None]
+
+
+_REAL_WANTED = SetKeeper._wanted
+
+
+def _joins_at_once(self: SetKeeper, now_ms: int, connected: Any) -> Members:
+    return as_members([*_REAL_WANTED(self, now_ms, connected), *connected])
+
+
+_REAL_BEGIN = SetKeeper.begin
+
+
+def _begin_sighted(self: SetKeeper, *args: Any, **kwargs: Any) -> None:
+    _REAL_BEGIN(self, *args, **kwargs | {"resumed": False})
+
+
+_REAL_REPLIED = SetKeeper.replied
+
+
+def _shrinks_alone(self: SetKeeper, now_ms: int, call_id: int, reply: Any) -> None:
+    proposed = self.state.proposed
+    _REAL_REPLIED(self, now_ms, call_id, reply)
+    if reply is None and proposed is not None:
+        self.state.reset(proposed, self.state.set_epoch)
+
+
+_REAL_APPLY = Replica._apply
+
+
+def _old_news_too(self: Replica, now_ms: int, info: GroupInfo) -> None:
+    if info.master_id is not None and info.epoch < self._epoch and not self.is_master:
+        self._epoch = info.epoch
+    _REAL_APPLY(self, now_ms, info)
+
+
+_REAL_ACCEPT = Store.accept_epoch
+
+
+def _epoch_in_memory(self: Store, epoch: Epoch) -> None:
+    self._highest_epoch.value = max(self._highest_epoch.value, epoch)
+
+
+_REAL_CUT = CommitLog.cut
+
+
+def _cut_without_zeros(self: CommitLog, end_offset: int, used_end: int | None = None) -> int:
+    self.end_at(end_offset)
+    return 1
+
+
+def _all_dispatched(self: Store, limit_bytes: int) -> bool:
+    return self._reput.dispatch(self._log.end_offset, limit_bytes)
+
+
+def _shortest_log(answers: Any, *args: Any, **kwargs: Any) -> Choice:
+    winner = min(answers, key=lambda item: (answers[item].epoch, answers[item].max_offset, item))
+    return Choice(winner, "planted")
+
+
+def _nobody_survives(*args: Any, **kwargs: Any) -> Any:
+    return replace(elected(*args, **kwargs), eligible=())
+
+
+def _set_epoch_unchecked(
+    group: Any, master_id: int, master_epoch: int, new_set: Any, set_epoch: int, *rest: Any, **kw: Any
+) -> Any:
+    return alter_sync_state_set(group, master_id, master_epoch, new_set, group.sync_state_set_epoch, *rest, **kw)
+
+
+def _any_master_alters(group: Any, master_id: int, master_epoch: int, *rest: Any, **kw: Any) -> Any:
+    return alter_sync_state_set(group, group.master_id or master_id, group.master_epoch, *rest, **kw)
+
+
+def _abandoned_as_done(self: AckQueue) -> list[Complete]:
+    done = [Complete(token, AckStatus.OK) for _, _, token in self._waits]
+    self._waits.clear()
+    return done
+
+
+def _expired_as_done(self: AckQueue, now_ms: int, status: AckStatus) -> list[Complete]:
+    return _REAL_EXPIRE(self, now_ms, AckStatus.OK)
+
+
+_REAL_EXPIRE = AckQueue.expire
+
+
+def _leads_alone(self: Configuration, votes: dict[str, bool]) -> bool:
+    return True
+
+
+def _one_vote_is_forgotten(self: Core, term: Term, voted_for: str) -> None:
+    self.hard_state = replace(self.hard_state, term=term, voted_for="")
+    self.hard_state_changed = True
+
+
+def _kept_entries(self: EpochHistory, end_offset: PhyOffset) -> EpochHistory:
+    return self
+
+
+_REAL_FIRST = elect_master._first
+
+
+def _first_come(group: Any, candidates: Any, wish: Any, total_replicas: int) -> Any:
+    return (
+        _REAL_FIRST(group, candidates, wish, min(1, total_replicas))
+        if len(candidates)
+        else _REAL_FIRST(group, candidates, wish, total_replicas)
+    )
+
+
 MUTATIONS: dict[str, Callable[[], Any]] = {
     "acks against the shrunk set (ruling 1)": lambda: patch.object(SyncStateSet, "propose", _shrunk_at_once),
     "no majority needed (ruling 1)": lambda: patch.object(Replica, "_has_quorum", lambda self: True),
+    "the fastest member decides (ruling 1)": lambda: patch.object(replica, "confirm_offset", _largest),
+    "silent members are left out (ruling 1)": lambda: patch.object(SetKeeper, "member_acks", _known_acks),
+    "a restarted master trusts the old set (ruling 1)": lambda: patch.object(SetKeeper, "begin", _begin_sighted),
+    "waits that end are answered SEND_OK (ruling 1)": lambda: patch.object(AckQueue, "expire", _expired_as_done),
     "no cut at a fork (ruling 2)": lambda: patch.object(ha_client, "align", _never_a_cut),
     "the cut is one byte off (ruling 2)": lambda: patch.object(ha_client, "align", _one_byte_less),
+    "the cut leaves the epochs (ruling 2)": lambda: patch.object(EpochHistory, "truncated", _kept_entries),
     "power loss forgotten (ruling 3)": lambda: patch.object(Store, "unclean", property(lambda self: False)),
+    "whole again at once (ruling 3)": lambda: patch.object(HaClient, "is_caught_up", property(lambda self: True)),
+    "an older master is followed (ruling 4)": lambda: patch.object(Replica, "_apply", _old_news_too),
+    "the highest epoch is not on disk (ruling 4)": lambda: patch.object(Store, "accept_epoch", _epoch_in_memory),
+    "CP shrinks without the controller (ruling 5)": lambda: patch.object(SetKeeper, "replied", _shrinks_alone),
+    "one copy is not synced (ruling 6)": lambda: patch.object(
+        Replica, "sync_required", property(lambda self: self._config.sync_flush)
+    ),
+    "one copy without asking (ruling 6, 7)": lambda: patch.object(
+        Replica, "_is_sole_copy", lambda self: self._total_replicas == 2
+    ),
+    "the first to come is elected (ruling 8)": lambda: patch.object(elect_master, "_first", _first_come),
+    "the eligible set is forgotten (ruling 9)": lambda: patch.object(leadership, "elected", _nobody_survives),
+    "waiters at demotion are answered SEND_OK (ruling 13)": lambda: patch.object(
+        AckQueue, "abandon", _abandoned_as_done
+    ),
+    "a slave joins when it connects (A4)": lambda: patch.object(SetKeeper, "_wanted", _joins_at_once),
     "confirm raised on one copy (A7)": lambda: patch.object(Replica, "_become_master", _confirm_at_promotion),
     "anyone is elected (A9)": lambda: patch.object(leadership, "electorate", _anyone),
+    "the shortest log is elected (B6)": lambda: patch.object(leadership, "choose", _shortest_log),
+    "the set epoch is not fenced (A4)": lambda: patch.object(controller_requests, ALTER, _set_epoch_unchecked),
+    "the master epoch is not fenced (A4)": lambda: patch.object(controller_requests, ALTER, _any_master_alters),
     "slaves ack what is not synced (A10)": lambda: patch.object(HaClient, "_ackable", _ack_all),
     "old files go before they are committed (A20)": lambda: patch.object(
         Store, "settled_offset", property(lambda self: self.max_phy_offset)
     ),
     "nobody is copied to again (A20)": lambda: patch.object(HaClient, "_restart_at", _stay),
     "sync does nothing": lambda: patch.object(Store, "sync", lambda self: self.max_phy_offset),
+    "the tail behind a cut stays (apache/rocketmq 10666)": lambda: patch.object(CommitLog, "cut", _cut_without_zeros),
+    "consumers see the end (A3)": lambda: patch.object(Store, "dispatch", _all_dispatched),
+    "the queues are not cut (A6)": lambda: patch.object(ConsumeQueues, "truncate", lambda self, end: None),
+    "one vote elects a leader (Raft)": lambda: patch.object(Configuration, "won", _leads_alone),
+    "votes are forgotten (Raft)": lambda: patch.object(Core, "set_hard_state", _one_vote_is_forgotten),
+    "one copy commits (Raft)": lambda: patch.object(
+        Configuration, "majority_reached", lambda self, value_of: max(value_of(voter) for voter in self.voters)
+    ),
 }
 """What is undone, and the patch that undoes it."""
+
+MODES: dict[str, Callable[[Options], Options]] = {
+    "plain": lambda options: options,
+    "rough": rough,
+    "power": power_cuts,
+    "pair": pair,
+    "elections": elections,
+    "short": short_logs,
+}
 
 
 @contextmanager
@@ -89,11 +265,16 @@ def planted(name: str) -> Iterator[None]:
         yield
 
 
-def find(name: str, seeds: Iterable[int]) -> tuple[int, str] | None:
+def failure_of(seed: int, mode: str) -> str:
+    """How the run of this seed fails, "" if it does not."""
+    return World(seed, MODES[mode](seed_options(seed))).run().failure
+
+
+def find(name: str, seeds: Iterable[int], mode: str) -> tuple[int, str] | None:
     """The first of `seeds` whose run fails with the bug planted, and how."""
     with planted(name):
         for seed in seeds:
-            failure = World(seed).run().failure
+            failure = failure_of(seed, mode)
             if failure:
                 return seed, failure
     return None

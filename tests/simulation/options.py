@@ -33,7 +33,11 @@ class Options:
     cut_per_mille: int
     one_way_per_mille: int
     slow_per_mille: int
+    kill_elected_per_mille: int
+    """Chance that a replica dies within milliseconds of becoming master."""
     kill_controller_per_mille: int
+    wipe_controller_per_mille: int
+    """Chance per tick that a sole controller dies and comes back with an empty disk (ruling 8)."""
     all_controllers_away_per_mille: int
     heal_per_mille: int
     clean_per_mille: int
@@ -63,7 +67,9 @@ def rough(options: Options) -> Options:
         cut_per_mille=120,
         one_way_per_mille=60,
         slow_per_mille=120,
+        kill_elected_per_mille=0,
         kill_controller_per_mille=20,
+        wipe_controller_per_mille=0,
         all_controllers_away_per_mille=0,
         heal_per_mille=100,
         restart_after_ms=3000,
@@ -80,6 +86,26 @@ def short_logs(options: Options) -> Options:
 def power_cuts(options: Options) -> Options:
     """Rough, with SYNC_FLUSH and power losses, also of all at once, instead of kills."""
     return replace(rough(options), sync_flush=True, power_broker_per_mille=200, kill_broker_per_mille=0)
+
+
+def pair(options: Options) -> Options:
+    """Rough, with two replicas in ASYNC_FLUSH, of which one loses power while it acknowledges alone (ruling 6)."""
+    return replace(rough(options), broker_count=2, sync_flush=False, power_broker_per_mille=120, restart_after_ms=1000)
+
+
+def elections(options: Options) -> Options:
+    """Rough, but faults come at elections: new masters die at once, links are slow, a sole controller forgets all."""
+    return replace(
+        rough(options),
+        controller_count=1,
+        max_delay_ms=20,
+        kill_broker_per_mille=100,
+        cut_per_mille=40,
+        one_way_per_mille=20,
+        slow_per_mille=200,
+        kill_elected_per_mille=500,
+        wipe_controller_per_mille=20,
+    )
 
 
 def draw_options(prng: SimPrng) -> Options:
@@ -113,7 +139,9 @@ def draw_options(prng: SimPrng) -> Options:
         cut_per_mille=maybe("cut", 120),
         one_way_per_mille=maybe("one-way", 90),
         slow_per_mille=maybe("slow", 90),
+        kill_elected_per_mille=maybe("kill-elected", 400),
         kill_controller_per_mille=maybe("kill-controller", 90),
+        wipe_controller_per_mille=maybe("wipe-controller", 60),
         all_controllers_away_per_mille=maybe("away", 30),
         heal_per_mille=pick("heal", 30, 80, 300),
         clean_per_mille=prng.child("clean").below(60) if prng.child("cleans").chance(1, 3) else 0,

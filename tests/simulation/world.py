@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from controller.config import ControllerConfig
 from rmqha.model.config import BrokerConfig
+from rmqha.model.identity import Role
 from rmqha.sim.clock import SimClock
 from rmqha.sim.prng import SimPrng
 from rmqha.sim.scheduler import Scheduler
@@ -16,6 +17,7 @@ from rmqha.sim.transport import Delays, Transport
 
 from .broker_process import BrokerProcess
 from .checkers import agreement
+from .checkers.copies import Copies
 from .checkers.roles import Roles
 from .checkers.survival import Audit, audit
 from .checkers.visibility import Visibility
@@ -48,6 +50,8 @@ class Report:
 
 
 class World:
+    client_class: type[ClientProcess] = ClientProcess
+
     def __init__(self, seed: int, options: Options | None = None) -> None:
         prng = SimPrng(seed)
         self.seed = seed
@@ -58,11 +62,13 @@ class World:
         self.operator_count = 0
         self.roles = Roles()
         self.visibility = Visibility(self.options.cp)
+        self.copies = Copies(cp=self.options.cp, sync_flush=self.options.sync_flush)
         delays = Delays(0, self.options.max_delay_ms)
         self.transport = Transport(self.scheduler, prng.child("transport"), delays)
         self._prng = prng
         self.controllers = [self._controller(number) for number in range(1, self.options.controller_count + 1)]
         self.brokers = [self._broker(number) for number in range(1, self.options.broker_count + 1)]
+        self.copies.brokers = self.brokers
         addresses = [broker.config.address for broker in self.brokers]
         self.clients = [self._client(f"p{number}", number, addresses) for number in range(self.options.client_count)]
         self.faults = Faults(
@@ -90,7 +96,7 @@ class World:
         return ControllerProcess(host, config, self.scheduler, self.transport, self._clock(host), prng, self.tracer)
 
     def _client(self, host: str, number: int, addresses: list[str]) -> ClientProcess:
-        return ClientProcess(
+        return self.client_class(
             host,
             addresses,
             self.options.send_interval_ms,
@@ -135,9 +141,12 @@ class World:
     def _observe(self, broker: BrokerProcess, what: str, values: dict[str, int]) -> None:
         if what == "role":
             self.roles.role_taken(broker, values["role"], values["epoch"])
+            if values["role"] == Role.MASTER:
+                self.faults.elected(broker)
         elif what == "stepped" and broker.alive:
             self.roles.stepped(broker)
             self.visibility.stepped(broker)
+            self.copies.stepped(broker)
 
     # --- the run ----------------------------------------------------------------------------------------------------
     def run(self) -> Report:
@@ -191,8 +200,12 @@ class World:
         self.tracer.event("operator", elects=best.host, end=best.store.max_phy_offset)
         self.clients[0].elect_unclean(self.controllers[0].config.peers, "sim", best)
 
+    def unsettled(self) -> str:
+        """What a whole group has still to do, or ""."""
+        return ""
+
     def _until_whole(self, limit_ms: int, complaint: str) -> None:
-        self._until(limit_ms, lambda: agreement.missing(self.brokers), complaint)
+        self._until(limit_ms, lambda: agreement.missing(self.brokers) or self.unsettled(), complaint)
 
     def _until(self, limit_ms: int, lacks: Callable[[], str], complaint: str = "after the heal") -> None:
         end_ms = self.scheduler.now_ms + limit_ms

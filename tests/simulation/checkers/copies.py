@@ -1,0 +1,47 @@
+"""CP: at the moment a master may acknowledge up to X, a majority of the group holds X, synced if the mode says so
+(rulings 1 and 6). This is seen at once, where survival needs the unlucky fault to follow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..broker_process import BrokerProcess
+from ..history import InvariantError
+from .visibility import checksum
+
+
+class Copies:
+    """`brokers` is filled by the world once they exist."""
+
+    def __init__(self, *, cp: bool, sync_flush: bool) -> None:
+        self._cp = cp
+        self._sync_flush = sync_flush
+        self._acked_to: dict[tuple[str, int, int], int] = {}
+        self.brokers: Sequence[BrokerProcess] = ()
+
+    def stepped(self, master: BrokerProcess) -> None:
+        if not self._cp or not master.replica.is_master or not self.brokers:
+            return
+        key = (master.host, master.life, master.replica.epoch)
+        start, end = self._acked_to.get(key, 0), master.replica.releasable_offset
+        if end <= start:
+            return
+        self._acked_to[key] = end
+        alone = len(self.brokers) == 2 and master.replica.sync_required
+        needed = 1 if alone else len(self.brokers) // 2 + 1
+        synced = self._sync_flush or (alone and len(self.brokers) > 1)
+        holders = [broker.host for broker in self.brokers if self._holds(broker, master, start, end, synced=synced)]
+        if len(holders) < needed:
+            raise InvariantError(
+                f"{master.host} acknowledges up to {end} in epoch {master.replica.epoch};"
+                f" only {holders} hold{' it synced' if synced else ''}, {needed} are needed"
+            )
+
+    @staticmethod
+    def _holds(broker: BrokerProcess, master: BrokerProcess, start: int, end: int, *, synced: bool) -> bool:
+        if broker.lost_power:
+            return True  # it may have held it; what a loss of power may cost is for survival to judge
+        store = broker.store
+        has = store.synced_offset if synced else store.max_phy_offset
+        low = max(start, store.min_phy_offset, master.store.min_phy_offset)
+        return has >= end and (low >= end or checksum(broker, low, end) == checksum(master, low, end))
