@@ -2,10 +2,10 @@
 
     python benchmarks/bench_store.py [--records 100000] [--recover-bytes 251658240] [--directory DIR] [--json FILE]
 
-Record by record (1 KiB records) beside os.write of 1 KiB; batches of 256 KiB, already encoded, with their encoding, and
-as a slave appends them, beside os.write of 256 KiB; the opening of a store whose process was killed. Each pair is
-measured in turns, five rounds, median given; a ratio is our rate divided by that of os.write. Neither side syncs inside
-the measured part.
+Record by record (1 KiB records; `_pool` with transientStorePoolEnable) beside os.write of 1 KiB; batches of 256 KiB,
+already encoded, with their encoding, and as a slave appends them, beside os.write of 256 KiB; the opening of a store
+whose process was killed. Each pair is measured in turns, five rounds, median given; a ratio is our rate divided by that
+of os.write. Neither side syncs inside the measured part.
 """
 
 from __future__ import annotations
@@ -49,8 +49,9 @@ def new_message(queue_id: int) -> NewMessage:
     return NewMessage(topic, queue_id, body, PROPERTIES, 1, HOST, HOST)
 
 
-def open_store(directory: Path) -> Store:
-    return Store.open(HostDisk(directory), StoreConfig(mapped_file_size_commit_log=FILE_BYTES), Silent())
+def open_store(directory: Path, *, pool: bool = False) -> Store:
+    config = StoreConfig(mapped_file_size_commit_log=FILE_BYTES, transient_store_pool_enable=pool)
+    return Store.open(HostDisk(directory), config, Silent())
 
 
 def rate(work: Callable[[], int]) -> float:
@@ -108,15 +109,17 @@ def raw_pieces(store: Store, count: int) -> None:
         store.append_raw(store.max_phy_offset, piece)
 
 
-def append_rate(directory: Path, count: int, append: Work) -> float:
-    store = open_store(directory / "store")
+def append_rate(directory: Path, count: int, append: Work, *, pool: bool) -> float:
+    store = open_store(directory / "store", pool=pool)
 
     def work() -> int:
         start = store.max_phy_offset
         append(store, count)
+        store.commit()
         return store.max_phy_offset - start
 
     store.append(new_message(0), 0)  # the first file exists before the clock runs
+    store.commit()
     try:
         return rate(work)
     finally:
@@ -124,21 +127,22 @@ def append_rate(directory: Path, count: int, append: Work) -> float:
         shutil.rmtree(directory / "store")
 
 
-APPENDS: dict[str, tuple[int, Work]] = {
-    "append_1_kib": (RECORD_BYTES, one_by_one),
-    "append_256_kib_encoded": (BATCH_BYTES, encoded_batches),
-    "append_256_kib": (BATCH_BYTES, batches),
-    "append_raw_256_kib": (BATCH_BYTES, raw_pieces),
+APPENDS: dict[str, tuple[int, Work, bool]] = {
+    "append_1_kib": (RECORD_BYTES, one_by_one, False),
+    "append_1_kib_pool": (RECORD_BYTES, one_by_one, True),
+    "append_256_kib_encoded": (BATCH_BYTES, encoded_batches, False),
+    "append_256_kib": (BATCH_BYTES, batches, False),
+    "append_raw_256_kib": (BATCH_BYTES, raw_pieces, False),
 }
-"""Name to the size of the os.write calls beside it, and the work."""
+"""Name to the size of the os.write calls beside it, the work, and whether transientStorePoolEnable is set."""
 
 
-def compare(directory: Path, count: int, block_bytes: int, append: Work) -> dict[str, float]:
+def compare(directory: Path, count: int, block_bytes: int, append: Work, pool: bool) -> dict[str, float]:
     """In turns, so that both see the same disk and the same neighbours."""
     ours, theirs = [], []
     for _ in range(ROUNDS):
         theirs.append(write_calls(directory, block_bytes, count * RECORD_BYTES // block_bytes))
-        ours.append(append_rate(directory, count, append))
+        ours.append(append_rate(directory, count, append, pool=pool))
     ours_rate, theirs_rate = statistics.median(ours), statistics.median(theirs)
     return {
         "store_mib_s": ours_rate / 2**20,
@@ -204,8 +208,8 @@ def main() -> None:
         directory = Path(name)
         figures = {
             **{
-                name: compare(directory, options.records, block_bytes, append)
-                for name, (block_bytes, append) in APPENDS.items()
+                name: compare(directory, options.records, block_bytes, append, pool)
+                for name, (block_bytes, append, pool) in APPENDS.items()
             },
             "recovery_after_kill": recover(directory, options.recover_bytes),
         }

@@ -196,6 +196,7 @@ class AdminRequests:
             "commitLogMinOffset": str(store.min_phy_offset),
             "dispatchBehindBytes": str(store.dispatch_behind_bytes),
             "indexBehindBytes": str(store.index.behind_bytes),
+            "remainHowManyDataToCommit": f"{store.uncommitted_bytes} B",
             "remainHowManyDataToFlush": f"{store.max_phy_offset - store.synced_offset} B",
             "earliestMessageTimeStamp": str(self._earliest_at_ms()),
             "getFoundTps": f"{found} {found}",

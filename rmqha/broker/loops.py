@@ -78,6 +78,8 @@ class BrokerLoops:
                 self._run_save,
             ):
                 nursery.start_soon(loop)
+            if self._core.config.transient_store_pool_enable:
+                nursery.start_soon(self._run_commit)
 
     async def _run_timer(self) -> None:
         while True:
@@ -133,6 +135,11 @@ class BrokerLoops:
                 self._driver.synced()
                 if self._driver.flush_due:
                     self._flush.set()
+
+    async def _run_commit(self) -> None:
+        while True:
+            await trio.sleep(self._core.config.commit_interval_commit_log / 1000)
+            self._driver.commit()
 
     async def _run_housekeeping(self) -> None:
         sampled_at_ms = 0

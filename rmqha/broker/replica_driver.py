@@ -86,6 +86,7 @@ class ReplicaDriver:
         self._perform()
 
     def stopping(self) -> None:
+        self.commit()
         self.replica.stopping(self._clock.now_ms())
         self._perform()
 
@@ -102,6 +103,7 @@ class ReplicaDriver:
 
     def appended(self, end_offset: PhyOffset, waiter: Waiting | None) -> None:
         now_ms = self._clock.now_ms()
+        self.store.commit(everything=waiter is not None)
         if waiter is not None:
             self.replica.wait(now_ms, end_offset, waiter)
             if self.replica.sync_required:
@@ -109,6 +111,12 @@ class ReplicaDriver:
                 self.wake_flush()
         self.replica.appended(now_ms)
         self._perform()
+
+    def commit(self) -> None:
+        """Let go what waits in memory for company (transientStorePoolEnable). Raises StoreError."""
+        if self.store.commit():
+            self.replica.appended(self._clock.now_ms())
+            self._perform()
 
     def roll(self) -> None:
         """End the active file. Raises StoreError when there is no room for the next one."""
@@ -121,6 +129,7 @@ class ReplicaDriver:
         self._perform()
 
     def hand_over(self, epoch: Epoch, target: BrokerId | None, timeout_ms: int, waiter: HandOverWaiter) -> None:
+        self.commit()
         self.replica.hand_over(self._clock.now_ms(), epoch, target, timeout_ms, waiter)
         self._perform()
 
@@ -226,6 +235,8 @@ class ReplicaDriver:
                 self.ha.close(conn_id)
             case RoleChanged(role, epoch, master_id, master_address):
                 self._writable = False
+                if role is not Role.MASTER:
+                    self.store.discard_uncommitted()
                 self._tracer.event(
                     "role_changed", role=role.name, epoch=epoch, master_id=master_id, master_address=master_address
                 )

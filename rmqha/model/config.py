@@ -227,6 +227,16 @@ class BrokerConfig(ServerConfig):
     """How long a send waits for the disk before FLUSH_DISK_TIMEOUT."""
     flush_interval_commit_log: int = 500
     """Period of syncs under ASYNC_FLUSH."""
+    transient_store_pool_enable: bool = False
+    """Messages that nobody waits for (oneway, WAIT=false) are collected in memory and written to the log in one call; a
+    kill loses those, a send that waits never."""
+    transient_store_pool_size: int = 5
+    """How many times commitCommitLogLeastPages may be collected while the requests of one read are worked on. RocketMQ:
+    the number of buffers of one log file each."""
+    commit_commit_log_least_pages: int = 4
+    """So many pages of 4 KiB are written at once, without waiting for commitIntervalCommitLog."""
+    commit_interval_commit_log: int = 200
+    """How long a message may be collected."""
 
     mapped_file_size_commit_log: int = 1024 * 1024 * 1024
     """Size of a CommitLog file; the same on all replicas of a group."""
@@ -347,6 +357,9 @@ class BrokerConfig(ServerConfig):
         self.require_range(source, "mapped_file_size_commit_log", 64 * 1024, 2**31 - 1)
         self.require_range(source, "max_hash_slot_num", 1, 2**28)
         self.require_range(source, "max_index_num", 2, (2**31 - 41 - 4 * self.max_hash_slot_num) // 20)
+        self.require_range(source, "transient_store_pool_size", 1, 1024)
+        self.require_range(source, "commit_commit_log_least_pages", 1, 1024)
+        self.require_range(source, "commit_interval_commit_log", 1, 60_000)
         self.require_range(source, "max_message_size", 1, self.mapped_file_size_commit_log // 2)
         self.require_range(source, "ha_transfer_batch_size", 1024, 1024 * 1024)
         if self.mapped_file_size_consume_queue % 20:

@@ -66,7 +66,7 @@ class Appender:
     def append(self, message: NewMessage, wall_ms: int) -> Appended:
         """Append one message. Raises UsageError for one that cannot be stored, StoreError when the disk fails."""
         log, offsets = self._log, self._offsets
-        if offsets.covered != log.end_offset:
+        if offsets.covered != log.write_offset:
             self._take_over()
         count = 1
         if message.sys_flag & SYS_INNER_BATCH:
@@ -104,7 +104,7 @@ class Appender:
         except OSError as error:
             raise StoreError(os_sentence(log.disk, DIRECTORY, "append", error)) from error
         finally:
-            offsets.covered = log.end_offset
+            offsets.covered = log.write_offset
         if queued:
             offsets.next[key] = queue_offset + count
         return Appended(
@@ -131,7 +131,7 @@ class Appender:
         """Append in order with one write for each file touched. All share one store timestamp. When the disk fails,
         those of the files before may be appended."""
         log, offsets = self._log, self._offsets
-        if offsets.covered != log.end_offset:
+        if offsets.covered != log.write_offset:
             self._take_over()
         offsets.last_store_timestamp_ms = max(offsets.last_store_timestamp_ms, wall_ms)
         try:
@@ -139,7 +139,7 @@ class Appender:
         except OSError as error:
             raise StoreError(os_sentence(log.disk, DIRECTORY, "append", error)) from error
         finally:
-            if offsets.covered != log.end_offset:
+            if offsets.covered != log.write_offset:
                 offsets.forget()
 
     def _write_all(self, batch: EncodedBatch) -> AppendedBatch:
@@ -157,8 +157,8 @@ class Appender:
             log.append(batch.place(first, stop, here, queue_offsets[first:stop], stored))
             phy_offsets += here
             first = stop
-        self._offsets.covered = log.end_offset
-        return AppendedBatch(phy_offsets, queue_offsets, PhyOffset(log.end_offset), stored)
+        self._offsets.covered = log.write_offset
+        return AppendedBatch(phy_offsets, queue_offsets, PhyOffset(log.write_offset), stored)
 
     def _number(self, batch: EncodedBatch) -> list[int]:
         """Queue offsets for all records. None is given twice: until the records stand the table counts as torn."""
@@ -176,6 +176,10 @@ class Appender:
 
     def _take_over(self) -> None:
         """The log has grown by a master's bytes since the last own append: read their queue offsets."""
+        try:
+            self._log.commit()
+        except OSError as error:
+            raise StoreError(os_sentence(self._log.disk, DIRECTORY, "append", error)) from error
         if self._offsets.cover() != self._log.end_offset:
             raise StoreError(
                 f"{place(self._log.disk, DIRECTORY)}: the log's last record, at {self._offsets.covered}, is not whole;"

@@ -24,14 +24,32 @@ _MISSING = "restore it from a backup of this replica, or remove this replica's s
 
 
 class CommitLog:
-    """The log's files and its end."""
+    """The log's files and its end.
 
-    __slots__ = ("_active", "_active_end", "_active_start", "_grow", "disk", "end_offset", "files")
+    With a pool (`pool_bytes` above 0) own appends wait in memory until `commit` writes them with one call, at the
+    latest when so many bytes wait. [end_offset, write_offset) is what waits: nobody but its writer knows of it, and a
+    kill loses it.
+    """
 
-    def __init__(self, disk: Disk, file_size_bytes: int) -> None:
+    __slots__ = (
+        "_active",
+        "_active_end",
+        "_active_start",
+        "_grow",
+        "_pool",
+        "_pool_bytes",
+        "disk",
+        "end_offset",
+        "files",
+        "write_offset",
+    )
+
+    def __init__(self, disk: Disk, file_size_bytes: int, pool_bytes: int = 0) -> None:
         self.disk = disk
         self.files = MappedFiles(disk, DIRECTORY, file_size_bytes, reserve=True)
-        self.end_offset = 0
+        self.end_offset = self.write_offset = 0
+        self._pool = bytearray()
+        self._pool_bytes = pool_bytes
         self._grow = Lock()
         """Held while a file is added: the flusher allocates ahead in its own thread."""
         self._active: MappedFile | None = None
@@ -64,8 +82,9 @@ class CommitLog:
         return offset - (offset - self.min_offset) % self.file_size_bytes
 
     def end_at(self, end_offset: int) -> None:
-        """Set the end after recovery or a cut: what lies behind is zero already."""
-        self.end_offset = end_offset
+        """Set the end after recovery or a cut: what lies behind is zero already. Nothing waits any more."""
+        self._pool = bytearray()
+        self.end_offset = self.write_offset = end_offset
         self._active = self.files.find(end_offset)
         if self._active is not None:
             self._active_start, self._active_end = self._active.start_offset, self._active.end_offset
@@ -95,8 +114,8 @@ class CommitLog:
     def room_for(self, size_bytes: int) -> int:
         """The position where a record of `size_bytes` will stand: the end, or the next file's start after a blank
         record that takes the rest of this one. Raises StoreError when the disk is full; nothing has changed then."""
-        if self.end_offset + size_bytes + BLANK_HEADER_BYTES <= self._active_end:
-            return self.end_offset
+        if self.write_offset + size_bytes + BLANK_HEADER_BYTES <= self._active_end:
+            return self.write_offset
         if size_bytes + BLANK_HEADER_BYTES > self.file_size_bytes:
             raise StoreError(
                 f"a record of {size_bytes} bytes does not fit a log file of {self.file_size_bytes} bytes;"
@@ -108,28 +127,64 @@ class CommitLog:
     def roll(self) -> None:
         """Go on in the next file, after a blank record that takes the rest of the active one. Raises StoreError when
         the disk is full; nothing has changed then."""
+        self.commit()
         old, old_start, old_end = self._active, self._active_start, self._active_end
         left = old_end - self.end_offset
         self._next_file()
         if left and old is not None:
             old.region.write(self.end_offset - old_start, blank(left))
-            self.end_offset = old_end
+            self.end_offset = self.write_offset = old_end
 
     def append(self, data: Buffer) -> None:
-        """Write at the end, inside the active file (`room_for` made sure)."""
+        """Write at the end, inside the active file (`room_for` made sure), or have it wait there. After an error
+        nothing of it is appended."""
+        if not self._pool_bytes:
+            self._write(data)
+            return
+        self._pool += data
+        self.write_offset += len(data)
+        if len(self._pool) >= self._pool_bytes:
+            try:
+                self.commit()
+            except BaseException:
+                self._pool = self._pool[: -len(data)]
+                self.write_offset -= len(data)
+                raise
+
+    def _write(self, data: Buffer) -> None:
         active = self._active
         assert active is not None
         active.region.write(self.end_offset - self._active_start, data)
         self.end_offset += len(data)
+        self.write_offset = self.end_offset
+
+    def commit(self) -> bool:
+        """Write what waits. True if there was any. After an error all of it waits still; raises OSError."""
+        if not self._pool:
+            return False
+        active = self._active
+        assert active is not None
+        active.region.write(self.end_offset - self._active_start, self._pool)
+        self.end_offset = self.write_offset
+        self._pool.clear()
+        return True
+
+    def discard(self) -> bool:
+        """Drop what waits. True if there was any."""
+        self.write_offset = self.end_offset
+        dropped = bool(self._pool)
+        self._pool = bytearray()
+        return dropped
 
     def append_raw(self, data: Buffer) -> None:
-        """Write bytes that may go on in the next files."""
+        """Write bytes that may go on in the next files; they do not wait."""
+        assert self.write_offset == self.end_offset
         rest = memoryview(data)
         while rest:
             if self.end_offset == self._active_end:
                 self._next_file()
             size = min(len(rest), self._active_end - self.end_offset)
-            self.append(rest[:size])
+            self._write(rest[:size])
             rest = rest[size:]
 
     def view(self, offset: int, limit_bytes: int) -> memoryview:

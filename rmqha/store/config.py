@@ -18,6 +18,10 @@ class StoreConfig:
     max_hash_slot_num: int = 5_000_000
     max_index_num: int = 20_000_000
     """Hash slots and entries of an index file."""
+    transient_store_pool_enable: bool = False
+    """A master's appends wait in memory for `Store.commit`."""
+    transient_store_pool_size: int = 5
+    commit_commit_log_least_pages: int = 4
     max_message_size: int = 4 * 1024 * 1024
     """The largest body that append takes."""
     delay_levels_ms: tuple[int, ...] = parse_delay_levels(DEFAULT_DELAY_LEVELS)

@@ -42,6 +42,7 @@ from rmqha.store.reput import QueueOffsets, Reput, valid_topic
 from rmqha.store.retention import LogFile
 from rmqha.store.trimmer import Trimmer
 
+PAGE_BYTES = 4096
 SAVE_INTERVAL_MS = 1000
 """Store time between two saves of queues, checkpoint and progress."""
 SAVE_INTERVAL_BYTES = 64 * 1024 * 1024
@@ -58,7 +59,11 @@ class Store:
         self._config = config
         self._tracer = tracer
         self._release = release
-        self._log = CommitLog(disk, config.mapped_file_size_commit_log)
+        self._commit_least_bytes = config.commit_commit_log_least_pages * PAGE_BYTES
+        pool_bytes = config.transient_store_pool_size * self._commit_least_bytes
+        self._log = CommitLog(
+            disk, config.mapped_file_size_commit_log, pool_bytes if config.transient_store_pool_enable else 0
+        )
         self._queues = ConsumeQueues(disk, config.mapped_file_size_consume_queue, tracer, config.delay_levels_ms)
         self._flush = Lock()
         """Held by whoever syncs, cuts or closes files."""
@@ -187,6 +192,7 @@ class Store:
     def close(self) -> None:
         """A clean stop: everything below the confirm offset is dispatched, all is durable, `abort` goes away."""
         try:
+            self.commit()
             while self.dispatch(DISPATCH_STEP_BYTES):
                 pass
             self.index.finish()
@@ -216,7 +222,7 @@ class Store:
 
     @property
     def record_end_offset(self) -> PhyOffset:
-        return PhyOffset(self._offsets.cover())
+        return PhyOffset(min(self._offsets.cover(), self._log.end_offset))
 
     @property
     def synced_offset(self) -> PhyOffset:
@@ -267,11 +273,30 @@ class Store:
         return self._appender.append_encoded(batch, wall_ms)
 
     def append_raw(self, phy_offset: PhyOffset, data: Buffer) -> None:
+        self.discard_uncommitted()
         assert phy_offset == self._log.end_offset
         if self._failed:
             raise StoreError(self._failed)
         with disk_errors(self._disk, LOG_DIRECTORY, "append"):
             self._log.append_raw(data)
+
+    def commit(self, *, everything: bool = True) -> bool:
+        """Write what `append` left waiting in memory (transientStorePoolEnable); unless `everything`, only if it is
+        worth a call (commitCommitLogLeastPages). Only then it can be read, synced and sent to slaves: max_phy_offset
+        moves. True if it did. Raises StoreError; all of it waits still."""
+        if not everything and self.uncommitted_bytes < self._commit_least_bytes:
+            return False
+        with disk_errors(self._disk, LOG_DIRECTORY, "append"):
+            return self._log.commit()
+
+    def discard_uncommitted(self) -> None:
+        """Drop what waits in memory: this replica is no master any more, and nobody knows of it."""
+        if self._log.discard():
+            self._offsets.forget()
+
+    @property
+    def uncommitted_bytes(self) -> int:
+        return self._log.write_offset - self._log.end_offset
 
     # --- queue types ------------------------------------------------------------------------------------------------
     @property

@@ -148,6 +148,7 @@ class Broker:
             StoreConfig(
                 mapped_file_size_commit_log=self.config.mapped_file_size_commit_log,
                 mapped_file_size_consume_queue=self.config.mapped_file_size_consume_queue,
+                transient_store_pool_enable=self.config.transient_store_pool_enable,
             ),
             self.tracer,
         )
