@@ -20,6 +20,8 @@ from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import ConfigError, RmqhaError, StoreError, UnreachableError
+from rmqha.model.message import encode_properties
+from rmqha.store.record import decode
 from rmqha.wire.command import Command
 from tests.broker.support import MAX_FRAME_BYTES, ScriptedController, pull_command, send_command
 
@@ -227,6 +229,28 @@ async def test_long_polling_over_the_wire(tmp_path: Path) -> None:
         assert b"two" in bytes(replies[0].body)
         short = await here.call(broker.address, pull_command(offset=2, sysFlag="6", suspendTimeoutMillis="50"))
         assert short.code == ResponseCode.PULL_NOT_FOUND
+        await broker.stop()
+
+
+async def test_the_index_is_built_behind_the_queues(tmp_path: Path) -> None:
+    """Without any query asking for it."""
+    async with shells(tmp_path) as here:
+        broker = await here.start(max_hash_slot_num=8, max_index_num=4, total_replicas=1)
+        await here.send(broker, b"zero")
+
+        async def indexed() -> bool:
+            reply = await here.call(broker.address, Command(RequestCode.GET_BROKER_RUNTIME_INFO))
+            return b'"indexBehindBytes":"0"' in bytes(reply.body)
+
+        for number in range(7):
+            properties = encode_properties({"KEYS": f"k{number}"}).decode()
+            assert (await here.call(broker.address, send_command(i=properties))).code == 0
+            await here.eventually(indexed)
+        files = sorted((tmp_path / "a" / "index").iterdir())
+        assert [path.stat().st_size for path in files] == [40 + 4 * 8 + 20 * 4] * 3
+        fields = {"topic": "T", "key": "k3", "maxNum": "8", "beginTimestamp": "0", "endTimestamp": str(1 << 62)}
+        reply = await here.call(broker.address, Command(RequestCode.QUERY_MESSAGE, fields))
+        assert reply.code == 0 and decode(memoryview(bytes(reply.body))).phy_offset > 0
         await broker.stop()
 
 

@@ -16,6 +16,8 @@ from rmqha.model.error import StoreError, UsageError
 from rmqha.model.message import encode_properties
 from rmqha.model.offset import PhyOffset
 from rmqha.sim.disk import DiskStopped, SimDisk
+from rmqha.store import sidecar
+from rmqha.store.checkpoint import PROGRESS_PATH, SLOT_BYTES
 from rmqha.store.index import file_name
 from rmqha.store.index_key import key_hash
 from rmqha.store.index_service import WALK_COUNT, QueryResult
@@ -390,6 +392,29 @@ def test_a_write_that_failed_is_taken_back_before_the_next() -> None:
     file._region = Failing()  # type: ignore[assignment]
     assert not store.index.build(1 << 20)
     store.index.retry()
+    check(store, expected)
+
+
+@pytest.mark.parametrize("power_loss", [False, True])
+def test_marks_of_an_older_release_say_nothing_of_an_index(power_loss: bool) -> None:
+    disk = sim_disk()
+    store, expected = filled(disk)
+    store.index.sync()
+    store.sync()
+    disk.crash(power_loss=power_loss)
+    slots = disk.read(PROGRESS_PATH)
+    older = b""
+    for at in range(0, len(slots), SLOT_BYTES):
+        size = int.from_bytes(slots[at : at + 2], "big")
+        fields = sidecar.decode(slots[at + 2 : at + 2 + size], "") if size else {}
+        fields.pop("index", None)
+        data = sidecar.encode(fields) if size else b""
+        older += (len(data).to_bytes(2, "big") + data).ljust(SLOT_BYTES, b"\0")
+    disk.write_atomic(PROGRESS_PATH, older)
+    before = names(disk)
+    store = open_store(disk)
+    assert names(disk) == ([] if power_loss else before)
+    commit_all(store)
     check(store, expected)
 
 
