@@ -18,7 +18,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.action import Reply, SendRaft
+from controller.action import Reply, SendRaft, WriteSnapshot
 from controller.config import ControllerConfig
 from controller.event import BrokerIdApplied, BrokerRegistered, Cause, GroupSized, MasterElected, SyncStateSetAltered
 from controller.image import decode_image, encode_image
@@ -109,6 +109,8 @@ class Quorum:
                 self.nodes[action.peer].inbox.append((name, action.data))
             elif isinstance(action, Reply):
                 node.replies.append(action.command)
+            elif isinstance(action, WriteSnapshot):
+                self.timed("snapshot written", node.machine.snapshot_written, self.now_ms, action.snapshot)
 
     def step(self) -> None:
         """One round over all nodes: due timers, messages, what became ready."""

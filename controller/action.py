@@ -6,6 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 from rmqha.wire.command import Command
+from rmqha.wire.raft_message import Snapshot
 
 Token = Hashable
 """Names the asker of a request; the shell chooses it."""
@@ -55,4 +56,12 @@ class SaveConfig:
     properties: dict[str, str]
 
 
-Action = Reply | Notify | Probe | SendRaft | SaveConfig
+@dataclass(frozen=True, slots=True)
+class WriteSnapshot:
+    """Make the snapshot durable beside the log, which goes on meanwhile; then call `snapshot_written`. A later Ready
+    with a snapshot of its own waits for the end of this."""
+
+    snapshot: Snapshot
+
+
+Action = Reply | Notify | Probe | SendRaft | SaveConfig | WriteSnapshot

@@ -18,7 +18,7 @@ from collections import deque
 from itertools import count
 from typing import Any
 
-from controller.action import Action, Reply, SaveConfig, SendRaft, Token
+from controller.action import Action, Reply, SaveConfig, SendRaft, Token, WriteSnapshot
 from controller.answers import MasterViews
 from controller.config import ControllerConfig
 from controller.event import Event, decode_events, encode_events
@@ -70,6 +70,8 @@ class ControllerMachine:
         """A snapshot under way: of the state after entry `_image_index`, its last slice written at `_image_at_ms`."""
         self._image_index = RaftIndex(0)
         self._image_at_ms = 0
+        self._image_waits = False
+        """The shell makes it durable."""
         self._restoring: ImageReader | None = None
         """A leader's snapshot being read; what is committed after it waits in `_backlog` to be applied."""
         self._restored_index = RaftIndex(0)
@@ -109,7 +111,8 @@ class ControllerMachine:
     def deadline_ms(self) -> int | None:
         """When to call timeout next."""
         own_ms = self._leadership.deadline_ms() if self._leadership is not None else None
-        image_ms = None if self._image is None and self._restoring is None else self._image_at_ms
+        writing = self._image is not None and not self._image_waits
+        image_ms = self._image_at_ms if writing or self._restoring is not None else None
         deadlines = (self._raft.deadline_ms(), own_ms, self._observers.deadline_ms(), image_ms)
         return min((item for item in deadlines if item is not None), default=None)
 
@@ -149,6 +152,13 @@ class ControllerMachine:
         if self._leadership is not None:
             self._leadership.probe_replied(now_ms, probe_id, reply, refused=refused)
             self._settle(now_ms)
+
+    def snapshot_written(self, now_ms: int, snapshot: Snapshot) -> None:
+        """The end of WriteSnapshot: the log before it may go, unless a leader's snapshot has replaced both."""
+        if self._image_waits and self._image is not None and snapshot.index == self._image_index:
+            self._image = None
+            self._raft.compact(snapshot.index, snapshot.data)
+        self._settle(now_ms)
 
     def stopping(self, now_ms: int) -> None:
         """SIGTERM: hand the leadership to the voter that the log has reached furthest (B5)."""
@@ -340,19 +350,20 @@ class ControllerMachine:
         """A snapshot of what is applied, if none is under way; the index that it will reach."""
         if self._image is None and self._restoring is None and self._feed.index > self._raft.snapshot_index:
             self._image, self._image_index = ImageWriter(self._info), RaftIndex(self._feed.index)
+            self._image_waits = False
             self._image_at_ms = now_ms
         return self._raft.snapshot_index if self._image is None else self._image_index
 
     def _write_image(self, now_ms: int) -> None:
         """One slice. The whole image replaces the log once everything that it holds is applied for good."""
         image = self._image
-        if image is None:
+        if image is None or self._image_waits:
             return
         self._image_at_ms = now_ms
         image.write()
         if image.is_done and self._image_index <= self._raft.applied_index:
-            self._image = None
-            self._raft.compact(self._image_index, image.data)
+            self._image_waits = True
+            self._actions.append(WriteSnapshot(self._raft.snapshot_of(self._image_index, image.data)))
 
     def _apply(self, now_ms: int, index: RaftIndex, term: Term, events: list[Event]) -> None:
         for event in events:

@@ -44,6 +44,8 @@ VERSION = 2
 """Of segments and the snapshot. Version 1, without incarnation, was in no release."""
 FRAME_VERSION = 1
 SEGMENT_BYTES = 16 * 1024 * 1024
+TEMPORARY_SNAPSHOT = "snapshot.new"
+WRITE_BYTES = 1024 * 1024
 
 _SEGMENT_NAME = re.compile(r"segment-[0-9]{10}")
 _SEGMENT_HEAD = struct.Struct(">4shhQI")
@@ -196,16 +198,47 @@ class DurableRaftLog:
         if ready.snapshot is not None:
             # the term must not be behind what the snapshot holds, whenever the machine stops
             self._append(_Frame(self._hard_state, False, self._last_index, announced=ready.snapshot.index))
-            self._write_snapshot(ready.snapshot)
+            self.write_snapshot(ready.snapshot)
             base_index = ready.snapshot.index
         elif ready.truncate_from is not None:
             base_index = RaftIndex(ready.truncate_from - 1)
         if ready.hard_state or ready.snapshot or ready.entries or ready.truncate_from is not None:
             self._append(_Frame(self._hard_state, ready.snapshot is not None, base_index, ready.entries))
         if ready.compaction is not None:
-            self._write_snapshot(ready.compaction)
+            self.write_snapshot(ready.compaction)
         if ready.snapshot is not None or ready.compaction is not None:
             self._drop_covered_segments()
+
+    def write_snapshot(self, snapshot: Snapshot) -> None:
+        """Make a snapshot durable; blocks. Nothing to do if this one or a newer one has been written. May be called
+        ahead of the Ready that compacts the log, from another thread than a `persist` without snapshot."""
+        if snapshot.index <= self._snapshot_index:
+            return
+        head = _SNAPSHOT_HEAD.pack(
+            _SNAPSHOT_MAGIC,
+            VERSION,
+            0,
+            snapshot.index,
+            snapshot.term,
+            len(snapshot.configuration),
+            len(snapshot.data),
+            _snapshot_crc(snapshot),
+        )
+        temporary = f"{self._path}/{TEMPORARY_SNAPSHOT}"
+        if self._disk.exists(temporary):
+            self._disk.remove(temporary)
+        file = self._disk.open_append(temporary)
+        try:
+            file.append(head + snapshot.configuration)
+            # in parts, so that no copy of it all is made while the other threads stand still
+            data = memoryview(snapshot.data)
+            for start in range(0, len(data), WRITE_BYTES):
+                file.append(data[start : start + WRITE_BYTES])
+            file.sync()
+        finally:
+            file.close()
+        self._disk.rename(temporary, f"{self._path}/snapshot")
+        self._snapshot_index = snapshot.index
 
     def close(self) -> None:
         self._file.close()
@@ -242,20 +275,6 @@ class DurableRaftLog:
         # what an earlier process wrote may have been read from the page cache only
         file.sync()
         return file
-
-    def _write_snapshot(self, snapshot: Snapshot) -> None:
-        head = _SNAPSHOT_HEAD.pack(
-            _SNAPSHOT_MAGIC,
-            VERSION,
-            0,
-            snapshot.index,
-            snapshot.term,
-            len(snapshot.configuration),
-            len(snapshot.data),
-            _snapshot_crc(snapshot),
-        )
-        self._disk.write_atomic(f"{self._path}/snapshot", head + snapshot.configuration + snapshot.data)
-        self._snapshot_index = snapshot.index
 
     def _drop_covered_segments(self) -> None:
         while len(self._segments) > 1 and self._segments[0].last_index <= self._snapshot_index:

@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 
 import trio
 
-from controller.action import Notify, Probe, Reply, SaveConfig, SendRaft
+from controller.action import Notify, Probe, Reply, SaveConfig, SendRaft, WriteSnapshot
 from controller.config import ControllerConfig
 from controller.machine import ControllerMachine
 from controller.raft_log import DurableRaftLog
@@ -32,6 +33,9 @@ from rmqha.raft.node import RaftNode, Ready
 from rmqha.raft.quorum import Configuration
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
+from rmqha.wire.raft_message import Snapshot
+
+T = TypeVar("T")
 
 OVERRIDES_FILE = "config-overrides.properties"
 """Keys changed by request 1009, in the store directory; they win over the file that the controller was started with."""
@@ -102,6 +106,8 @@ class ControllerServer:
         self._machine: ControllerMachine | None = None
         self._store: _Store | None = None
         self._unsaved: Ready | None = None
+        self._snapshot_lock = trio.Lock()
+        """One snapshot is written at a time."""
         self._work = trio.Event()
         """Set when `_unsaved` waits for the driver."""
         self._earlier = trio.Event()
@@ -202,12 +208,14 @@ class ControllerServer:
                     self._nursery.start_soon(self._probe, action)
                 case Notify(address, command):
                     self._nursery.start_soon(self._notify, address, command)
+                case WriteSnapshot(snapshot):
+                    self._nursery.start_soon(self._write_snapshot, snapshot)
                 case SaveConfig(properties):
                     assert self._store is not None
                     self._nursery.start_soon(trio.to_thread.run_sync, self._store.save_overrides, properties)
 
     async def _drive(self) -> None:
-        """Make durable, advance, again. The only task that writes to the disk. Raises StoreError when the disk fails:
+        """Make durable, advance, again. The only task that writes to the log. Raises StoreError when the disk fails:
         what is durable is then unknown, and the controller must not go on."""
         assert self._machine is not None and self._store is not None
         while True:
@@ -215,16 +223,33 @@ class ControllerServer:
             self._work = trio.Event()
             ready = self._unsaved
             assert ready is not None
-            try:
-                await trio.to_thread.run_sync(self._store.log.persist, ready)
-            except OSError as error:
-                raise StoreError(
-                    f"{self._store.disk.label}: cannot write the controllers' log: {error.strerror or error}; "
-                    "mend the disk, then start the controller again"
-                ) from error
+            if ready.snapshot is None and ready.compaction is None:
+                await self._write(self._store.log.persist, ready)
+            else:
+                async with self._snapshot_lock:
+                    await self._write(self._store.log.persist, ready)
             self._unsaved = None
             self._machine.advance(self._clock.now_ms(), ready)
             self._pump()
+
+    async def _write_snapshot(self, snapshot: Snapshot) -> None:
+        """Beside the log: a large one must not hold up heartbeats."""
+        assert self._machine is not None and self._store is not None
+        async with self._snapshot_lock:
+            await self._write(self._store.log.write_snapshot, snapshot)
+        self._machine.snapshot_written(self._clock.now_ms(), snapshot)
+        self._pump()
+
+    async def _write(self, write: Callable[[T], None], what: T) -> None:
+        """In a worker thread; StoreError, one sentence, when the disk fails."""
+        assert self._store is not None
+        try:
+            await trio.to_thread.run_sync(write, what)
+        except OSError as error:
+            raise StoreError(
+                f"{self._store.disk.label}: cannot write the controllers' log: {error.strerror or error}; "
+                "mend the disk, then start the controller again"
+            ) from error
 
     async def _tick(self) -> None:
         assert self._machine is not None

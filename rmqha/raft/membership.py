@@ -60,6 +60,10 @@ class Membership:
         configuration = Configuration.decode(snapshot.configuration) if snapshot.configuration else self._initial
         self._base, self._changes = (snapshot.index, configuration), []
 
+    def at(self, index: RaftIndex) -> Configuration:
+        """The one in force after entry `index`, which must not be older than the snapshot."""
+        return next((change for at, change in reversed(self._changes) if at <= index), self._base[1])
+
     def compact(self, index: RaftIndex) -> Configuration:
         """Forget what was before `index`; the configuration in force there."""
         older = [item for item in self._changes if item[0] <= index]

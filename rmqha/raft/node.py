@@ -255,6 +255,13 @@ class RaftNode:
         role = self._core.role
         return isinstance(role, Leader) and leader.begin_transfer(self._core, role, now_ms, to)
 
+    def snapshot_of(self, index: RaftIndex, data: bytes | bytearray) -> Snapshot:
+        """What `compact` with the same arguments will store; to be written ahead of it, beside the log."""
+        assert index <= self._applied_index, f"entry {index} is not applied"
+        term = self._core.log.term_at(index)
+        assert term is not None, f"entry {index} is compacted away"
+        return Snapshot(index, term, data, self._core.membership.at(index).encode())
+
     def compact(self, index: RaftIndex, snapshot_data: bytes | bytearray) -> None:
         """Drop the log up to `index`, which must be applied and above the last snapshot; `snapshot_data` is the
         application's state after it."""

@@ -26,12 +26,12 @@ class SnapshotAssembly:
         )
 
     def add(self, chunk: SnapshotChunk) -> Snapshot | None:
-        """The whole snapshot once its last byte has arrived."""
+        """The whole snapshot once its last byte has arrived; it owns the bytes then, and this is done."""
         if chunk.offset == len(self._data) and len(self._data) + len(chunk.data) <= chunk.total_bytes:
             self._data += chunk.data
         if len(self._data) < chunk.total_bytes:
             return None
-        return Snapshot(chunk.index, chunk.snapshot_term, bytes(self._data), chunk.configuration)
+        return Snapshot(chunk.index, chunk.snapshot_term, self._data, chunk.configuration)
 
     @property
     def next_offset(self) -> int:

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from controller.action import Notify, Probe, Reply, SaveConfig, SendRaft
+from controller.action import Notify, Probe, Reply, SaveConfig, SendRaft, WriteSnapshot
 from controller.config import ControllerConfig
 from controller.machine import ControllerMachine
 from controller.replicas_info import Group
@@ -190,6 +190,8 @@ class Node:
                 case SendRaft(peer, _, _, data):
                     if cluster.linked(self.node_id, peer):
                         cluster.later(1, partial(cluster.deliver, self.node_id, peer, data))
+                case WriteSnapshot(snapshot):
+                    self.machine.snapshot_written(cluster.now_ms, snapshot)
                 case SaveConfig(properties):
                     cluster.saved.append(properties)
 

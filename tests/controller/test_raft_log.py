@@ -127,6 +127,8 @@ def test_every_crash_leaves_the_state_before_or_after_a_ready(seed: int) -> None
                 change = draw_change(prng, model)
                 # a write that was cut short leaves its first steps
                 outcomes = [model.after(part) for part in prefixes(change)]
+                if change.compaction is not None and prng.chance(1, 2):
+                    log.write_snapshot(change.compaction)
                 log.persist(change)
                 model = model.after(change)
                 outcomes = [model]
@@ -163,6 +165,18 @@ def test_compaction_drops_segments_and_keeps_the_vote() -> None:
     assert before > 5
     assert len(disk.list("raft")) <= 3
     assert open_log(disk).stored == StoredState(Term(1), "n1", snapshot(58), entries(59, 1))
+
+
+def test_a_snapshot_written_beside_the_log_is_not_written_twice_and_an_older_one_not_at_all() -> None:
+    disk = SimDisk(SimPrng(1))
+    log = open_log(disk)
+    log.persist(ready(HardState(Term(1), "n1"), new=entries(1, 9)))
+    log.write_snapshot(snapshot(6))
+    assert open_log(disk).stored == StoredState(Term(1), "n1", snapshot(6), entries(7, 3))
+    disk.failing = frozenset({"rename"})
+    log.persist(ready(compaction=snapshot(6)))
+    log.write_snapshot(snapshot(4))
+    assert open_log(disk).stored.snapshot == snapshot(6)
 
 
 def test_kinds_of_entries_survive() -> None:
