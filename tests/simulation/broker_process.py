@@ -212,8 +212,11 @@ class BrokerProcess(Process):
         """From the first delayed message on: deliver, and as a slave take the master's offsets now and then."""
         if not self._delivering and SCHEDULE_TOPIC in self.store.queues():
             self._delivering = True
-            self.core.schedule.wake = lambda: self.after(0, self._deliver)
+            self.core.schedule.wake = self._deliver_soon
             self._deliver_later(0)
+
+    def _deliver_soon(self) -> None:
+        self.after(0, self._deliver)
 
     def _deliver_later(self, count: int) -> None:
         self.after(SCHEDULE_TICK_MS, lambda: self._deliver_tick(count))
