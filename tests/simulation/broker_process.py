@@ -13,7 +13,6 @@ from rmqha.ha.action import CallController, RoleChanged
 from rmqha.ha.replica import Replica
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
-from rmqha.model.delay_level import SCHEDULE_TOPIC
 from rmqha.model.error import RemoteProtocolError, StoreError
 from rmqha.model.offset import PhyOffset
 from rmqha.sim.clock import SimClock
@@ -209,8 +208,8 @@ class BrokerProcess(Process):
 
     # --- delayed messages -------------------------------------------------------------------------------------------
     def _watch_schedule(self) -> None:
-        """From the first delayed message on: deliver, and as a slave take the master's offsets now and then."""
-        if not self._delivering and SCHEDULE_TOPIC in self.store.queues():
+        """From the first message of level 1 on: deliver, and as a slave take the master's offsets now and then."""
+        if not self._delivering and self.core.schedule.end_of(1):
             self._delivering = True
             self.core.schedule.wake = self._deliver_soon
             self._deliver_later(0)
