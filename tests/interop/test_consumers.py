@@ -57,6 +57,7 @@ def test_order_is_kept_while_two_consumers_share_the_queues_and_the_master_dies(
     lab: Lab, cluster: LocalCluster
 ) -> None:
     count = 3000
+    make_topic(lab, "Ordered")
     first = work(lab, "Ordered", "orderly")
     producer = produce(lab, "Ordered", count, pause_ms=4)
     until("the first consumer works", lambda: len(tries(first)) > count // 10, TIMEOUT_S, producer, first)
@@ -83,13 +84,15 @@ def test_order_is_kept_while_two_consumers_share_the_queues_and_the_master_dies(
 
 
 def test_what_fails_comes_again_though_the_master_dies(lab: Lab, cluster: LocalCluster) -> None:
-    """Each message fails once; send-backs and delays are under way when the master is killed."""
-    count = 600
+    """Each message fails once; send-backs and delays are under way when the master is killed. A consumer takes up to 20 s
+    until it reads its retry topic."""
+    count = 800
+    make_topic(lab, "Retried")
     consumer = work(lab, "Retried", "concurrently", failures="1")
-    producer = produce(lab, "Retried", count, pause_ms=5)
+    producer = produce(lab, "Retried", count, pause_ms=50)
     until(
         "some have come again",
-        lambda: sum(item.reconsume_times > 0 for item in tries(consumer)) > count // 6,
+        lambda: sum(item.reconsume_times > 0 for item in tries(consumer)) > count // 10,
         TIMEOUT_S,
         producer,
         consumer,
