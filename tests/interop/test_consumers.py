@@ -84,8 +84,9 @@ def test_order_is_kept_while_two_consumers_share_the_queues_and_the_master_dies(
 
 
 def test_what_fails_comes_again_though_the_master_dies(lab: Lab, cluster: LocalCluster) -> None:
-    """Each message fails once; send-backs and delays are under way when the master is killed. A consumer takes up to 20 s
-    until it reads its retry topic."""
+    """Each message fails once; send-backs and delays are under way when the master is killed.
+
+    A consumer may take 20 s until it reads its retry topic."""
     count = 800
     make_topic(lab, "Retried")
     consumer = work(lab, "Retried", "concurrently", failures="1")
