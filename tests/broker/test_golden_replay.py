@@ -294,3 +294,25 @@ def test_view_message(gold: Broker) -> None:
     assert bytes(decode(memoryview(reply.body)).body) == bytes(decode(memoryview(expected.body)).body)
     for offset in ("1", "999999", "-1"):
         assert gold.ask(Command(33, {"offset": offset, "topic": "WireTopic"})).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_java_consumer_sends_a_message_back(gold: Broker) -> None:
+    """The push consumer's 36, and what it then pulls from its retry topic."""
+    for _, request, _ in exchanges("java-producer", "broker-n0", RequestCode.SEND_MESSAGE_V2)[:1]:
+        assert gold.ask(request).code == 0
+    ((_, request, expected),) = exchanges("java-consumer", "broker-n0", RequestCode.CONSUMER_SEND_MSG_BACK)
+    reply = gold.ask(request)
+    assert (reply.code, reply.ext, reply.remark) == (expected.code, expected.ext, expected.remark)
+    gold.run(1000)
+    (view,) = gold.store.pull("%RETRY%GID_wire", 0, 0, 10, 1 << 20).records
+    ours = decode(view)
+    theirs = [
+        decode(memoryview(bytes(answer.body)))
+        for _, pull, answer in exchanges("java-consumer", "broker-n0", RequestCode.PULL_MESSAGE)
+        if pull.ext["topic"] == "%RETRY%GID_wire" and answer.code == 0
+    ]
+    assert len(theirs) == 1
+    assert decode_properties(ours.properties) == decode_properties(theirs[0].properties)
+    assert bytes(ours.body) == bytes(theirs[0].body)
+    for name in ("queue_id", "queue_offset", "flag", "sys_flag", "reconsume_times", "topic"):
+        assert getattr(ours, name) == getattr(theirs[0], name), name
