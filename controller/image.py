@@ -16,8 +16,8 @@ from controller.replicas_info import ElectionRecord, Group, ReplicaInfo, Replica
 from rmqha.model.error import StoreError
 
 VERSION = 2
-SLICE_GROUPS = 250
-"""Groups of one slice; about 3 ms of work."""
+SLICE_GROUPS = 100
+"""Groups of one slice; one to two ms of work."""
 
 
 def _group_row(group: Group) -> bytes:

@@ -10,7 +10,7 @@ from collections import deque
 
 SLICE_GROUPS = 100
 """Groups looked at in one input: each may lead to an election."""
-PASS_GROUPS = 1000
+PASS_GROUPS = 250
 """Groups of the first pass in one input; most of them have a master and cost next to nothing."""
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import trio
 
-GC_THRESHOLDS = (10_000, 10, 100)
-"""A collection of the youngest objects then takes about a millisecond."""
+GC_THRESHOLDS = (5_000, 10, 100)
+"""A collection of the youngest objects then takes less than a millisecond."""
 GRACE_MS = 10_000
 KILLED_EXIT_CODE = 130
 _CLOCK_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
