@@ -32,6 +32,7 @@ class BrokerLoops:
         self._index = trio.Event()
         self._index.set()
         self._flush = trio.Event()
+        self._allocate = trio.Event()
         self._step = trio.Event()
         self._delivered = trio.Event()
         self._sleeps_until_ms: int | None = None
@@ -73,6 +74,7 @@ class BrokerLoops:
                 self._run_dispatch,
                 self._run_index,
                 self._run_flush,
+                self._run_allocate,
                 self._run_schedule,
                 self._run_housekeeping,
                 self._run_save,
@@ -135,6 +137,15 @@ class BrokerLoops:
                 self._driver.synced()
                 if self._driver.flush_due:
                     self._flush.set()
+            if store.is_file_due:
+                self._allocate.set()
+
+    async def _run_allocate(self) -> None:
+        """Beside the flush, for which sends wait: reserving a whole log file takes the disk a while."""
+        while True:
+            await self._allocate.wait()
+            await trio.to_thread.run_sync(self._core.store.allocate_ahead)
+            self._allocate = trio.Event()
 
     async def _run_commit(self) -> None:
         while True:

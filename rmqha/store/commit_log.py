@@ -6,7 +6,7 @@ cuts the log writes zeros there, durably, so that nothing that was cut can come 
 
 from __future__ import annotations
 
-from threading import Lock
+from threading import RLock
 
 from rmqha.model.error import StoreError
 from rmqha.port import Buffer, Disk
@@ -50,8 +50,8 @@ class CommitLog:
         self.end_offset = self.write_offset = 0
         self._pool = bytearray()
         self._pool_bytes = pool_bytes
-        self._grow = Lock()
-        """Held while a file is added: the flusher allocates ahead in its own thread."""
+        self._grow = RLock()
+        """Held while the run of files changes: the next one is allocated ahead in a thread of its own."""
         self._active: MappedFile | None = None
         self._active_start = 0
         self._active_end = 0
@@ -97,14 +97,20 @@ class CommitLog:
             self._active = self.files.find(self._active_end) or self.files.add(self._active_end)
         self._active_start, self._active_end = self._active.start_offset, self._active.end_offset
 
+    @property
+    def is_file_due(self) -> bool:
+        """Whether `allocate_ahead` would make a file now: the active one is more than half full and the last."""
+        active, files = self._active, self.files.files
+        if active is None or not files or files[-1] is not active:
+            return False
+        return 2 * (self.end_offset - self._active_start) >= self.file_size_bytes
+
     def allocate_ahead(self) -> None:
-        """Make the next file if the active one is more than half full, so that no append has to wait for it."""
-        active = self._active
-        if active is None or 2 * (self.end_offset - self._active_start) < self.file_size_bytes:
-            return
+        """Make the next file if one is due, so that no append and no sync has to wait for it. For a thread of its
+        own."""
         with self._grow:
-            if self.files.files[-1] is active:
-                self.files.add(active.end_offset)
+            if self.is_file_due and self._active is not None:
+                self.files.add(self._active.end_offset)
 
     @property
     def room_end(self) -> int:
@@ -219,6 +225,10 @@ class CommitLog:
 
         The files behind go first, the last of them first, so that at every moment the log has no hole.
         """
+        with self._grow:
+            return self._cut(end_offset, used_end)
+
+    def _cut(self, end_offset: int, used_end: int | None) -> int:
         cut = 0
         last = self.files.files[-1] if self.files.files else None
         first_removed = self.file_start(end_offset + self.file_size_bytes - 1)
@@ -237,13 +247,14 @@ class CommitLog:
 
     def set_aside(self, directory: str) -> None:
         """Move all files into `directory` and forget them."""
-        self.files.close()
-        if self.files.files or self.files.strangers:
-            with disk_errors(self.disk, DIRECTORY, "move the old log aside"):
-                self.disk.rename(DIRECTORY, f"{directory}/{DIRECTORY}")
-        self.files.files.clear()
-        self.files.strangers.clear()
-        self.end_at(0)
+        with self._grow:
+            self.files.close()
+            if self.files.files or self.files.strangers:
+                with disk_errors(self.disk, DIRECTORY, "move the old log aside"):
+                    self.disk.rename(DIRECTORY, f"{directory}/{DIRECTORY}")
+            self.files.files.clear()
+            self.files.strangers.clear()
+            self.end_at(0)
 
     def start_at(self, offset: int) -> None:
         """Begin an empty log at `offset`."""
@@ -258,4 +269,6 @@ class CommitLog:
                 file.sync()
 
     def close(self) -> None:
-        self.files.close()
+        with self._grow:
+            self._active = None
+            self.files.close()

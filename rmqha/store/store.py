@@ -405,7 +405,6 @@ class Store:
                 self._failed = str(error)
                 self._remember_failure()
                 raise
-            self._allocate_ahead()
         return PhyOffset(end)
 
     def _remember_failure(self) -> None:
@@ -415,8 +414,14 @@ class Store:
         except StoreError as error:
             self._tracer.event("unclean_not_recorded", reason=str(error))
 
-    def _allocate_ahead(self) -> None:
-        """A full disk is no failure here: the append that needs the file meets it again and is refused."""
+    @property
+    def is_file_due(self) -> bool:
+        """Whether `allocate_ahead` should be called."""
+        return self._log.is_file_due and not self._failed
+
+    def allocate_ahead(self) -> None:
+        """Make the next log file, for a thread of its own: no append and no sync waits for it then. A full disk is no
+        failure here: the append that needs the file meets it again and is refused."""
         try:
             self._log.allocate_ahead()
         except StoreError as error:

@@ -204,6 +204,8 @@ class BrokerProcess(Process):
             self.kill(power_loss=False)
             return
         self.driver.synced()
+        if self.store.is_file_due:
+            self.store.allocate_ahead()
         self.stepped()
 
     # --- delayed messages -------------------------------------------------------------------------------------------

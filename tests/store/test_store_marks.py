@@ -117,15 +117,16 @@ def test_after_a_failed_sync_nothing_is_accepted() -> None:
     assert open_store(disk).unclean, "the system may have dropped what it could not write"
 
 
-def test_the_next_file_is_made_by_the_flusher() -> None:
+def test_the_next_file_is_made_ahead() -> None:
     disk = sim_disk()
     store = open_store(disk)
     store.append(message(1, body=b"x" * 1500), 0)
-    store.sync()
-    assert len(disk.list("commitlog")) == 1
+    assert [store.is_file_due] == [False]
     store.append(message(1, body=b"x" * 1500), 0)
-    store.sync()
+    assert [store.is_file_due] == [True]
+    store.allocate_ahead()
     assert len(disk.list("commitlog")) == 2
+    assert [store.is_file_due] == [False]
     store.append(message(1, body=b"x" * 1500), 0)
     assert len(disk.list("commitlog")) == 2
     commit_all(store)
