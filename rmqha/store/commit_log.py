@@ -91,6 +91,10 @@ class CommitLog:
         else:
             self._active_start = self._active_end = end_offset
 
+    @property
+    def is_active_empty(self) -> bool:
+        return self.end_offset == self._active_start
+
     def _next_file(self) -> None:
         """Make the file that starts at the end of the active one the active one."""
         with self._grow:

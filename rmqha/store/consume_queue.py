@@ -213,7 +213,7 @@ class ConsumeQueue:
             self.max_offset = 0
             return Recovered(lines, log.min_offset)
         behind, lost = self._left_over(position, log_end)
-        if lost and whole and self.max_offset > low:
+        if lost and whole and self.max_offset > low and self.unit(self.max_offset - 1)[0] >= log.min_offset:
             self.max_offset -= 1  # its code may have stood in the sector that was lost
         if behind:
             lines.append(

@@ -472,10 +472,12 @@ class Store:
         return self._trimmer.oldest(count, self._offsets.last_store_timestamp_ms, wall_ms)
 
     def roll(self) -> None:
-        """As master: end the active file with a blank record. Raises StoreError if there is no room for the next."""
+        """As master: end the active file, unless it is empty, with a blank record. Raises StoreError if there is no
+        room for the next."""
         if self._failed:
             raise StoreError(self._failed)
-        self._log.roll()
+        if not self._log.is_active_empty:
+            self._log.roll()
 
     def trim(self, start_offset: PhyOffset) -> None:
         """Let the log begin with the file that starts at `start_offset`, which must not be above the settled offset.

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from rmqha.model.epoch import EpochHistory
 from rmqha.model.message import decode_properties
+from rmqha.model.offset import PhyOffset
 from rmqha.store.record import NewMessage, blank, decode, encode, fixed_bytes, topic_field
 from rmqha.store.store import Store
 from tests.store.support import SMALL, log_bytes
@@ -46,6 +47,13 @@ class LogModel:
         queue.append(len(self.image))
         return self.image[before:]
 
+    def roll(self) -> None:
+        """A blank record takes the rest of the file."""
+        left = -len(self.image) % FILE_BYTES
+        if left:
+            self.image += blank(left).ljust(left, b"\0")
+            self.ends.append(len(self.image))
+
     def cut(self, end: int) -> None:
         self.image = self.image[:end]
         self.ends = [known for known in self.ends if known <= end]
@@ -65,8 +73,9 @@ def check_queues(store: Store, model: LogModel) -> None:
     for (topic, queue_id), ends in model.queues.items():
         expected = [end for end in ends if end <= dispatched]
         low, high = store.queue_range(topic, queue_id)
-        assert (low, high) == (0, len(expected)), (topic, queue_id)
-        for number, end in enumerate(expected):
+        gone = sum(1 for end in expected if end <= store.min_phy_offset)
+        assert (low, high) == (gone, len(expected)), (topic, queue_id)
+        for number, end in enumerate(expected[gone:], gone):
             (view,) = store.pull(topic, queue_id, number, 1, 1 << 20).records
             record = decode(view)
             assert (record.phy_offset + record.size_bytes, record.queue_offset) == (end, number)
@@ -80,21 +89,26 @@ def check_index(store: Store, model: LogModel, step_bytes: int = 1 << 20) -> Non
     dispatched = store.dispatched_offset
     count = 0
     for (topic, key), offsets in model.keys.items():
-        expected = [offset for offset in reversed(offsets) if offset < dispatched]
+        expected = [offset for offset in reversed(offsets) if store.min_phy_offset <= offset < dispatched]
         count += len(expected)
         result = store.index.query(topic, key)
         assert [decode(view).phy_offset for view in result.records] == expected[:64], (topic, key)
-    if store.index.files.end_offset < dispatched:
+    if store.index.files.end_offset < dispatched and not store.min_phy_offset:
         assert sum(file.header.index_count - 1 for file in store.index.files) == count
 
 
 def check_prefix(store: Store, model: LogModel, at_least: int) -> None:
-    """The log is a whole-record prefix of the model that reaches `at_least`."""
-    found = log_bytes(store)
-    assert found == model.image[: len(found)]
-    assert len(found) in model.ends
-    assert len(found) >= model.whole(at_least)
+    """The log is a whole-record prefix of the model that reaches `at_least`, without the files that were removed."""
+    start, end = store.min_phy_offset, store.max_phy_offset
+    assert log_bytes(store) == model.image[start:end]
+    assert end in model.ends
+    assert end >= model.whole(at_least)
 
 
 def is_prefix(history: EpochHistory, of: EpochHistory) -> bool:
     return list(history) == list(of)[: len(history)]
+
+
+def epochs_agree(history: EpochHistory, of: EpochHistory, start: int) -> bool:
+    """The same entries, but for those that only speak of bytes below `start`, which may be gone."""
+    return list(history) in (list(of)[index:] for index in range(len(of) - len(of.trimmed(PhyOffset(start))) + 1))
