@@ -92,7 +92,8 @@ def _report_json(report: Report) -> dict[str, Any]:
 def _show(directory: Path, report: Report) -> None:
     for finding in report.findings:
         click.echo(f"{finding.severity}: {finding.sentence}")
-    words = "sound" if not report.faults else f"{len(report.faults)} findings"
+    count = len(report.faults)
+    words = "sound" if not count else "1 finding" if count == 1 else f"{count} findings"
     end = "checked" if report.look.live else "ends"
     at = f"{end} at {report.end_offset}"
     click.echo(f"{directory}: {report.record_count} records, {report.record_bytes} bytes, {at}: {words}")

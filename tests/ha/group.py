@@ -265,3 +265,11 @@ class Group:
 
     def master_is(self, number: int) -> bool:
         return self.nodes[number].replica.role is Role.MASTER
+
+
+def started(count: int = 3, **options: object) -> Group:
+    """A whole group under master 1."""
+    group = Group(count, **options)
+    group.elect(1)
+    group.run(200)
+    return group

@@ -7,14 +7,7 @@ from rmqha.ha.copy_speed import parse_slaves
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import BrokerId, Epoch
 
-from .group import Group
-
-
-def started(count: int = 3) -> Group:
-    group = Group(count)
-    group.elect(1)
-    group.run(200)
-    return group
+from .group import Group, started
 
 
 def ask(group: Group, target: int | None, *, epoch: int | None = None, timeout_ms: int = 2000) -> str:
