@@ -332,7 +332,7 @@ def controllers(scratch: Path, quick: bool, count: int) -> dict[str, Any]:
     show("heartbeats at the leader", [{name.replace("_", " "): beats[name] for name in names}])
     print(f"answers {beats['answer_ms']} ms; the machine alone {alone_us:.1f} us per heartbeat")
     sizes = (1000, 100_000) if quick else (1000, 100_000, 1_000_000)
-    found = [scale(replicas, 3 if quick else 10) for replicas in sizes]
+    found = [scale(replicas, 3 if quick else 6) for replicas in sizes]
     show("many replicas", [scale_row(item) for item in found])
     return {"times": rows, "kills_ms": kills, "heartbeats": beats, "decision_us": alone_us, "scale": found}
 
