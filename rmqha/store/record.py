@@ -196,14 +196,27 @@ def is_sound(record: memoryview, phy_offset: int, size_bytes: int, queue_offset:
     enough to ask of every record that is read. -1 as `queue_offset` takes any."""
     if len(record) != size_bytes or size_bytes < MIN_RECORD_BYTES:
         return False
-    size, _, crc, _, _, found_offset, position, sys_flag = _READ.unpack_from(record)
+    size, magic, crc, _, _, found_offset, position, sys_flag = _READ.unpack_from(record)
     if size != size_bytes or position != phy_offset or queue_offset not in (-1, found_offset):
         return False
     body_at = 88 + (12 if sys_flag & SYS_BORN_V6 else 0) + (12 if sys_flag & SYS_STORE_V6 else 0)
     if body_at > size_bytes:
         return False
     (body_size,) = _INT32.unpack_from(record, body_at - 4)
-    return bool(body_size >= 0 and crc32(record[body_at : body_at + body_size]) & 0x7FFFFFFF == crc)
+    topic_at = body_at + body_size
+    if body_size < 0 or topic_at + 4 > size_bytes:
+        return False
+    if magic == MAGIC_V1:
+        properties_at = topic_at + 1 + record[topic_at]
+    elif magic == MAGIC_V2:
+        properties_at = topic_at + 2 + (record[topic_at] << 8) + record[topic_at + 1]
+    else:
+        return False
+    if properties_at + 2 > size_bytes:
+        return False
+    if properties_at + 2 + (record[properties_at] << 8) + record[properties_at + 1] != size_bytes:
+        return False
+    return bool(crc32(record[body_at:topic_at]) & 0x7FFFFFFF == crc)
 
 
 def message_count(sys_flag: int, properties: bytes) -> int:
