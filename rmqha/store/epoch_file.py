@@ -1,8 +1,9 @@
 """The epoch history on disk: RocketMQ's text file, its `.bak`, and our checksum beside it. Control plane.
 
 Source: formats.md §7 (epochFileCheckpoint). Line 1 is the number of entries, line 2 a CRC-32 over the entry lines
-(0 = do not check), then `epoch-startOffset` per line. `.bak` always holds a prefix of what the file holds, so that
-falling back to it can only make the history shorter, which the alignment rules take well (they cut more, never less).
+(0 = do not check), then `epoch-startOffset` per line. `.bak` is the file as it was before the newest entry, or it
+is missing: falling back to it can only make the history shorter, which the alignment rules take well (they cut more,
+never less). An appended entry costs three syncs: one for the old file's new name, two for the new file.
 """
 
 from __future__ import annotations
@@ -70,6 +71,10 @@ def parse(data: bytes) -> EpochHistory:
     return EpochHistory(entries)
 
 
+def _checksum_of(data: bytes) -> int:
+    return int(data.split(b"\n")[1])
+
+
 def _number(text: bytes, at: int, what: str) -> int:
     if not text.isdigit() or len(text) > 19 or int(text) > MAX_NUMBER:
         raise BadEpochFileError(at, what, _shown(text))
@@ -85,6 +90,7 @@ class EpochFile:
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
+        self._has_checksum = False
         self.history = EpochHistory()
 
     def load(self, max_phy_offset: int) -> list[str]:
@@ -92,6 +98,7 @@ class EpochFile:
 
         Returns one sentence per finding; raises StoreError with the choices if neither can be used.
         """
+        self._has_checksum = self._read(CHECKSUM_PATH) is not None
         data = self._read(PATH)
         if data is None:
             return self._fall_back(BadEpochFileError(0, "a file", "none"), max_phy_offset)
@@ -110,7 +117,7 @@ class EpochFile:
 
     def _checksum_holds(self, data: bytes, lines: list[str]) -> bool:
         """True unless the file has no checksum of its own and ours denies it."""
-        if int(data.split(b"\n")[1]) != 0:
+        if _checksum_of(data) != 0:
             return True
         try:
             fields = sidecar.read(self._disk, CHECKSUM_PATH)
@@ -135,16 +142,20 @@ class EpochFile:
         except BadEpochFileError as second:
             choices = f"{BACKUP_PATH} cannot stand in ({second}); {_CHOICES}"
             raise damaged(self._disk, PATH, error.at, error.expected, error.found, choices) from None
-        self._write(history, history)
-        self.history = history
+        self._write(history)
         return [f"{PATH} at byte {error.at}: {error}; {BACKUP_PATH} with {len(history)} entries was taken instead."]
 
-    def _write(self, history: EpochHistory, backup: EpochHistory) -> None:
+    def _write(self, history: EpochHistory) -> None:
+        """Replace the file. Our checksum is kept only where RocketMQ's says nothing."""
         data = encode(history)
-        for path, content in ((BACKUP_PATH, encode(backup)), (PATH, data)):
-            with disk_errors(self._disk, path, "write the file"):
-                self._disk.write_atomic(path, content)
-        sidecar.write(self._disk, CHECKSUM_PATH, {"crc32": crc32(data)})
+        with disk_errors(self._disk, PATH, "write the file"):
+            self._disk.write_atomic(PATH, data)
+        if _checksum_of(data) == 0:
+            sidecar.write(self._disk, CHECKSUM_PATH, {"crc32": crc32(data)})
+        elif self._has_checksum:
+            with disk_errors(self._disk, CHECKSUM_PATH, "remove the file"):
+                self._disk.remove(CHECKSUM_PATH)
+        self._has_checksum = _checksum_of(data) == 0
         self.history = history
 
     def append(self, entry: EpochEntry) -> bool:
@@ -152,7 +163,10 @@ class EpochFile:
         history = self.history.appended(entry)
         if history is None:
             return False
-        self._write(history, self.history)
+        with disk_errors(self._disk, BACKUP_PATH, "keep the old file"):
+            if self._disk.exists(PATH):
+                self._disk.rename(PATH, BACKUP_PATH)
+        self._write(history)
         return True
 
     def truncate(self, end_offset: PhyOffset) -> int:
@@ -174,7 +188,10 @@ class EpochFile:
     def _shorten(self, history: EpochHistory) -> int:
         dropped = len(self.history) - len(history)
         if dropped:
-            self._write(history, history)
+            with disk_errors(self._disk, BACKUP_PATH, "remove the file"):
+                if self._disk.exists(BACKUP_PATH):
+                    self._disk.remove(BACKUP_PATH)
+            self._write(history)
         return dropped
 
 

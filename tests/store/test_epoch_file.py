@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,8 +11,9 @@ from hypothesis import strategies as st
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import StoreError
 from rmqha.model.offset import Epoch, PhyOffset
-from rmqha.sim.disk import SimDisk
-from rmqha.store.epoch_file import BACKUP_PATH, PATH, BadEpochFileError, EpochFile, encode, parse
+from rmqha.sim.disk import DiskStopped, SimDisk
+from rmqha.store import sidecar
+from rmqha.store.epoch_file import BACKUP_PATH, CHECKSUM_PATH, PATH, BadEpochFileError, EpochFile, encode, parse
 from tests.store.support import sim_disk
 
 
@@ -70,11 +73,36 @@ def test_the_backup_is_always_a_prefix() -> None:
     file = written(disk, (1, 0), (3, 100), (4, 200))
     assert parse(disk.read(BACKUP_PATH)) == history((1, 0), (3, 100))
     assert file.truncate(PhyOffset(100)) == 2
-    assert parse(disk.read(PATH)) == parse(disk.read(BACKUP_PATH)) == history((1, 0))
+    assert parse(disk.read(PATH)) == history((1, 0))
+    assert not disk.exists(BACKUP_PATH)
     assert file.truncate(PhyOffset(100)) == 0
     assert file.drop_beyond(PhyOffset(0)) == 0
     assert file.clear() == 1
     assert parse(disk.read(PATH)) == history()
+
+
+def test_a_new_entry_costs_two_operations_and_a_cut_two() -> None:
+    disk = sim_disk()
+    file = written(disk, (1, 0), (3, 100))
+    before = disk.operations
+    assert file.append(EpochEntry(Epoch(4), PhyOffset(200)))
+    assert disk.operations == before + 2
+    file.truncate(PhyOffset(150))
+    assert disk.operations == before + 4
+
+
+def test_an_append_that_a_crash_stopped_leaves_the_history_before_it() -> None:
+    disk = sim_disk()
+    file = written(disk, (1, 0), (3, 100))
+    disk.stop_after = disk.operations + 2
+    with pytest.raises(DiskStopped):
+        file.append(EpochEntry(Epoch(4), PhyOffset(200)))
+    disk.crash(power_loss=True)
+    file = EpochFile(disk)
+    assert any(
+        line.startswith("epochFileCheckpoint at byte 0: expected a file, found none") for line in file.load(1000)
+    )
+    assert file.history == history((1, 0), (3, 100))
 
 
 def test_a_damaged_file_falls_back_to_its_backup() -> None:
@@ -123,11 +151,12 @@ def test_a_missing_file_is_an_empty_history_unless_there_is_a_backup() -> None:
 def test_a_file_without_checksum_is_guarded_by_ours() -> None:
     disk = sim_disk()
     written(disk, (1, 0), (3, 100))
+    sidecar.write(disk, CHECKSUM_PATH, {"crc32": crc32(b"2\n0\n1-0\n3-100\n")})
     disk.write_atomic(PATH, b"2\n0\n1-0\n3-900\n")
     file = EpochFile(disk)
     assert any("rmqha.epochChecksum" in line for line in file.load(1000))
     assert file.history == history((1, 0))
-    disk.remove("rmqha.epochChecksum")
+    assert not disk.exists(CHECKSUM_PATH), "what we wrote has a checksum of its own"
     disk.write_atomic(PATH, b"2\n0\n1-0\n3-900\n")
     assert file.load(1000) == []
     assert file.history == history((1, 0), (3, 900))
