@@ -20,6 +20,8 @@ pytestmark = pytest.mark.interop
 TIMEOUT_S = 120
 BODY_BYTES = 64
 ALL = "tag:*"
+FIRST = 1_000_000
+"""Number of the messages that only show that a consumer works."""
 NEVER = "99"
 """More failures than a consumer has patience for."""
 
@@ -49,6 +51,17 @@ def make_topic(lab: Lab, topic: str) -> None:
     assert code == 0, errors
 
 
+def working(lab: Lab, topic: str, kind: str, failures: str = "0") -> Process:
+    """A consumer of a topic made for it that has got its first messages: a client that starts while it is sending a
+    heartbeat may take 20 s until it has queues."""
+    make_topic(lab, topic)
+    consumer = work(lab, topic, kind, failures)
+    first = lab.client("Produce", topic, str(FIRST), "4", str(BODY_BYTES), "0")
+    until(f"{consumer.name} works", lambda: bool(tries(consumer)), TIMEOUT_S, consumer)
+    assert first.wait(TIMEOUT_S) == 0, first.tail()
+    return consumer
+
+
 def kill_master(cluster: LocalCluster) -> None:
     os.kill(cluster.node(cluster.master())["pid"], signal.SIGKILL)
 
@@ -56,13 +69,15 @@ def kill_master(cluster: LocalCluster) -> None:
 def test_order_is_kept_while_two_consumers_share_the_queues_and_the_master_dies(
     lab: Lab, cluster: LocalCluster
 ) -> None:
-    count = 3000
-    make_topic(lab, "Ordered")
-    first = work(lab, "Ordered", "orderly")
-    producer = produce(lab, "Ordered", count, pause_ms=4)
-    until("the first consumer works", lambda: len(tries(first)) > count // 10, TIMEOUT_S, producer, first)
+    count = 2000
+    first = working(lab, "Ordered", "orderly")
+    # A client that must tell its new version while it is sending a heartbeat tells it with the next one, 30 s later.
+    drip = lab.client("Produce", "Ordered", str(2 * FIRST), "20000", str(BODY_BYTES), "10")
     second = work(lab, "Ordered", "orderly")
-    until("the second one has queues", lambda: len(tries(second)) > count // 20, TIMEOUT_S, producer, first, second)
+    until("both have queues", lambda: len(tries(second)) > 10, TIMEOUT_S, drip, first, second)
+    drip.kill()
+    producer = produce(lab, "Ordered", count, pause_ms=4)
+    until("a third is sent", lambda: len(acknowledged(producer)) > count // 3, TIMEOUT_S, producer, first, second)
     kill_master(cluster)
     assert len(acknowledged(producer)) < count, "the producer was done before the master was killed"
     assert producer.wait(TIMEOUT_S) == 0, producer.tail()
@@ -88,8 +103,7 @@ def test_what_fails_comes_again_though_the_master_dies(lab: Lab, cluster: LocalC
 
     A consumer may take 20 s until it reads its retry topic."""
     count = 800
-    make_topic(lab, "Retried")
-    consumer = work(lab, "Retried", "concurrently", failures="1")
+    consumer = working(lab, "Retried", "concurrently", failures="1")
     producer = produce(lab, "Retried", count, pause_ms=50)
     until(
         "some have come again",
@@ -102,7 +116,7 @@ def test_what_fails_comes_again_though_the_master_dies(lab: Lab, cluster: LocalC
     assert producer.wait(TIMEOUT_S) == 0, producer.tail()
 
     def done() -> bool:
-        return {item.number for item in tries(consumer) if item.reconsume_times > 0} == set(range(count))
+        return {item.number for item in tries(consumer) if item.reconsume_times > 0} >= set(range(count))
 
     until("all have come again", done, TIMEOUT_S, consumer)
     assert {item.reconsume_times for item in tries(consumer)} == {0, 1}
@@ -125,12 +139,11 @@ def test_what_never_succeeds_is_found_among_the_dead_letters(lab: Lab, cluster: 
 def test_delayed_messages_come_late_and_all_though_the_master_dies(lab: Lab, cluster: LocalCluster) -> None:
     """Level 2 waits 5 s; the master is killed when some have come and some wait."""
     count = 1000
-    make_topic(lab, "Delayed")
-    consumer = work(lab, "Delayed", "concurrently")
+    consumer = working(lab, "Delayed", "concurrently")
     producer = produce(lab, "Delayed", count, pause_ms=12, delay_level=2)
     until("some have come", lambda: len(tries(consumer)) > count // 10, TIMEOUT_S, producer, consumer)
     kill_master(cluster)
     assert producer.wait(TIMEOUT_S) == 0, producer.tail()
     expected = set(range(count))
-    until("all have come", lambda: {item.number for item in tries(consumer)} == expected, TIMEOUT_S, consumer)
-    assert min(item.age_ms for item in tries(consumer)) >= 5000
+    until("all have come", lambda: {item.number for item in tries(consumer)} >= expected, TIMEOUT_S, consumer)
+    assert min(item.age_ms for item in tries(consumer) if item.number < FIRST) >= 5000
