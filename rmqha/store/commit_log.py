@@ -93,7 +93,7 @@ class CommitLog:
 
     @property
     def is_active_empty(self) -> bool:
-        return self.end_offset == self._active_start
+        return self.write_offset == self._active_start
 
     def _next_file(self) -> None:
         """Make the file that starts at the end of the active one the active one."""
