@@ -270,6 +270,10 @@ class ReplicaLog(Protocol):
         """Add an epoch entry; False (and nothing done) unless both numbers exceed those of the last entry."""
         ...
 
+    def clear_epochs(self) -> None:
+        """Forget all entries, durably: those of a log without bytes whose master knows others."""
+        ...
+
     def accept_epoch(self, epoch: Epoch) -> None:
         """Raise the sidecar of the highest accepted epoch; a lower or equal value does nothing."""
         ...
@@ -281,6 +285,11 @@ class ReplicaLog(Protocol):
     def dispatch(self, limit_bytes: int) -> bool:
         """Put records below the confirm offset into the ConsumeQueues, about `limit_bytes` of log at a time.
         True if more remains."""
+        ...
+
+    def mark_unclean(self) -> None:
+        """This replica gives up bytes that it may have acknowledged (a full copy begins): as after an unclean boot,
+        durably, until `mark_clean`."""
         ...
 
     def mark_clean(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from enum import Enum
 
 from rmqha.ha.action import Action, CloseHa, OpenHa, SendHa
-from rmqha.ha.alignment import Verdict, align
+from rmqha.ha.alignment import Alignment, Verdict, align
 from rmqha.model.config import BrokerConfig
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RemoteProtocolError
@@ -161,11 +161,10 @@ class HaClient:
             self.state = ClientState.REFUSED
             self.refusal = found.reason
             return [CloseHa(conn_id, found.reason)]
-        if found.verdict is Verdict.FOLLOW and (found.cut_bytes or self._has_vain_entries(frame.entries)):
-            log.truncate(found.end_offset)
-            self.truncated_bytes += found.cut_bytes
+        if found.verdict is Verdict.FOLLOW:
+            self._cut(found, frame.entries)
         if found.verdict is Verdict.RESTART:
-            log.restart_at(PhyOffset(0))
+            self._give_up_log(PhyOffset(0))
         if found.cut_bytes or found.case not in ("2-2", "empty"):
             self._tracer.event(
                 "ha_aligned",
@@ -186,21 +185,24 @@ class HaClient:
         self._acked_at_ms = self._state_since_ms = now_ms
         return []
 
-    def _has_vain_entries(self, master: EpochHistory) -> bool:
-        """Entries without bytes prove nothing: one that starts at our end, or, in a log without any byte, one that the
-        master does not know."""
-        log = self._log
-        last = log.epochs.last
-        if last is None or last.start_offset >= log.max_phy_offset:
-            return last is not None
-        return log.max_phy_offset == log.min_phy_offset and not set(log.epochs) <= set(master)
+    def _cut(self, found: Alignment, master: EpochHistory) -> None:
+        """Entries without bytes prove nothing and go: one that starts at our end, or, in a log without any byte, those
+        that the master does not know."""
+        log, last = self._log, self._log.epochs.last
+        if log.max_phy_offset == log.min_phy_offset and not set(log.epochs) <= set(master):
+            log.clear_epochs()
+        elif found.cut_bytes or (last is not None and last.start_offset >= log.max_phy_offset):
+            log.truncate(found.end_offset)
+            self.truncated_bytes += found.cut_bytes
 
     # --- data -----------------------------------------------------------------------------------------------------
     def _transfer(self, frame: Transfer) -> None:
         if self.state is not ClientState.FOLLOWING:
             raise RemoteProtocolError("the master sent data before its handshake")
         header, log = frame.header, self._log
-        if header.size_bytes and header.phy_offset != log.max_phy_offset:
+        # a heartbeat too may tell where the master's log begins: an idle one sends nothing else
+        begins_behind = self._may_start_elsewhere and header.phy_offset > log.max_phy_offset
+        if header.phy_offset != log.max_phy_offset and (header.size_bytes or begins_behind):
             self._restart_at(header.phy_offset)
         if header.phy_offset == log.max_phy_offset:
             self._learn_entry(header.epoch, header.epoch_start_offset)
@@ -225,7 +227,14 @@ class HaClient:
             new_start_offset=phy_offset,
             reason="the master's log begins behind our end: all of it is copied again",
         )
-        self._log.restart_at(phy_offset)
+        self._give_up_log(phy_offset)
+
+    def _give_up_log(self, phy_offset: PhyOffset) -> None:
+        """A replica that no longer holds what it has acknowledged must not be elected before it has copied all."""
+        log = self._log
+        if log.max_phy_offset > log.min_phy_offset and not log.unclean:
+            log.mark_unclean()
+        log.restart_at(phy_offset)
 
     def _learn_entry(self, epoch: Epoch, start_offset: PhyOffset) -> None:
         """Later epochs of the same master arrive in transfer headers, sometimes one frame early (formats.md §13.2)."""

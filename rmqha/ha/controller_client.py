@@ -74,6 +74,7 @@ class ControllerClient:
         self.answered_at_ms: int | None = None
         self.refusal = ""
         """Why the controllers refuse this replica, in their words; empty when they do not."""
+        self._told_unclean = False
         self._must_read_config = config.mode is HaMode.CP
         self._config = config
         self._identity = identity
@@ -149,6 +150,7 @@ class ControllerClient:
             "unclean": "true" if vitals.unclean else "false",
             "acceptedEpoch": str(vitals.accepted_epoch),
         }
+        self._told_unclean = vitals.unclean
         self._call(RequestCode.CONTROLLER_REGISTER_BROKER, ext)
 
     def _keep_in_touch(self, now_ms: int) -> None:
@@ -304,6 +306,8 @@ class ControllerClient:
         if self.state is not LinkState.REGISTERED:
             self._tracer.event("registered", broker_id=self.broker_id)
         self.state = LinkState.REGISTERED
+        if self._vitals().unclean != self._told_unclean:
+            self.register_anew(now_ms)  # that changed while the request was under way
         self._heartbeat_at_ms = self._elect_at_ms = now_ms
         self._info_at_ms = now_ms + UNCLEAN_INTERVAL_MS
 

@@ -285,7 +285,11 @@ class Replica:
     def ha_received(self, now_ms: int, conn_id: int, data: bytes) -> None:
         if conn_id < 0:
             if self._client is not None:
+                unclean = self._log.unclean
                 self._actions += self._client.received(now_ms, conn_id, data)
+                if self._log.unclean and not unclean:
+                    self._link.register_anew(now_ms)  # the controller must know before it elects
+                    self._link.timeout(now_ms)
                 self._note_whole(now_ms)
         elif (connection := self._connections.get(conn_id)) is not None:
             known = connection.slave_id in self._set.state.union

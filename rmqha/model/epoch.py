@@ -73,9 +73,10 @@ class EpochHistory:
         return EpochHistory(entry for entry in self._entries if entry.start_offset < end_offset)
 
     def trimmed(self, start_offset: PhyOffset) -> EpochHistory:
-        """Without the entries that end at or before `start_offset`; the first one left may start below it."""
+        """Without the entries that end before `start_offset`; the first one left may start below it. The one that ends
+        right there stays: by it a log from which all was removed still agrees with one that ends at that point."""
         ends = (self.end_offset(index) for index in range(len(self)))
-        return EpochHistory(entry for entry, end in zip(self, ends, strict=True) if end > start_offset)
+        return EpochHistory(entry for entry, end in zip(self, ends, strict=True) if end >= start_offset)
 
     def at(self, phy_offset: PhyOffset) -> EpochEntry | None:
         """The entry under which the byte at `phy_offset` was or would be written; None below the first."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from rmqha.model.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 
+PAGE_BYTES = 4096
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreConfig:
@@ -26,3 +28,13 @@ class StoreConfig:
     """The largest body that append takes."""
     delay_levels_ms: tuple[int, ...] = parse_delay_levels(DEFAULT_DELAY_LEVELS)
     """How long each level of the schedule topic waits."""
+
+    @property
+    def commit_least_bytes(self) -> int:
+        """So much in the pool is committed without anybody's asking."""
+        return self.commit_commit_log_least_pages * PAGE_BYTES
+
+    @property
+    def pool_bytes(self) -> int:
+        """What the pool may hold; 0: there is none."""
+        return self.transient_store_pool_size * self.commit_least_bytes if self.transient_store_pool_enable else 0

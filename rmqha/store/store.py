@@ -42,7 +42,6 @@ from rmqha.store.reput import QueueOffsets, Reput, valid_topic
 from rmqha.store.retention import LogFile
 from rmqha.store.trimmer import Trimmer
 
-PAGE_BYTES = 4096
 SAVE_INTERVAL_MS = 1000
 """Store time between two saves of queues, checkpoint and progress."""
 SAVE_INTERVAL_BYTES = 64 * 1024 * 1024
@@ -59,11 +58,8 @@ class Store:
         self._config = config
         self._tracer = tracer
         self._release = release
-        self._commit_least_bytes = config.commit_commit_log_least_pages * PAGE_BYTES
-        pool_bytes = config.transient_store_pool_size * self._commit_least_bytes
-        self._log = CommitLog(
-            disk, config.mapped_file_size_commit_log, pool_bytes if config.transient_store_pool_enable else 0
-        )
+        self._commit_least_bytes = config.commit_least_bytes
+        self._log = CommitLog(disk, config.mapped_file_size_commit_log, config.pool_bytes)
         self._queues = ConsumeQueues(disk, config.mapped_file_size_consume_queue, tracer, config.delay_levels_ms)
         self._flush = Lock()
         """Held by whoever syncs, cuts or closes files."""
@@ -450,8 +446,14 @@ class Store:
     def append_epoch(self, epoch: Epoch, start_offset: PhyOffset) -> bool:
         return self._epochs.append(EpochEntry(epoch, start_offset))
 
+    def clear_epochs(self) -> None:
+        self._epochs.clear()
+
     def accept_epoch(self, epoch: Epoch) -> None:
         self._highest_epoch.raise_to(epoch)
+
+    def mark_unclean(self) -> None:
+        self._boot.set_unclean(True)
 
     def mark_clean(self) -> None:
         self._boot.set_unclean(False)
@@ -521,8 +523,7 @@ class Store:
             self._reput.position = min(self._reput.position, end_offset)
             self._set_mark()
             self._offsets.take_from_queues(self._reput.position)
-            empty = end_offset == log.min_offset
-            dropped = self._epochs.clear() if empty else self._epochs.truncate(end_offset)
+            dropped = self._epochs.truncate(end_offset)
         self._tracer.event(
             "log_truncated", end_offset=end_offset, cut_bytes=old_end - end_offset, epochs_dropped=dropped
         )

@@ -55,7 +55,7 @@ class MemoryLog:
         assert self.start <= end_offset <= self.max_phy_offset
         self.half_record_bytes = max(0, self.half_record_bytes - (self.max_phy_offset - end_offset))
         del self.data[end_offset - self.start :]
-        self.epochs = self.epochs.truncated(end_offset) if end_offset > self.start else EpochHistory()
+        self.epochs = self.epochs.truncated(end_offset)
         self.synced = min(self.synced, end_offset)
         self.confirm = min(self.confirm, end_offset)
         self.dispatched = min(self.dispatched, end_offset)
@@ -89,6 +89,12 @@ class MemoryLog:
     def dispatch(self, limit_bytes: int) -> bool:
         self.dispatched = min(self.confirm, self.dispatched + limit_bytes)
         return self.dispatched < self.confirm
+
+    def clear_epochs(self) -> None:
+        self.epochs = EpochHistory()
+
+    def mark_unclean(self) -> None:
+        self.unclean = True
 
     def mark_clean(self) -> None:
         self.unclean = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rmqha.ha.action import AckStatus
+from rmqha.model.code import RequestCode
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.wire.ha_stream import TransferHeader
 
@@ -143,3 +144,60 @@ def test_only_the_first_transfer_may_start_elsewhere() -> None:
     dropped = [fields["reason"] for name, fields in group[2].trace.events if name == "ha_dropped"]
     assert dropped == ["the master sent offset 500; expected 100"]
     assert group[2].log.start == 0
+
+
+def test_masters_that_write_nothing_agree_with_a_log_that_ends_where_theirs_begins() -> None:
+    """All of the log was removed on one replica; as master of several epochs it writes nothing. Found by the simulation
+    (seed 64): the other members gave up their logs and were elected with nothing."""
+    group = started()
+    group.send(1)
+    group.settle()
+    group.run(100)
+    group[1].log.trim(100)
+    for _ in range(3):
+        group.elect(1)
+        group.run(200)
+        group[1].log.trim(100)
+    assert [node.log.start for node in (group[2], group[3])] == [0, 0]
+    assert group.controller.members == [1, 2, 3]
+
+
+def test_who_gives_up_its_log_says_so_before_it_may_be_elected() -> None:
+    group = started()
+    group.send(1)
+    group.settle()
+    group.kill(3)
+    group.run(1000)
+    for _ in range(5):
+        group.send(1)
+    group.settle()
+    group.run(100)
+    group[1].log.trim(400)
+    seen = len(group.controller.seen)
+    node = group.restart(3)
+    group.run(1000)
+    told = [
+        command.ext.get("unclean")
+        for command in group.controller.seen[seen:]
+        if command.code == RequestCode.CONTROLLER_REGISTER_BROKER and command.ext["brokerId"] == "3"
+    ]
+    assert told == ["false", "true", "false"]
+    assert not node.log.unclean, "the copy is whole"
+    assert group.controller.members == [1, 2, 3]
+
+
+def test_an_idle_masters_heartbeat_tells_where_its_log_begins() -> None:
+    group = started()
+    for _ in range(2):
+        group.send(1)
+    group.settle()
+    group.kill(3)
+    group.run(1000)
+    group.send(1)
+    group.settle()
+    group.run(100)
+    group[1].log.trim(300)
+    node = group.restart(3)
+    group.run(3000)
+    assert (node.log.start, node.log.max_phy_offset) == (300, 300)
+    assert group.controller.members == [1, 2, 3]

@@ -129,6 +129,11 @@ class BrokerProcess(Process):
     def replica(self) -> Replica:
         return self.core.replica
 
+    @property
+    def admits(self) -> bool:
+        """Whether it would take a message now."""
+        return self.driver.admission()[0] is ResponseCode.SUCCESS
+
     def kill(self, *, power_loss: bool) -> None:
         self.lost_power = self.lost_power or power_loss
         self.end_life(power_loss=power_loss)

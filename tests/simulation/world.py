@@ -190,6 +190,13 @@ class World:
         self.tracer.event("audited", acked=found.acked_count, lost=found.lost_count, duplicates=found.duplicate_count)
         return found
 
+    def _operator_is_needed(self) -> bool:
+        """Nobody takes messages; or the controllers' disk was lost, so that they wait for all replicas (ruling 8), and
+        one does not count for want of a master to follow."""
+        known = [item.machine.info.groups.get("sim") for item in self.controllers if item.machine.is_leading]
+        forgotten = any(group is not None and group.master_id is None for group in known)
+        return forgotten or not any(item.alive and item.admits for item in self.brokers)
+
     def _elect_unclean(self) -> None:
         """What `rmqha elect --unclean` advises: of all replicas the one with the highest (epoch, end). Needed only when
         every electable replica has lost power (ruling 3)."""
@@ -212,7 +219,7 @@ class World:
         operator_at_ms = self.scheduler.now_ms + OPERATOR_AFTER_MS
         while (lack := lacks()) and self.scheduler.now_ms < end_ms:
             self.scheduler.run_until(self.scheduler.now_ms + SETTLE_STEP_MS)
-            if self.scheduler.now_ms >= operator_at_ms and not any(item.replica.is_master for item in self.brokers):
+            if self.scheduler.now_ms >= operator_at_ms and self._operator_is_needed():
                 operator_at_ms = self.scheduler.now_ms + OPERATOR_AFTER_MS
                 self._elect_unclean()
         if lack:

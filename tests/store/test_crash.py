@@ -86,8 +86,7 @@ class Life:
         end = self.model.ends[record]
         self.synced = min(self.synced, end)
         self.model.cut(end)
-        empty = end == self.live.min_phy_offset
-        self.epochs = EpochHistory() if empty else self.epochs.truncated(PhyOffset(end))
+        self.epochs = self.epochs.truncated(PhyOffset(end))
         self.live.truncate(PhyOffset(end))
 
     def trim(self, file_count: int) -> None:

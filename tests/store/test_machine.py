@@ -110,7 +110,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.model.cut(end)
         self.received = end
         self.synced = min(self.synced, end)
-        self.epochs = self.epochs.truncated(PhyOffset(end)) if end > low else EpochHistory()
+        self.epochs = self.epochs.truncated(PhyOffset(end))
 
     @precondition(lambda self: self.whole)
     @rule()
