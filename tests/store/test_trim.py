@@ -290,6 +290,7 @@ def test_trimmed_histories() -> None:
     history = EpochHistory(EpochEntry(Epoch(epoch), PhyOffset(at)) for epoch, at in ((1, 0), (3, 100), (4, 250)))
     assert history.trimmed(PhyOffset(0)) == history
     assert history.trimmed(PhyOffset(99)) == history
-    assert [entry.epoch for entry in history.trimmed(PhyOffset(100))] == [3, 4]
+    assert history.trimmed(PhyOffset(100)) == history, "its bytes end right where the log begins"
+    assert [entry.epoch for entry in history.trimmed(PhyOffset(101))] == [3, 4]
     assert [entry.epoch for entry in history.trimmed(PhyOffset(249))] == [3, 4]
     assert [entry.epoch for entry in history.trimmed(PhyOffset(10**9))] == [4]
