@@ -1,4 +1,4 @@
-"""A laboratory: one broker group whose name server, controller and brokers are each ours or Apache RocketMQ's."""
+"""A laboratory: one broker group whose name server, controllers and brokers are each ours or Apache RocketMQ's."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class Node:
 
 
 class Lab:
-    """`name_server` and `controller` are addresses; brokers are made by our_broker and java_broker, then started."""
+    """`name_server` is an address, `controller` one or several with ";" between; brokers are made by our_broker and
+    java_broker, then started."""
 
     def __init__(self, java: Java, scratch: Path) -> None:
         self.java = java
@@ -72,7 +73,9 @@ class Lab:
         base = free_ports(PORTS_PER_LAB)
         self.name_server = f"127.0.0.1:{base}"
         self.controller = f"127.0.0.1:{base + 1}"
-        self._next_port = base + 4
+        self._next_port = base + 10  # a broker also takes its port - 2 and + 1
+        self.controllers: dict[str, Process] = {}
+        """Controllers that are no part of the name server, by address."""
         self._processes: list[Process] = []
         self._client_count = 0
 
@@ -100,18 +103,44 @@ class Lab:
         main = "org.apache.rocketmq.namesrv.NamesrvStartup"
         self._start_name_server(self.java.command(main, "-c", str(config)))
 
+    def start_our_controllers(self, count: int) -> None:
+        """A name server without a controller, and so many controllers (up to three) of their own."""
+        base = int(self.name_server.rpartition(":")[2])
+        addresses = [f"127.0.0.1:{base + number}" for number in range(1, count + 1)]
+        peers = ";".join(f"c{number}-{address}" for number, address in enumerate(addresses))
+        for number, address in enumerate(addresses):
+            properties = {
+                "controllerDLegerPeers": peers,
+                "controllerDLegerSelfId": f"c{number}",
+                "controllerStorePath": str(self.scratch / f"controller-{number}"),
+            }
+            config = write_properties(self.scratch / f"controller-{number}.conf", properties)
+            self.controllers[address] = self.start(f"controller-{number}", ours("controller", config))
+        self.controller = ";".join(addresses)
+        config = write_properties(
+            self.scratch / "namesrv.conf",
+            {"listenAddress": "127.0.0.1", "listenPort": str(base), "controllerAddr": self.controller},
+        )
+        process = self.start("namesrv", ours("namesrv", config))
+        until("the name server listens", lambda: accepts(self.name_server), START_TIMEOUT_S, process)
+        until("a controller leads", lambda: bool(self.controller_leader()), START_TIMEOUT_S)
+
+    def controller_leader(self) -> str:
+        """Address of the controller that says that it leads, "" if none does."""
+        for address in self.controller.split(";"):
+            reply = call(address, RequestCode.CONTROLLER_GET_METADATA_INFO)
+            if reply is not None and reply.ext.get("controllerLeaderAddress") == address:
+                return address
+        return ""
+
     def _start_name_server(self, command: list[str]) -> None:
         process = self.start("namesrv", command)
         until(
             "the name server listens and its controller leads",
-            lambda: accepts(self.name_server) and self._controller_leads(),
+            lambda: accepts(self.name_server) and bool(self.controller_leader()),
             START_TIMEOUT_S,
             process,
         )
-
-    def _controller_leads(self) -> bool:
-        reply = call(self.controller, RequestCode.CONTROLLER_GET_METADATA_INFO)
-        return reply is not None and reply.ext.get("controllerLeaderAddress") == self.controller
 
     def _node(
         self, name: str, kind: dict[str, str], keys: dict[str, str], command: Callable[[Path], list[str]]
@@ -179,7 +208,9 @@ class Lab:
     # --- look -----------------------------------------------------------------------------------------------------
     def group(self) -> dict[str, Any]:
         """What the controller shows of the group (request 1006), {} if nothing."""
-        found = ask_json(self.controller, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=dumps([GROUP]))
+        leader = self.controller_leader()
+        body = dumps([GROUP])
+        found = ask_json(leader, RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, body=body) if leader else {}
         table: dict[str, Any] = found.get("replicasInfoTable", {}).get(GROUP, {})
         return table
 
