@@ -196,6 +196,8 @@ class Index:
             raise DamagedIndexError(file.entry_position(count - 1) + 4, f"the header's last offset {end}", found)
         if count > 1 and (found := file.entry(1)[1]) != begin:
             raise DamagedIndexError(file.entry_position(1) + 4, f"the header's first offset {begin}", found)
+        if count < layout.max_count and any(entry := file.entry(count)):
+            raise DamagedIndexError(file.entry_position(count), f"zeros behind the last of {count - 1} entries", entry)
         for at, found, phy_offset in ((0, begin_ms, begin), (8, end_ms, end)):
             stored = self._stored_at(phy_offset) if count > 1 else None
             if stored is not None and stored != found:

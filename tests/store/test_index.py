@@ -462,6 +462,21 @@ def test_a_damaged_header_costs_the_file_and_those_behind_it(at: int, data: byte
     check(store, expected)
 
 
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_count_that_hides_entries_costs_the_last_file(lost: int) -> None:
+    """A record has two keys: without its last entry the header's last offset is still right."""
+    disk = sim_disk()
+    store, expected = filled(disk)
+    store.close()
+    count = header(disk)[5]
+    assert count < 24, "the last file is not full"
+    path = damaged_at(disk, -1, 36, (count - lost).to_bytes(4, "big"))
+    store = open_store(disk)
+    (line,) = [line for line in store.recovery.lines if line.startswith("index/")]
+    assert line.startswith(f"{path} at byte ") and line.endswith("were dropped and are made anew.")
+    check(store, expected)
+
+
 def test_other_sizes_and_names() -> None:
     disk = sim_disk()
     store, expected = filled(disk)
