@@ -16,15 +16,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmqha.ha.ack import AckQueue
 from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, HandedOver, RoleChanged, Token
 from rmqha.ha.client import ClientState, HaClient
-from rmqha.ha.confirm_offset import acked_offset, confirm_offset
+from rmqha.ha.commitment import Commitment
 from rmqha.ha.connection import ConnectionState, HaConnection
 from rmqha.ha.controller_client import ControllerClient, Vitals
 from rmqha.ha.copy_speed import CopySpeed
 from rmqha.ha.group_info import GroupInfo, parse_group_info
 from rmqha.ha.hand_over import HandOver
+from rmqha.ha.replica_view import set_view, slaves_view
 from rmqha.ha.set_keeper import SetKeeper
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
@@ -63,10 +63,8 @@ class Replica:
         self._master_id: BrokerId | None = None
         self._master_address = ""
         self._has_master = False
-        self._total_replicas = config.total_replicas
-        self._acks = AckQueue(config.sync_flush_timeout if config.sync_flush else config.slave_timeout)
-        self._releasable = PhyOffset(0)
         self._set = SetKeeper(config, log, self._link)
+        self._commitment = Commitment(config, log, self._link, self._set)
         self._connections: dict[int, HaConnection] = {}
         self._client: HaClient | None = None
         self._stopping_at_ms: int | None = None
@@ -91,13 +89,11 @@ class Replica:
         for connection in list(self._connections.values()):
             self._perform(connection.timeout(now_ms))
         if self.is_master:
-            behind_disk = self.sync_required and self._log.synced_offset < (self._acks.oldest_end_offset() or 0)
-            status = AckStatus.FLUSH_DISK_TIMEOUT if behind_disk else AckStatus.FLUSH_SLAVE_TIMEOUT
-            self._actions += self._acks.expire(now_ms, status)
+            self._actions += self._commitment.expire(now_ms)
         self._settle(now_ms)
 
     def deadline_ms(self) -> int | None:
-        due = [self._link.deadline_ms(), self._acks.deadline_ms()]
+        due = [self._link.deadline_ms(), self._commitment.waits.deadline_ms()]
         if self._client is not None:
             due.append(self._client.deadline_ms())
         due += [connection.deadline_ms() for connection in self._connections.values()]
@@ -151,7 +147,7 @@ class Replica:
         slaves = self._connections.values() if self.is_master else ()
         return {
             "zone": self._config.broker_zone,
-            "boundTotalReplicas": str(self._total_replicas),
+            "boundTotalReplicas": str(self._commitment.total_replicas),
             "diskProblem": self._disk_problem,
             "slaves": self._speed.report(now_ms, self._log.max_phy_offset, slaves),
         }
@@ -186,7 +182,7 @@ class Replica:
             self._stale_count += 1
             return
         if info.total_replicas is not None:
-            self._total_replicas = info.total_replicas
+            self._commitment.total_replicas = info.total_replicas
         if info.master_id is None:
             self._has_master = False
             return
@@ -237,7 +233,7 @@ class Replica:
         self._set.begin(
             now_ms, own_id, info.epoch, self._epoch_start, members, info.set_epoch, resumed=info.epoch == before
         )
-        if self._config.mode is HaMode.AP or self._total_replicas == 1:
+        if self._config.mode is HaMode.AP or self._commitment.total_replicas == 1:
             log.set_confirm_offset(log.max_phy_offset)
         self._actions.append(RoleChanged(Role.MASTER, self._epoch, own_id, self._master_address))
 
@@ -261,9 +257,8 @@ class Replica:
 
     def _leave_role(self, reason: str) -> None:
         """Acks of another epoch never count, so every HA connection ends with the role."""
-        self._actions += self._acks.abandon()
+        self._actions += self._commitment.abandon()
         self._actions += self._switch.end("this broker is no longer the master")
-        self._releasable = PhyOffset(0)
         for connection in self._connections.values():
             self._actions.append(connection.close(reason))
         self._connections.clear()
@@ -362,50 +357,12 @@ class Replica:
             return ResponseCode.SERVICE_NOT_AVAILABLE, f"replica {self._switch.target} is about to become master"
         if self.disk_refusal:
             return ResponseCode.SERVICE_NOT_AVAILABLE, self.disk_refusal
-        short = self._shortage(now_ms)
+        short = self._commitment.shortage(now_ms, list(self._connections.values()))
         if short:
             return ResponseCode.SYSTEM_ERROR, f"in-sync replicas not enough: {short}"
         if self._role is Role.PROMOTING:
             return ResponseCode.SERVICE_NOT_AVAILABLE, "the new master has not taken over yet"
         return ResponseCode.SUCCESS, ""
-
-    def _shortage(self, now_ms: int) -> str:
-        """Why too few replicas are in the set for a send, or ""."""
-        sync = self._set.state
-        if self._config.mode is HaMode.AP:
-            needed = self._config.min_in_sync_replicas
-            return f"{len(sync.union)} of {needed}" if len(sync.union) < needed else ""
-        if not self._has_quorum():
-            if sync.blind:
-                return "the controller has not settled yet what this master asked for before its restart"
-            return f"the confirmed set {list(sync.confirmed)} has less than {self.majority} of {self._total_replicas}"
-        if self._link.is_away(now_ms):
-            # Without a controller the set cannot shrink, so a send would only wait for its time-out (ruling 5).
-            gone = self._set.unreachable(self._connections.values())
-            if gone:
-                return f"replicas {gone} of the confirmed set are away, and so are the controllers"
-        return ""
-
-    @property
-    def majority(self) -> int:
-        return self._total_replicas // 2 + 1
-
-    def _has_quorum(self) -> bool:
-        """CP: may anything new be committed? A majority is confirmed, or this is the synced copy of two (ruling 6)."""
-        sync = self._set.state
-        return not sync.blind and (len(sync.confirmed) >= self.majority or self._is_sole_copy())
-
-    def _is_sole_copy(self) -> bool:
-        sync = self._set.state
-        own = (self._link.broker_id,)
-        return self._total_replicas == 2 and sync.confirmed == own and sync.union == own
-
-    @property
-    def sync_required(self) -> bool:
-        """True while acks wait for the disk: the shell then syncs at once instead of at intervals."""
-        return self._config.sync_flush or (
-            self.is_master and self._config.mode is HaMode.CP and self._is_sole_copy() and self._total_replicas > 1
-        )
 
     def wait(self, now_ms: int, end_offset: PhyOffset, token: Token) -> None:
         """The record ending at `end_offset` has been appended; Complete(token, …) follows, perhaps at once.
@@ -413,10 +370,8 @@ class Replica:
         Call `appended` once per batch of appends, before or after."""
         if not self.is_master:
             self._actions.append(Complete(token, AckStatus.SERVICE_NOT_AVAILABLE))
-        elif end_offset <= self._releasable and not len(self._acks):
-            self._actions.append(Complete(token, AckStatus.OK))
         else:
-            self._acks.add(now_ms, end_offset, token)
+            self._actions += self._commitment.wait(now_ms, end_offset, token)
 
     # --- the one place that draws conclusions ---------------------------------------------------------------------
     def _settle(self, now_ms: int, *, look: bool = True) -> None:
@@ -426,8 +381,8 @@ class Replica:
             if look:
                 self._set.maintain(now_ms, connections)
             acks = self._set.member_acks(connections)
-            self._advance_confirm(acks)
-            self._release(acks)
+            self._commitment.advance_confirm(acks)
+            self._actions += self._commitment.release(acks)
             if self._role is Role.PROMOTING:
                 self._open()
             for connection in connections:
@@ -437,34 +392,11 @@ class Replica:
         self._hand_over(now_ms)
         self._actions += self._link.take()
 
-    def _advance_confirm(self, acks: list[PhyOffset | None]) -> None:
-        log = self._log
-        if self._config.mode is HaMode.CP and not self._has_quorum():
-            return
-        own = log.synced_offset if self.sync_required and self._config.mode is HaMode.CP else log.max_phy_offset
-        offset = confirm_offset(log.confirm_offset, (own, *acks))
-        if offset > log.confirm_offset:
-            log.set_confirm_offset(offset)
-
-    def _release(self, acks: list[PhyOffset | None]) -> None:
-        log = self._log
-        offset = acked_offset(
-            self._config,
-            confirm=log.confirm_offset,
-            own_max=log.max_phy_offset,
-            own_synced=log.synced_offset,
-            member_acks=acks,
-            set_size=len(self._set.state.union),
-            sync_required=self.sync_required,
-        )
-        self._releasable = offset
-        self._actions += self._acks.release(offset)
-
     def _look_at_switch(self, now_ms: int) -> None:
         target = self._switch.target
         acks = [item.acked_offset for item in self._connections.values() if item.slave_id == target]
         ack = acks[0] if acks else None
-        self._actions += self._switch.look(now_ms, self._log.max_phy_offset, ack, len(self._acks))
+        self._actions += self._switch.look(now_ms, self._log.max_phy_offset, ack, len(self._commitment.waits))
 
     def _open(self) -> None:
         """PROMOTING ends when everything before this epoch is committed and in the queues (A7)."""
@@ -483,7 +415,9 @@ class Replica:
     def _hand_over(self, now_ms: int) -> None:
         if self._stopping_at_ms is None or self._hand_over_told:
             return
-        done = not self.is_master or (not len(self._acks) and self._set.is_level(self._connections.values()))
+        done = not self.is_master or (
+            not len(self._commitment.waits) and self._set.is_level(self._connections.values())
+        )
         if done or now_ms >= self._stopping_at_ms + HAND_OVER_AFTER_MS:
             self._hand_over_told = True
             self._link.heartbeat(now_ms)
@@ -491,13 +425,18 @@ class Replica:
     @property
     def may_stop(self) -> bool:
         """True once nobody is left to hand over to, or another is master; a stopping shell waits for it, bounded."""
-        return not self.is_master or (not len(self._acks) and len(self._set.state.union) <= 1)
+        return not self.is_master or (not len(self._commitment.waits) and len(self._set.state.union) <= 1)
 
     # --- look -----------------------------------------------------------------------------------------------------
     def slave_acks(self) -> list[tuple[BrokerId, PhyOffset]]:
         """What each slave that is being sent the log has acknowledged, in the set or not: it still needs the rest."""
         known = [(item.slave_id, item.acked_offset) for item in self._connections.values()]
         return [(slave_id, offset) for slave_id, offset in known if slave_id is not None and offset is not None]
+
+    @property
+    def sync_required(self) -> bool:
+        """True while acks wait for the disk: the shell then syncs at once instead of at intervals."""
+        return self._commitment.sync_required(is_master=self.is_master)
 
     @property
     def role(self) -> Role:
@@ -518,7 +457,7 @@ class Replica:
     @property
     def releasable_offset(self) -> PhyOffset:
         """Records that end at or below it may be answered SEND_OK; 0 on a slave."""
-        return self._releasable
+        return self._commitment.releasable
 
     @property
     def is_following(self) -> bool:
@@ -531,7 +470,7 @@ class Replica:
 
     def state(self, now_ms: int) -> dict[str, Any]:
         """JSON-ready view of everything, for request 52000 and `rmqha status`. Offsets and times in bytes and ms."""
-        log, sync = self._log, self._set.state
+        log = self._log
         admitted, why_not = self.admission(now_ms)
         view: dict[str, Any] = {
             "clusterName": self._config.broker_cluster_name,
@@ -541,7 +480,7 @@ class Replica:
             "haAddress": self._config.ha_address,
             "role": self._role.name,
             "haMode": self._config.mode.name.lower(),
-            "totalReplicas": self._total_replicas,
+            "totalReplicas": self._commitment.total_replicas,
             "epoch": self._epoch,
             "masterId": self._master_id,
             "masterAddress": self._master_address,
@@ -562,25 +501,11 @@ class Replica:
         }
         if self.is_master:
             view["epochStartOffset"] = self._epoch_start
-            view["releasableOffset"] = self._releasable
-            view["waitingCount"] = len(self._acks)
-            view["syncStateSet"] = list(sync.confirmed)
-            view["syncStateSetEpoch"] = sync.set_epoch
-            view["ackUnion"] = list(sync.union)
-            view["oneCopySynced"] = self._config.mode is HaMode.CP and self._is_sole_copy()
-            view["unconfirmedForMs"] = None if sync.unconfirmed_since_ms is None else now_ms - sync.unconfirmed_since_ms
-            view["slaves"] = [
-                {
-                    "brokerId": item.slave_id,
-                    "peer": item.peer,
-                    "state": item.state.value,
-                    "ackOffset": item.acked_offset,
-                    "lagBytes": None if item.acked_offset is None else log.max_phy_offset - item.acked_offset,
-                    "lagMs": now_ms - item.caught_up_at_ms,
-                    "inSet": item.slave_id in sync.confirmed,
-                }
-                for item in self._connections.values()
-            ]
+            view["releasableOffset"] = self._commitment.releasable
+            view["waitingCount"] = len(self._commitment.waits)
+            view["oneCopySynced"] = self._commitment.is_one_copy_synced
+            view |= set_view(now_ms, self._set.state)
+            view["slaves"] = slaves_view(now_ms, self._connections.values(), self._set.state, log.max_phy_offset)
         elif self._client is not None:
             view["follows"] = self._client.master_address
             view["followState"] = self._client.state.value

@@ -18,11 +18,12 @@ from controller.decisions import elect_master
 from controller.decisions.elect_master import Choice, Electorate, elected, electorate
 from controller.decisions.sync_state_set import alter_sync_state_set
 from rmqha.ha import client as ha_client
-from rmqha.ha import replica
+from rmqha.ha import commitment
 from rmqha.ha.ack import AckQueue
 from rmqha.ha.action import AckStatus, Complete
 from rmqha.ha.alignment import Alignment, Verdict, align
 from rmqha.ha.client import HaClient
+from rmqha.ha.commitment import Commitment
 from rmqha.ha.group_info import GroupInfo
 from rmqha.ha.replica import Replica
 from rmqha.ha.set_keeper import SetKeeper
@@ -202,8 +203,8 @@ def _first_come(group: Any, candidates: Any, wish: Any, total_replicas: int) -> 
 
 MUTATIONS: dict[str, Callable[[], Any]] = {
     "acks against the shrunk set (ruling 1)": lambda: patch.object(SyncStateSet, "propose", _shrunk_at_once),
-    "no majority needed (ruling 1)": lambda: patch.object(Replica, "_has_quorum", lambda self: True),
-    "the fastest member decides (ruling 1)": lambda: patch.object(replica, "confirm_offset", _largest),
+    "no majority needed (ruling 1)": lambda: patch.object(Commitment, "has_quorum", lambda self: True),
+    "the fastest member decides (ruling 1)": lambda: patch.object(commitment, "confirm_offset", _largest),
     "silent members are left out (ruling 1)": lambda: patch.object(SetKeeper, "member_acks", _known_acks),
     "a restarted master trusts the old set (ruling 1)": lambda: patch.object(SetKeeper, "begin", _begin_sighted),
     "waits that end are answered SEND_OK (ruling 1)": lambda: patch.object(AckQueue, "expire", _expired_as_done),
@@ -216,10 +217,10 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "the highest epoch is not on disk (ruling 4)": lambda: patch.object(Store, "accept_epoch", _epoch_in_memory),
     "CP shrinks without the controller (ruling 5)": lambda: patch.object(SetKeeper, "replied", _shrinks_alone),
     "one copy is not synced (ruling 6)": lambda: patch.object(
-        Replica, "sync_required", property(lambda self: self._config.sync_flush)
+        Commitment, "sync_required", lambda self, is_master: self._config.sync_flush
     ),
     "one copy without asking (ruling 6, 7)": lambda: patch.object(
-        Replica, "_is_sole_copy", lambda self: self._total_replicas == 2
+        Commitment, "is_sole_copy", lambda self: self.total_replicas == 2
     ),
     "the first to come is elected (ruling 8)": lambda: patch.object(elect_master, "_first", _first_come),
     "the eligible set is forgotten (ruling 9)": lambda: patch.object(leadership, "elected", _nobody_survives),

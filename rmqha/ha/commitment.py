@@ -1,0 +1,124 @@
+"""What a master may accept, show to consumers and acknowledge: the quorum and ack rules of one group (A9, A10).
+
+The replica owns it and says when it is master; the SyncStateSet is the SetKeeper's. All of it is evaluated when an ack
+is due, never at append (ruling 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rmqha.ha.ack import AckQueue
+from rmqha.ha.action import AckStatus, Action, Complete, Token
+from rmqha.ha.confirm_offset import acked_offset, confirm_offset
+from rmqha.ha.connection import HaConnection
+from rmqha.ha.controller_client import ControllerClient
+from rmqha.ha.set_keeper import SetKeeper
+from rmqha.model.config import BrokerConfig
+from rmqha.model.identity import HaMode
+from rmqha.model.offset import PhyOffset
+from rmqha.port import ReplicaLog
+
+Acks = list[PhyOffset | None]
+
+
+class Commitment:
+    """`total_replicas` is what the controller says of the group, the configured number before that."""
+
+    def __init__(self, config: BrokerConfig, log: ReplicaLog, link: ControllerClient, keeper: SetKeeper) -> None:
+        self.total_replicas = config.total_replicas
+        self.releasable = PhyOffset(0)
+        """Records that end at or below it may be answered SEND_OK; 0 on a slave."""
+        self.waits = AckQueue(config.sync_flush_timeout if config.sync_flush else config.slave_timeout)
+        self._config = config
+        self._log = log
+        self._link = link
+        self._set = keeper
+
+    # --- quorum ---------------------------------------------------------------------------------------------------
+    @property
+    def majority(self) -> int:
+        return self.total_replicas // 2 + 1
+
+    def has_quorum(self) -> bool:
+        """CP: may anything new be committed? A majority is confirmed, or this is the synced copy of two (ruling 6)."""
+        sync = self._set.state
+        return not sync.blind and (len(sync.confirmed) >= self.majority or self.is_sole_copy())
+
+    def is_sole_copy(self) -> bool:
+        sync = self._set.state
+        own = (self._link.broker_id,)
+        return self.total_replicas == 2 and sync.confirmed == own and sync.union == own
+
+    @property
+    def is_one_copy_synced(self) -> bool:
+        """CP, of two replicas: this master acknowledges alone, and only what its disk holds."""
+        return self._config.mode is HaMode.CP and self.is_sole_copy()
+
+    def sync_required(self, *, is_master: bool) -> bool:
+        """True while acks wait for the disk: the shell then syncs at once instead of at intervals."""
+        return self._config.sync_flush or (is_master and self.is_one_copy_synced)
+
+    def shortage(self, now_ms: int, connections: Sequence[HaConnection]) -> str:
+        """Why too few replicas are in the set for a send, or ""."""
+        sync = self._set.state
+        if self._config.mode is HaMode.AP:
+            needed = self._config.min_in_sync_replicas
+            return f"{len(sync.union)} of {needed}" if len(sync.union) < needed else ""
+        if not self.has_quorum():
+            if sync.blind:
+                return "the controller has not settled yet what this master asked for before its restart"
+            return f"the confirmed set {list(sync.confirmed)} has less than {self.majority} of {self.total_replicas}"
+        if self._link.is_away(now_ms):
+            # Without a controller the set cannot shrink, so a send would only wait for its time-out (ruling 5).
+            gone = self._set.unreachable(connections)
+            if gone:
+                return f"replicas {gone} of the confirmed set are away, and so are the controllers"
+        return ""
+
+    # --- progress -------------------------------------------------------------------------------------------------
+    def advance_confirm(self, acks: Acks) -> None:
+        """Raise the confirm offset to what every member of the union holds."""
+        log = self._log
+        if self._config.mode is HaMode.CP and not self.has_quorum():
+            return
+        synced = self.sync_required(is_master=True) and self._config.mode is HaMode.CP
+        own = log.synced_offset if synced else log.max_phy_offset
+        offset = confirm_offset(log.confirm_offset, (own, *acks))
+        if offset > log.confirm_offset:
+            log.set_confirm_offset(offset)
+
+    def release(self, acks: Acks) -> list[Complete]:
+        """Acknowledge what the ack rule allows."""
+        log = self._log
+        self.releasable = acked_offset(
+            self._config,
+            confirm=log.confirm_offset,
+            own_max=log.max_phy_offset,
+            own_synced=log.synced_offset,
+            member_acks=acks,
+            set_size=len(self._set.state.union),
+            sync_required=self.sync_required(is_master=True),
+        )
+        return self.waits.release(self.releasable)
+
+    # --- waits ----------------------------------------------------------------------------------------------------
+    def wait(self, now_ms: int, end_offset: PhyOffset, token: Token) -> list[Action]:
+        """The record that ends at `end_offset` has been appended; it is answered now or when it may be."""
+        if end_offset <= self.releasable and not len(self.waits):
+            return [Complete(token, AckStatus.OK)]
+        self.waits.add(now_ms, end_offset, token)
+        return []
+
+    def expire(self, now_ms: int) -> list[Complete]:
+        """Waits whose time is over; the status says whether the disk or a slave was late."""
+        behind_disk = self.sync_required(is_master=True) and self._log.synced_offset < (
+            self.waits.oldest_end_offset() or 0
+        )
+        status = AckStatus.FLUSH_DISK_TIMEOUT if behind_disk else AckStatus.FLUSH_SLAVE_TIMEOUT
+        return self.waits.expire(now_ms, status)
+
+    def abandon(self) -> list[Complete]:
+        """This replica is no longer master of the epoch in which the waits began."""
+        self.releasable = PhyOffset(0)
+        return self.waits.abandon()
