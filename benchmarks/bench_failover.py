@@ -18,9 +18,9 @@ from rmqha.cli.cluster_state import ClusterState
 from rmqha.cli.launch import launch
 from rmqha.cli.phases import PHASES
 from rmqha.cli.supervisor import spawn
-from tests.chaos.audit import audit
-from tests.chaos.cluster import Cluster, Failover, Launch, quickstart
-from tests.chaos.traffic import Traffic
+from rmqha.drill.audit import audit
+from rmqha.drill.cluster import Cluster, Failover, Launch, quickstart
+from rmqha.drill.traffic import Traffic
 
 COMMIT_LOG_FILE_BYTES = 64 * 1024 * 1024
 COUNTED_ROUNDS = 5

@@ -31,6 +31,7 @@ import trio
 from benchmarks.bench_start import answers, memory, wait_for, writable
 from benchmarks.bench_store import BATCH_RECORDS, HOST, PROPERTIES, RECORD_BYTES, Silent
 from benchmarks.figures import show, summary
+from rmqha.drill.cluster import Cluster, quickstart
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode
 from rmqha.model.identity import parse_address
@@ -40,7 +41,6 @@ from rmqha.store.record import NewMessage
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
-from tests.chaos.cluster import Cluster, quickstart
 
 LOG_FILE_BYTES = 1 << 30
 TOPICS = tuple(f"Bench{number}" for number in range(8))

@@ -21,10 +21,10 @@ from benchmarks.figures import show, summary
 from rmqha.client.outgoing import Outgoing, OutgoingMessage
 from rmqha.client.producer import Producer
 from rmqha.client.route import MessageQueue
+from rmqha.drill.cluster import Cluster, quickstart
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.wire.frame import encode_frame
-from tests.chaos.cluster import Cluster, quickstart
 
 SENDERS = 64
 WARM_UP_S = 1.0

@@ -15,12 +15,12 @@ from typing import Any
 import trio
 
 from benchmarks.figures import show, summary
+from rmqha.drill.cluster import Cluster, quickstart
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.identity import parse_address
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from rmqha.wire.lenient_json import loads
-from tests.chaos.cluster import Cluster, quickstart
 
 POLL_S = 0.002
 ANSWER_S = 1.0

@@ -36,12 +36,14 @@ def last_words(state: ClusterState, name: str) -> str:
 
 
 class Progress:
-    """Tells on standard error which step each node is at: a live table on a terminal, else a line per change."""
+    """Tells on standard error which step each node is at: a live table on a terminal, else a line per change; nothing
+    if `quiet`."""
 
-    def __init__(self, names: Collection[str]) -> None:
+    def __init__(self, names: Collection[str], *, quiet: bool = False) -> None:
         self._steps = dict.fromkeys(names, "")
         self._live = None
-        if sys.stderr.isatty():
+        self._quiet = quiet
+        if not quiet and sys.stderr.isatty():
             from rich.live import Live
 
             from rmqha.cli.render import console
@@ -60,6 +62,8 @@ class Progress:
             self._live.stop()
 
     def show(self, steps: dict[str, str]) -> None:
+        if self._quiet:
+            return
         changed = {name: step for name, step in steps.items() if self._steps.get(name) != step}
         self._steps |= changed
         if self._live is not None:
@@ -77,13 +81,15 @@ def _step(view: ClusterView, name: str, trouble: str) -> str:
     return "starting" if node is not None and node.alive and not node.answers else trouble
 
 
-async def wait_well(state: ClusterState, names: Collection[str], timeout_s: float) -> ClusterView:
-    """Wait until nothing is wrong with the nodes and groups in `names`.
+async def wait_well(
+    state: ClusterState, names: Collection[str], timeout_s: float, *, quiet: bool = False
+) -> ClusterView:
+    """Wait until nothing is wrong with the nodes and groups in `names`, showing each step unless `quiet`.
 
     Raises RmqhaError when a node ends, or at the time-out with what is still wrong."""
     view: ClusterView | None = None
     async with RemotingClient() as client:
-        with Progress(names) as progress, trio.move_on_after(timeout_s):
+        with Progress(names, quiet=quiet) as progress, trio.move_on_after(timeout_s):
             while True:
                 view = await look(client, state)
                 wrong = {name: trouble for name, trouble in problems(view).items() if name in names}

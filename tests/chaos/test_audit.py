@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.audit import assert_same_bytes, audit
-from tests.chaos.traffic import TOPIC, Acked
+from rmqha.drill.audit import audit, check_same_bytes
+from rmqha.drill.error import DrillError
+from rmqha.drill.traffic import TOPIC, Acked
 from tests.store.log_writer import Message, encode
 
 KEYS = ("A", "B", "C", "B")
@@ -48,7 +49,7 @@ def test_other_bytes_or_a_missing_tail_are_found(tmp_path: Path) -> None:
     end = write_log(tmp_path / "one")
     assert write_log(tmp_path / "other", ("A", "B", "C", "D")) == end
     write_log(tmp_path / "short", KEYS[:3])
-    assert_same_bytes([tmp_path / "one"], end)
+    check_same_bytes([tmp_path / "one"], end)
     for name in ("other", "short"):
-        with pytest.raises(AssertionError, match="differ below byte"):
-            assert_same_bytes([tmp_path / "one", tmp_path / name], end)
+        with pytest.raises(DrillError, match="differ below byte"):
+            check_same_bytes([tmp_path / "one", tmp_path / name], end)

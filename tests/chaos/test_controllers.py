@@ -10,10 +10,10 @@ import pytest
 import trio
 
 from rmqha.cli.preflight import free_ports
-from tests.chaos.audit import assert_same_bytes, audit
-from tests.chaos.cluster import BROKERS, Cluster, Failover, quickstart, until, wall_ms
+from rmqha.drill.audit import audit, check_same_bytes
+from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, until, wall_ms
+from rmqha.drill.traffic import Traffic
 from tests.chaos.conftest import Tell
-from tests.chaos.traffic import Traffic
 
 pytestmark = pytest.mark.chaos
 AWAY_S = 5.0
@@ -28,7 +28,7 @@ async def assert_nothing_lost(cluster: Cluster, traffic: Traffic, tell: Tell) ->
     tell(f"{len(traffic.acked)} acknowledged, {found.line}")
     assert not traffic.failures
     assert (found.lost, found.misplaced, found.swapped) == ([], [], 0)
-    assert_same_bytes([cluster.store(name) for name in BROKERS], end)
+    check_same_bytes([cluster.store(name) for name in BROKERS], end)
 
 
 async def kill_master(cluster: Cluster, traffic: Traffic, victim: str) -> Failover:

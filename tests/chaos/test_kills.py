@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.chaos.audit import assert_same_bytes, audit
-from tests.chaos.cluster import BROKERS, Cluster, Failover, quickstart, wall_ms
+from rmqha.drill.audit import audit, check_same_bytes
+from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, wall_ms
+from rmqha.drill.traffic import Traffic
 from tests.chaos.conftest import Tell
-from tests.chaos.traffic import Traffic
 
 pytestmark = pytest.mark.chaos
 ROUNDS = 6
@@ -44,7 +44,7 @@ async def test_masters_killed_in_a_row_take_no_acknowledged_message_in_cp(tmp_pa
         assert not traffic.failures
         assert (found.lost, found.misplaced, found.swapped) == ([], [], 0)
         assert found.copies <= traffic.duplicates_possible
-        assert_same_bytes([cluster.store(name) for name in BROKERS], end)
+        check_same_bytes([cluster.store(name) for name in BROKERS], end)
 
 
 async def test_masters_killed_in_a_row_leave_equal_logs_in_ap(tmp_path: Path, tell: Tell) -> None:
@@ -62,7 +62,7 @@ async def test_masters_killed_in_a_row_leave_equal_logs_in_ap(tmp_path: Path, te
         # what only the dead master had is lost, and lies in the fork that is cut: never more than was cut
         assert cut or not found.lost
         assert len(found.lost) < len(traffic.acked) // 20
-        assert_same_bytes([cluster.store(name) for name in BROKERS], end)
+        check_same_bytes([cluster.store(name) for name in BROKERS], end)
 
 
 async def test_a_whole_group_killed_at_once_comes_back_with_all_that_was_acknowledged(
@@ -83,4 +83,4 @@ async def test_a_whole_group_killed_at_once_comes_back_with_all_that_was_acknowl
         tell(f"{len(traffic.acked)} acknowledged, {found.line}")
         assert not traffic.failures
         assert (found.lost, found.misplaced, found.swapped) == ([], [], 0)
-        assert_same_bytes([cluster.store(name) for name in BROKERS], end)
+        check_same_bytes([cluster.store(name) for name in BROKERS], end)

@@ -15,11 +15,11 @@ import trio
 from rmqha.cli.cluster_file import parse
 from rmqha.cli.cluster_state import ClusterState
 from rmqha.cli.launch import launch
-from tests.chaos.audit import Found, assert_same_bytes, audit
-from tests.chaos.cluster import BROKERS, Cluster, Failover, quickstart, until, wall_ms
+from rmqha.drill.audit import Found, audit, check_same_bytes
+from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, until, wall_ms
+from rmqha.drill.namespaces import HUB, Namespaces
+from rmqha.drill.traffic import DirectAnswers, Traffic
 from tests.chaos.conftest import Tell
-from tests.chaos.namespaces import HUB, Namespaces
-from tests.chaos.traffic import DirectAnswers, Traffic
 
 pytestmark = pytest.mark.chaos
 CUT_S = 8.0
@@ -32,7 +32,7 @@ def cluster_of_hosts(hosts: Namespaces, scratch: Path, mode: str) -> Cluster:
     """The quick start with every node on a host of its own."""
     document = quickstart(mode)
     document["cluster"]["listenAddress"] = hosts.address("ns-1")
-    spec = parse("chaos.toml", document, directory=scratch / "cluster")
+    spec = parse("drill.toml", document, directory=scratch / "cluster")
     moved = []
     for node in spec.nodes:
         ip, port = hosts.address(node.name), node.address.rpartition(":")[2]
@@ -47,7 +47,7 @@ def cluster_of_hosts(hosts: Namespaces, scratch: Path, mode: str) -> Cluster:
 @contextmanager
 def direct_client(hosts: Namespaces, name: str, address: str, heard: Path) -> Iterator[None]:
     """A client process on the host of a node, which sends to that node."""
-    arguments = [sys.executable, "-m", "tests.chaos.direct", address, str(heard)]
+    arguments = [sys.executable, "-m", "rmqha.drill.direct", address, str(heard)]
     client = hosts.run(name, lambda: subprocess.Popen(arguments, cwd=ROOT))
     try:
         yield
@@ -101,7 +101,7 @@ async def cut_the_master_off(hosts: Namespaces, scratch: Path, mode: str, tell: 
         found = audit(cluster.store(BROKERS[0]), end, traffic.acked, direct.acked)
         cut_bytes = int(state["truncatedBytes"])
         tell(f"{found.line}, {cut_bytes} bytes of a fork cut, answers on the cut side: {dict(direct.counts)}")
-        assert_same_bytes([cluster.store(name) for name in BROKERS], end)
+        check_same_bytes([cluster.store(name) for name in BROKERS], end)
         return Told(cut_at_ms, healed_at_ms, direct, traffic, found, cut_bytes, str(state["role"]))
 
 

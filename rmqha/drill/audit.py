@@ -1,4 +1,7 @@
-"""Reads the replicas' CommitLog files and holds them against what was acknowledged."""
+"""Reads the replicas' CommitLog files and holds them against what was acknowledged.
+
+DrillError means that a log is not what a log must be, whatever was acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+from rmqha.drill.error import DrillError
+from rmqha.drill.traffic import TOPIC, Acked
 from rmqha.model.message import PROPERTY_UNIQUE_KEY, decode_properties
 from rmqha.store.record import BLANK, MAGIC_BLANK, Record, decode
-from tests.chaos.traffic import TOPIC, Acked
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +45,31 @@ def committed_bytes(store: Path, end: int) -> Iterator[tuple[int, memoryview]]:
 
 
 def records(store: Path, end: int) -> Iterator[Record]:
-    """Every record up to `end`, each checked to lie where it says."""
+    """Every record up to `end`, each checked to lie where it says. Raises DrillError."""
     for base, data in committed_bytes(store, end):
         at = 0
         while at < len(data):
             size, magic = BLANK.unpack_from(data, at)
             if magic != MAGIC_BLANK:
                 record = decode(data, at)
-                assert record.phy_offset == base + at
+                if record.phy_offset != base + at:
+                    raise DrillError(
+                        f"{store}: the record at byte {base + at} says that it lies at {record.phy_offset}"
+                    )
                 yield record
             at += size
 
 
-def assert_same_bytes(stores: Collection[Path], end: int) -> None:
-    """All replicas hold the same log up to `end`."""
+def check_same_bytes(stores: Collection[Path], end: int) -> None:
+    """All replicas hold the same log up to `end`; DrillError if not."""
     first, *others = stores
     wanted = list(committed_bytes(first, end))
-    assert sum(len(data) for _, data in wanted) == end
+    found = sum(len(data) for _, data in wanted)
+    if found != end:
+        raise DrillError(f"{first} holds {found} bytes of the {end} that are committed")
     for other in others:
-        assert list(committed_bytes(other, end)) == wanted, f"{first} and {other} differ below byte {end}"
+        if list(committed_bytes(other, end)) != wanted:
+            raise DrillError(f"{first} and {other} differ below byte {end}")
 
 
 def audit(store: Path, end: int, acked: Collection[Acked], direct: Collection[str] = ()) -> Found:
@@ -68,7 +78,8 @@ def audit(store: Path, end: int, acked: Collection[Acked], direct: Collection[st
     numbers: Counter[int] = Counter()
     for record in records(store, end):
         if record.topic == TOPIC:
-            assert record.queue_offset == numbers[record.queue_id], f"queue {record.queue_id} has a hole"
+            if record.queue_offset != numbers[record.queue_id]:
+                raise DrillError(f"{store}: queue {record.queue_id} has a hole at {numbers[record.queue_id]}")
             numbers[record.queue_id] += 1
             msg_id = decode_properties(record.properties)[PROPERTY_UNIQUE_KEY]
             places[msg_id].append((record.queue_id, record.queue_offset))

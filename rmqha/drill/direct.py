@@ -1,6 +1,6 @@
 """A client process that sends to one broker only and writes each answer down: ADDRESS FILE, until it is ended.
 
-A line of FILE is `wall stamp, answer, UNIQ_KEY`. The cluster tests start it on the far side of a cut network.
+A line of FILE is `wall stamp, answer, UNIQ_KEY`. A drill starts it on the far side of a cut network.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import trio
 
-from tests.chaos.traffic import DirectSender
+from rmqha.drill.traffic import DirectSender
 
 
 def main(address: str, path: Path) -> None:

@@ -20,11 +20,12 @@ from rmqha.cli.cluster_file import ClusterSpec, parse
 from rmqha.cli.cluster_state import ClusterState, NodeRecord
 from rmqha.cli.cluster_view import ClusterView, ask, look
 from rmqha.cli.history import collect
-from rmqha.cli.launch import launch, wait_well
+from rmqha.cli.launch import last_words, launch, wait_well
 from rmqha.cli.phases import failover_phases
 from rmqha.cli.preflight import check_cluster, free_ports
 from rmqha.cli.supervisor import send_signal, wait_gone
 from rmqha.cli.up import prepare
+from rmqha.drill.error import DrillError
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError
@@ -41,14 +42,16 @@ Launch = Callable[[ClusterState, str], object]
 
 
 def quickstart(
-    mode: str = "cp", replicas: int = 3, broker: Mapping[str, str | int | bool] | None = None
+    mode: str = "cp", replicas: int = 3, broker: Mapping[str, str | int | bool] | None = None, *, controllers: int = 0
 ) -> dict[str, Any]:
-    """The cluster file of the quick start on free ports, with smaller log files and more keys for the brokers."""
+    """The cluster file of the quick start on free ports, with smaller log files and more keys for the brokers.
+    `controllers`: so many apart from the name server; 0: it embeds one."""
     base = free_ports(40)
+    alone: dict[str, Any] = {"count": controllers} if controllers else {}
     return {
-        "cluster": {"name": "chaos", "haMode": mode},
-        "namesrv": {"listenPort": base, "embedController": True},
-        "controllers": {"listenPort": base + 1},
+        "cluster": {"name": "drill", "haMode": mode},
+        "namesrv": {"listenPort": base, "embedController": not controllers},
+        "controllers": {"listenPort": base + 1, **alone},
         "group": [{"name": GROUP, "replicas": replicas, "listenPort": base + 10}],
         "broker": {"mappedFileSizeCommitLog": 16 * 1024 * 1024, **(broker or {})},
     }
@@ -68,19 +71,21 @@ class Failover:
 
 
 class Cluster:
-    """Use as a context manager: leaving it kills whatever still runs. `launcher` starts one node."""
+    """Use as a context manager: leaving it kills whatever still runs. `launcher` starts one node; `quiet`: waiting
+    shows nothing."""
 
-    def __init__(self, spec: ClusterSpec, launcher: Launch = launch) -> None:
+    def __init__(self, spec: ClusterSpec, launcher: Launch = launch, *, quiet: bool = False) -> None:
         self.spec = spec
         self.state = prepare(spec, None)
         self._launch = launcher
+        self._quiet = quiet
         self._children: set[int] = set()
 
     @classmethod
-    def of(cls, document: dict[str, Any], scratch: Path) -> Cluster:
-        spec = parse("chaos.toml", document, directory=scratch / "cluster")
+    def of(cls, document: dict[str, Any], scratch: Path, launcher: Launch = launch, *, quiet: bool = False) -> Cluster:
+        spec = parse("drill.toml", document, directory=scratch / "cluster")
         check_cluster(spec)
-        return cls(spec)
+        return cls(spec, launcher, quiet=quiet)
 
     def __enter__(self) -> Cluster:
         return self
@@ -111,15 +116,17 @@ class Cluster:
 
     async def wait_well(self, names: Collection[str] | None = None) -> ClusterView:
         """Until nothing is wrong with `names`, by default with any node and any group."""
-        return await wait_well(self.state, names or [*self.state.nodes, *self.state.groups], WELL_S)
+        return await wait_well(self.state, names or [*self.state.nodes, *self.state.groups], WELL_S, quiet=self._quiet)
 
     async def kill(self, *names: str) -> int:
         """kill -9, all at once; the wall clock just before."""
         processes = [process for name in names if (process := self.state.node(name).process) is not None]
         at_ms = wall_ms()
         for process in processes:
-            assert send_signal(process, signal.SIGKILL), f"{process} had ended before it was killed"
-        assert not await trio.to_thread.run_sync(wait_gone, processes, GONE_S)
+            if not send_signal(process, signal.SIGKILL):
+                raise DrillError(f"process {process.pid} had ended before it was killed")
+        if await trio.to_thread.run_sync(wait_gone, processes, GONE_S):
+            raise DrillError(f"{', '.join(names)}: not gone {GONE_S:g} s after kill -9")
         for process in processes:
             self._reap(process.pid)
         return at_ms
@@ -139,8 +146,8 @@ class Cluster:
 
     def _signal(self, name: str, number: signal.Signals) -> None:
         process = self.state.node(name).process
-        assert process is not None
-        assert send_signal(process, number)
+        if process is None or not send_signal(process, number):
+            raise DrillError(f"{name} has ended: {last_words(self.state, name)}")
 
     # --- look -------------------------------------------------------------------------------------------------------
     def store(self, name: str) -> Path:
@@ -196,13 +203,13 @@ class Cluster:
 
 
 async def until(question: Callable[[], Awaitable[T]], wanted: str, timeout_s: float = WELL_S) -> T:
-    """Ask until the answer is true; the answer."""
+    """Ask until the answer is true; the answer. Raises DrillError."""
     with trio.move_on_after(timeout_s):
         while True:
             if answer := await question():
                 return answer
             await trio.sleep(POLL_S)
-    raise AssertionError(f"{wanted}: not within {timeout_s:g} s")
+    raise DrillError(f"{wanted}: not within {timeout_s:g} s")
 
 
 def wall_ms() -> int:

@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from rmqha.drill.error import NotHereError
+
 T = TypeVar("T")
 CLONE_NEWNET = 0x40000000
 HUB = "hub"
@@ -22,7 +24,7 @@ HUB = "hub"
 class Namespaces:
     """A host per name besides HUB, where the bridge is. Use as a context manager: leaving it removes them all.
 
-    AssertionError with the reason if namespaces cannot be made here."""
+    Raises NotHereError with the reason if namespaces cannot be made here."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = (HUB, *names)
@@ -81,7 +83,7 @@ class Namespaces:
             subprocess.run(["ip", *arguments], capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
             said = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else str(error)
-            raise AssertionError(
+            raise NotHereError(
                 f"`ip {' '.join(arguments)}` failed, so the network cannot be cut here "
                 f"(root and iproute2 are needed): {said}"
             ) from None

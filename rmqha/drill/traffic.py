@@ -14,14 +14,14 @@ import trio
 from rmqha.client.outgoing import Outgoing, OutgoingMessage
 from rmqha.client.producer import Producer
 from rmqha.client.route import MessageQueue
+from rmqha.drill.cluster import GROUP, until, wall_ms
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RmqhaError, UnreachableError
-from tests.chaos.cluster import GROUP, until, wall_ms
 
 TOPIC = "chaos"
 LANE_COUNT = 16
-PER_SECOND = 300
+PER_SECOND = 200
 GIVE_UP_MS = 30_000
 DIRECT_PAUSE_S = 0.02
 SEND_OK = str(int(ResponseCode.SUCCESS))
@@ -37,12 +37,15 @@ class Acked:
     queue_id: int
     queue_offset: int
     at_ms: int
+    latency_ms: int = 0
+    """From the call of send, with all its tries."""
 
 
 @dataclass
 class Traffic:
-    """Sixteen lanes, each one message at a time and in order, PER_SECOND in all; a lane keeps its queue."""
+    """Sixteen lanes, each one message at a time and in order, `per_second` in all; a lane keeps its queue."""
 
+    per_second: int = PER_SECOND
     acked: list[Acked] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     duplicates_possible: int = 0
@@ -60,7 +63,7 @@ class Traffic:
             self.duplicates_possible = producer.statistics()["duplicates_possible"]
 
     async def _lane(self, producer: Producer, lane: int) -> None:
-        period_s = LANE_COUNT / PER_SECOND
+        period_s = LANE_COUNT / self.per_second
         await trio.sleep(period_s * lane / LANE_COUNT)
         for number in count():
             if self.stopping:
@@ -74,7 +77,10 @@ class Traffic:
                 self.failures.append(f"lane {lane} number {number}: {error}")
             else:
                 stamp = wall_ms()
-                self.acked.append(Acked(lane, number, result.msg_id, result.queue_id, result.queue_offset, stamp))
+                taken_ms = round((trio.current_time() - started) * 1000)
+                self.acked.append(
+                    Acked(lane, number, result.msg_id, result.queue_id, result.queue_offset, stamp, taken_ms)
+                )
             await trio.sleep_until(started + period_s)
 
     @property
@@ -142,7 +148,7 @@ class DirectAnswers:
 
     @classmethod
     def of_lines(cls, text: str) -> DirectAnswers:
-        """The file that tests.chaos.direct writes."""
+        """The file that `rmqha.drill.direct` writes."""
         answers = cls()
         whole_lines = text.split("\n")[:-1]
         for line in whole_lines:
