@@ -16,18 +16,18 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from heapq import heappop, heappush
 
-from controller.action import Action, Notify, Probe, Reply, Token
-from controller.answers import elect_answer, master_ext, parse_log_end, set_body
+from controller.action import Action, Notify, Reply
+from controller.answers import master_ext, set_body
+from controller.change import Asked, Change
 from controller.config import ControllerConfig
-from controller.decisions.elect_master import Electorate, LogEnd, Wish, choose, elected, electorate
+from controller.decisions.elect_master import Wish
 from controller.decisions.refusal import Refusal
 from controller.decisions.resize import finished
-from controller.event import ACCEPTS_LOSS, BrokersCleaned, Cause, Event, MasterElected, MasterVacated, MemberRemoved
-from controller.heartbeat import NO_LOG, BrokerKey, BrokerLive, HeartbeatTable
+from controller.elections import MAX_REASON_CHARS, Elections, log_end
+from controller.event import BrokersCleaned, Cause, Event, MasterElected, MasterVacated, MemberRemoved
+from controller.heartbeat import BrokerKey, BrokerLive, HeartbeatTable
+from controller.probes import Probes
 from controller.replicas_info import Group, ReplicasInfo
 from controller.watchlist import Watchlist
 from rmqha.model.code import RequestCode, ResponseCode
@@ -37,61 +37,9 @@ from rmqha.wire.command import FLAG_ONEWAY, Command
 
 MAX_WAITING_COUNT = 1000
 """Requests that wait for one group's change; more are answered SYSTEM_BUSY."""
-LOST_PROBE_FACTOR = 8
-"""A probe whose end the shell never reports is given up after so many of its time-outs."""
 HAND_OVER_RETRY_MS = 10_000
 """A hand-over of our own accord that failed is tried again after so long: each try stops sends for a while."""
-MAX_REASON_CHARS = 255
 NOT_REPORTED = "it has not reported to this leader"
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A request and where its answer goes."""
-
-    session_id: int
-    token: Token
-    command: Command
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Events of one group on their way, and who is answered once they are applied."""
-
-    broker_name: str
-    events: tuple[Event, ...]
-    asked: tuple[Asked, ...] = ()
-    answer: Callable[[Command], Command] = Command.reply
-
-
-@dataclass(slots=True)
-class Ballot:
-    """Candidates being asked for their log's end."""
-
-    group: Group
-    wish: Wish
-    electorate: Electorate
-    asked: tuple[Asked, ...]
-    waiting: dict[int, BrokerId] = field(default_factory=dict)
-    """By probe id."""
-    answers: dict[BrokerId, LogEnd] = field(default_factory=dict)
-    handed_over: bool = False
-    """The master refuses messages because of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class HandOver:
-    """The master has been asked to refuse messages until `wish.target` holds all it has (ruling 18)."""
-
-    group: Group
-    wish: Wish
-    asked: tuple[Asked, ...]
-
-
-def _log_end(reply: Command | None, broker_name: str, broker_id: BrokerId) -> LogEnd | None:
-    if reply is None or reply.code != ResponseCode.SUCCESS:
-        return None
-    return parse_log_end(reply.body, broker_name, broker_id)
 
 
 class Leadership:
@@ -117,18 +65,14 @@ class Leadership:
         self._tracer = tracer
         self._emit = emit
         self._serve = serve
-        self._probe_ids = probe_ids
         self._wall_offset_ms = wall_offset_ms
         self._busy: dict[str, deque[Asked]] = {}
         """Groups with a ballot or a change under way, and the requests that wait for it."""
         self._suspect_probes: dict[int, BrokerKey] = {}
-        self._ballots: dict[str, Ballot] = {}
-        """By group: candidates are being asked."""
-        self._ballot_probes: dict[int, Ballot] = {}
-        self._hand_overs: dict[int, HandOver] = {}
-        """By probe id."""
-        self._given_up: list[tuple[int, int]] = []
-        """A heap of (deadline, probe id)."""
+        self._probes = Probes(emit, probe_ids)
+        self._elections = Elections(
+            self.table, self._probes, config, tracer, emit, self.propose, self._gave_up, wall_offset_ms
+        )
         self._watchlist = Watchlist(now_ms, info.names, self.table.grace_until_ms)
         self._why_no_master: dict[str, str] = {}
 
@@ -140,15 +84,14 @@ class Leadership:
             for deadline in (
                 self.table.deadline_ms(),
                 self._watchlist.deadline_ms(),
-                self._given_up[0][0] if self._given_up else None,
+                self._probes.deadline_ms(),
             )
             if deadline is not None
         ]
         return min(deadlines, default=None)
 
     def timeout(self, now_ms: int) -> None:
-        while self._given_up and self._given_up[0][0] <= now_ms:
-            _, probe_id = heappop(self._given_up)
+        for probe_id in self._probes.lost(now_ms):
             self.probe_replied(now_ms, probe_id, None, refused=False)
         if paused_ms := self.table.forgive_pause(now_ms):
             self._tracer.event("controller_paused", paused_ms=paused_ms)
@@ -208,31 +151,16 @@ class Leadership:
         group = self._info.group(broker.key.broker_name)
         if broker.probe_id is not None or group is None or broker.key.broker_id not in group.replicas:
             return
-        broker.probe_id = self._send_probe(now_ms, group, broker.key.broker_id, *self._epoch_question())
+        address, timeout_ms = group.replicas[broker.key.broker_id].address, self._config().probe_timeout_ms
+        broker.probe_id = self._probes.send(now_ms, address, Command(RequestCode.GET_BROKER_EPOCH_CACHE), timeout_ms)
         self._suspect_probes[broker.probe_id] = broker.key
-
-    def _epoch_question(self) -> tuple[Command, int]:
-        return Command(RequestCode.GET_BROKER_EPOCH_CACHE), self._config().probe_timeout_ms
-
-    def _send_probe(self, now_ms: int, group: Group, broker_id: BrokerId, command: Command, timeout_ms: int) -> int:
-        probe_id = next(self._probe_ids)
-        heappush(self._given_up, (now_ms + LOST_PROBE_FACTOR * timeout_ms, probe_id))
-        self._emit(Probe(probe_id, group.replicas[broker_id].address, command, timeout_ms))
-        return probe_id
 
     def probe_replied(self, now_ms: int, probe_id: int, reply: Command | None, *, refused: bool) -> None:
         """A second report about the same probe, or one about a probe of an earlier leadership, does nothing."""
         if (key := self._suspect_probes.pop(probe_id, None)) is not None:
             self._suspect_answered(now_ms, probe_id, key, reply, refused=refused)
-        elif (ballot := self._ballot_probes.pop(probe_id, None)) is not None:
-            broker_id = ballot.waiting.pop(probe_id)
-            end = _log_end(reply, ballot.group.broker_name, broker_id)
-            if end is not None:
-                ballot.answers[broker_id] = end
-            if not ballot.waiting:
-                self._count(now_ms, ballot)
-        elif (hand_over := self._hand_overs.pop(probe_id, None)) is not None:
-            self._handed_over(now_ms, hand_over, reply)
+        else:
+            self._elections.probe_replied(now_ms, probe_id, reply)
 
     def _suspect_answered(
         self, now_ms: int, probe_id: int, key: BrokerKey, reply: Command | None, *, refused: bool
@@ -241,7 +169,7 @@ class Leadership:
         if broker is None or broker.probe_id != probe_id:
             return  # it has spoken for itself meanwhile
         broker.probe_id = None
-        if _log_end(reply, key.broker_name, key.broker_id) is not None:
+        if log_end(reply, key.broker_name, key.broker_id) is not None:
             broker.session_lost = False
             self._trace("answers", key)
         elif refused or broker.session_lost:
@@ -338,8 +266,7 @@ class Leadership:
     def resign(self) -> list[Asked]:
         """The node leads no more. Returns the requests that have proposed nothing: the new leader shall decide them."""
         asked = [item for queue in self._busy.values() for item in queue]
-        asked += [item for ballot in self._ballots.values() for item in ballot.asked]
-        asked += [item for hand_over in self._hand_overs.values() for item in hand_over.asked]
+        asked += self._elections.asked
         asked += [item for change in self.batch for item in change.asked]
         return asked
 
@@ -415,160 +342,22 @@ class Leadership:
             return True
         return group.broker_name not in self._busy and group.broker_name in self._why_no_master
 
-    def _electorate(self, group: Group, wish: Wish) -> Electorate | Refusal:
-        """A replica whose disk is ill is asked only if nobody else can lead: better a master that can still read."""
-        name, config = group.broker_name, self._config()
-        fit = [item for item in group.replicas if self.table.is_fit(BrokerKey(name, item))]
-        well = [item for item in fit if not self.table.is_ill(BrokerKey(name, item))]
-        found: Electorate | Refusal = Refusal(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "")
-        for candidates, unclean_allowed in ((well, False), (fit, config.enable_elect_unclean_master)):
-            found = electorate(
-                group,
-                candidates,
-                wish,
-                total_replicas=config.total_replicas or group.total_replicas,
-                unclean_allowed=unclean_allowed,
-            )
-            if isinstance(found, Electorate) or wish.cause is Cause.DISK_FAILED:
-                break
-        return found
-
-    def _choose(self, group: Group, ends: dict[BrokerId, LogEnd]) -> tuple[BrokerId, str]:
-        live = ((item, self.table.get(BrokerKey(group.broker_name, item))) for item in ends)
-        traits = {item: broker.traits for item, broker in live if broker is not None}
-        choice = choose(ends, group.electable_ids, traits, self._config().policy)
-        return choice.winner, choice.reason
-
     def elect(self, now_ms: int, group: Group, wish: Wish, asked: tuple[Asked, ...] = ()) -> Refusal | None:
         """Begin an election; the askers are answered when it ends. A refusal is the caller's to answer."""
-        who = self._electorate(group, wish)
+        who = self._elections.electorate(group, wish)
         if isinstance(who, Refusal):
             return who
         self._busy[group.broker_name] = deque()
-        if wish.cause in (Cause.DESIGNATED, Cause.DISK_FAILED) and not wish.unclean and self._can_wait(now_ms, group):
-            self._hand_over(now_ms, HandOver(group, wish, asked), who)
-        else:
-            self._hold_ballot(now_ms, Ballot(group, wish, who, asked))
+        self._elections.begin(now_ms, group, wish, who, asked)
         return None
 
-    def _can_wait(self, now_ms: int, group: Group) -> bool:
-        """The group has a live master, one of ours."""
-        live = self.has_live_master(now_ms, group)
-        return live and group.master_id is not None and bool(group.replicas[group.master_id].ha_mode)
-
-    def _hand_over(self, now_ms: int, hand_over: HandOver, who: Electorate) -> None:
-        group, wish, timeout_ms = hand_over.group, hand_over.wish, self._config().hand_over_timeout_ms
-        assert group.master_id is not None
-        target = wish.target
-        if target is None:
-            ends = {item: self._reported_end(group, item) for item in who.ids}
-            target = self._choose(group, ends)[0]
-        ext = {
-            "brokerName": group.broker_name,
-            "masterEpoch": str(group.master_epoch),
-            "targetBrokerId": str(target),
-            "timeoutMs": str(timeout_ms),
-        }
-        self._tracer.event("hand_over_begins", group=group.broker_name, master=group.master_id, target=target)
-        command = Command(RequestCode.RMQHA_HAND_OVER, ext)
-        # the master answers within its time; what is added is the way there and back
-        timeout_ms += self._config().probe_timeout_ms
-        probe_id = self._send_probe(now_ms, group, group.master_id, command, timeout_ms)
-        self._hand_overs[probe_id] = replace(hand_over, wish=replace(wish, target=target))
-
-    def _handed_over(self, now_ms: int, hand_over: HandOver, reply: Command | None) -> None:
-        group, wish = hand_over.group, hand_over.wish
-        code = ResponseCode.SYSTEM_ERROR if reply is None else reply.code
-        # a master whose answer is lost may refuse messages all the same
-        ballot = Ballot(
-            group, wish, Electorate((), wish.cause), hand_over.asked, handed_over=reply is None or code == 0
-        )
-        # An earlier release of ours does not know the request. In CP the target holds whatever was acknowledged, so a
-        # disk that keeps its master from answering is left all the same.
-        goes_on = code in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
-        if not goes_on and not (wish.cause is Cause.DISK_FAILED and group.is_cp):
-            told = "it did not answer in time" if reply is None else reply.remark or f"code {code}"
-            self._give_up(now_ms, ballot, f"hand-over: {told}")
-            return
-        who = self._electorate(group, wish)
-        if isinstance(who, Refusal):
-            self._give_up(now_ms, ballot, who.remark)
-        else:
-            self._hold_ballot(now_ms, replace(ballot, electorate=who))
-
-    def _hold_ballot(self, now_ms: int, ballot: Ballot) -> None:
-        group, who = ballot.group, ballot.electorate
-        self._ballots[group.broker_name] = ballot
-        if not who.ask:
-            ballot.answers = {item: self._reported_end(group, item) for item in who.ids}
-            self._count(now_ms, ballot)
-            return
-        for broker_id in who.ids:
-            probe_id = self._send_probe(now_ms, group, broker_id, *self._epoch_question())
-            self._ballot_probes[probe_id] = ballot
-            ballot.waiting[probe_id] = broker_id
-
-    def _reported_end(self, group: Group, broker_id: BrokerId) -> LogEnd:
-        broker = self.table.get(BrokerKey(group.broker_name, broker_id))
-        return broker.log_end if broker is not None else NO_LOG
-
-    def _count(self, now_ms: int, ballot: Ballot) -> None:
-        """Every candidate has answered or had its time."""
-        group, who, name = ballot.group, ballot.electorate, ballot.group.broker_name
-        del self._ballots[name]
-        answers = {
-            item: end
-            for item, end in ballot.answers.items()
-            if not who.ask or who.cause in ACCEPTS_LOSS or self.table.is_fit(BrokerKey(name, item))
-        }
-        if len(answers) < who.needed_answers:
-            timeout_ms = self._config().probe_timeout_ms
-            told = f"{len(answers)} of the replicas {list(who.ids)} answered request 1007 within {timeout_ms} ms"
-            self._give_up(now_ms, ballot, f"{told}; {who.needed_answers} must")
-            return
-        live = [item for item in group.replicas if self.is_alive(now_ms, group, item)]
-        winner, reason = self._choose(group, answers)
-        epochs = [end.epoch for end in answers.values()]
-        epochs += [self._reported_end(group, item).epoch for item in group.replicas]
-        reason = f"{ballot.wish.why}; {reason}" if ballot.wish.why else reason
-        at_stake = None
-        if who.cause in (Cause.UNCLEAN_BY_OPERATOR, Cause.UNCLEAN_AUTOMATIC):
-            at_stake = self._bytes_at_stake(group, answers[winner])
-            reason = f"{reason}; {at_stake} bytes at stake"
-        at_ms = now_ms + self._wall_offset_ms
-        event = elected(group, winner, who.cause, epochs, live, at_ms=at_ms, reason=reason[:MAX_REASON_CHARS])
-        if at_stake is not None:
-            self._tracer.event(
-                "unclean_election",
-                group=name,
-                broker_id=winner,
-                epoch=event.master_epoch,
-                bytes_at_stake=at_stake,
-            )
-        answer = partial(elect_answer, group=group, bytes_at_stake=at_stake)
-        self.propose(Change(name, (event,), ballot.asked, answer))
-
-    def _bytes_at_stake(self, group: Group, end: LogEnd) -> int:
-        """What may be lost: bytes that any replica has reported and the new master does not have."""
-        most = max((self._reported_end(group, item).max_offset for item in group.replicas), default=end.max_offset)
-        return max(0, most - end.max_offset)
-
-    def _give_up(self, now_ms: int, ballot: Ballot, remark: str) -> None:
-        """An election that cannot be held, or that found nobody; the group is free again."""
-        group, name = ballot.group, ballot.group.broker_name
-        refusal = Refusal(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, remark)
-        for asked in ballot.asked:
-            self.answer(asked, asked.command.reply(refusal.code, remark=refusal.remark))
-        if ballot.handed_over and group.master_id is not None:
-            ext = {"brokerName": name, "masterEpoch": str(group.master_epoch), "targetBrokerId": "0"}
-            notice = Command(RequestCode.RMQHA_HAND_OVER, ext, flag=FLAG_ONEWAY)
-            self._emit(Notify(group.replicas[group.master_id].address, notice))
-        if ballot.wish.cause in (Cause.DESIGNATED, Cause.DISK_FAILED):
-            self._tracer.event("hand_over_failed", group=name, why=remark)
+    def _gave_up(self, now_ms: int, group: Group, wish: Wish, refusal: Refusal) -> None:
+        """An election has found nobody; its askers have been told."""
+        name = group.broker_name
         waiting = self._busy.pop(name)
-        if ballot.wish.cause is Cause.DISK_FAILED:
+        if wish.cause is Cause.DISK_FAILED:
             self._watchlist.postpone(name, now_ms + HAND_OVER_RETRY_MS)
-        elif ballot.wish.target is None:
+        elif wish.target is None:
             self._without_master(now_ms, group, refusal)
         queue = self._busy.get(name)
         if queue is not None:

@@ -20,10 +20,11 @@ from typing import Any
 
 from controller.action import Action, Reply, SaveConfig, SendRaft, Token, WriteSnapshot
 from controller.answers import MasterViews
+from controller.change import Asked, Change
 from controller.config import ControllerConfig
 from controller.event import Event, decode_events, encode_events
 from controller.image import ImageReader, ImageWriter, decode_image
-from controller.leadership import Asked, Change, Leadership
+from controller.leadership import Leadership
 from controller.observers import Observers, RoleFeed
 from controller.peer_addresses import PeerAddresses
 from controller.quorum_requests import QUORUM_CODES, QuorumRequests

@@ -23,6 +23,7 @@ from controller.answers import (
     sync_state_data,
     text,
 )
+from controller.change import Asked, Change
 from controller.decisions.broker_id import apply_broker_id, next_broker_id
 from controller.decisions.clean import clean_brokers
 from controller.decisions.elect_master import DEFAULT_PRIORITY, Wish
@@ -33,7 +34,7 @@ from controller.decisions.sync_state_set import alter_sync_state_set
 from controller.event import Cause
 from controller.explain import explain
 from controller.heartbeat import MAX_TIMEOUT_MS, Beat, BrokerKey
-from controller.leadership import Asked, Change, Leadership
+from controller.leadership import Leadership
 from controller.observers import Observers
 from controller.replicas_info import Group, ReplicasInfo
 from controller.state_view import group_state

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from controller import leadership
+from controller import elections as controller_elections
 from controller import requests as controller_requests
 from controller.decisions import elect_master
 from controller.decisions.elect_master import Choice, Electorate, elected, electorate
@@ -223,14 +223,14 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
         Commitment, "is_sole_copy", lambda self: self.total_replicas == 2
     ),
     "the first to come is elected (ruling 8)": lambda: patch.object(elect_master, "_first", _first_come),
-    "the eligible set is forgotten (ruling 9)": lambda: patch.object(leadership, "elected", _nobody_survives),
+    "the eligible set is forgotten (ruling 9)": lambda: patch.object(controller_elections, "elected", _nobody_survives),
     "waiters at demotion are answered SEND_OK (ruling 13)": lambda: patch.object(
         AckQueue, "abandon", _abandoned_as_done
     ),
     "a slave joins when it connects (A4)": lambda: patch.object(SetKeeper, "_wanted", _joins_at_once),
     "confirm raised on one copy (A7)": lambda: patch.object(Replica, "_become_master", _confirm_at_promotion),
-    "anyone is elected (A9)": lambda: patch.object(leadership, "electorate", _anyone),
-    "the shortest log is elected (B6)": lambda: patch.object(leadership, "choose", _shortest_log),
+    "anyone is elected (A9)": lambda: patch.object(controller_elections, "electorate", _anyone),
+    "the shortest log is elected (B6)": lambda: patch.object(controller_elections, "choose", _shortest_log),
     "the set epoch is not fenced (A4)": lambda: patch.object(controller_requests, ALTER, _set_epoch_unchecked),
     "the master epoch is not fenced (A4)": lambda: patch.object(controller_requests, ALTER, _any_master_alters),
     "slaves ack what is not synced (A10)": lambda: patch.object(HaClient, "_ackable", _ack_all),
