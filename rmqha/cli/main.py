@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "quorum": ("rmqha.cli.quorum:quorum", "The controllers' own group: show, add, remove, transfer, snapshot."),
     "history": ("rmqha.cli.history:history", "Show what happened on all nodes, in order of time."),
     "log": ("rmqha.cli.log:log", "Look into the files of a message store: ls, stat, cat, grep, export, verify."),
+    "epochs": ("rmqha.cli.epochs:epochs", "Which master epoch wrote which part of a log; where two logs part."),
     "fsck": ("rmqha.cli.fsck:fsck", "Check a message store, and mend it with --repair."),
     "spark": ("rmqha.cli.spark:spark", "Query the log as a table with Spark."),
     "broker": ("rmqha.cli.broker:broker", "Run a broker: one replica of a group."),
