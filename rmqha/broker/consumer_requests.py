@@ -9,8 +9,9 @@ from rmqha.broker.clients import ClientTable
 from rmqha.broker.groups import GroupTable
 from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.request import Channel, Handler, RequestError, number, text
-from rmqha.broker.topics import RETRY_PREFIX, TopicTable
+from rmqha.broker.topics import TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.message import RETRY_PREFIX
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command

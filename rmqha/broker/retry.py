@@ -14,17 +14,19 @@ from rmqha.broker.groups import GroupTable
 from rmqha.broker.locks import LockTable
 from rmqha.broker.request import Channel, RequestError, number, text
 from rmqha.broker.schedule import to_schedule
-from rmqha.broker.topics import DLQ_PREFIX, RETRY_PREFIX, TopicTable, topic_name_fault
+from rmqha.broker.topics import TopicTable, topic_name_fault
 from rmqha.broker.waiter import Waiting
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import UsageError
 from rmqha.model.message import (
+    DLQ_PREFIX,
     PROPERTY_CRC32,
     PROPERTY_DELAY,
     PROPERTY_ORIGIN_MESSAGE_ID,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_WAIT,
+    RETRY_PREFIX,
     SYS_FLAG_INNER_BATCH,
     decode_properties,
     encode_properties,

@@ -19,7 +19,6 @@ from rmqha.broker.statistics import Rates
 from rmqha.broker.topics import (
     BROKER_ONLY_TOPICS,
     DEFAULT_TOPIC,
-    RETRY_PREFIX,
     TopicConfig,
     TopicTable,
     refusal_to_send,
@@ -43,6 +42,7 @@ from rmqha.model.message import (
     PROPERTY_TRACE_ON,
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT,
+    RETRY_PREFIX,
     SYS_FLAG_INNER_BATCH,
     SYS_FLAG_NEED_UNWRAP,
     SYS_FLAG_TRANSACTION_MASK,

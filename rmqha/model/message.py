@@ -13,6 +13,9 @@ PROPERTY_SEPARATOR = 2
 MAX_PROPERTIES_BYTES = 32767
 """The record's length field is a signed int16."""
 MAX_TOPIC_BYTES = 255
+RETRY_PREFIX = "%RETRY%"
+"""Before a consumer group: the topic of its failed messages; with DLQ_PREFIX that of those given up."""
+DLQ_PREFIX = "%DLQ%"
 MAX_BATCH_MESSAGE_COUNT = 1 << 15
 
 PROPERTY_KEYS = "KEYS"
