@@ -27,6 +27,7 @@ from rmqha.broker.table_requests import TableRequests
 from rmqha.broker.topics import TopicTable
 from rmqha.ha.action import RoleChanged
 from rmqha.ha.replica import Replica
+from rmqha.ha.static_replica import StaticReplica
 from rmqha.model.config import BrokerConfig
 from rmqha.model.delay_level import parse_delay_levels
 from rmqha.model.identity import Role
@@ -57,7 +58,11 @@ class BrokerCore:
         config = self.live.current
         self.store = store
         self._tracer = tracer
-        self.replica = Replica(config, store, identity, tracer, clock.wall_ms() - clock.now_ms())
+        self.replica: Replica | StaticReplica
+        if config.enable_controller_mode:
+            self.replica = Replica(config, store, identity, tracer, clock.wall_ms() - clock.now_ms())
+        else:
+            self.replica = StaticReplica(config, store, tracer)
         self.driver = ReplicaDriver(self.replica, store, clock, tracer)
         self.topics = TopicTable(disk, config, clock)
         self.topics.batch_topics_changed = store.add_batch_topics

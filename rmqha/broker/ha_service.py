@@ -14,10 +14,12 @@ from typing import NamedTuple
 import trio
 
 from rmqha.broker.replica_driver import ReplicaDriver
+from rmqha.ha.plain_connection import FIRST_REPORT_TIMEOUT_MS
 from rmqha.host import network
 from rmqha.model.error import UnreachableError
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Tracer
+from rmqha.wire import plain_ha
 from rmqha.wire.ha_stream import HaState
 
 READ_BYTES = 1024 * 1024
@@ -52,10 +54,12 @@ class _Connection:
 
 
 class HaService:
-    """Performs the HA actions. Accepted connections count from 1 up; the machine numbers those that it opens."""
+    """Performs the HA actions. Accepted connections count from 1 up; the machine numbers those that it opens. `plain`:
+    peers speak the protocol of static groups."""
 
-    def __init__(self, driver: ReplicaDriver, tracer: Tracer, nursery: trio.Nursery) -> None:
+    def __init__(self, driver: ReplicaDriver, tracer: Tracer, nursery: trio.Nursery, *, plain: bool = False) -> None:
         self._driver = driver
+        self._plain = plain
         self._tracer = tracer
         self._nursery = nursery
         self._connections: dict[int, _Connection] = {}
@@ -107,13 +111,16 @@ class HaService:
         self._waiting_count += 1
         try:
             data = b""
-            with trio.move_on_after(HANDSHAKE_TIMEOUT_MS / 1000):
-                while len(data) < HANDSHAKE_BYTES:
-                    more = await stream.receive_some(HANDSHAKE_BYTES - len(data))
+            size_bytes = plain_ha.REPORT_BYTES if self._plain else HANDSHAKE_BYTES
+            with trio.move_on_after((FIRST_REPORT_TIMEOUT_MS if self._plain else HANDSHAKE_TIMEOUT_MS) / 1000):
+                while len(data) < size_bytes:
+                    more = await stream.receive_some(size_bytes - len(data))
                     if not more:
                         return None
                     data += more
-            shaken = len(data) == HANDSHAKE_BYTES and struct.unpack_from(">i", data)[0] == HaState.HANDSHAKE
+            if len(data) < size_bytes:
+                return None
+            shaken = plain_ha.is_report(data) if self._plain else struct.unpack_from(">i", data)[0] == HaState.HANDSHAKE
             return data if shaken else None
         except trio.BrokenResourceError:
             return None

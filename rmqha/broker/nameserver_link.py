@@ -83,8 +83,15 @@ class NameServerLink:
             return Standing(None, self._revision)
         if replica.is_master:
             return Standing(MASTER_ID, self._revision)
+        if not self._config.enable_controller_mode:
+            return Standing(replica.broker_id, self._revision)  # the answer says where the master is
         self._aligned = self._aligned or replica.is_following
         return Standing(replica.broker_id if self._aligned else None, self._revision)
+
+    def _seeks_master(self) -> bool:
+        """A slave of a static group that does not follow: it learns the master's address by registering."""
+        replica = self._driver.replica
+        return not self._config.enable_controller_mode and not replica.is_master and not replica.is_following
 
     # --- tasks ------------------------------------------------------------------------------------------------------
     async def run(self, client: RemotingClient) -> None:
@@ -131,6 +138,8 @@ class NameServerLink:
             self._unreachable.discard(address)
             known_as = registration.known_as
             registration.done(self._clock.now_ms(), step, standing)
+            if step is Step.REGISTER and self._seeks_master():
+                registration.repeat_soon(self._clock.now_ms())
             if registration.known_as != known_as:
                 self._tracer.event(f"name_server_{step.value}ed", address=address, broker_id=standing.wanted)
 
@@ -156,6 +165,7 @@ class NameServerLink:
         reply = await client.call(address, Command(RequestCode.REGISTER_BROKER, ext, body), CALL_TIMEOUT_MS)
         if reply.code != ResponseCode.SUCCESS:
             raise UnreachableError(f"{address} refused the registration with code {reply.code}: {reply.remark}")
+        self._driver.master_told(reply.ext.get("masterAddr", ""), reply.ext.get("haServerAddr", ""))
 
     async def _unregister(self, client: RemotingClient, address: str, broker_id: BrokerId) -> None:
         ext = {**self._names(), "brokerId": str(broker_id)}

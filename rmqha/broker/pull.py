@@ -127,7 +127,7 @@ class PullProcessor:
         """Answer now or later. Raises RequestError."""
         master = self._is_master()
         pull = self._parse(command, master)
-        if not master and not self._config.slave_read_enable:
+        if not master and not self._config.slave_reads:
             self._hold_or_answer(channel, command, pull, min(pull.suspend_ms, SLAVE_ANSWER_DELAY_MS), pull.offset)
             return
         if master and number(command, "sysFlag", 0) & FLAG_COMMIT_OFFSET and pull.suspend_ms:

@@ -71,6 +71,10 @@ class Registration:
             case Step.HEARTBEAT:
                 self._heartbeat_at_ms = now_ms + self._heartbeat_interval_ms
 
+    def repeat_soon(self, now_ms: int) -> None:
+        """Register again after RETRY_MS instead of a whole period."""
+        self._registered_at_ms = now_ms + RETRY_MS - self._period_ms
+
     def failed(self, now_ms: int, standing: Standing) -> None:
         """It could not be told: try again after a pause, or at once when there is news."""
         self._not_before_ms = now_ms + RETRY_MS

@@ -22,6 +22,7 @@ from rmqha.ha.action import (
     SendLog,
 )
 from rmqha.ha.replica import Replica
+from rmqha.ha.static_replica import StaticReplica
 from rmqha.model.code import ResponseCode
 from rmqha.model.identity import Role
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
@@ -57,7 +58,7 @@ class ReplicaDriver:
     grown. `wake_dispatch` and `wake_flush` tell the shell that there is work, `stepped` that the machine has moved and
     its deadline may have."""
 
-    def __init__(self, replica: Replica, store: Store, clock: Clock, tracer: Tracer) -> None:
+    def __init__(self, replica: Replica | StaticReplica, store: Store, clock: Clock, tracer: Tracer) -> None:
         self.replica = replica
         self.store = store
         self._clock = clock
@@ -136,6 +137,12 @@ class ReplicaDriver:
     def disk_looked_at(self, problem: str) -> None:
         self.replica.disk_looked_at(self._clock.now_ms(), problem)
         self._perform()
+
+    def master_told(self, master_address: str, ha_address: str) -> None:
+        """A name server has said who the master of this static group is."""
+        if isinstance(self.replica, StaticReplica):
+            self.replica.master_told(self._clock.now_ms(), master_address, ha_address)
+            self._perform()
 
     def role_notified(self, command: Command) -> None:
         """Raises RemoteProtocolError if the notice cannot be read."""

@@ -90,7 +90,7 @@ async def run_broker(
     Raises, in an ExceptionGroup, UsageError for bad input (nothing is written then), StoreError or OSError when the
     disk fails: the store is left as a kill would leave it, for recovery to look at.
     """
-    controllers = parse_addresses(config.controller_addr, "controllerAddr")
+    controllers = parse_addresses(config.controller_addr, "controllerAddr") if config.enable_controller_mode else []
     name_servers = parse_addresses(config.namesrv_addr, "namesrvAddr")
     check_advertised(config, [*controllers, *name_servers])
     core: BrokerCore | None = None
@@ -216,8 +216,10 @@ async def _serve(
     client = remoting.RemotingClient(max_frame_bytes=core.config.max_frame_bytes, on_closed=link.lost)
     async with client, trio.open_nursery() as nursery:
         core.on_role, core.topics.changed = link.role_changed, link.changed
-        driver.controller = ControllerLink(driver, client, controllers, nursery)
-        driver.ha = gate.ha = HaService(driver, tracer, nursery)
+        static = not core.config.enable_controller_mode
+        if not static:
+            driver.controller = ControllerLink(driver, client, controllers, nursery)
+        driver.ha = gate.ha = HaService(driver, tracer, nursery, plain=static)
         loops = BrokerLoops(core, clock)
         sync = MetadataSync(
             core.topics, core.groups, core.offsets, core.delay_offsets, client, lambda: _followed(core), tracer

@@ -16,6 +16,10 @@ _CODES = {
         ResponseCode.FLUSH_SLAVE_TIMEOUT,
         "the message is written; its replicas took too long",
     ),
+    AckStatus.SLAVE_NOT_AVAILABLE: (
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        "the message is written; no slave is near enough to be waited for",
+    ),
     AckStatus.SERVICE_NOT_AVAILABLE: (
         ResponseCode.SERVICE_NOT_AVAILABLE,
         "this broker is no longer the master; whether the message survives is not known",

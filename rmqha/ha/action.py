@@ -20,6 +20,8 @@ class AckStatus(Enum):
     OK = "ok"
     FLUSH_DISK_TIMEOUT = "flush disk timeout"
     FLUSH_SLAVE_TIMEOUT = "flush slave timeout"
+    SLAVE_NOT_AVAILABLE = "no slave to wait for"
+    """Of a static group's SYNC_MASTER: written, and nobody near enough to copy it in time."""
     SERVICE_NOT_AVAILABLE = "no longer master"
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
 from rmqha.model.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from rmqha.model.error import ConfigError
-from rmqha.model.identity import HaMode
+from rmqha.model.identity import HaMode, parse_address
 
 T = TypeVar("T")
 
@@ -140,6 +140,7 @@ class ServerConfig(Config):
 class BrokerConfig(ServerConfig):
     """A replica of a broker group. Times are milliseconds, sizes bytes."""
 
+    aliases: ClassVar[Mapping[str, str]] = {"haSlaveFallbehindMax": "haMaxGapNotInSync"}
     live_keys: ClassVar[frozenset[str]] = frozenset(
         {
             "autoCreateTopicEnable",
@@ -164,13 +165,15 @@ class BrokerConfig(ServerConfig):
     broker_name: str = "broker-a"
     """The group: all replicas of one CommitLog have the same name."""
     broker_id: int = -1
-    """-1: the controller issues it."""
+    """-1: the controller issues it; in a static group 0 for the master. A static slave needs a number of its own."""
     namesrv_addr: str = "127.0.0.1:9876"
     """Name servers, separated by `;`."""
     controller_addr: str = "127.0.0.1:9878"
     """Controllers, separated by `;`; the leader is found among them."""
     enable_controller_mode: bool = True
-    """Must be true: static groups are not supported yet."""
+    """false: a static group (docs/static-groups.md). brokerRole and brokerId say who is master, for good."""
+    ha_master_address: str = ""
+    """HA address of a static group's master, for its slaves; empty: as the name servers say."""
     listen_port: int = 10911
     """Port for clients; listenPort − 2 (the fast port) serves the same requests."""
     ha_listen_port: int = 0
@@ -185,7 +188,8 @@ class BrokerConfig(ServerConfig):
     ha_mode: str = ""
     """Own. `ap` or `cp` (docs/guarantees.md); empty is AP with the plain keys as they stand."""
     broker_role: str = "ASYNC_MASTER"
-    """ASYNC_MASTER answers after its own append; SYNC_MASTER waits for inSyncReplicas. haMode=cp overrules it."""
+    """ASYNC_MASTER answers after its own append; SYNC_MASTER waits for inSyncReplicas. haMode=cp overrules it. SLAVE:
+    only in a static group."""
     flush_disk_type: str = "ASYNC_FLUSH"
     """ASYNC_FLUSH syncs each flushIntervalCommitLog; SYNC_FLUSH before an acknowledgement, on slaves too."""
     total_replicas: int = 1
@@ -212,7 +216,7 @@ class BrokerConfig(ServerConfig):
     ha_max_time_slave_not_catchup: int = 15000
     """A slave that was not level with the master for so long leaves the set."""
     ha_max_gap_not_in_sync: int = 256 * 1024 * 1024
-    """A slave so many bytes behind leaves the set."""
+    """A slave so many bytes behind leaves the set; in a static group a SYNC_MASTER does not wait for it."""
     ha_send_heartbeat_interval: int = 5000
     """Silence on the HA stream after which the master sends a heartbeat."""
     ha_housekeeping_interval: int = 20000
@@ -316,6 +320,16 @@ class BrokerConfig(ServerConfig):
         return HaMode.CP if self.ha_mode == "cp" else HaMode.AP
 
     @property
+    def static_broker_id(self) -> int:
+        """The id in a static group: the master's is 0 whether it is given or not."""
+        return max(0, self.broker_id)
+
+    @property
+    def slave_reads(self) -> bool:
+        """Whether slaves serve pulls: those of a static group always do, nobody else could when the master is away."""
+        return self.slave_read_enable or not self.enable_controller_mode
+
+    @property
     def sync_flush(self) -> bool:
         return self.flush_disk_type == "SYNC_FLUSH"
 
@@ -344,12 +358,10 @@ class BrokerConfig(ServerConfig):
         if self.broker_role not in ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"):
             raise ConfigError(f"{source}: brokerRole = {self.broker_role!r} must be ASYNC_MASTER, SYNC_MASTER or SLAVE")
         if not self.enable_controller_mode:
-            raise ConfigError(
-                f"{source}: enableControllerMode=false (static groups) is not supported yet; remove the key"
-            )
+            self._check_static(source)
         self.require_range(source, "listen_port", 3, 65534)
         self.require_range(source, "total_replicas", 1, 9)
-        self.require_range(source, "in_sync_replicas", 1, self.total_replicas)
+        self.require_range(source, "in_sync_replicas", 1, self.total_replicas if self.enable_controller_mode else 9)
         self.require_range(source, "min_in_sync_replicas", 1, self.total_replicas)
         self.require_range(source, "broker_election_priority", -(2**31), 2**31 - 1)
         self.require_range(source, "disk_probe_interval_millis", 0, 3_600_000)
@@ -390,6 +402,30 @@ class BrokerConfig(ServerConfig):
                     raise ConfigError(
                         f"{source}: {key} contradicts haMode=cp, which waits for the whole set; remove one"
                     )
+
+    def _check_static(self, source: str) -> None:
+        """What a group without a controller cannot have, and who is who in it."""
+        is_slave = self.broker_role == "SLAVE"
+        if is_slave and self.broker_id <= 0:
+            raise ConfigError(f"{source}: brokerId = {self.broker_id} of a static group's SLAVE must be 1 or more")
+        if not is_slave and self.broker_id > 0:
+            raise ConfigError(
+                f"{source}: brokerId = {self.broker_id} of a static group's {self.broker_role} must be 0; a slave needs"
+                " brokerRole=SLAVE"
+            )
+        if self.ha_master_address:
+            try:
+                parse_address(self.ha_master_address)
+            except ValueError as error:
+                raise ConfigError(f"{source}: haMasterAddress: {error}") from None
+        for key, wrong in (
+            ("haMode=cp", self.mode is HaMode.CP),
+            ("allAckInSyncStateSet", self.all_ack_in_sync_state_set),
+            ("enableAutoInSyncReplicas", self.enable_auto_in_sync_replicas),
+            ("asyncLearner", self.async_learner),
+        ):
+            if wrong:
+                raise ConfigError(f"{source}: {key} needs a controller, so not enableControllerMode=false; remove one")
 
     def _check_retention(self, source: str) -> None:
         hours = [hour.strip() for hour in self.delete_when.split(";") if hour.strip()]

@@ -127,7 +127,9 @@ class BrokerProcess(Process):
 
     @property
     def replica(self) -> Replica:
-        return self.core.replica
+        replica = self.core.replica
+        assert isinstance(replica, Replica)
+        return replica
 
     @property
     def admits(self) -> bool:

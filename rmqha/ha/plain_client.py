@@ -1,0 +1,206 @@
+"""Slave's end of the HA connection of a static group, as a machine.
+
+    IDLE ──dial──▶ DIALING ──opened──▶ FOLLOWING
+     ▲                │                    │
+     └── retry ───────┴── closed ──────────┘
+
+The protocol proves nothing about the logs: a slave reports where it ends and takes what comes. So that a log that went
+another way is noticed, half a record at the end is cut before connecting, and the first bytes must begin a record that
+knows its place. `rmqha migrate --check` compares whole logs.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import Enum
+
+from rmqha.ha.action import Action, CloseHa, OpenHa, SendHa
+from rmqha.model.config import BrokerConfig
+from rmqha.model.error import RemoteProtocolError
+from rmqha.model.offset import PhyOffset
+from rmqha.port import ReplicaLog, Tracer
+from rmqha.wire.plain_ha import PlainTransfer, PlainTransferParser, encode_report
+
+DIAL_TIMEOUT_MS = 1000
+RETRY_FIRST_MS = 20
+RETRY_MOST_MS = 1000
+
+_RECORD_HEAD = struct.Struct(">ii20xq")
+_BLANK_MAGIC = 0xCBD43194 - (1 << 32)
+_MESSAGE_MAGICS = (0xDAA320A7 - (1 << 32), 0xDAA320AB - (1 << 32))
+
+
+class PlainClientState(Enum):
+    IDLE = "idle"
+    DIALING = "dialing"
+    FOLLOWING = "following"
+
+
+class PlainHaClient:
+    """Follows one master at a time. Its connection numbers are negative: the shell numbers what it accepts from 1."""
+
+    def __init__(self, config: BrokerConfig, log: ReplicaLog, tracer: Tracer) -> None:
+        self.state = PlainClientState.IDLE
+        self.conn_id: int | None = None
+        self.master_address = ""
+        self.refusal = ""
+        """Why the last connection was given up by this end, "" once data flows again."""
+        self._config = config
+        self._log = log
+        self._tracer = tracer
+        self._parser = PlainTransferParser()
+        self._proven = False
+        """Whether bytes have come that begin where this log ends."""
+        self._next_conn_id = 1
+        self._retry_at_ms: int | None = None
+        self._retry_ms = RETRY_FIRST_MS
+        self._state_since_ms = 0
+        self._heard_at_ms = 0
+        self._reported_at_ms = 0
+        self._reported_offset = PhyOffset(-1)
+
+    # --- what the replica wants -----------------------------------------------------------------------------------
+    def follow(self, now_ms: int, ha_address: str) -> list[Action]:
+        """Connect to this master, leaving any other."""
+        actions = self.leave("the master's address changed")
+        self.master_address = ha_address
+        self._retry_ms = RETRY_FIRST_MS
+        return actions + self._dial(now_ms)
+
+    def leave(self, reason: str) -> list[Action]:
+        actions: list[Action] = [] if self.conn_id is None else [CloseHa(self.conn_id, reason)]
+        self.conn_id = None
+        self.master_address = ""
+        self.refusal = ""
+        self._retry_at_ms = None
+        self.state = PlainClientState.IDLE
+        return actions
+
+    # --- connection events ----------------------------------------------------------------------------------------
+    def _dial(self, now_ms: int) -> list[Action]:
+        self.conn_id = -self._next_conn_id
+        self._next_conn_id += 1
+        self.state = PlainClientState.DIALING
+        self._state_since_ms = now_ms
+        self._retry_at_ms = None
+        return [OpenHa(self.conn_id, self.master_address)]
+
+    def opened(self, now_ms: int, conn_id: int) -> list[Action]:
+        if conn_id != self.conn_id or self.state is not PlainClientState.DIALING:
+            return [CloseHa(conn_id, "superseded")]
+        log = self._log
+        if log.record_end_offset < log.max_phy_offset:
+            log.truncate(log.record_end_offset)
+        self.state = PlainClientState.FOLLOWING
+        self._heard_at_ms = now_ms
+        self._parser = PlainTransferParser()
+        self._proven = False
+        self._reported_offset = PhyOffset(-1)
+        return self.report(now_ms)
+
+    def closed(self, now_ms: int, conn_id: int) -> None:
+        if conn_id != self.conn_id:
+            return
+        self.conn_id = None
+        if not self.master_address:
+            return
+        self.state = PlainClientState.IDLE
+        self._retry_at_ms = now_ms + self._retry_ms
+        self._retry_ms = min(2 * self._retry_ms, RETRY_MOST_MS)
+
+    def received(self, now_ms: int, conn_id: int, data: bytes) -> list[Action]:
+        if conn_id != self.conn_id:
+            return []
+        self._heard_at_ms = now_ms
+        try:
+            for frame in self._parser.feed(data):
+                self._transfer(frame)
+        except RemoteProtocolError as error:
+            self.refusal = str(error)
+            return self._drop(now_ms, str(error))
+        return self.report(now_ms)
+
+    def _drop(self, now_ms: int, reason: str) -> list[Action]:
+        assert self.conn_id is not None
+        conn_id = self.conn_id
+        self._tracer.event("ha_dropped", master=self.master_address, reason=reason)
+        self.closed(now_ms, conn_id)
+        return [CloseHa(conn_id, reason)]
+
+    # --- data -----------------------------------------------------------------------------------------------------
+    def _transfer(self, frame: PlainTransfer) -> None:
+        log = self._log
+        if frame.phy_offset != log.max_phy_offset:
+            if log.max_phy_offset != log.min_phy_offset or self._proven:
+                raise RemoteProtocolError(
+                    f"the master sent offset {frame.phy_offset}; this log ends at {log.max_phy_offset}"
+                )
+            # Java's master begins an empty slave with its last file, ours with its oldest.
+            log.restart_at(frame.phy_offset)
+        if frame.data:
+            if not self._proven:
+                _check_head(frame)
+            log.append_raw(frame.phy_offset, frame.data)
+            self._proven = True
+        elif log.unclean and self.state is PlainClientState.FOLLOWING:
+            # A heartbeat at our end: the master has no more, so this replica lacks nothing again (ruling 3).
+            log.mark_clean()
+            self._tracer.event("whole_again", max_phy_offset=log.max_phy_offset)
+        log.set_confirm_offset(log.max_phy_offset)
+        self.refusal = ""
+        self._retry_ms = RETRY_FIRST_MS
+
+    def report(self, now_ms: int) -> list[Action]:
+        """Report if our end grew or the interval is over; under SYNC_FLUSH the end is what has been synced."""
+        if self.state is not PlainClientState.FOLLOWING or self.conn_id is None:
+            return []
+        log, first = self._log, self._reported_offset < 0
+        offset = log.synced_offset if self._config.sync_flush else log.max_phy_offset
+        if first and offset < log.max_phy_offset:
+            # The first report says where to send from, so it waits until all we hold is synced.
+            return []
+        is_due = now_ms >= self._reported_at_ms + self._config.ha_send_heartbeat_interval
+        if not first and not is_due and offset <= self._reported_offset:
+            return []
+        self._reported_offset = max(offset, self._reported_offset)
+        self._reported_at_ms = now_ms
+        return [SendHa(self.conn_id, encode_report(self._reported_offset))]
+
+    # --- time -----------------------------------------------------------------------------------------------------
+    def timeout(self, now_ms: int) -> list[Action]:
+        if self._retry_at_ms is not None and now_ms >= self._retry_at_ms:
+            return self._dial(now_ms)
+        if self.conn_id is None:
+            return []
+        if self.state is PlainClientState.DIALING:
+            late = now_ms >= self._state_since_ms + DIAL_TIMEOUT_MS
+            return self._drop(now_ms, "dialing timed out") if late else []
+        if now_ms >= self._heard_at_ms + self._config.ha_housekeeping_interval:
+            return self._drop(now_ms, "the master was silent")
+        return self.report(now_ms)
+
+    def deadline_ms(self) -> int | None:
+        if self._retry_at_ms is not None:
+            return self._retry_at_ms
+        match self.state:
+            case PlainClientState.DIALING:
+                return self._state_since_ms + DIAL_TIMEOUT_MS
+            case PlainClientState.FOLLOWING:
+                silent_ms = self._heard_at_ms + self._config.ha_housekeeping_interval
+                if self._reported_offset < 0:
+                    return silent_ms
+                return min(silent_ms, self._reported_at_ms + self._config.ha_send_heartbeat_interval)
+            case PlainClientState.IDLE:
+                return None
+
+
+def _check_head(frame: PlainTransfer) -> None:
+    """Raises RemoteProtocolError unless a record begins here that says so itself. A frame too short to tell passes."""
+    if len(frame.data) < _RECORD_HEAD.size:
+        return
+    _, magic, phy_offset = _RECORD_HEAD.unpack_from(frame.data)
+    if magic != _BLANK_MAGIC and (magic not in _MESSAGE_MAGICS or phy_offset != frame.phy_offset):
+        raise RemoteProtocolError(
+            f"no record of the master begins at {frame.phy_offset}, where this log ends: the logs differ,"
+            " look with rmqha migrate --check"
+        )

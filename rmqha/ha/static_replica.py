@@ -1,0 +1,326 @@
+"""One replica of a static group: its role is a key of its configuration and never changes (A15).
+
+    STARTING ──brokerRole=SLAVE──▶ SLAVE
+        └──ASYNC_MASTER, SYNC_MASTER──▶ PROMOTING ──queues hold the log──▶ MASTER
+
+No controller, no SyncStateSet, no epochs of its own: consumers see what the master has appended, and SYNC_MASTER waits
+for so many slaves as are near, whichever they are. It answers to the same calls as `rmqha.ha.replica.Replica`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rmqha.ha.ack import AckQueue
+from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, HandedOver, RoleChanged, Token
+from rmqha.ha.plain_client import PlainClientState, PlainHaClient
+from rmqha.ha.plain_connection import PlainConnectionState, PlainHaConnection
+from rmqha.model.code import ResponseCode
+from rmqha.model.config import BrokerConfig
+from rmqha.model.identity import Role
+from rmqha.model.offset import MASTER_ID, BrokerId, Epoch, PhyOffset
+from rmqha.port import ReplicaLog, Tracer
+from rmqha.wire.command import Command
+
+MAX_CONNECTION_COUNT = 16
+"""Slaves and those that have not reported yet; more are closed at once."""
+STOP_AFTER_MS = 3000
+"""A stopping master waits so long for its slaves to have everything."""
+NO_CONTROLLER = "this broker belongs to a static group (enableControllerMode=false)"
+
+
+class StaticReplica:
+    def __init__(self, config: BrokerConfig, log: ReplicaLog, tracer: Tracer) -> None:
+        self._config = config
+        self._log = log
+        self._tracer = tracer
+        self._role = Role.STARTING
+        last = log.epochs.last
+        self._epoch = Epoch(max(log.highest_epoch, last.epoch if last else 0))
+        """Of the time before this group became static, if there was one: name servers must not take it for older."""
+        self._start_offset = PhyOffset(0)
+        self._connections: dict[int, PlainHaConnection] = {}
+        self._client = PlainHaClient(config, log, tracer)
+        self._master_address = ""
+        self._acks = AckQueue(config.sync_flush_timeout if config.sync_flush else config.slave_timeout)
+        self._releasable = PhyOffset(0)
+        self._stopping_at_ms: int | None = None
+        self._stop_waited = False
+        self._disk_problem = ""
+        self.disk_refusal = ""
+        """Why the disk takes no more sends; the shell looks at it."""
+        self._actions: list[Action] = []
+
+    # --- time -----------------------------------------------------------------------------------------------------
+    def start(self, now_ms: int) -> None:
+        log = self._log
+        if self._config.broker_role == "SLAVE":
+            self._role = Role.SLAVE
+            log.set_confirm_offset(log.max_phy_offset)
+            self._actions.append(RoleChanged(Role.SLAVE, self._epoch, MASTER_ID, ""))
+            if self._config.ha_master_address:
+                self._actions += self._client.follow(now_ms, self._config.ha_master_address)
+            return
+        if log.record_end_offset < log.max_phy_offset:
+            log.truncate(log.record_end_offset)
+        if log.unclean:
+            log.mark_clean()  # the configuration says that this log is the group's, whatever a power loss took
+            self._tracer.event("unclean_accepted", epoch=self._epoch, max_phy_offset=log.max_phy_offset)
+        self._role = Role.PROMOTING
+        self._start_offset = log.max_phy_offset
+        self._master_address = self._config.address
+        self._actions.append(RoleChanged(Role.MASTER, self._epoch, MASTER_ID, self._master_address))
+        self._settle(now_ms)
+
+    def timeout(self, now_ms: int) -> None:
+        self._actions += self._client.timeout(now_ms)
+        for connection in list(self._connections.values()):
+            self._perform(connection.timeout(now_ms))
+        if self.is_master:
+            behind_disk = self.sync_required and self._log.synced_offset < (self._acks.oldest_end_offset() or 0)
+            status = AckStatus.FLUSH_DISK_TIMEOUT if behind_disk else AckStatus.FLUSH_SLAVE_TIMEOUT
+            self._actions += self._acks.expire(now_ms, status)
+        if self._stopping_at_ms is not None and now_ms >= self._stopping_at_ms + STOP_AFTER_MS:
+            self._stop_waited = True
+        self._settle(now_ms)
+
+    def deadline_ms(self) -> int | None:
+        due = [self._acks.deadline_ms(), self._client.deadline_ms()]
+        due += [connection.deadline_ms() for connection in self._connections.values()]
+        if self._stopping_at_ms is not None and not self._stop_waited:
+            due.append(self._stopping_at_ms + STOP_AFTER_MS)
+        return min((item for item in due if item is not None), default=None)
+
+    def actions(self) -> list[Action]:
+        """Take what has accumulated; call after every input and perform in order."""
+        actions, self._actions = self._actions, []
+        return actions
+
+    # --- who the master is ----------------------------------------------------------------------------------------
+    def master_told(self, now_ms: int, master_address: str, ha_address: str) -> None:
+        """A name server's answer to a slave's registration; "" for what it does not know. haMasterAddress comes first
+        where it is set; the broker address, by which tables are pulled, is always the name server's."""
+        if self._role is not Role.SLAVE or not master_address:
+            return
+        if master_address != self._master_address:
+            self._master_address = master_address
+            self._actions.append(RoleChanged(Role.SLAVE, self._epoch, MASTER_ID, master_address))
+        ha_address = self._config.ha_master_address or ha_address
+        if ha_address and ha_address != self._client.master_address:
+            self._actions += self._client.follow(now_ms, ha_address)
+
+    def controller_replied(self, now_ms: int, call_id: int, reply: Command | None) -> None:
+        raise AssertionError("a static replica asks no controller")
+
+    def role_notified(self, now_ms: int, command: Command) -> None:
+        """A controller that still knows the address of this broker has no say here."""
+        self._tracer.event("role_notice_ignored", reason=NO_CONTROLLER)
+
+    def disk_looked_at(self, now_ms: int, problem: str) -> None:
+        """The disk probe's finding, "" for none. There is nobody to hand over to: sends go on as long as they can."""
+        if problem != self._disk_problem:
+            self._disk_problem = problem
+            self._tracer.event("disk_problem" if problem else "disk_well", reason=problem)
+
+    def hand_over(self, now_ms: int, epoch: Epoch, target: BrokerId | None, timeout_ms: int, token: Token) -> None:
+        self._actions.append(HandedOver(token, NO_CONTROLLER))
+
+    # --- HA connections -------------------------------------------------------------------------------------------
+    def ha_accepted(self, now_ms: int, conn_id: int, peer: str) -> None:
+        if not self.is_master or len(self._connections) >= MAX_CONNECTION_COUNT:
+            self._actions.append(CloseHa(conn_id, "too many connections" if self.is_master else "not master"))
+            return
+        self._connections[conn_id] = PlainHaConnection(now_ms, conn_id, peer, self._config, self._log)
+
+    def ha_opened(self, now_ms: int, conn_id: int) -> None:
+        self._actions += self._client.opened(now_ms, conn_id)
+
+    def ha_received(self, now_ms: int, conn_id: int, data: bytes) -> None:
+        if conn_id < 0:
+            self._actions += self._client.received(now_ms, conn_id, data)
+        elif (connection := self._connections.get(conn_id)) is not None:
+            self._perform(connection.received(now_ms, data))
+            self._settle(now_ms)
+
+    def _perform(self, actions: list[Action]) -> None:
+        """Hand on a connection's actions; forget it when it closes itself."""
+        for action in actions:
+            if isinstance(action, CloseHa):
+                self._connections.pop(action.conn_id, None)
+        self._actions += actions
+
+    def ha_sent(self, now_ms: int, conn_id: int) -> None:
+        connection = self._connections.get(conn_id)
+        if connection is not None:
+            connection.sent()
+            self._perform(connection.pump(now_ms))
+
+    def ha_closed(self, now_ms: int, conn_id: int) -> None:
+        if conn_id < 0:
+            self._client.closed(now_ms, conn_id)
+        elif self._connections.pop(conn_id, None) is not None:
+            self._settle(now_ms)
+
+    # --- log ------------------------------------------------------------------------------------------------------
+    def appended(self, now_ms: int) -> None:
+        """The master's send path has appended to the log."""
+        self._settle(now_ms)
+
+    def synced(self, now_ms: int) -> None:
+        """log.synced_offset has moved."""
+        self._actions += self._client.report(now_ms)
+        self._settle(now_ms)
+
+    def dispatched(self, now_ms: int) -> None:
+        """log.dispatched_offset has moved."""
+        self._settle(now_ms)
+
+    # --- sends ----------------------------------------------------------------------------------------------------
+    def admission(self, now_ms: int) -> tuple[ResponseCode, str]:
+        """(SUCCESS, "") or the refusal to give before anything is written."""
+        if not self.is_master:
+            return ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is a slave of a static group"
+        if self._stopping_at_ms is not None:
+            return ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is stopping"
+        if self.disk_refusal:
+            return ResponseCode.SERVICE_NOT_AVAILABLE, self.disk_refusal
+        if self._role is Role.PROMOTING:
+            return ResponseCode.SERVICE_NOT_AVAILABLE, "the master is still building its queues"
+        return ResponseCode.SUCCESS, ""
+
+    @property
+    def sync_required(self) -> bool:
+        """True while acks wait for the disk: the shell then syncs at once instead of at intervals."""
+        return self._config.sync_flush
+
+    @property
+    def _needed_slaves(self) -> int:
+        """Slaves that must hold a record before SEND_OK."""
+        return max(2, self._config.in_sync_replicas) - 1 if self._config.broker_role == "SYNC_MASTER" else 0
+
+    def wait(self, now_ms: int, end_offset: PhyOffset, token: Token) -> None:
+        """The record ending at `end_offset` has been appended; Complete(token, …) follows, perhaps at once: with
+        SLAVE_NOT_AVAILABLE when too few slaves are near enough to be waited for."""
+        if not self.is_master:
+            self._actions.append(Complete(token, AckStatus.SERVICE_NOT_AVAILABLE))
+        elif sum(1 for item in self._connections.values() if item.is_close_enough) < self._needed_slaves:
+            self._actions.append(Complete(token, AckStatus.SLAVE_NOT_AVAILABLE))
+        elif end_offset <= self._releasable and not len(self._acks):
+            self._actions.append(Complete(token, AckStatus.OK))
+        else:
+            self._acks.add(now_ms, end_offset, token)
+
+    def _settle(self, now_ms: int) -> None:
+        if not self.is_master:
+            return
+        log = self._log
+        log.set_confirm_offset(log.max_phy_offset)
+        acks = sorted((item.acked_offset or PhyOffset(0) for item in self._connections.values()), reverse=True)
+        needed = self._needed_slaves
+        held = log.max_phy_offset if not needed else acks[needed - 1] if len(acks) >= needed else PhyOffset(0)
+        self._releasable = min(held, log.synced_offset) if self.sync_required else held
+        self._actions += self._acks.release(self._releasable)
+        if self._role is Role.PROMOTING and log.dispatched_offset >= self._start_offset:
+            self._role = Role.MASTER
+            self._tracer.event("serving", epoch=self._epoch, max_phy_offset=log.max_phy_offset)
+        for connection in list(self._connections.values()):
+            connection.note_level(now_ms)
+            self._perform(connection.pump(now_ms))
+
+    # --- leaving --------------------------------------------------------------------------------------------------
+    def stopping(self, now_ms: int) -> None:
+        """SIGTERM: refuse new sends; slaves get what they lack, for a while."""
+        if self._stopping_at_ms is None:
+            self._stopping_at_ms = now_ms
+            self._settle(now_ms)
+
+    @property
+    def may_stop(self) -> bool:
+        """True once nobody waits and every slave that is connected holds everything."""
+        level = all(item.lag_bytes == 0 for item in self._connections.values())
+        return not self.is_master or self._stop_waited or (not len(self._acks) and level)
+
+    # --- look -----------------------------------------------------------------------------------------------------
+    def slave_acks(self) -> list[tuple[BrokerId, PhyOffset]]:
+        """What each slave that is being sent the log holds. The protocol does not name them: they count from 1."""
+        known = [item.acked_offset for item in self._connections.values() if item.acked_offset is not None]
+        return [(BrokerId(number), offset) for number, offset in enumerate(known, 1)]
+
+    @property
+    def role(self) -> Role:
+        return self._role
+
+    @property
+    def is_master(self) -> bool:
+        return self._role in (Role.PROMOTING, Role.MASTER)
+
+    @property
+    def broker_id(self) -> BrokerId | None:
+        return BrokerId(self._config.static_broker_id)
+
+    @property
+    def epoch(self) -> Epoch:
+        return self._epoch
+
+    @property
+    def releasable_offset(self) -> PhyOffset:
+        """Records that end at or below it may be answered SEND_OK; 0 on a slave."""
+        return self._releasable
+
+    @property
+    def is_following(self) -> bool:
+        return self._client.state is PlainClientState.FOLLOWING
+
+    @property
+    def master_address(self) -> str:
+        return self._master_address
+
+    def state(self, now_ms: int) -> dict[str, Any]:
+        """JSON-ready view of everything, for request 52000 and `rmqha status`. Offsets and times in bytes and ms."""
+        log = self._log
+        admitted, why_not = self.admission(now_ms)
+        view: dict[str, Any] = {
+            "clusterName": self._config.broker_cluster_name,
+            "brokerName": self._config.broker_name,
+            "brokerId": self.broker_id,
+            "address": self._config.address,
+            "haAddress": self._config.ha_address,
+            "role": self._role.name,
+            "haMode": "static",
+            "brokerRole": self._config.broker_role,
+            "epoch": self._epoch,
+            "masterId": MASTER_ID,
+            "masterAddress": self._master_address,
+            "minPhyOffset": log.min_phy_offset,
+            "maxPhyOffset": log.max_phy_offset,
+            "confirmOffset": log.confirm_offset,
+            "syncedOffset": log.synced_offset,
+            "dispatchedOffset": log.dispatched_offset,
+            "epochs": [[entry.epoch, entry.start_offset] for entry in log.epochs],
+            "unclean": log.unclean,
+            "writable": admitted is ResponseCode.SUCCESS,
+            "whyNotWritable": why_not,
+            "controller": "none",
+            "diskProblem": self._disk_problem,
+        }
+        if self.is_master:
+            view["releasableOffset"] = self._releasable
+            view["waitingCount"] = len(self._acks)
+            view["neededSlaves"] = self._needed_slaves
+            view["slaves"] = [
+                {
+                    "brokerId": None,
+                    "peer": item.peer,
+                    "state": item.state.value,
+                    "ackOffset": item.acked_offset,
+                    "lagBytes": item.lag_bytes,
+                    "lagMs": now_ms - item.caught_up_at_ms,
+                    "inSet": item.state is PlainConnectionState.TRANSFER and item.is_close_enough,
+                }
+                for item in self._connections.values()
+            ]
+        else:
+            view["follows"] = self._client.master_address
+            view["followState"] = self._client.state.value
+            view["refusal"] = self._client.refusal
+        return view
