@@ -112,7 +112,7 @@ class ControllerMachine:
     def deadline_ms(self) -> int | None:
         """When to call timeout next."""
         own_ms = self._leadership.deadline_ms() if self._leadership is not None else None
-        writing = self._image is not None and not self._image_waits
+        writing = self._image is not None and not self._image.is_done
         image_ms = self._image_at_ms if writing or self._restoring is not None else None
         deadlines = (self._raft.deadline_ms(), own_ms, self._observers.deadline_ms(), image_ms)
         return min((item for item in deadlines if item is not None), default=None)
@@ -196,6 +196,8 @@ class ControllerMachine:
         """Everything that `ready` asked to persist is on stable storage."""
         self._raft.advance(ready)
         self._send(ready.messages)
+        if self._image is not None:
+            self._offer_image(self._image)
         self._settle(now_ms)
 
     # --- look -------------------------------------------------------------------------------------------------------
@@ -353,16 +355,21 @@ class ControllerMachine:
             self._image, self._image_index = ImageWriter(self._info), RaftIndex(self._feed.index)
             self._image_waits = False
             self._image_at_ms = now_ms
+            self._offer_image(self._image)
         return self._raft.snapshot_index if self._image is None else self._image_index
 
     def _write_image(self, now_ms: int) -> None:
         """One slice. The whole image replaces the log once everything that it holds is applied for good."""
         image = self._image
-        if image is None or self._image_waits:
+        if image is None or image.is_done:
             return
         self._image_at_ms = now_ms
         image.write()
-        if image.is_done and self._image_index <= self._raft.applied_index:
+        self._offer_image(image)
+
+    def _offer_image(self, image: ImageWriter) -> None:
+        """Once the log below it is settled on this disk: a state that reaches beyond the log is damage at a start."""
+        if image.is_done and not self._image_waits and self._image_index <= self._raft.settled_index:
             self._image_waits = True
             self._actions.append(WriteSnapshot(self._raft.snapshot_of(self._image_index, image.data)))
 

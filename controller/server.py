@@ -175,11 +175,11 @@ class ControllerServer:
     # --- machine ----------------------------------------------------------------------------------------------------
 
     def _pump(self) -> None:
-        """Perform what the machine wants, until it wants nothing or something has to be made durable first."""
+        """Perform what the machine wants, until it wants nothing or the rest has to be made durable first."""
         machine, now_ms = self._machine, self._clock.now_ms()
         assert machine is not None
         self._perform()
-        while self._unsaved is None and (ready := machine.ready(now_ms)) is not None:
+        while (ready := machine.ready(now_ms)) is not None:
             self._perform()
             if ready.must_persist:
                 self._unsaved = ready

@@ -154,6 +154,11 @@ class RaftLog:
             or self._compaction is not None
         )
 
+    @property
+    def installs(self) -> bool:
+        """A leader's snapshot has not been handed out yet."""
+        return self._installed is not None
+
     def take_changes(self) -> LogChange:
         """Everything not yet handed out for persisting."""
         entries = self.slice(self._unhanded_from, RaftIndex(self.last_index + 1))

@@ -42,20 +42,27 @@ from rmqha.wire.raft_message import (
 MAX_TOLD_STRANGERS = 64
 
 _ANSWERS = (PreVoteReply, VoteReply, AppendReply, AppendReject, HeartbeatReply, SnapshotReply)
+_EARLY = (AppendRequest, Heartbeat, SnapshotChunk, HeartbeatReply, SnapshotReply, PreVoteRequest, PreVoteReply)
+"""Messages that say nothing about what this node's disk holds but its term."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
     """Work for the shell, in this order; None and () mean nothing to do.
 
-    1. send `early` (a leader's appends and heartbeats; sending them together with `messages` is right too);
+    1. send `early` (what need not wait for the disk; sending them together with `messages` is right too);
     2. make durable: `hard_state`, then cut the log from `truncate_from` on, then replace the whole log by `snapshot`
        (a leader's), then append `entries`, then drop the entries up to `compaction.index` after storing it;
     3. only when all of that is on stable storage: call advance(ready), send `messages`;
     4. restore the application from `snapshot`, then apply `committed` in order (skip what is not EntryKind.DATA);
     5. answer `reads` whose index has been applied, and the clients whose entries were applied.
-    A crash after any part of 2 is safe as long as the order held. Between ready() and advance() the node accepts
-    step, timeout and propose, but gives no further Ready.
+    A crash after any part of 2 is safe as long as the order held. A majority holds what is committed, so 4 and 5 may
+    come before 2.
+
+    Between ready() and advance() the node accepts step, timeout and propose. While the disk works for a Ready, ready()
+    gives those that need no disk (`must_persist` is False): heartbeats, their answers and a leader's appends go on, and
+    what the others have made durable is committed. A shell that takes them does 4 and 5 in the order of ready(), and
+    advances them at once.
     """
 
     early: tuple[AnyMessage, ...]
@@ -96,7 +103,12 @@ class RaftNode:
     ) -> None:
         self._core = Core(node_id, initial, stored, config, prng, tracer, now_ms)
         self._applied_index = self._core.log.snapshot_index
-        self._outstanding: Ready | None = None
+        self._taken_index = self._applied_index
+        """Committed entries up to here have been handed out for applying."""
+        self._persisting: Ready | None = None
+        """Taken, to be made durable, not advanced."""
+        self._beside: Ready | None = None
+        """The same of one that needs no disk."""
         if self._core.is_sole_voter:
             election.campaign(self._core, now_ms)
 
@@ -257,33 +269,38 @@ class RaftNode:
 
     def snapshot_of(self, index: RaftIndex, data: bytes | bytearray) -> Snapshot:
         """What `compact` with the same arguments will store; to be written ahead of it, beside the log."""
-        assert index <= self._applied_index, f"entry {index} is not applied"
+        assert index <= self.settled_index, f"entry {index} is not settled"
         term = self._core.log.term_at(index)
         assert term is not None, f"entry {index} is compacted away"
         return Snapshot(index, term, data, self._core.membership.at(index).encode())
 
     def compact(self, index: RaftIndex, snapshot_data: bytes | bytearray) -> None:
-        """Drop the log up to `index`, which must be applied and above the last snapshot; `snapshot_data` is the
+        """Drop the log up to `index`, which must be settled and above the last snapshot; `snapshot_data` is the
         application's state after it."""
-        assert index <= self._applied_index, f"entry {index} is not applied"
+        assert index <= self.settled_index, f"entry {index} is not settled"
         self._core.compact(index, snapshot_data)
 
     # --- outputs ----------------------------------------------------------------------------------------------------
 
     def ready(self) -> Ready | None:
-        """What has accumulated, None if nothing has or the last Ready was not advanced yet."""
+        """What has accumulated; None if nothing has, or if what has must wait for another Ready to be advanced."""
         core, log = self._core, self._core.log
-        if self._outstanding is not None:
+        if self._beside is not None:
             return None
         if isinstance(core.role, Leader):
             leader.replicate(core, core.role)
             core.role.round_open = False
-        has_committed = self._applied_index < log.commit_index
+        if self._persisting is not None:
+            return self._ready_beside(self._persisting)
+        has_committed = self._taken_index < log.commit_index
         if not (core.hard_state_changed or log.has_changes() or core.outbox or has_committed or core.read_states):
             return None
         hard_state = core.hard_state if core.hard_state_changed else None
         change = log.take_changes()
-        early, messages = self._take_messages(hard_state)
+        if change.installed is not None:
+            self._taken_index = max(self._taken_index, change.installed.index)
+        early = () if hard_state is not None else self._take_early()
+        messages, core.outbox = tuple(core.outbox), []
         ready = Ready(
             early=early,
             hard_state=hard_state,
@@ -293,34 +310,57 @@ class RaftNode:
             compaction=change.compaction,
             messages=messages,
             committed=self._take_committed(),
-            reads=tuple(core.read_states),
+            reads=self._take_reads(),
         )
         core.hard_state_changed = False
-        core.read_states = []
-        self._outstanding = ready
+        if ready.must_persist:
+            self._persisting = ready
+        else:
+            self._beside = ready
         return ready
 
-    def _take_messages(self, hard_state: HardState | None) -> tuple[tuple[AnyMessage, ...], tuple[AnyMessage, ...]]:
-        """A leader's appends and heartbeats say nothing about its own disk, so they need not wait for it, unless its
-        very term is not durable yet (dissertation §10.2.1)."""
-        outbox, self._core.outbox = self._core.outbox, []
-        if hard_state is not None:
-            return (), tuple(outbox)
-        early = [message for message in outbox if isinstance(message, AppendRequest | Heartbeat | SnapshotChunk)]
-        later = [message for message in outbox if not isinstance(message, AppendRequest | Heartbeat | SnapshotChunk)]
-        return tuple(early), tuple(later)
+    def _ready_beside(self, persisting: Ready) -> Ready | None:
+        """What a slow disk does not hold up. A term that is not durable yet holds up every message."""
+        core = self._core
+        knows_term = persisting.hard_state is None and not core.hard_state_changed
+        early = self._take_early() if knows_term else ()
+        # a leader's snapshot comes before what is committed after it
+        committed = () if core.log.installs else self._take_committed()
+        reads = self._take_reads()
+        if not (early or committed or reads):
+            return None
+        self._beside = Ready(early, None, None, None, (), None, (), committed, reads)
+        return self._beside
+
+    def _take_early(self) -> tuple[AnyMessage, ...]:
+        """What need not wait for this node's disk (dissertation §10.2.1)."""
+        outbox = self._core.outbox
+        if not outbox:
+            return ()
+        self._core.outbox = [message for message in outbox if not isinstance(message, _EARLY)]
+        return tuple(message for message in outbox if isinstance(message, _EARLY))
+
+    def _take_reads(self) -> tuple[ReadState, ...]:
+        reads, self._core.read_states = tuple(self._core.read_states), []
+        return reads
 
     def _take_committed(self) -> tuple[Entry, ...]:
         log = self._core.log
-        start = RaftIndex(max(self._applied_index, log.snapshot_index) + 1)
+        start = RaftIndex(self._taken_index + 1)
         end = RaftIndex(min(log.commit_index, start + self._core.config.max_committed_entries - 1) + 1)
-        return log.slice(start, end) if end > start else ()
+        if end <= start:
+            return ()
+        self._taken_index = RaftIndex(end - 1)
+        return log.slice(start, end)
 
     def advance(self, ready: Ready) -> None:
         """Everything `ready` asked to persist is on stable storage."""
-        assert ready is self._outstanding, "advance must follow its own ready"
-        self._outstanding = None
         core = self._core
+        if ready is self._beside:
+            self._beside = None
+        else:
+            assert ready is self._persisting, "advance must follow its own ready"
+            self._persisting = None
         if ready.snapshot is not None:
             self._applied_index = max(self._applied_index, ready.snapshot.index)
         if ready.committed:
@@ -367,6 +407,11 @@ class RaftNode:
     def applied_index(self) -> RaftIndex:
         """Last entry of an advanced Ready.committed, or the end of a snapshot."""
         return self._applied_index
+
+    @property
+    def settled_index(self) -> RaftIndex:
+        """Last entry that is applied and on this node's disk as well; a snapshot may reach so far."""
+        return min(self._applied_index, self._core.log.durable_index)
 
     @property
     def last_index(self) -> RaftIndex:

@@ -93,6 +93,8 @@ class Options:
     link: LinkOptions = field(default_factory=LinkOptions)
     config: RaftConfig = field(default_factory=RaftConfig)
     snapshot_padding_bytes: int = 200
+    beside: bool = True
+    """The shell takes what needs no disk while the disk works."""
 
 
 class Host:
@@ -250,12 +252,15 @@ class Cluster:
         assert node is not None
         while (ready := node.ready()) is not None:
             self._send(ready.early)
+            self._apply(host, ready)
             if ready.must_persist and self.options.max_sync_ms:
                 host.writing = ready
                 delay_ms = host.prng.below(self.options.max_sync_ms + 1)
                 self.scheduler.after(delay_ms, self._guarded(host, partial(self._synced, host, ready)))
-                break
-            self._finish(host, ready)
+                if not self.options.beside:
+                    break
+            else:
+                self._finish(host, ready)
         self._look(host, node)
         self._arm(host, node)
 
@@ -266,10 +271,13 @@ class Cluster:
     def _finish(self, host: Host, ready: Ready) -> None:
         node = host.node
         assert node is not None
-        host.storage.persist(ready)
-        host.writing = None
+        if ready.must_persist:
+            host.storage.persist(ready)
+            host.writing = None
         node.advance(ready)
         self._send(ready.messages)
+
+    def _apply(self, host: Host, ready: Ready) -> None:
         if ready.snapshot is not None:
             self._restore(host, ready.snapshot)
         for entry in ready.committed:
@@ -361,7 +369,7 @@ class Cluster:
     def compact(self, host: Host) -> None:
         node, application = host.node, host.application
         assert node is not None
-        if application.index > node.snapshot_index and application.index == node.applied_index:
+        if application.index > node.snapshot_index and application.index == node.settled_index:
             data = application.state.hex().encode() + b"|" + b"." * self.options.snapshot_padding_bytes
             node.compact(RaftIndex(application.index), data)
             self.pump(host)

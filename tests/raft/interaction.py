@@ -6,6 +6,7 @@ wait 50                       let time pass; whoever is due times out
 stabilize [a b …]             Ready by Ready and message by message until these nodes are quiet
 deliver a>b … | drop a>b …    take that link's messages off the pool, in order
 propose a TEXT | compact a | restart a | transfer a b | read a NAME | lease a | log a | state a
+slow a | synced a             from now on a's disk takes its time; it has done what it was at
 
 fresh a b c                   the same nodes, started with a mere list of ids; each has a disk with incarnation 1
 boot d a b                    a new node, started with a list of ids
@@ -72,6 +73,8 @@ class Script:
         self.applied: dict[str, list[str]] = {}
         self.started_with: dict[str, Configuration] = {}
         self.identities: dict[str, str] = {}
+        self.slow: set[str] = set()
+        self.writing: dict[str, Ready] = {}
 
     def event(self, name: str, **values: Any) -> None:
         """port.Tracer."""
@@ -115,7 +118,16 @@ class Script:
         placed = self.nodes[name].change_membership(self.now_ms, wanted)
         return f"refused: {placed.reason}" if isinstance(placed, Refused) else f"placed at {placed}"
 
+    def do_slow(self, name: str) -> None:
+        self.slow.add(name)
+
+    def do_synced(self, name: str) -> None:
+        ready = self.writing.pop(name)
+        self.out.append(f"{name} synced" + (f" messages={len(ready.messages)}" if ready.messages else ""))
+        self._finish(name, ready)
+
     def do_restart(self, name: str) -> None:
+        self.writing.pop(name, None)
         self.pool = [message for message in self.pool if name not in (id_of(message.sender), id_of(message.to))]
         self._start(name)
 
@@ -236,13 +248,20 @@ class Script:
         if ready is None:
             return False
         self.out.append(f"{name} ready" + "".join(f" {part}" for part in self._parts(ready)))
-        self.stores[name].persist(ready)
-        self.nodes[name].advance(ready)
-        self.pool += [*ready.early, *ready.messages]
+        self.pool += ready.early
         if ready.snapshot is not None:
             self.applied[name] = list(ready.snapshot.data.decode())
         self.applied[name] += [entry.data.decode() for entry in ready.committed if entry.kind is EntryKind.DATA]
+        if ready.must_persist and name in self.slow:
+            self.writing[name] = ready
+        else:
+            self._finish(name, ready)
         return True
+
+    def _finish(self, name: str, ready: Ready) -> None:
+        self.stores[name].persist(ready)
+        self.nodes[name].advance(ready)
+        self.pool += ready.messages
 
     def _parts(self, ready: Ready) -> list[str]:
         parts = [f"early={len(ready.early)}"] if ready.early else []

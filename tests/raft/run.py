@@ -81,6 +81,7 @@ def draw_options(prng: SimPrng) -> Options:
         drift_percent=prng.below(2) * 10,
         link=link,
         config=config,
+        beside=prng.chance(3, 4),
     )
 
 

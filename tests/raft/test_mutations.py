@@ -50,7 +50,10 @@ class SendsBeforePersisting(RaftNode):
         if ready is None:
             return None
         early = replace(ready, early=ready.early + ready.messages, messages=())
-        self._outstanding = early
+        if early.must_persist:
+            self._persisting = early
+        else:
+            self._beside = early
         return early
 
 

@@ -107,7 +107,7 @@ def test_only_a_leader_takes_proposals_reads_and_transfers() -> None:
     assert not leader().transfer_leadership(400, "z")
 
 
-def test_one_ready_at_a_time() -> None:
+def test_one_ready_at_a_time_waits_for_the_disk() -> None:
     one = leader()
     one.propose(400, b"x")
     ready = one.ready()
@@ -118,6 +118,63 @@ def test_one_ready_at_a_time() -> None:
     again = one.ready()
     assert again is not None
     assert [entry.data for entry in again.entries] == [b"y"]
+
+
+def test_a_slow_disk_holds_up_no_heartbeat_and_no_commit_of_the_others() -> None:
+    one = leader()
+    one.step(300, AppendReply("b", "a", Term(1), RaftIndex(1)))
+    settle(one)
+    one.propose(400, b"x")
+    slow = one.ready()
+    assert slow is not None and slow.must_persist
+    one.timeout(600)
+    one.step(600, AppendReply("b", "a", Term(1), RaftIndex(2)))
+    one.step(600, AppendReply("c", "a", Term(1), RaftIndex(2)))
+    beside = one.ready()
+    assert beside is not None and not beside.must_persist
+    assert Heartbeat in {type(message) for message in beside.early}
+    assert [entry.data for entry in beside.committed] == [b"x"]
+    one.advance(beside)
+    assert (one.applied_index, one.settled_index) == (2, 1)
+    with pytest.raises(AssertionError, match="entry 2 is not settled"):
+        one.compact(RaftIndex(2), b"state")
+    one.advance(slow)
+    assert one.settled_index == 2
+    one.compact(RaftIndex(2), b"state")
+
+
+def test_an_entry_is_handed_out_for_applying_once() -> None:
+    """The disk was busy with the Ready that had it; the one beside it must not have it again."""
+    one = leader()
+    for peer in ("b", "c"):
+        one.step(300, AppendReply(peer, "a", Term(1), RaftIndex(1)))
+    settle(one)
+    one.propose(400, b"x")
+    first = one.ready()
+    assert first is not None
+    one.step(400, AppendReply("b", "a", Term(1), RaftIndex(2)))
+    one.step(400, AppendReply("c", "a", Term(1), RaftIndex(2)))
+    beside = one.ready()
+    assert beside is not None
+    one.advance(beside)
+    one.advance(first)
+    rest = one.ready()
+    committed = [*first.committed, *beside.committed, *(rest.committed if rest else ())]
+    assert [entry.index for entry in committed] == sorted({entry.index for entry in committed})
+
+
+def test_a_lease_is_granted_only_in_a_durable_term() -> None:
+    """A node that forgets the term in a crash forgets that it promised anything."""
+    one = node()
+    one.step(0, AppendRequest("b", "a", Term(1), RaftIndex(0), Term(0), RaftIndex(0), ()))
+    slow = one.ready()
+    assert slow is not None and slow.hard_state is not None and slow.early == ()
+    one.step(1, Heartbeat("b", "a", Term(1), RaftIndex(0), 1))
+    assert one.ready() is None
+    one.advance(slow)
+    later = one.ready()
+    assert later is not None
+    assert [type(message) for message in later.early] == [HeartbeatReply]
 
 
 def test_messages_that_tell_of_a_vote_or_an_entry_wait_for_the_disk() -> None:

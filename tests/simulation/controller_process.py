@@ -47,7 +47,6 @@ class ControllerProcess(Process):
         self._log: DurableRaftLog
         self._rpc: Rpc
         self._timer: Timer | None = None
-        self._persisting = False
 
     def boot(self) -> None:
         self.begin_life()
@@ -68,7 +67,6 @@ class ControllerProcess(Process):
         self.machine = ControllerMachine(config, raft, image, self._tracer)
         self._rpc = Rpc(self, self._handle, self._session_closed)
         self._timer = None
-        self._persisting = False
         self.transport.listen(self.host, config.self_address, self._rpc)
         self.transport.power_on(self.host)
         self.machine.start(self.clock.now_ms())
@@ -98,22 +96,21 @@ class ControllerProcess(Process):
     # --- outputs ----------------------------------------------------------------------------------------------------
     def _pump(self) -> None:
         self._act()
-        if not self._persisting:
-            ready = self.machine.ready(self.clock.now_ms())
+        while (ready := self.machine.ready(self.clock.now_ms())) is not None:
             self._act()
-            if ready is not None:
+            if ready.must_persist:
                 # The disk takes its time; a crash before it is done loses what `ready` asked to persist.
-                self._persisting = True
-                self.after(self._prng.between(0, 3) if ready.must_persist else 0, partial(self._persist, ready))
+                self.after(self._prng.between(0, 3), partial(self._persist, ready))
+            else:
+                self.machine.advance(self.clock.now_ms(), ready)
+                self._act()
         due = self.machine.deadline_ms()
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if due is None else self.wake_at(due, self._timeout)
 
     def _persist(self, ready: Ready) -> None:
-        if ready.must_persist:
-            self._log.persist(ready)
-        self._persisting = False
+        self._log.persist(ready)
         self.machine.advance(self.clock.now_ms(), ready)
         self._pump()
 
