@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "group": ("rmqha.cli.group:group", "Change what the controllers keep about a broker group."),
     "quorum": ("rmqha.cli.quorum:quorum", "The controllers' own group: show, add, remove, transfer, snapshot."),
     "history": ("rmqha.cli.history:history", "Show what happened on all nodes, in order of time."),
+    "drill": ("rmqha.drill.command:drill", "Inject faults into a scratch cluster under load, and audit its logs."),
     "log": ("rmqha.cli.log:log", "Look into the files of a message store: ls, stat, cat, grep, export, verify."),
     "epochs": ("rmqha.cli.epochs:epochs", "Which master epoch wrote which part of a log; where two logs part."),
     "fsck": ("rmqha.cli.fsck:fsck", "Check a message store, and mend it with --repair."),

@@ -153,6 +153,9 @@ class Cluster:
     def store(self, name: str) -> Path:
         return self.state.data_path(self.state.node(name))
 
+    def last_words(self, name: str) -> str:
+        return last_words(self.state, name)
+
     async def look(self) -> ClusterView:
         async with RemotingClient() as client:
             return await look(client, self.state)

@@ -9,7 +9,8 @@ import ctypes
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
@@ -88,6 +89,19 @@ class Namespaces:
                 f"(root and iproute2 are needed): {said}"
             ) from None
 
+    @contextmanager
+    def inside(self, name: str) -> Iterator[None]:
+        """The calling thread, and those that it starts, live in the namespace for as long as the block lasts."""
+        handle = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+        try:
+            enter(self._prefix + name)
+            try:
+                yield
+            finally:
+                _enter(Path(f"/proc/self/fd/{handle}"))
+        finally:
+            os.close(handle)
+
     def run(self, name: str, work: Callable[[], T]) -> T:
         """Run `work` in a thread of its own that lives in the namespace; what it starts lives there too."""
         results: list[T] = []
@@ -110,11 +124,15 @@ class Namespaces:
 
 def enter(namespace: str) -> None:
     """Move the calling thread, and only it, into a named network namespace."""
+    _enter(Path(f"/run/netns/{namespace}"))
+
+
+def _enter(path: Path) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    handle = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
+    handle = os.open(path, os.O_RDONLY)
     try:
         if libc.setns(handle, CLONE_NEWNET):
             number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number), namespace)
+            raise OSError(number, os.strerror(number), str(path))
     finally:
         os.close(handle)

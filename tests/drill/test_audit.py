@@ -1,4 +1,4 @@
-"""The audit sees what it is for. Not a chaos run itself."""
+"""The audit sees what it is for."""
 
 from __future__ import annotations
 

@@ -1,0 +1,147 @@
+"""`rmqha drill`: a fault, N times, on a scratch cluster of real processes under load, audited from its logs."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import click
+
+from rmqha.cli.main import nearest
+from rmqha.cli.options import echo_json, output_option
+from rmqha.cli.render import console, table
+from rmqha.drill.error import NotHereError
+from rmqha.drill.fault import FAULTS
+from rmqha.drill.report import as_json
+from rmqha.drill.run import drill as run
+from rmqha.drill.traffic import PER_SECOND
+from rmqha.model.error import UsageError
+
+
+def _scenario(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if value not in FAULTS:
+        raise UsageError(f"there is no drill {value!r}{nearest(value, list(FAULTS))}; there are {', '.join(FAULTS)}")
+    return value
+
+
+@click.command(
+    epilog="Scenarios: " + "; ".join(f"{name}: {kind.story}" for name, kind in FAULTS.items()) + ".",
+)
+@click.argument("scenario", callback=_scenario, metavar="|".join(FAULTS))
+@click.option("--mode", type=click.Choice(["ap", "cp"]), default="cp", show_default=True, help="haMode of the cluster.")
+@click.option("--n", "count", type=click.IntRange(1, 1000), default=3, show_default=True, help="Faults, one by one.")
+@click.option("--rate", type=click.IntRange(1, 5000), default=PER_SECOND, show_default=True, help="Messages a second.")
+@click.option(
+    "--scratch", type=click.Path(path_type=Path), metavar="DIR", help="Where; default: a temporary directory."
+)
+@click.option("--keep", is_flag=True, help="Leave the scratch directory with stores and logs.")
+@output_option
+def drill(scenario: str, mode: str, count: int, rate: int, scratch: Path | None, keep: bool, output: str) -> None:
+    """Start a scratch cluster, send at a steady rate, inject the fault N times, and audit every replica's log: is each
+    acknowledged message there?
+
+    Exit code 0: all that is promised held; 1: something did not, see "broken"; 2: it could not be run here.
+    """
+    # Ctrl-C and SIGTERM end it the same way: through every clean-up
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    place = _place(scratch)
+    try:
+        with _Progress(scenario, count) as progress:
+            found = as_json(run(FAULTS[scenario](), mode, count, rate, place, progress.tell))
+    except NotHereError as error:
+        if output == "json":
+            echo_json({"scenario": scenario, "mode": mode, "n": count, "skipped": str(error)})
+        raise
+    finally:
+        if keep:
+            click.echo(f"kept: {place}", err=True)
+        else:
+            shutil.rmtree(place, ignore_errors=True)
+    if output == "json":
+        echo_json(found)
+    else:
+        show(found)
+    sys.exit(0 if found["ok"] else 1)
+
+
+def _as_interrupt(number: int, frame: FrameType | None) -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def _place(scratch: Path | None) -> Path:
+    """An empty directory. Raises UsageError."""
+    if scratch is None:
+        return Path(tempfile.mkdtemp(prefix="rmqha-drill-"))
+    try:
+        scratch.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix="rmqha-drill-", dir=scratch)).absolute()
+    except OSError as error:
+        raise UsageError(f"--scratch {scratch}: {error.strerror}; name a directory that can be written") from None
+
+
+class _Progress:
+    """A bar on a terminal, else a line per round, on standard error."""
+
+    def __init__(self, scenario: str, count: int) -> None:
+        self._count = count
+        self._bar: Any = None
+        if sys.stderr.isatty():
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn())
+            self._bar = Progress(*columns, console=console(stderr=True), transient=True)
+            self._task = self._bar.add_task(scenario, total=count)
+
+    def __enter__(self) -> _Progress:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *details: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def tell(self, done: int, text: str) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done)
+            self._bar.console.print(text, soft_wrap=True)
+        else:
+            click.echo(f"{done}/{self._count}: {text}", err=True)
+
+
+def show(found: dict[str, Any]) -> None:
+    """The table for people."""
+    out = console()
+    rows: list[tuple[str, ...]] = []
+
+    def row(name: str, figures: dict[str, int | None]) -> None:
+        if figures["n"]:
+            rows.append((name, *(str(figures[key]) for key in ("p50", "p90", "max", "n"))))
+
+    for name, figures in found["phases"].items():
+        row(name.removesuffix("_ms").replace("_", " "), figures)
+    if found["scenario"] == "kill-controller":
+        row("another controller leads", _of(item["failover_ms"] for item in found["rounds"]))
+    row("no acknowledgement", found["unavailable_ms"])
+    row("heal to all well", found["recovery_ms"])
+    headings = [("MILLISECONDS", "left"), ("P50", "right"), ("P90", "right"), ("MAX", "right"), ("N", "right")]
+    out.print(f"drill {found['scenario']}, {found['mode']}, {len(found['rounds'])} of {found['n']} faults")
+    out.print(table(headings, rows))
+    out.print(
+        f"{found['acked']} acknowledged, {found['lost']} lost, {found['duplicates']} duplicates, "
+        f"{found['given_up']} given up; {found['seconds']} s in all",
+        soft_wrap=True,
+    )
+    for sentence in found["broken"]:
+        out.print(f"BROKEN: {sentence}", soft_wrap=True, style="bold red", markup=False)
+
+
+def _of(values: Any) -> dict[str, int | None]:
+    from rmqha.drill.report import percentiles
+
+    return percentiles(values)

@@ -1,0 +1,263 @@
+"""The faults of `rmqha drill`: each knows its cluster, whom it hits, how, and how it is taken back."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from rmqha.cli.history import collect
+from rmqha.drill import sandbox
+from rmqha.drill.cluster import BROKERS, GROUP, Cluster, Failover, quickstart, until, wall_ms
+from rmqha.drill.namespaces import HUB, Namespaces
+from rmqha.drill.places import SMALL_FILES, cluster_of_disks, cluster_of_hosts, direct_client, drain, fill
+from rmqha.drill.report import Round
+from rmqha.drill.traffic import DirectAnswers
+
+STALL_BOUND_MS = 2000
+"""haAckStallBoundMs, as it stands by default."""
+NOISE_MS = 1500
+"""What a busy machine may add to a bound."""
+ON_ITS_WAY_MS = 500
+"""An acknowledgement from before the cut may reach the client that much later."""
+SLOW_STEP_S = 0.1
+SLOW_RUNS = 0.1
+
+
+class Fault(ABC):
+    """`hold_s`: how long it lasts at least; `replaces_master`: another replica must take over."""
+
+    name = ""
+    story = ""
+    hold_s = 0.0
+    replaces_master = True
+
+    def document(self, mode: str) -> dict[str, Any]:
+        """The cluster file of the scratch cluster."""
+        return quickstart(mode)
+
+    @contextmanager
+    def cluster(self, mode: str, scratch: Path) -> Iterator[Cluster]:
+        """The cluster, not yet started. Raises NotHereError if this machine cannot have it."""
+        with Cluster.of(self.document(mode), scratch, quiet=True) as cluster:
+            yield cluster
+
+    async def victim(self, cluster: Cluster) -> str:
+        return await cluster.master()
+
+    @abstractmethod
+    def struck(self, cluster: Cluster, found: Round) -> AbstractAsyncContextManager[None]:
+        """The fault lasts for as long as the block; sets `found.fault_at_ms`."""
+
+    async def effect(self, cluster: Cluster, found: Round) -> None:
+        """Wait until the fault has had its effect, and say who leads now. Raises DrillError if it never has."""
+        found.master = await cluster.master(without=found.hit)
+
+    async def learn(self, cluster: Cluster, found: Round, stamps: list[int]) -> None:
+        """All is well again: ask what the nodes remember of it. `stamps` of acknowledgements."""
+        found.phases = await cluster.phases(Failover(found.hit, found.fault_at_ms, found.master), stamps)
+        found.failover_ms = found.phases["first_ack_ms"]
+        state = (await cluster.replica_states([found.hit])).get(found.hit, {})
+        found.cut_bytes = int(state.get("truncatedBytes") or 0)
+
+    def objections(self, found: Round, unavailable_ms: int) -> list[str]:
+        """What must not have happened in this round besides what holds for all drills."""
+        return []
+
+
+class KillMaster(Fault):
+    name = "failover"
+    story = "kill -9 of the master, which is started again once another one serves"
+
+    @asynccontextmanager
+    async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
+        found.fault_at_ms = await cluster.kill(found.hit)
+        yield
+        cluster.launch(found.hit)
+
+
+class Pause(Fault):
+    name = "pause"
+    story = "the master stands still (SIGSTOP) and goes on later as if nothing had happened"
+    hold_s = 4.0
+
+    @asynccontextmanager
+    async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
+        found.fault_at_ms = cluster.pause(found.hit)
+        try:
+            yield
+        finally:
+            cluster.resume(found.hit)
+
+
+class Isolate(Fault):
+    name = "isolate"
+    story = "the master's network cable is pulled; a client on its side goes on sending to it"
+    hold_s = 5.0
+
+    def __init__(self) -> None:
+        self._hosts: Namespaces | None = None
+        self._scratch = Path()
+
+    @contextmanager
+    def cluster(self, mode: str, scratch: Path) -> Iterator[Cluster]:
+        sandbox.enter_own()
+        sandbox.mount_tmpfs(Path("/run"), 1 << 20)
+        with ExitStack() as stack:
+            self._hosts = stack.enter_context(Namespaces(["ns-1", *BROKERS]))
+            self._scratch = scratch
+            stack.enter_context(self._hosts.inside(HUB))
+            yield stack.enter_context(cluster_of_hosts(self._hosts, self.document(mode), scratch, quiet=True))
+
+    @asynccontextmanager
+    async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
+        assert self._hosts is not None
+        heard = self._scratch / f"heard-{wall_ms()}"
+
+        async def acknowledged() -> int:
+            await trio.lowlevel.checkpoint()
+            return len(DirectAnswers.of_lines(heard.read_text()).acked) if heard.exists() else 0
+
+        with direct_client(self._hosts, found.hit, cluster.state.node(found.hit).address, heard):
+            await until(acknowledged, "an acknowledgement for the client beside the master")
+            found.fault_at_ms = wall_ms()
+            self._hosts.cut(found.hit)
+            try:
+                yield
+            finally:
+                joined_at_ms = wall_ms()
+                self._hosts.join(found.hit)
+        answers = DirectAnswers.of_lines(heard.read_text())
+        found.stale_acked = answers.acked_between(found.fault_at_ms + ON_ITS_WAY_MS, joined_at_ms)
+        found.direct = answers.acked
+        found.notes.append(f"asked on its side of the cut: {dict(answers.counts)}")
+
+
+class SlowSlave(Fault):
+    name = "slow-slave"
+    story = "a slave gets a tenth of the time (SIGSTOP and SIGCONT in turn)"
+    hold_s = 6.0
+    replaces_master = False
+
+    async def victim(self, cluster: Cluster) -> str:
+        master = await cluster.master()
+        return next(name for name in BROKERS if name != master)
+
+    @asynccontextmanager
+    async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
+        found.master = await cluster.master()
+        found.fault_at_ms = wall_ms()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._slow, cluster, found.hit)
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def _slow(self, cluster: Cluster, name: str) -> None:
+        while True:
+            cluster.pause(name)
+            try:
+                await trio.sleep(SLOW_STEP_S * (1 - SLOW_RUNS))
+            finally:
+                cluster.resume(name)
+            await trio.sleep(SLOW_STEP_S * SLOW_RUNS)
+
+    async def effect(self, cluster: Cluster, found: Round) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def learn(self, cluster: Cluster, found: Round, stamps: list[int]) -> None:
+        master = await cluster.master()
+        if master != found.master:
+            found.notes.append(f"{master} has become master")
+            found.master = master
+
+    def objections(self, found: Round, unavailable_ms: int) -> list[str]:
+        wrong = [f"a slow slave made another master: {note}" for note in found.notes]
+        if unavailable_ms > STALL_BOUND_MS + NOISE_MS:
+            wrong.append(f"sends stood still for {unavailable_ms} ms, haAckStallBoundMs is {STALL_BOUND_MS}")
+        return wrong
+
+
+class DiskFull(Fault):
+    name = "disk-full"
+    story = "the master's disk fills up to the last byte, and is emptied later"
+    hold_s = 3.0
+
+    def document(self, mode: str) -> dict[str, Any]:
+        return quickstart(mode, broker=SMALL_FILES)
+
+    @contextmanager
+    def cluster(self, mode: str, scratch: Path) -> Iterator[Cluster]:
+        sandbox.enter_own()
+        with cluster_of_disks(self.document(mode), scratch, quiet=True) as cluster:
+            yield cluster
+
+    @asynccontextmanager
+    async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
+        found.fault_at_ms = wall_ms()
+        fill(cluster.store(found.hit))
+        try:
+            yield
+        finally:
+            drain(cluster.store(found.hit))
+        if not cluster.state.node(found.hit).alive:
+            found.notes.append(f"{found.hit} ended: {cluster.last_words(found.hit)}")
+            cluster.launch(found.hit)
+
+    async def learn(self, cluster: Cluster, found: Round, stamps: list[int]) -> None:
+        await super().learn(cluster, found, stamps)
+        events, _ = await collect(cluster.state)
+        seen = [event["at_ms"] for event in events if event["event"] == "hand_over_begins"]
+        found.phases["detect_ms"] = min(
+            (at_ms - found.fault_at_ms for at_ms in seen if at_ms >= found.fault_at_ms), default=None
+        )
+
+
+class KillController(Fault):
+    name = "kill-controller"
+    story = "kill -9 of the leading one of three controllers, which is started again once another one leads"
+    hold_s = 1.0
+    replaces_master = False
+
+    def document(self, mode: str) -> dict[str, Any]:
+        return quickstart(mode, controllers=3)
+
+    async def victim(self, cluster: Cluster) -> str:
+        return await until(lambda: self._leader(cluster), "a leading controller")
+
+    async def _leader(self, cluster: Cluster, without: str = "") -> str:
+        nodes = (await cluster.look()).nodes.values()
+        names = [node.node.name for node in nodes if node.alive and node.state.get("leading")]
+        return next((name for name in names if name != without), "")
+
+    @asynccontextmanager
+    async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
+        found.fault_at_ms = await cluster.kill(found.hit)
+        yield
+        cluster.launch(found.hit)
+
+    async def effect(self, cluster: Cluster, found: Round) -> None:
+        found.master = await until(lambda: self._leader(cluster, found.hit), "another leading controller")
+
+    async def learn(self, cluster: Cluster, found: Round, stamps: list[int]) -> None:
+        events, _ = await collect(cluster.state)
+        after = [event for event in events if event["at_ms"] >= found.fault_at_ms]
+        led = [event["at_ms"] for event in after if event["event"] == "controller_leads"]
+        found.failover_ms = min(led) - found.fault_at_ms if led else None
+        elected = [event for event in after if event["event"] == "master_elected" and event.get("group") == GROUP]
+        if elected:
+            found.notes.append(f"a master was elected: {elected[0].get('master_id')}")
+
+    def objections(self, found: Round, unavailable_ms: int) -> list[str]:
+        wrong = [f"the death of a controller moved the mastership: {note}" for note in found.notes]
+        if unavailable_ms > NOISE_MS:
+            wrong.append(f"sends stood still for {unavailable_ms} ms though only a controller died")
+        return wrong
+
+
+FAULTS: dict[str, type[Fault]] = {
+    kind.name: kind for kind in (KillMaster, Isolate, Pause, SlowSlave, DiskFull, KillController)
+}

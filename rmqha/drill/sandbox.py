@@ -1,0 +1,69 @@
+"""Namespaces of this process's own: mounts and networks that nobody else sees, and that end with it.
+
+A user who is not root becomes root inside a user namespace, where the kernel allows that.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+from rmqha.drill.error import NotHereError
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWNET = 0x40000000
+MS_RDONLY = 1
+MS_REMOUNT = 32
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+MNT_DETACH = 2
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _failed(what: str) -> NotHereError:
+    number = ctypes.get_errno()
+    return NotHereError(
+        f"{what} is not permitted here ({os.strerror(number)}); run it as root, or where user namespaces are allowed"
+    )
+
+
+def enter_own() -> None:
+    """Move this process into a mount namespace of its own; it must have one thread. Raises NotHereError."""
+    uid, gid = os.geteuid(), os.getegid()
+    flags = CLONE_NEWNS if uid == 0 else CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET
+    if _libc().unshare(flags):
+        raise _failed("a mount namespace")
+    if uid != 0:
+        Path("/proc/self/setgroups").write_text("deny")
+        Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+        Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+    if _libc().mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None):
+        raise _failed("a private mount tree")
+
+
+def mount_tmpfs(place: Path, size_bytes: int) -> None:
+    """An empty file system of that size at `place`, which is made. Only after `enter_own`. Raises NotHereError."""
+    place.mkdir(parents=True, exist_ok=True)
+    if _libc().mount(b"tmpfs", os.fsencode(place), b"tmpfs", 0, f"size={size_bytes},mode=0755".encode()):
+        raise _failed(f"mounting a file system at {place}")
+
+
+def cover_read_only(place: Path) -> None:
+    """From now on paths below `place` cannot be written; files that are open stay as they are. Raises NotHereError."""
+    target = os.fsencode(place)
+    if _libc().mount(target, target, None, MS_BIND, None):
+        raise _failed(f"covering {place}")
+    if _libc().mount(b"none", target, None, MS_REMOUNT | MS_BIND | MS_RDONLY, None):
+        raise _failed(f"making {place} read-only")
+
+
+def uncover(place: Path) -> None:
+    """Take the topmost mount at `place` away, though files of it may be open. Raises NotHereError."""
+    if _libc().umount2(os.fsencode(place), MNT_DETACH):
+        raise _failed(f"unmounting {place}")

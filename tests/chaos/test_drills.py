@@ -1,0 +1,44 @@
+"""Every drill of `rmqha drill`, as the command: RMQHA_DRILL_N faults each (default 1), audited from the logs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rmqha.drill.fault import FAULTS
+from tests.chaos.conftest import Tell
+
+pytestmark = pytest.mark.chaos
+COUNT = int(os.environ.get("RMQHA_DRILL_N", "1"))
+START_AND_AUDIT_S = 60
+ROUND_S = 60
+
+
+@pytest.mark.parametrize("scenario", FAULTS)
+def test_a_drill_loses_nothing_in_cp(scenario: str, tmp_path: Path, tell: Tell) -> None:
+    arguments = ["drill", scenario, "--mode", "cp", "--n", str(COUNT), "-o", "json", "--scratch", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "rmqha.cli.main", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=START_AND_AUDIT_S + COUNT * ROUND_S,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout)
+    if "skipped" in found:
+        pytest.skip(found["skipped"])
+    tell(
+        f"{found['acked']} acknowledged, {found['lost']} lost, {found['duplicates']} duplicates, {COUNT} faults; ms: "
+        f"failover p50 {found['failover_ms_p50']}, max {found['failover_ms_max']}, no acknowledgement for "
+        f"{found['unavailable_ms']['max']} at most, heal to all well {found['recovery_ms']['p50']}"
+    )
+    assert found["broken"] == []
+    assert (found["lost"], found["given_up"], done.returncode) == (0, 0, 0)
+    assert len(found["rounds"]) == COUNT
+    assert list(tmp_path.iterdir()) == [], "the scratch directory is removed"
