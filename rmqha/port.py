@@ -275,7 +275,8 @@ class ReplicaLog(Protocol):
         ...
 
     def accept_epoch(self, epoch: Epoch) -> None:
-        """Raise the sidecar of the highest accepted epoch; a lower or equal value does nothing."""
+        """Raise the sidecar of the highest accepted epoch; a lower or equal value does nothing. Raises StoreError if it
+        is not durable."""
         ...
 
     def set_confirm_offset(self, offset: PhyOffset) -> None:

@@ -14,7 +14,8 @@ from rmqha.model.config import BrokerConfig
 from rmqha.port import Clock, Disk
 
 PATH = "rmqha.probe"
-PROBE = bytes(512)
+PROBE = bytes(4096)
+"""A block of its own each time, else a disk that has just filled up would still take some."""
 MAX_FILE_BYTES = 64 * 1024
 LOOK_INTERVAL_MS = 200
 

@@ -28,7 +28,7 @@ from rmqha.ha.replica_view import set_view, slaves_view
 from rmqha.ha.set_keeper import SetKeeper
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
-from rmqha.model.error import RemoteProtocolError
+from rmqha.model.error import RemoteProtocolError, StoreError
 from rmqha.model.identity import HaMode, Role, parse_address
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import IdentityStore, ReplicaLog, Tracer
@@ -72,9 +72,11 @@ class Replica:
         self._switch = HandOver()
         self._speed = CopySpeed()
         self._disk_problem = ""
+        self._epoch_refusal = ""
+        """Why the disk has not taken the newest epoch."""
         self._stale_count = 0
         self.disk_refusal = ""
-        """Why the disk takes no more sends; the shell looks at it."""
+        """Why the disk takes no more sends; the shell looks at it, and the controllers hear of it."""
         self._actions: list[Action] = []
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -148,7 +150,7 @@ class Replica:
         return {
             "zone": self._config.broker_zone,
             "boundTotalReplicas": str(self._commitment.total_replicas),
-            "diskProblem": self._disk_problem,
+            "diskProblem": self._disk_problem or self.disk_refusal,
             "slaves": self._speed.report(now_ms, self._log.max_phy_offset, slaves),
         }
 
@@ -214,7 +216,8 @@ class Replica:
     def _become_master(self, now_ms: int, info: GroupInfo, own_id: BrokerId) -> None:
         log, before = self._log, self._log.highest_epoch
         self._leave_role("elected master")
-        log.accept_epoch(info.epoch)
+        if not self._accept(info.epoch):
+            return
         last = log.epochs.last
         if last is None or last.epoch != info.epoch:
             # Half a record at the end will never be completed, and an entry without bytes would lend its epoch to the
@@ -244,7 +247,8 @@ class Replica:
         if unchanged and self._client is not None and self._client.master_address == ha_address:
             return
         self._leave_role(f"broker {info.master_id} is master of epoch {info.epoch}")
-        self._log.accept_epoch(info.epoch)
+        if not self._accept(info.epoch):
+            return
         self._epoch = info.epoch
         self._role = Role.SLAVE
         self._master_id, self._master_address = info.master_id, info.master_address
@@ -254,6 +258,21 @@ class Replica:
             self._actions += self._client.follow(now_ms, ha_address)
         if not unchanged:
             self._actions.append(RoleChanged(Role.SLAVE, self._epoch, self._master_id, self._master_address))
+
+    def _accept(self, epoch: Epoch) -> bool:
+        """Make the epoch durable before anything is done in it (ruling 4). While the disk does not take it this replica
+        is a slave of nobody; each heartbeat's answer is another try."""
+        try:
+            self._log.accept_epoch(epoch)
+        except StoreError as error:
+            if not self._epoch_refusal:
+                self._role, self._master_id, self._master_address = Role.SLAVE, None, ""
+                self._tracer.event("epoch_not_accepted", epoch=epoch, reason=str(error))
+                self._actions.append(RoleChanged(Role.SLAVE, self._epoch, None, ""))
+            self._epoch_refusal = str(error)
+            return False
+        self._epoch_refusal = ""
+        return True
 
     def _leave_role(self, reason: str) -> None:
         """Acks of another epoch never count, so every HA connection ends with the role."""
@@ -496,7 +515,7 @@ class Replica:
             "controller": "away" if self._link.is_away(now_ms) else self._link.state.value,
             "controllerRefusal": self._link.refusal,
             "staleRoleCount": self._stale_count,
-            "diskProblem": self._disk_problem,
+            "diskProblem": self._disk_problem or self._epoch_refusal or self.disk_refusal,
             "handsOverTo": self._switch.target,
         }
         if self.is_master:

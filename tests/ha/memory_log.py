@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rmqha.model.epoch import EpochEntry, EpochHistory
+from rmqha.model.error import StoreError
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 
 
@@ -18,6 +19,8 @@ class MemoryLog:
         self.unclean = False
         self.half_record_bytes = 0
         """Bytes at the end that belong to a record whose rest has not arrived."""
+        self.disk_error = ""
+        """What the disk says to every small file that is to be written."""
 
     @property
     def min_phy_offset(self) -> PhyOffset:
@@ -81,6 +84,8 @@ class MemoryLog:
         return True
 
     def accept_epoch(self, epoch: Epoch) -> None:
+        if self.disk_error:
+            raise StoreError(self.disk_error)
         self.highest_epoch = max(self.highest_epoch, epoch)
 
     def set_confirm_offset(self, offset: PhyOffset) -> None:
