@@ -153,6 +153,8 @@ def master_ext(group: Group) -> dict[str, str]:
         ext["masterHaAddress"] = ha_address
     if group.binding_total_replicas:
         ext["totalReplicas"] = str(group.binding_total_replicas)
+    if group.drained_ids:
+        ext["drainedIds"] = ";".join(map(str, sorted(group.drained_ids)))
     if group.accepts_loss:
         ext["electedUnclean"] = "true"
     return ext

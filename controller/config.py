@@ -19,6 +19,8 @@ LIVE_KEYS = frozenset(
         "enableElectUncleanMaster",
         "handOverTimeoutMs",
         "notifyBrokerRoleChanged",
+        "preferredMasterAfterMs",
+        "preferredMasterRebalance",
         "probeTimeoutMs",
         "scanNotActiveBrokerInterval",
         "snapshotAfterEntries",
@@ -61,6 +63,11 @@ class ControllerConfig(ServerConfig):
     """Own. Assumed of a broker that has not yet said how long a silence it allows itself. RocketMQ: 10000."""
     suspect_heartbeats: int = 2
     """Own. After this many heartbeat intervals of silence a broker is probed (B6)."""
+    preferred_master_rebalance: bool = False
+    """Own. Give the mastership back to the preferred replica of a group: the one with the lowest
+    brokerElectionPriority, then the lowest id."""
+    preferred_master_after_ms: int = 60_000
+    """Own. How long all replicas must have been in the SyncStateSet, well and without an election, before that."""
     probe_timeout_ms: int = 50
     """Own. How long an answer to request 1007 may take, in a probe and in an election (ruling 8)."""
     election_timeout_ms: int = 250
@@ -109,6 +116,7 @@ class ControllerConfig(ServerConfig):
         return replace(self, controller_dleger_peers=";".join(f"{key}-{value}" for key, value in peers.items()))
 
     def check(self, source: str) -> None:
+        super().check(source)
         try:
             peers = self.peers
         except ValueError as problem:
@@ -133,6 +141,7 @@ class ControllerConfig(ServerConfig):
             ("suspect_heartbeats", 1, 100),
             ("probe_timeout_ms", 1, 10_000),
             ("hand_over_timeout_ms", 100, 2_500),
+            ("preferred_master_after_ms", 1_000, 86_400_000),
             ("election_timeout_ms", 20, 60_000),
             ("snapshot_after_entries", 16, 10_000_000),
         ):

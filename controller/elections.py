@@ -26,8 +26,10 @@ from rmqha.port import Tracer
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 MAX_REASON_CHARS = 255
-HANDED_OVER = frozenset({Cause.DESIGNATED, Cause.DISK_FAILED})
+HANDED_OVER = frozenset({Cause.DESIGNATED, Cause.DISK_FAILED, Cause.DRAINED, Cause.PREFERRED})
 """Elections ahead of which a live master of ours hands over."""
+LEAVES_A_LIVE_MASTER = frozenset({Cause.DISK_FAILED, Cause.DRAINED})
+"""Of our own accord, and only for a replica that is well."""
 
 
 @dataclass(slots=True)
@@ -97,11 +99,11 @@ class Elections:
         return waiting + [item for hand_over in self._hand_overs.values() for item in hand_over.asked]
 
     def electorate(self, group: Group, wish: Wish) -> Electorate | Refusal:
-        """Who may become master, or why nobody can. A replica whose disk is ill is asked only if nobody else can lead:
-        better a master that can still read."""
+        """Who may become master, or why nobody can. A replica that is drained, or whose disk is ill, is asked only if
+        nobody else can lead: better a master that can still read."""
         name, config = group.broker_name, self._config()
         fit = [item for item in group.replicas if self._table.is_fit(BrokerKey(name, item))]
-        well = [item for item in fit if not self._table.is_ill(BrokerKey(name, item))]
+        well = [item for item in fit if not self._table.is_ill(BrokerKey(name, item)) and item not in group.drained_ids]
         found: Electorate | Refusal = Refusal(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "")
         for candidates, unclean_allowed in ((well, False), (fit, config.enable_elect_unclean_master)):
             found = electorate(
@@ -111,7 +113,7 @@ class Elections:
                 total_replicas=config.total_replicas or group.total_replicas,
                 unclean_allowed=unclean_allowed,
             )
-            if isinstance(found, Electorate) or wish.cause is Cause.DISK_FAILED:
+            if isinstance(found, Electorate) or wish.cause in LEAVES_A_LIVE_MASTER:
                 break
         return found
 

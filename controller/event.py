@@ -18,9 +18,10 @@ import cbor2
 from rmqha.model.error import StoreError
 from rmqha.model.offset import BrokerId, Epoch
 
-VERSION = 2
-READS_VERSIONS = (1, 2)
-"""Version 1 knew neither the times and reasons of elections nor GroupResizing."""
+VERSION = 3
+READS_VERSIONS = (1, 2, 3)
+"""Version 1 knew neither the times and reasons of elections nor GroupResizing, version 2 no asyncLearner and no
+ReplicaDrained."""
 
 
 class Cause(IntEnum):
@@ -39,6 +40,8 @@ class Cause(IntEnum):
     SOLE_REPLICA = 11
     """The only replica of its group, after an unclean boot: nobody else could know more, so no operator is asked."""
     DISK_FAILED = 12
+    DRAINED = 13
+    PREFERRED = 14
 
 
 ACCEPTS_LOSS = frozenset({Cause.UNCLEAN_BY_OPERATOR, Cause.SOLE_REPLICA})
@@ -58,7 +61,8 @@ class BrokerIdApplied:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistered:
-    """What a replica says of itself. `total_replicas` 0 and `ha_mode` "" are an Apache broker's."""
+    """What a replica says of itself. `total_replicas` 0 and `ha_mode` "" are an Apache broker's. An async learner is in
+    no set and never elected."""
 
     broker_name: str
     broker_id: BrokerId
@@ -66,6 +70,7 @@ class BrokerRegistered:
     ha_address: str
     total_replicas: int
     ha_mode: str
+    async_learner: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +143,15 @@ class BrokersCleaned:
     at_ms: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaDrained:
+    """An operator has taken a replica out of the group's work (`drained`) or put it back."""
+
+    broker_name: str
+    broker_id: BrokerId
+    drained: bool
+
+
 Event = (
     BrokerIdApplied
     | BrokerRegistered
@@ -148,6 +162,7 @@ Event = (
     | MemberRemoved
     | BrokersCleaned
     | GroupResizing
+    | ReplicaDrained
 )
 
 _KINDS: tuple[type[Event], ...] = (
@@ -160,6 +175,7 @@ _KINDS: tuple[type[Event], ...] = (
     MemberRemoved,
     BrokersCleaned,
     GroupResizing,
+    ReplicaDrained,
 )
 _NUMBER_OF = {kind: number for number, kind in enumerate(_KINDS, 1)}
 _FIELDS = {kind: tuple(item.name for item in dataclasses.fields(kind)) for kind in _KINDS}
@@ -174,7 +190,7 @@ def encode_events(events: Sequence[Event]) -> bytes:
 
 
 def _decode_event(row: Any, version: int) -> Event:
-    """A row of version 1 ends before the fields that were added later; they keep their defaults."""
+    """A row of an earlier version ends before the fields that were added later; they keep their defaults."""
     kind = _KINDS[row[0] - 1]
     if version == VERSION and len(row) != 1 + len(_FIELDS[kind]):
         raise ValueError(f"an event {kind.__name__} of {len(row) - 1} fields")

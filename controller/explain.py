@@ -24,6 +24,8 @@ CAUSES = {
     Cause.NO_LIVE_MEMBER: "no member of the set was alive",
     Cause.SOLE_REPLICA: "the only replica of its group",
     Cause.DISK_FAILED: "the disk of the master failed",
+    Cause.DRAINED: "the master was drained",
+    Cause.PREFERRED: "the preferred replica is back and well",
 }
 
 
@@ -53,6 +55,8 @@ def _why_not(state: dict[str, Any], replica: dict[str, Any]) -> str | None:
     if replica["isMaster"]:
         return None
     broker_id = replica["brokerId"]
+    if replica["asyncLearner"]:
+        return "an async learner"
     if broker_id in state["uncleanIds"] or replica.get("unclean"):
         return "booted after a loss of power and may lack messages"
     if not replica["alive"]:
@@ -63,4 +67,6 @@ def _why_not(state: dict[str, Any], replica: dict[str, Any]) -> str | None:
         return "stopping"
     if replica.get("diskProblem"):
         return f"disk: {replica['diskProblem']}"
+    if replica["drained"]:
+        return "drained"
     return None

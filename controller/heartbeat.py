@@ -115,7 +115,7 @@ class HeartbeatTable:
 
     def beat(self, now_ms: int, key: BrokerKey, session_id: int, beat: Beat) -> bool:
         """904. True if the broker has become fit by it, or has begun to stop, or its disk has failed, or it goes by
-        another number of replicas: its group needs a look."""
+        another number of replicas, or has another priority or zone: its group needs a look."""
         now_ms -= self._paused_ms
         broker = self._brokers.get(key)
         if broker is None:
@@ -142,6 +142,7 @@ class HeartbeatTable:
         broker.unclean, broker.stopping = False, beat.stopping
         broker.disk_problem, broker.slaves, broker.total_replicas = beat.disk_problem, beat.slaves, beat.total_replicas
         if (beat.priority, beat.zone) != (broker.traits.priority, broker.traits.zone):
+            turned = True
             broker.traits = Traits(beat.priority, beat.zone)
         if (beat.epoch, beat.max_offset) != (broker.log_end.epoch, broker.log_end.max_offset):
             broker.log_end = LogEnd(beat.epoch, beat.max_offset)

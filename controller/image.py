@@ -15,7 +15,7 @@ from controller.event import Cause
 from controller.replicas_info import ElectionRecord, Group, ReplicaInfo, ReplicasInfo
 from rmqha.model.error import StoreError
 
-VERSION = 2
+VERSION = 3
 SLICE_GROUPS = 100
 """Groups of one slice; one to two ms of work."""
 
@@ -27,7 +27,15 @@ def _group_row(group: Group) -> bytes:
             group.broker_name,
             group.next_broker_id,
             [
-                [item.broker_id, item.address, item.check_code, item.ha_address, item.total_replicas, item.ha_mode]
+                [
+                    item.broker_id,
+                    item.address,
+                    item.check_code,
+                    item.ha_address,
+                    item.total_replicas,
+                    item.ha_mode,
+                    item.async_learner,
+                ]
                 for item in group.replicas.values()
             ],
             group.total_replicas,
@@ -40,6 +48,7 @@ def _group_row(group: Group) -> bytes:
             group.set_known,
             [[item.master_epoch, item.broker_id, item.cause, item.at_ms, item.reason] for item in group.elections],
             group.next_total_replicas,
+            group.drained_ids,
         ]
     )
     return cbor2.dumps(row)
@@ -85,7 +94,8 @@ def _group(row: Any, place: int) -> Group:
     (
         cluster_name, broker_name, next_broker_id, replicas, total_replicas, master_id, master_epoch,
         sync_state_set, sync_state_set_epoch, eligible, unclean_ids, set_known, elections, next_total_replicas,
-    ) = row  # fmt: skip
+        drained_ids,
+    ) = row if len(row) == 15 else [*row, ()]  # fmt: skip
     return Group(
         cluster_name=cluster_name,
         broker_name=broker_name,
@@ -104,6 +114,7 @@ def _group(row: Any, place: int) -> Group:
             ElectionRecord(epoch, broker_id, Cause(cause), *told) for epoch, broker_id, cause, *told in elections
         ),
         next_total_replicas=next_total_replicas,
+        drained_ids=tuple(drained_ids),
     )
 
 
@@ -148,8 +159,8 @@ class ImageReader:
     def _head(self) -> None:
         try:
             version, count = cbor2.loads(bytes(self._data[:32]))
-            if version != VERSION:
-                raise StoreError(f"the controllers' snapshot has version {version}; this release reads 1 and {VERSION}")
+            if version not in (2, VERSION):
+                raise StoreError(f"the controllers' snapshot has version {version}; this release reads 1 to {VERSION}")
             self._place = len(cbor2.dumps([version, count]))
             if type(count) is not int or not 0 <= count <= len(self._data):
                 raise ValueError(f"{count!r} groups in {len(self._data)} bytes")

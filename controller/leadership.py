@@ -9,7 +9,8 @@ A mastership ends in three ways, which all come together in `reconcile`:
     session closed or heartbeat late → master_suspected → probe → master_dead → ballot → master_elected
     stopping=true in a heartbeat                                              → ballot → master_elected
     unclean boot, operator's clean   → vacated by the event                   → ballot → master_elected
-    operator's target, failed disk   → hand-over: the master waits for the target → ballot → master_elected
+    operator's target, failed disk,
+    drained, preferred replica back  → hand-over: the master waits for the target → ballot → master_elected
 """
 
 from __future__ import annotations
@@ -22,10 +23,19 @@ from controller.answers import master_ext, set_body
 from controller.change import Asked, Change
 from controller.config import ControllerConfig
 from controller.decisions.elect_master import Wish
+from controller.decisions.preferred import is_calm, preferred_master
 from controller.decisions.refusal import Refusal
 from controller.decisions.resize import finished
-from controller.elections import MAX_REASON_CHARS, Elections, log_end
-from controller.event import BrokersCleaned, Cause, Event, MasterElected, MasterVacated, MemberRemoved
+from controller.elections import HANDED_OVER, LEAVES_A_LIVE_MASTER, MAX_REASON_CHARS, Elections, log_end
+from controller.event import (
+    BrokersCleaned,
+    Cause,
+    Event,
+    MasterElected,
+    MasterVacated,
+    MemberRemoved,
+    ReplicaDrained,
+)
 from controller.heartbeat import BrokerKey, BrokerLive, HeartbeatTable
 from controller.probes import Probes
 from controller.replicas_info import Group, ReplicasInfo
@@ -40,6 +50,10 @@ MAX_WAITING_COUNT = 1000
 HAND_OVER_RETRY_MS = 10_000
 """A hand-over of our own accord that failed is tried again after so long: each try stops sends for a while."""
 NOT_REPORTED = "it has not reported to this leader"
+
+
+def _is_well(broker: BrokerLive | None) -> bool:
+    return broker is not None and broker.is_fit and not broker.suspect and not broker.disk_problem
 
 
 class Leadership:
@@ -75,6 +89,9 @@ class Leadership:
         )
         self._watchlist = Watchlist(now_ms, info.names, self.table.grace_until_ms)
         self._why_no_master: dict[str, str] = {}
+        self._calm_since_ms: dict[str, int] = {}
+        """Groups whose preferred replica waits to get the mastership back."""
+        self._rebalances = config().preferred_master_rebalance
 
     # --- time -------------------------------------------------------------------------------------------------------
 
@@ -102,6 +119,9 @@ class Leadership:
             else:
                 self._suspect(broker, "heartbeat late")
                 self._probe_suspect(now_ms, broker)
+        if self._rebalances != self._config().preferred_master_rebalance:
+            self._rebalances = not self._rebalances
+            self._watchlist.begin_again(now_ms, self._info.names)
         names, must_have_reported = self._watchlist.next_pass(now_ms)
         for broker_name in names:
             self._pass_by(now_ms, broker_name, must_have_reported=must_have_reported)
@@ -109,7 +129,7 @@ class Leadership:
             self.reconcile(now_ms, broker_name)
 
     def _pass_by(self, now_ms: int, broker_name: str, *, must_have_reported: bool) -> None:
-        """A new leader comes to this group."""
+        """A new leader comes to this group, or preferredMasterRebalance has been switched on."""
         group = self._info.groups[broker_name]
         if group.master_id is None:
             if group.replicas and not must_have_reported:
@@ -117,6 +137,8 @@ class Leadership:
         elif must_have_reported and self.table.get(key := BrokerKey(broker_name, group.master_id)) is None:
             self._trace("dead", key, why=NOT_REPORTED)
             self.reconcile(now_ms, broker_name, urgent=True)
+        elif must_have_reported and self._rebalances:
+            self.reconcile(now_ms, broker_name)
 
     # --- liveness ---------------------------------------------------------------------------------------------------
 
@@ -224,6 +246,10 @@ class Leadership:
                     self._notify(event.broker_name)
             case MasterVacated():
                 self._tracer.event("group_masterless", group=event.broker_name, why=event.cause.name)
+            case ReplicaDrained():
+                what = "replica_drained" if event.drained else "replica_back"
+                self._tracer.event(what, group=event.broker_name, broker_id=event.broker_id)
+                self._notify(event.broker_name)
             case MemberRemoved():
                 self._tracer.event("member_removed", group=event.broker_name, broker_id=event.broker_id)
             case BrokersCleaned():
@@ -287,10 +313,12 @@ class Leadership:
             return
         wish = self._wish(now_ms, group)
         if wish is None:
-            self._watchlist.drop(broker_name)
             self._why_no_master.pop(broker_name, None)
             self._finish_resize(group)
+            if broker_name not in self._busy:
+                self._give_back(now_ms, group)
             return
+        self._calm_since_ms.pop(broker_name, None)
         not_before_ms = self._watchlist.watch(now_ms, broker_name, self._config().scan_not_active_broker_interval)
         if not urgent and now_ms < not_before_ms:
             return
@@ -310,7 +338,41 @@ class Leadership:
             return Wish(Cause.CONTROLLED_SHUTDOWN, avoid=master_id, why=f"master {master_id} is stopping")
         if master is not None and master.disk_problem:
             return Wish(Cause.DISK_FAILED, avoid=master_id, why=f"disk of master {master_id}: {master.disk_problem}")
+        if master_id in group.drained_ids:
+            return Wish(Cause.DRAINED, avoid=master_id, why=f"master {master_id} is drained")
         return None
+
+    def preferred(self, group: Group) -> BrokerId | None:
+        """The replica that the group prefers as master, None while that is not known."""
+        return preferred_master(group, {item: live.traits for item, live in self._reported(group).items()})
+
+    def _reported(self, group: Group) -> dict[BrokerId, BrokerLive]:
+        live = ((item, self.table.get(BrokerKey(group.broker_name, item))) for item in group.replicas)
+        return {item: broker for item, broker in live if broker is not None}
+
+    def _give_back(self, now_ms: int, group: Group) -> None:
+        """The group has a live master that may stay. With preferredMasterRebalance another may have to take its place:
+        once it has been calm for preferredMasterAfterMs without a break, and after as long again if that fails."""
+        name, config = group.broker_name, self._config()
+        target = self.preferred(group) if config.preferred_master_rebalance else None
+        if target is None or target == group.master_id:
+            self._watchlist.drop(name)
+            self._calm_since_ms.pop(name, None)
+            return
+        self._watchlist.watch(now_ms, name, config.scan_not_active_broker_interval)
+        reported = self._reported(group)
+        ends = {item: broker.log_end for item, broker in reported.items()}
+        if not is_calm(group, target, ends, lambda item: _is_well(reported.get(item))):
+            self._calm_since_ms.pop(name, None)
+            return
+        since_ms = self._calm_since_ms.setdefault(name, now_ms)
+        if now_ms - since_ms < config.preferred_master_after_ms:
+            return
+        del self._calm_since_ms[name]
+        why = f"replica {target} is preferred and has been caught up for {now_ms - since_ms} ms"
+        refusal = self.elect(now_ms, group, Wish(Cause.PREFERRED, target=target, why=why))
+        if refusal is not None:
+            self._tracer.event("hand_over_failed", group=name, why=refusal.remark)
 
     def _finish_resize(self, group: Group) -> None:
         """The group has a live master."""
@@ -355,13 +417,15 @@ class Leadership:
         """An election has found nobody; its askers have been told."""
         name = group.broker_name
         waiting = self._busy.pop(name)
-        if wish.cause is Cause.DISK_FAILED:
+        died = wish.cause in HANDED_OVER and not self.has_live_master(now_ms, group)
+        if wish.cause in LEAVES_A_LIVE_MASTER and not died:
             self._watchlist.postpone(name, now_ms + HAND_OVER_RETRY_MS)
-        elif wish.target is None:
+        elif wish.target is None and not died:
             self._without_master(now_ms, group, refusal)
         queue = self._busy.get(name)
         if queue is not None:
             queue.extend(waiting)
             return
         self._busy[name] = waiting
-        self._release(now_ms, name, urgent=False)
+        # nobody has looked yet for the successor of a master that died instead of handing over
+        self._release(now_ms, name, urgent=died)

@@ -23,6 +23,7 @@ from controller.event import (
     MasterElected,
     MasterVacated,
     MemberRemoved,
+    ReplicaDrained,
     SyncStateSetAltered,
 )
 from rmqha.model.offset import BrokerId, Epoch
@@ -43,6 +44,7 @@ class ReplicaInfo:
     ha_address: str = ""
     total_replicas: int = 0
     ha_mode: str = ""
+    async_learner: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,8 @@ class Group:
     """Not in the set, and yet sure to hold every acknowledged message (ruling 9). Disjoint from the set."""
     unclean_ids: tuple[BrokerId, ...] = ()
     """Members that booted unclean since the last election."""
+    drained_ids: tuple[BrokerId, ...] = ()
+    """Replicas that an operator keeps out of the set."""
     set_known: bool = False
     elections: tuple[ElectionRecord, ...] = ()
     """The last ones, oldest first."""
@@ -93,6 +97,11 @@ class Group:
     def is_cp(self) -> bool:
         """One replica that promises CP is enough: the controller then never elects uncleanly by itself."""
         return any(replica.ha_mode == "cp" for replica in self.replicas.values())
+
+    @property
+    def counted_ids(self) -> tuple[BrokerId, ...]:
+        """The replicas that totalReplicas counts: all but async learners."""
+        return tuple(broker_id for broker_id, replica in self.replicas.items() if not replica.async_learner)
 
     @property
     def accepts_loss(self) -> bool:
@@ -180,6 +189,9 @@ def _broker_registered(group: Group, event: BrokerRegistered) -> None:
     if replica is not None:
         replica.address, replica.ha_address = event.address, event.ha_address
         replica.total_replicas, replica.ha_mode = event.total_replicas, event.ha_mode
+        replica.async_learner = event.async_learner
+        if event.async_learner:
+            _drop_members(group, (event.broker_id,), Cause.DRAINED, 0)
 
 
 def _group_sized(group: Group, event: GroupSized) -> None:
@@ -239,11 +251,20 @@ def _member_removed(group: Group, event: MemberRemoved) -> None:
         _drop_members(group, (event.broker_id,), Cause.UNCLEAN_BOOT, event.at_ms)
 
 
+def _replica_drained(group: Group, event: ReplicaDrained) -> None:
+    """A master leaves the set with its mastership, not before."""
+    left = without(group.drained_ids, event.broker_id)
+    group.drained_ids = (*left, event.broker_id) if event.drained and event.broker_id in group.replicas else left
+    if event.drained and event.broker_id != group.master_id:
+        _drop_members(group, (event.broker_id,), Cause.DRAINED, 0)
+
+
 def _brokers_cleaned(group: Group, event: BrokersCleaned) -> None:
     gone = tuple(broker_id for broker_id in event.broker_ids if broker_id in group.replicas)
     had_members = bool(group.electable_ids)
     _drop_members(group, gone, Cause.CLEANED, event.at_ms)
     group.unclean_ids = without(group.unclean_ids, *gone)
+    group.drained_ids = without(group.drained_ids, *gone)
     for broker_id in gone:
         del group.replicas[broker_id]
     if (had_members and not group.electable_ids) or not group.replicas:
@@ -261,4 +282,5 @@ _APPLY: dict[type[Any], Callable[[Group, Any], None]] = {
     MasterVacated: _master_vacated,
     MemberRemoved: _member_removed,
     BrokersCleaned: _brokers_cleaned,
+    ReplicaDrained: _replica_drained,
 }

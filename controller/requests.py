@@ -26,6 +26,7 @@ from controller.answers import (
 from controller.change import Asked, Change
 from controller.decisions.broker_id import apply_broker_id, next_broker_id
 from controller.decisions.clean import clean_brokers
+from controller.decisions.drain import drain
 from controller.decisions.elect_master import DEFAULT_PRIORITY, Wish
 from controller.decisions.refusal import Refusal
 from controller.decisions.register import MAX_TOTAL_REPLICAS, Registration, register
@@ -111,6 +112,7 @@ class Requests:
             RequestCode.CONTROLLER_GET_NEXT_BROKER_ID: self._get_next_broker_id,
             RequestCode.CONTROLLER_APPLY_BROKER_ID: self._apply_broker_id,
             RequestCode.RMQHA_RESIZE_GROUP: self._resize_group,
+            RequestCode.RMQHA_DRAIN_REPLICA: self._drain_replica,
             RequestCode.RMQHA_EXPLAIN_GROUP: self._explain_group,
             RequestCode.RMQHA_FOLLOW_GROUPS: self._follow_groups,
         }
@@ -170,6 +172,7 @@ class Requests:
             total_replicas=integer(ext, "totalReplicas", 0),
             ha_mode=text(ext, "haMode", ""),
             unclean=flag(ext, "unclean"),
+            async_learner=flag(ext, "asyncLearner"),
             accepted_epoch=integer(ext, "acceptedEpoch") if "acceptedEpoch" in ext else None,
         )
         name = request.broker_name
@@ -325,6 +328,22 @@ class Requests:
         ext = {"totalReplicas": str(group.total_replicas), "nextTotalReplicas": str(group.next_total_replicas)}
         return command.reply(ext=ext)
 
+    def _drain_replica(self, now_ms: int, asked: Asked) -> None:
+        ext, name = asked.command.ext, text(asked.command.ext, "brokerName")
+        broker_id, drained = integer(ext, "brokerId"), flag(ext, "drained")
+        if self._leadership.must_wait(name, asked):
+            return
+        table = self._leadership.table
+        result = drain(
+            self._info.group(name), name, broker_id, drained, lambda item: table.is_fit(BrokerKey(name, item))
+        )
+        if isinstance(result, Refusal):
+            self._refuse(asked, result)
+        elif result is None:
+            self._leadership.answer(asked, asked.command.reply())
+        else:
+            self._leadership.propose(Change(name, (result,), (asked,)))
+
     # --- look -------------------------------------------------------------------------------------------------------
 
     def _explain_group(self, now_ms: int, asked: Asked) -> None:
@@ -375,6 +394,7 @@ LEADER_CODES = frozenset(
         RequestCode.CONTROLLER_GET_NEXT_BROKER_ID,
         RequestCode.CONTROLLER_APPLY_BROKER_ID,
         RequestCode.RMQHA_RESIZE_GROUP,
+        RequestCode.RMQHA_DRAIN_REPLICA,
         RequestCode.RMQHA_EXPLAIN_GROUP,
         RequestCode.RMQHA_FOLLOW_GROUPS,
     }

@@ -39,6 +39,8 @@ def group_state(now_ms: int, group: Group, leadership: Leadership | None) -> dic
         "syncStateSetEpoch": group.sync_state_set_epoch,
         "eligible": sorted(group.eligible),
         "uncleanIds": sorted(group.unclean_ids),
+        "drainedIds": sorted(group.drained_ids),
+        "preferredBrokerId": leadership.preferred(group) if leadership is not None else None,
         "setKnown": group.set_known,
         "totalReplicas": group.total_replicas,
         "nextTotalReplicas": group.next_total_replicas or None,
@@ -68,6 +70,8 @@ def _replica(now_ms: int, group: Group, broker_id: Any, leadership: Leadership |
         "haMode": replica.ha_mode,
         "isMaster": broker_id == group.master_id,
         "inSyncStateSet": broker_id in group.sync_state_set,
+        "asyncLearner": replica.async_learner,
+        "drained": broker_id in group.drained_ids,
         "alive": None,
     }
     if leadership is None:

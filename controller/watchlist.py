@@ -45,6 +45,11 @@ class Watchlist:
             return self._names[start:end], False
         return self._names[start : self._place], second
 
+    def begin_again(self, now_ms: int, names: list[str]) -> None:
+        """One more pass like the second, over all groups that there are now; nothing if that one is still to come."""
+        if self._place == self._count:
+            self._names, self._count, self._place, self._second, self._pass_at_ms = names, len(names), 0, True, now_ms
+
     # --- groups without a live master -------------------------------------------------------------------------------
 
     def watch(self, now_ms: int, name: str, period_ms: int) -> int:

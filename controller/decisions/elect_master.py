@@ -114,16 +114,17 @@ def electorate(
     nobody has declared it. `unclean_allowed`: enableElectUncleanMaster."""
     if wish.target is not None:
         return _designated(group, fit, wish)
-    candidates = tuple(broker_id for broker_id in group.replicas if broker_id in fit and broker_id != wish.avoid)
+    counted = group.counted_ids
+    candidates = tuple(broker_id for broker_id in counted if broker_id in fit and broker_id != wish.avoid)
     if wish.unclean:
-        ids = tuple(broker_id for broker_id in group.replicas if broker_id != wish.avoid)
+        ids = tuple(broker_id for broker_id in counted if broker_id != wish.avoid)
         return Electorate(ids, Cause.UNCLEAN_BY_OPERATOR)
     if not group.set_known:
         return _first(group, candidates, wish, total_replicas)
     members = tuple(broker_id for broker_id in group.electable_ids if broker_id in candidates)
     if members:
         return Electorate(members, wish.cause)
-    if group.total_replicas == 1 and len(group.replicas) == 1 and group.unclean_ids and wish.avoid is None:
+    if group.total_replicas == 1 and len(counted) == 1 and group.unclean_ids and wish.avoid is None:
         return Electorate(group.unclean_ids, Cause.SOLE_REPLICA)
     if unclean_allowed and not group.is_cp and candidates and wish.avoid is None:
         return Electorate(candidates, Cause.UNCLEAN_AUTOMATIC)
@@ -145,6 +146,8 @@ def _designated(group: Group, fit: Collection[BrokerId], wish: Wish) -> Electora
     assert target is not None
     if target not in group.replicas:
         return Refusal(FAILED, f"{group.broker_name} has no replica {target}")
+    if group.replicas[target].async_learner:
+        return Refusal(FAILED, f"replica {target} is an async learner, which is never elected (asyncLearner=true)")
     if wish.unclean:
         # its answer to 1007 is the proof of life: a replica after an unclean boot sends no heartbeat
         return Electorate((target,), Cause.UNCLEAN_BY_OPERATOR)
@@ -164,12 +167,13 @@ def _designated(group: Group, fit: Collection[BrokerId], wish: Wish) -> Electora
 def _first(group: Group, candidates: tuple[BrokerId, ...], wish: Wish, total_replicas: int) -> Electorate | Refusal:
     """Ruling 8."""
     if not total_replicas:
-        if wish.asker is not None:
+        if wish.asker in group.counted_ids:
+            assert wish.asker is not None
             return Electorate((wish.asker,), Cause.FIRST_ELECTION, ask=False)
         return Refusal(FAILED, "no replica has asked to become the first master")
-    if total_replicas == 1 and len(group.replicas) == 1 and not candidates:
+    if total_replicas == 1 and len(group.counted_ids) == 1 and not candidates:
         # If it answers it is alive, after an unclean boot; nobody else could know more.
-        return Electorate(tuple(group.replicas), Cause.SOLE_REPLICA)
+        return Electorate(group.counted_ids, Cause.SOLE_REPLICA)
     if len(candidates) < total_replicas:
         return Refusal(
             FAILED,

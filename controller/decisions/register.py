@@ -29,6 +29,7 @@ class Registration:
     total_replicas: int = 0
     ha_mode: str = ""
     unclean: bool = False
+    async_learner: bool = False
     accepted_epoch: int | None = None
     """The highest master epoch that the replica has accepted; None: it does not say."""
 
@@ -43,6 +44,12 @@ def register(group: Group | None, request: Registration, at_ms: int = 0) -> list
         )
     if problem := _problem(request):
         return Refusal(ResponseCode.CONTROLLER_INVALID_REQUEST, problem)
+    if request.async_learner and broker_id in group.electable_ids and group.electable_ids == (broker_id,):
+        return Refusal(
+            ResponseCode.CONTROLLER_INVALID_REQUEST,
+            f"replica {broker_id} is the last member of the SyncStateSet: it cannot become an async learner before "
+            "another is in the set",
+        )
     events: list[Event] = []
     # Sent before its sender learned that it was elected in spite of its unclean boot: the answer tells it.
     accepted = group.master_epoch if request.accepted_epoch is None else request.accepted_epoch
@@ -50,22 +57,24 @@ def register(group: Group | None, request: Registration, at_ms: int = 0) -> list
     if request.unclean and broker_id in group.electable_ids and not unaware:
         events.append(MemberRemoved(group.broker_name, broker_id, at_ms))
     replica = group.replicas[broker_id]
-    if (replica.address, replica.ha_address, replica.total_replicas, replica.ha_mode) != (
+    registered = BrokerRegistered(
+        group.broker_name,
+        broker_id,
         request.address,
         request.ha_address,
         request.total_replicas,
         request.ha_mode,
-    ):
-        events.append(
-            BrokerRegistered(
-                group.broker_name,
-                broker_id,
-                request.address,
-                request.ha_address,
-                request.total_replicas,
-                request.ha_mode,
-            )
-        )
+        request.async_learner,
+    )
+    known = (
+        replica.address,
+        replica.ha_address,
+        replica.total_replicas,
+        replica.ha_mode,
+        replica.async_learner,
+    )
+    if BrokerRegistered(group.broker_name, broker_id, *known) != registered:
+        events.append(registered)
     if not group.total_replicas and request.total_replicas:
         events.append(GroupSized(group.broker_name, request.total_replicas))
     return events

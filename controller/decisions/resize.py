@@ -29,11 +29,9 @@ def resize(group: Group | None, broker_name: str, total_replicas: int) -> GroupR
             f"totalReplicas of {broker_name} is changing to {group.next_total_replicas} and its master does not go by "
             "it yet; one change at a time"
         )
-    if total_replicas < len(group.replicas):
-        return _refused(
-            f"{broker_name} has {len(group.replicas)} replicas; stop and clean {len(group.replicas) - total_replicas} "
-            "of them first"
-        )
+    count = len(group.counted_ids)
+    if total_replicas < count:
+        return _refused(f"{broker_name} has {count} replicas; stop and clean {count - total_replicas} of them first")
     return GroupResizing(broker_name, total_replicas)
 
 

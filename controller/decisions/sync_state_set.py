@@ -65,6 +65,9 @@ def alter_sync_state_set(
     for member in sorted(new_set):
         if member not in group.replicas:
             return Refusal(ResponseCode.CONTROLLER_INVALID_REPLICAS, f"there is no replica {member}")
+        if member != master_id and (member in group.drained_ids or group.replicas[BrokerId(member)].async_learner):
+            why = "is drained" if member in group.drained_ids else "is an async learner"
+            return Refusal(ResponseCode.CONTROLLER_INVALID_REPLICAS, f"replica {member} {why} and in no set")
         if not is_alive(BrokerId(member)):
             return Refusal(ResponseCode.CONTROLLER_BROKER_NOT_ALIVE, f"replica {member} is not alive")
     if master_id not in new_set:

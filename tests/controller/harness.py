@@ -71,6 +71,7 @@ class Broker:
     zone: str = ""
     disk_problem: str = ""
     bound_total_replicas: int | None = None
+    async_learner: bool = False
     probes: str = "answer"
     hand_over: int | None = 0
     beating: bool = False
@@ -392,6 +393,7 @@ class Cluster:
                 "haMode": broker.ha_mode,
                 "haAddress": broker.address,
                 "unclean": str(unclean).lower(),
+                "asyncLearner": str(broker.async_learner).lower(),
             }
         return self.call(RequestCode.CONTROLLER_REGISTER_BROKER, ext, session_id=broker.session_id)
 

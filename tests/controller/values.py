@@ -15,6 +15,7 @@ from controller.event import (
     MasterElected,
     MasterVacated,
     MemberRemoved,
+    ReplicaDrained,
     SyncStateSetAltered,
 )
 from controller.replicas_info import Group, ReplicaInfo
@@ -67,12 +68,15 @@ MODES = st.sampled_from(["", "ap", "cp"])
 
 EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(BrokerIdApplied, st.just("c"), NAMES, IDS, st.just("127.0.0.1:1"), st.text(max_size=3)),
-    st.builds(BrokerRegistered, NAMES, IDS, st.just("127.0.0.1:2"), st.just(""), st.integers(0, 5), MODES),
+    st.builds(
+        BrokerRegistered, NAMES, IDS, st.just("127.0.0.1:2"), st.just(""), st.integers(0, 5), MODES, st.booleans()
+    ),
     st.builds(GroupSized, NAMES, st.integers(1, 5)),
     st.builds(GroupResizing, NAMES, st.integers(1, 5)),
     st.builds(SyncStateSetAltered, NAMES, EPOCHS, st.integers(0, 8), ID_SETS, ID_SETS),
     st.builds(MasterElected, NAMES, IDS, EPOCHS, ID_SETS, CAUSES, TIMES, st.text(max_size=5)),
     st.builds(MasterVacated, NAMES, EPOCHS, CAUSES, TIMES, st.text(max_size=5)),
     st.builds(MemberRemoved, NAMES, IDS, TIMES),
+    st.builds(ReplicaDrained, NAMES, IDS, st.booleans()),
     st.builds(BrokersCleaned, NAMES, ID_SETS, TIMES),
 )
