@@ -18,10 +18,12 @@ def controller(config_file: str | None) -> None:
 
     from controller.config import ControllerConfig
     from controller.server import read_config, run_controller
+    from rmqha.host import security
     from rmqha.host.process import run_server, spare_loaded_state
     from rmqha.host.tracer import HostTracer
 
     config = ControllerConfig() if config_file is None else read_config(config_file)
+    security.use(config)
     tracer = HostTracer(config.log_file, config.log_max_bytes)
 
     async def serve(stopping: trio.Event) -> None:

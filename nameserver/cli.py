@@ -18,10 +18,12 @@ def namesrv(config_file: str | None) -> None:
 
     from nameserver.config import read_config
     from nameserver.server import run_name_server
+    from rmqha.host import security
     from rmqha.host.process import run_server, spare_loaded_state
     from rmqha.host.tracer import HostTracer
 
     config, controller_config = read_config(config_file)
+    security.use(config)
     tracer = HostTracer(config.log_file, config.log_max_bytes)
 
     async def serve(stopping: trio.Event) -> None:

@@ -37,6 +37,7 @@ class NamesrvConfig(ServerConfig):
     soon as it is elected. Empty: only brokers tell it."""
 
     def check(self, source: str) -> None:
+        super().check(source)
         self.require_range(source, "listen_port", 0, 65535)
         self.require_range(source, "lite_heartbeat_timeout_millis", 100, 600_000)
         self.require_range(source, "register_broker_timeout_millis", 100, 3_600_000)

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from rmqha.broker.server import run_broker
+from rmqha.host import security
 from rmqha.host.process import run_server
 from rmqha.host.tracer import HostTracer
 from rmqha.model.config import BrokerConfig, parse_properties
@@ -42,6 +43,7 @@ def broker(config_path: Path) -> None:
     the log file.
     """
     config = read_config(config_path)
+    security.use(config)
     tracer = HostTracer(config.log_file, config.log_max_bytes)
     try:
         run_server(partial(run_broker, config, tracer), on_hangup=tracer.reopen)

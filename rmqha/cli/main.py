@@ -92,8 +92,19 @@ def nearest(given: str, known: Sequence[str]) -> str:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(__version__, prog_name="rmqha")
-def cli() -> None:
+@click.option(
+    "--security",
+    "security_file",
+    envvar="RMQHA_SECURITY",
+    metavar="FILE",
+    help="How to ask secured servers: tls.enable, tls.client.*, accessKey, secretKey.",
+)
+def cli(security_file: str | None) -> None:
     """Broker groups with high availability that speak Apache RocketMQ 5's bytes."""
+    if security_file:
+        from rmqha.host import security
+
+        security.ambient.set(security.for_client(security_file))
 
 
 def first_error(error: BaseException) -> BaseException:

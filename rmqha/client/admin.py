@@ -9,6 +9,7 @@ from typing import Any
 from rmqha.client.message import Message, decode_messages
 from rmqha.client.route import parse_route
 from rmqha.client.session import ClientSession
+from rmqha.host.security import Security
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError
 from rmqha.model.offset import MASTER_ID
@@ -25,9 +26,9 @@ class Admin:
     """Async context manager. Every method raises UnreachableError, RemoteError (the peer answered with another code
     than success) or RemoteProtocolError (its answer is not readable)."""
 
-    def __init__(self, namesrv: str, timeout_ms: int = TIMEOUT_MS) -> None:
+    def __init__(self, namesrv: str, timeout_ms: int = TIMEOUT_MS, *, security: Security | None = None) -> None:
         """`namesrv`: "host:port" or several joined by ";". Raises UsageError if it is not."""
-        self._session = ClientSession(namesrv)
+        self._session = ClientSession(namesrv, security=security)
         self._timeout_ms = timeout_ms
         self._ask_count = 0
         self._failure_count = 0

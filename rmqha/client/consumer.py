@@ -22,6 +22,7 @@ from rmqha.client.outgoing import check_topic
 from rmqha.client.rebalance import allocate_averagely
 from rmqha.client.route import Backoff, MessageQueue, TopicRoute
 from rmqha.client.session import ClientSession
+from rmqha.host.security import Security
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, RmqhaError, UnreachableError, UsageError
 from rmqha.wire.command import Command
@@ -81,6 +82,7 @@ class Consumer:
         *,
         start: Start = "committed",
         standalone: bool = False,
+        security: Security | None = None,
     ) -> None:
         """`tags`: "*" or "A || B". `start`: where queues begin at first: "committed" (nothing committed: the first
         message), "first" or "last". `standalone`: read all queues without joining the group, commit nothing.
@@ -89,7 +91,7 @@ class Consumer:
         check_topic(topic)
         if not group:
             raise UsageError("a consumer needs the name of its group")
-        self._session = ClientSession(namesrv, on_request=self._asked)
+        self._session = ClientSession(namesrv, on_request=self._asked, security=security)
         self._routes = self._session.routes
         self._remoting = self._session.remoting
         self._group = group

@@ -24,6 +24,7 @@ from rmqha.client.pipeline import Pipeline
 from rmqha.client.result import STATUS_OF_CODE, OnResult, SendResult, SendStatus, SendTally
 from rmqha.client.route import Backoff, MessageQueue, TopicRoute
 from rmqha.client.session import ClientSession
+from rmqha.host.security import Security
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
 from rmqha.model.message import java_string_hash, unique_key
@@ -82,9 +83,16 @@ class _Plan:
 class Producer:
     """Async context manager; any number of tasks may send at the same time over one connection per broker."""
 
-    def __init__(self, namesrv: str, group: str = "rmqha-producer", *, compress: bool = True) -> None:
+    def __init__(
+        self,
+        namesrv: str,
+        group: str = "rmqha-producer",
+        *,
+        compress: bool = True,
+        security: Security | None = None,
+    ) -> None:
         """`namesrv`: "host:port" or several joined by ";". Raises UsageError if it is not."""
-        self._session = ClientSession(namesrv)
+        self._session = ClientSession(namesrv, security=security)
         self._routes = self._session.routes
         self._remoting = self._session.remoting
         self._group = group

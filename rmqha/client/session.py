@@ -11,6 +11,7 @@ import trio
 
 from rmqha.client.route import RouteTable, name_servers
 from rmqha.host.remoting import RemotingClient
+from rmqha.host.security import Security
 from rmqha.model.identity import parse_address
 from rmqha.wire.command import Command
 
@@ -18,10 +19,16 @@ from rmqha.wire.command import Command
 class ClientSession:
     """Async context manager. An error raised inside leaves as it is, not wrapped in a group by the nursery."""
 
-    def __init__(self, namesrv: str, on_request: Callable[[str, Command], Command | None] | None = None) -> None:
-        """Raises UsageError if `namesrv` is no address list. `on_request` sees what brokers push to the client."""
+    def __init__(
+        self,
+        namesrv: str,
+        on_request: Callable[[str, Command], Command | None] | None = None,
+        security: Security | None = None,
+    ) -> None:
+        """Raises UsageError if `namesrv` is no address list. `on_request` sees what brokers push to the client;
+        `security` None takes that of the process."""
         self._namesrv = namesrv
-        self.remoting = RemotingClient(on_request=on_request)
+        self.remoting = RemotingClient(on_request=on_request, security=security)
         self.routes = RouteTable(self.remoting, namesrv)
         self.local_host = "127.0.0.1"
         self.process_id = os.getpid()

@@ -11,14 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
 from rmqha.host import network
+from rmqha.host.security import Security, accept, ambient, connect
+from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteProtocolError, UnreachableError
+from rmqha.wire.acl import refusal, sign
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from rmqha.wire.frame import FrameParser, encode_frame
+
+if TYPE_CHECKING:
+    from rmqha.host.accounts import AccessFile
 
 READ_BYTES = 256 * 1024
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
@@ -27,6 +33,8 @@ HANDSHAKE_TIMEOUT_MS = 10_000
 """A connection must send its first whole frame within this time."""
 IDLE_TIMEOUT_MS = 120_000
 MAX_SESSION_COUNT = 20_000
+ACCOUNTS_INTERVAL_S = 1.0
+"""A changed accounts file counts after this time at the latest."""
 _LAST_WORDS_S = 1.0
 """How long a closing session may take to write what is queued."""
 
@@ -45,6 +53,7 @@ class Statistics:
     bad_frame_count: int = 0
     idle_closed_count: int = 0
     slow_reader_count: int = 0
+    denied_count: int = 0
     timeout_count: int = 0
 
     def as_dict(self) -> dict[str, int]:
@@ -63,6 +72,40 @@ class Service(Protocol):
     def received(self, session: Session, commands: list[Command]) -> None: ...
 
     def closed(self, session: Session) -> None: ...
+
+
+class Guard:
+    """Before a service: requests that the accounts do not allow are answered NO_PERMISSION and go no further."""
+
+    def __init__(self, service: Service, accounts: AccessFile, statistics: Statistics) -> None:
+        self._service = service
+        self._accounts = accounts
+        self._statistics = statistics
+        self._look_at = 0.0
+
+    def opened(self, session: Session) -> None:
+        self._service.opened(session)
+
+    def closed(self, session: Session) -> None:
+        self._service.closed(session)
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        now = trio.current_time()
+        if now >= self._look_at:
+            self._look_at = now + ACCOUNTS_INTERVAL_S
+            self._accounts.refresh()
+        host = session.peer.rpartition(":")[0].strip("[]")
+        allowed = []
+        for command in commands:
+            reason = refusal(self._accounts.access, command, host)
+            if not reason:
+                allowed.append(command)
+                continue
+            self._statistics.denied_count += 1
+            if not command.is_oneway:
+                session.send(command.reply(ResponseCode.NO_PERMISSION, remark=reason))
+        if allowed:
+            self._service.received(session, allowed)
 
 
 class _Call:
@@ -276,26 +319,41 @@ async def serve(
     idle_timeout_ms: int = IDLE_TIMEOUT_MS,
     max_queued_bytes: int = MAX_QUEUED_BYTES,
     statistics: Statistics | None = None,
+    security: Security | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Bind `address`, report the actual port by `task_status.started`, and serve until cancelled.
 
-    Raises UsageError if the address cannot be bound. When cancelled, sessions get a second to write what is queued.
+    `security` None takes `rmqha.host.security.ambient`. Raises UsageError if the address cannot be bound. When
+    cancelled, sessions get a second to write what is queued.
     """
     counts = Statistics() if statistics is None else statistics
+    secured = ambient.get() if security is None else security
+    if secured.accounts is not None:
+        service = Guard(service, secured.accounts, counts)
     listeners = await network.listen(address)
-    next_id = 0
+    next_id = handshaking = 0
 
     async def handle(stream: trio.SocketStream) -> None:
-        nonlocal next_id
-        if counts.session_count >= MAX_SESSION_COUNT:
+        nonlocal next_id, handshaking
+        if counts.session_count + handshaking >= MAX_SESSION_COUNT:
             counts.refused_count += 1
             await trio.aclose_forcefully(stream)
             return
         next_id += 1
+        network.tune(stream)
+        handshaking += 1
+        try:
+            accepted = await accept(stream, secured.server_tls)
+        finally:
+            handshaking -= 1
+        if accepted is None:
+            counts.refused_count += 1
+            await trio.aclose_forcefully(stream)
+            return
         await serve_stream(
             service,
-            stream,
+            accepted,
             network.peer_name(stream),
             session_id=next_id,
             max_frame_bytes=max_frame_bytes,
@@ -320,8 +378,6 @@ async def serve_stream(
     statistics: Statistics,
 ) -> None:
     """Serve one accepted connection to its end."""
-    if isinstance(stream, trio.SocketStream):
-        network.tune(stream)
     session = Session(session_id, stream, peer, statistics, max_frame_bytes, max_queued_bytes=max_queued_bytes)
     statistics.opened_count += 1
     statistics.session_count += 1
@@ -355,7 +411,10 @@ class RemotingClient:
         max_frame_bytes: int = 16 * 1024 * 1024,
         on_request: Callable[[str, Command], Command | None] | None = None,
         on_closed: Callable[[str], None] | None = None,
+        security: Security | None = None,
     ) -> None:
+        """`security` None takes `rmqha.host.security.ambient`."""
+        self._security = ambient.get() if security is None else security
         self._max_frame_bytes = max_frame_bytes
         self._on_request = on_request
         self._on_closed = on_closed
@@ -387,12 +446,16 @@ class RemotingClient:
         """The response, whatever its code. Raises UnreachableError: refused, closed or not answered in time."""
         deadline = trio.current_time() + timeout_ms / 1000
         session = await self._session(address, timeout_ms)
+        if self._security.credentials is not None:
+            sign(command, self._security.credentials)
         return await session.call(command, max(1, round((deadline - trio.current_time()) * 1000)))
 
     async def oneway(self, address: str, command: Command, timeout_ms: int = network.DIAL_TIMEOUT_MS) -> None:
         """Queue a request that gets no response. Raises UnreachableError if there is no connection."""
         session = await self._session(address, timeout_ms)
         command.flag |= FLAG_ONEWAY
+        if self._security.credentials is not None:
+            sign(command, self._security.credentials)
         session.send(command)
 
     def close(self, address: str) -> None:
@@ -421,7 +484,7 @@ class RemotingClient:
         """Task of one connection, from dial to close."""
         try:
             try:
-                stream = await network.dial(address)
+                stream = await connect(await network.dial(address), self._security.client_tls, address)
             except UnreachableError as error:
                 peer.error = error
                 return

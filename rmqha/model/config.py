@@ -134,6 +134,42 @@ class ServerConfig(Config):
     """Own. Size at which the log rotates; three old files are kept."""
     max_frame_bytes: int = 16 * 1024 * 1024
     """Own. A longer remoting frame closes the connection, as com.rocketmq.remoting.frameMaxLength does."""
+    acl_enable: bool = False
+    """Serve only signed requests of the accounts in aclFile."""
+    acl_file: str = "conf/plain_acl.yml"
+    """Own. Accounts and their permissions in RocketMQ's plain_acl.yml; read again when it changes."""
+    credentials_file: str = ""
+    """Own. File with accessKey and secretKey, as RocketMQ's tools.yml, by which this server signs what it asks of
+    others; an admin of their accounts. Only the owner may open it."""
+    tls_server_mode: str = key_field("tls.server.mode", "permissive")
+    """disabled, permissive (plain and TLS on one port; TLS needs a certificate) or enforcing (TLS only)."""
+    tls_server_cert_path: str = key_field("tls.server.certPath", "")
+    """Certificate chain of this server, PEM."""
+    tls_server_key_path: str = key_field("tls.server.keyPath", "")
+    """Private key of this server, PEM, not encrypted."""
+    tls_server_trust_cert_path: str = key_field("tls.server.trustCertPath", "")
+    """Issuers whose client certificates are accepted, PEM."""
+    tls_server_need_client_auth: str = key_field("tls.server.need.client.auth", "none")
+    """none, optional or require: whether clients show a certificate."""
+    tls_enable: bool = key_field("tls.enable", False)
+    """Use TLS towards other servers."""
+    tls_client_auth_server: bool = key_field("tls.client.authServer", True)
+    """Check the certificates of other servers. RocketMQ: false."""
+    tls_client_trust_cert_path: str = key_field("tls.client.trustCertPath", "")
+    """Issuers whose server certificates are accepted, PEM; empty: the system's."""
+    tls_client_cert_path: str = key_field("tls.client.certPath", "")
+    """Certificate chain to show to other servers, PEM."""
+    tls_client_key_path: str = key_field("tls.client.keyPath", "")
+    """Private key of that certificate, PEM, not encrypted; empty: it is in the same file."""
+
+    def check(self, source: str) -> None:
+        for name, known in (
+            ("tls_server_mode", ("disabled", "permissive", "enforcing")),
+            ("tls_server_need_client_auth", ("none", "optional", "require")),
+        ):
+            if getattr(self, name) not in known:
+                key = type(self).__dataclass_fields__[name].metadata["key"]
+                raise ConfigError(f"{source}: {key} = {getattr(self, name)} is none of {', '.join(known)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,6 +398,7 @@ class BrokerConfig(ServerConfig):
         self.require_range(source, "listen_port", 3, 65534)
         self.require_range(source, "total_replicas", 1, 9)
         self.require_range(source, "in_sync_replicas", 1, self.total_replicas if self.enable_controller_mode else 9)
+        super().check(source)
         self.require_range(source, "min_in_sync_replicas", 1, self.total_replicas)
         self.require_range(source, "broker_election_priority", -(2**31), 2**31 - 1)
         self.require_range(source, "disk_probe_interval_millis", 0, 3_600_000)

@@ -1,0 +1,224 @@
+"""Who may do what: accounts, their permissions on topics and groups, addresses that need no account (D6).
+
+The file is RocketMQ's plain_acl.yml: globalWhiteRemoteAddresses, and accounts with accessKey, secretKey,
+whiteRemoteAddress, admin, defaultTopicPerm, defaultGroupPerm, topicPerms and groupPerms.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Flag
+from ipaddress import ip_address
+from typing import Any
+
+from rmqha.model.error import ConfigError
+from rmqha.model.message import RETRY_PREFIX
+
+MIN_KEY_CHARS = 6
+"""RocketMQ wants more than six characters; its own examples have seven and eight. Shorter ones are typing errors."""
+
+
+class Permission(Flag):
+    DENY = 0
+    PUB = 1
+    SUB = 2
+
+
+_PERMISSIONS = {
+    "DENY": Permission.DENY,
+    "PUB": Permission.PUB,
+    "SUB": Permission.SUB,
+    "PUB|SUB": Permission.PUB | Permission.SUB,
+    "SUB|PUB": Permission.PUB | Permission.SUB,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What a request needs: each topic and group with any of the permissions, or an admin."""
+
+    admin: bool = False
+    topics: tuple[tuple[str, Permission], ...] = ()
+    groups: tuple[tuple[str, Permission], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Credentials:
+    """What a client signs with. The secret key never leaves the process."""
+
+    access_key: str
+    secret_key: str = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    credentials: Credentials
+    white_addresses: tuple[str, ...] = ()
+    admin: bool = False
+    default_topic: Permission = Permission.DENY
+    default_group: Permission = Permission.DENY
+    topics: Mapping[str, Permission] = field(default_factory=dict)
+    groups: Mapping[str, Permission] = field(default_factory=dict)
+
+    def refusal(self, needs: Needs) -> str:
+        """ "" if this account may, else why not."""
+        key = self.credentials.access_key
+        if needs.admin and not self.admin:
+            return f"account {key} is not an admin"
+        for kind, wanted, known, default in (
+            ("topic", needs.topics, self.topics, self.default_topic),
+            ("group", needs.groups, self.groups, self.default_group),
+        ):
+            for name, any_of in wanted:
+                has = known.get(name)
+                if has is None:
+                    has = Permission.PUB | Permission.SUB if self.admin else default
+                if not has & any_of:
+                    return f"account {key} has no {_names(any_of)} permission on {kind} {name}"
+        return ""
+
+
+def _names(permission: Permission) -> str:
+    return " or ".join(str(item.name) for item in (Permission.PUB, Permission.SUB) if item & permission)
+
+
+@dataclass(frozen=True)
+class AccessList:
+    """All accounts by access key."""
+
+    accounts: Mapping[str, Account]
+    white_addresses: tuple[str, ...] = ()
+
+
+# --- addresses ----------------------------------------------------------------------------------------------------
+def address_matches(pattern: str, host: str) -> bool:
+    """RocketMQ's patterns: `*`, `10.1.2.3`, `10.1.*.*`, `10.1.2.{3,5}`, `10.1.2.3-9`; several separated by `,` outside
+    braces do not exist. The parts of an IPv6 address are its eight groups."""
+    if pattern in ("*", "*.*.*.*", "*:*:*:*:*:*:*:*"):
+        return True
+    try:
+        address = ip_address(host)
+    except ValueError:
+        return False
+    if "." in pattern:
+        base, radix, given = 10, 4, pattern.split(".")
+        parts = list(address.packed) if address.version == 4 else []
+    else:
+        base, radix, given = 16, 8, _ipv6_parts(pattern)
+        packed = address.packed if address.version == 6 else b""
+        parts = [int.from_bytes(packed[at : at + 2], "big") for at in range(0, len(packed), 2)]
+    if len(parts) != radix or len(given) != radix:
+        return False
+    return all(_part_matches(wanted, part, base) for wanted, part in zip(given, parts, strict=True))
+
+
+def _ipv6_parts(pattern: str) -> list[str]:
+    head, gap, tail = pattern.partition("::")
+    left, right = [item for item in head.split(":") if item], [item for item in tail.split(":") if item]
+    return left + ["0"] * (8 - len(left) - len(right) if gap else 0) + right
+
+
+def _part_matches(wanted: str, part: int, base: int) -> bool:
+    if wanted == "*":
+        return True
+    choices = wanted[1:-1].split(",") if wanted.startswith("{") and wanted.endswith("}") else [wanted]
+    for choice in choices:
+        low, dash, high = choice.strip().partition("-")
+        try:
+            if int(low, base) <= part <= int(high if dash else low, base):
+                return True
+        except ValueError:
+            return False
+    return False
+
+
+# --- the file -----------------------------------------------------------------------------------------------------
+_ACCOUNT_KEYS = (
+    "accessKey",
+    "secretKey",
+    "whiteRemoteAddress",
+    "admin",
+    "defaultTopicPerm",
+    "defaultGroupPerm",
+    "topicPerms",
+    "groupPerms",
+)
+_IGNORED_KEYS = ("dataVersion",)
+"""RocketMQ's broker writes its own bookkeeping into the file."""
+
+
+def parse_access_list(document: Any, source: str) -> AccessList:
+    """From the decoded YAML document. Raises ConfigError, one sentence; secret keys are never shown."""
+    if not isinstance(document, dict):
+        raise ConfigError(f"{source}: expected the keys globalWhiteRemoteAddresses and accounts")
+    _check_keys(document, ("globalWhiteRemoteAddresses", "accounts", *_IGNORED_KEYS), source)
+    accounts: dict[str, Account] = {}
+    for number, item in enumerate(document.get("accounts") or (), 1):
+        account = _account(item, f"{source}: account {number}")
+        if account.credentials.access_key in accounts:
+            raise ConfigError(f"{source}: accessKey {account.credentials.access_key} is given twice")
+        accounts[account.credentials.access_key] = account
+    return AccessList(accounts, _addresses(document.get("globalWhiteRemoteAddresses"), source))
+
+
+def _check_keys(found: Mapping[Any, Any], known: Iterable[str], source: str) -> None:
+    known = list(known)
+    for key in found:
+        if key not in known:
+            near = difflib.get_close_matches(str(key), known, n=1, cutoff=0.0)
+            raise ConfigError(f"{source}: unknown key {key}; the nearest known key is {near[0]}")
+
+
+def _account(item: Any, source: str) -> Account:
+    if not isinstance(item, dict):
+        raise ConfigError(f"{source}: expected the keys of an account, beginning with accessKey")
+    _check_keys(item, (*_ACCOUNT_KEYS, *_IGNORED_KEYS), source)
+    keys = [str(item.get(name) or "") for name in ("accessKey", "secretKey")]
+    for name, value in zip(("accessKey", "secretKey"), keys, strict=True):
+        if len(value) < MIN_KEY_CHARS:
+            raise ConfigError(f"{source}: {name} must have {MIN_KEY_CHARS} characters or more")
+    admin = item.get("admin", False)
+    if not isinstance(admin, bool):
+        raise ConfigError(f"{source}: admin must be true or false")
+    return Account(
+        credentials=Credentials(access_key=keys[0], secret_key=keys[1]),
+        white_addresses=_addresses(item.get("whiteRemoteAddress"), source),
+        admin=admin,
+        default_topic=_permission(item.get("defaultTopicPerm") or "DENY", f"{source}: defaultTopicPerm"),
+        default_group=_permission(item.get("defaultGroupPerm") or "DENY", f"{source}: defaultGroupPerm"),
+        topics=_permissions(item.get("topicPerms"), f"{source}: topicPerms"),
+        groups=_permissions(item.get("groupPerms"), f"{source}: groupPerms"),
+    )
+
+
+def _addresses(value: Any, source: str) -> tuple[str, ...]:
+    found = [value] if isinstance(value, str) else value or []
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise ConfigError(f"{source}: an address pattern must be text, for example 10.1.2.*")
+    return tuple(item.strip() for item in found if item.strip())
+
+
+def _permission(value: Any, source: str) -> Permission:
+    found = _PERMISSIONS.get(str(value).replace(" ", ""))
+    if found is None:
+        raise ConfigError(f"{source}: {value} is none of {', '.join(_PERMISSIONS)}")
+    return found
+
+
+def _permissions(value: Any, source: str) -> dict[str, Permission]:
+    if not isinstance(value or [], list):
+        raise ConfigError(f"{source}: expected a list of NAME=PERMISSION")
+    found: dict[str, Permission] = {}
+    for item in value or ():
+        name, equals, permission = str(item).partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"{source}: {item} is not of the form NAME=PERMISSION")
+        found[name.strip()] = _permission(permission, source)
+    return found
+
+
+def group_of_retry_topic(topic: str) -> str | None:
+    """A consumer group's retry topic belongs to the group: who may consume may use it."""
+    return topic[len(RETRY_PREFIX) :] if topic.startswith(RETRY_PREFIX) else None
