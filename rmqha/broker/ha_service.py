@@ -7,6 +7,7 @@ reach it; they are bounded in number and time (apache/rocketmq 8875).
 from __future__ import annotations
 
 import itertools
+import os
 import struct
 from collections import deque
 from typing import NamedTuple
@@ -23,6 +24,10 @@ from rmqha.wire import plain_ha
 from rmqha.wire.ha_stream import HaState
 
 READ_BYTES = 1024 * 1024
+"""Of a master's stream, which is written to the log out of this one buffer. Receiving into the mapped file instead is
+slower: each page of it that is touched for the first time costs a fault (docs/performance.md)."""
+ACK_READ_BYTES = 4096
+"""Of a slave's stream, which holds only acks."""
 DIAL_TIMEOUT_MS = 1000
 HANDSHAKE_TIMEOUT_MS = 3000
 HANDSHAKE_BYTES = 16
@@ -161,14 +166,16 @@ class HaService:
     async def _read(self, conn_id: int, stream: trio.SocketStream, first: bytes) -> None:
         if first:
             self._driver.ha_received(conn_id, first)
-        try:
-            while conn_id in self._connections:
-                data = await stream.receive_some(READ_BYTES)
-                if not data:
-                    return
-                self._driver.ha_received(conn_id, bytes(data))
-        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
-            self._tracer.event("ha_broken", conn_id=conn_id, reason=str(error))
+        buffer = memoryview(bytearray(READ_BYTES if conn_id < 0 else ACK_READ_BYTES))
+        while conn_id in self._connections:
+            try:
+                size_bytes = await stream.socket.recv_into(buffer)
+            except (OSError, trio.ClosedResourceError) as error:
+                self._tracer.event("ha_broken", conn_id=conn_id, reason=str(error))
+                return
+            if not size_bytes:
+                return
+            self._driver.ha_received(conn_id, buffer[:size_bytes])
 
     async def _write(self, conn_id: int, connection: _Connection, stream: trio.SocketStream) -> None:
         try:
@@ -179,20 +186,37 @@ class HaService:
                 while connection.queue and conn_id in self._connections:
                     item = connection.queue.popleft()
                     if isinstance(item, _Log):
-                        await stream.send_all(self._log_frame(item))
-                        self._driver.ha_sent(conn_id)
+                        if await self._write_log(conn_id, item, stream):
+                            self._driver.ha_sent(conn_id)
                     else:
                         await stream.send_all(item)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             connection.scope.cancel()
 
-    def _log_frame(self, item: _Log) -> bytes:
-        """Header and log bytes as one buffer. A copy: the log may be cut while the kernel takes the bytes."""
-        parts: list[bytes | memoryview] = [item.header]
-        offset, left = item.phy_offset, item.size_bytes
-        while left:
+    async def _write_log(self, conn_id: int, item: _Log, stream: trio.SocketStream) -> bool:
+        """Header and log bytes, straight from the mapped file. False if the connection was closed meanwhile.
+
+        The log may be cut as soon as the connection is closed, and never before. So the mapping is looked at only by a
+        call that does not wait, and that copies: what sendfile leaves in the kernel's queues are the file's own pages,
+        and a peer would be sent the zeros, or the next epoch's bytes, that replace what was cut.
+        """
+        header, offset, left = item.header, item.phy_offset, item.size_bytes
+        while header or left:
             view = self._driver.store.view(offset, left)
-            assert view, "a transfer stays below the end of the log while its connection lives"
-            parts.append(view)
-            offset, left = PhyOffset(offset + len(view)), left - len(view)
-        return b"".join(parts)
+            if left and not view:
+                raise trio.BrokenResourceError(f"the log's bytes at {offset} were removed before they were sent")
+            try:
+                sent = os.writev(stream.socket.fileno(), [header, view])
+            except BlockingIOError:
+                del view  # or its file could not be given up while this task waits
+                await trio.lowlevel.wait_writable(stream.socket)
+                if conn_id not in self._connections:
+                    return False
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError(str(error)) from error
+            of_header = min(sent, len(header))
+            header = header[of_header:]
+            offset, left = PhyOffset(offset + sent - of_header), left - (sent - of_header)
+        await trio.lowlevel.checkpoint()
+        return conn_id in self._connections

@@ -26,7 +26,7 @@ from rmqha.ha.static_replica import StaticReplica
 from rmqha.model.code import ResponseCode
 from rmqha.model.identity import Role
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
-from rmqha.port import Clock, Tracer
+from rmqha.port import Buffer, Clock, Tracer
 from rmqha.store.record import NewMessage
 from rmqha.store.store import AppendedBatch, Store
 from rmqha.wire.command import Command
@@ -157,7 +157,8 @@ class ReplicaDriver:
         self.replica.ha_opened(self._clock.now_ms(), conn_id)
         self._perform()
 
-    def ha_received(self, conn_id: int, data: bytes) -> None:
+    def ha_received(self, conn_id: int, data: Buffer) -> None:
+        """`data` may be overwritten afterwards."""
         end = self.store.max_phy_offset
         self.replica.ha_received(self._clock.now_ms(), conn_id, data)
         if self.replica.sync_required and self.store.max_phy_offset > end:

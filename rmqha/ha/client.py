@@ -20,7 +20,7 @@ from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.identity import HaMode
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
-from rmqha.port import ReplicaLog, Tracer
+from rmqha.port import Buffer, ReplicaLog, Tracer
 from rmqha.wire.ha_stream import MasterHandshake, MasterStreamParser, SlaveAck, SlaveHandshake, Transfer
 
 DIAL_TIMEOUT_MS = 1000
@@ -112,7 +112,7 @@ class HaClient:
         self._retry_at_ms = now_ms + self._retry_ms
         self._retry_ms = min(2 * self._retry_ms, RETRY_MOST_MS)
 
-    def received(self, now_ms: int, conn_id: int, data: bytes) -> list[Action]:
+    def received(self, now_ms: int, conn_id: int, data: Buffer) -> list[Action]:
         if conn_id != self.conn_id:
             return []
         self._heard_at_ms = now_ms

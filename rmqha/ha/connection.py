@@ -14,7 +14,7 @@ from rmqha.ha.action import Action, CloseHa, SendHa, SendLog
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
-from rmqha.port import ReplicaLog
+from rmqha.port import Buffer, ReplicaLog
 from rmqha.wire.ha_stream import MasterHandshake, SlaveAck, SlaveHandshake, SlaveStreamParser, TransferHeader
 
 HANDSHAKE_TIMEOUT_MS = 3000
@@ -52,7 +52,7 @@ class HaConnection:
         self._told_confirm = PhyOffset(-1)
         self.opened_at_ms = now_ms
 
-    def received(self, now_ms: int, data: bytes, epoch: Epoch) -> list[Action]:
+    def received(self, now_ms: int, data: Buffer, epoch: Epoch) -> list[Action]:
         """Bytes of the slave. `epoch` is the current master epoch, for the handshake's lastEpoch."""
         self._heard_at_ms = now_ms
         actions: list[Action] = []

@@ -18,7 +18,7 @@ from rmqha.ha.action import Action, CloseHa, OpenHa, SendHa
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import PhyOffset
-from rmqha.port import ReplicaLog, Tracer
+from rmqha.port import Buffer, ReplicaLog, Tracer
 from rmqha.wire.plain_ha import PlainTransfer, PlainTransferParser, encode_report
 
 DIAL_TIMEOUT_MS = 1000
@@ -108,7 +108,7 @@ class PlainHaClient:
         self._retry_at_ms = now_ms + self._retry_ms
         self._retry_ms = min(2 * self._retry_ms, RETRY_MOST_MS)
 
-    def received(self, now_ms: int, conn_id: int, data: bytes) -> list[Action]:
+    def received(self, now_ms: int, conn_id: int, data: Buffer) -> list[Action]:
         if conn_id != self.conn_id:
             return []
         self._heard_at_ms = now_ms

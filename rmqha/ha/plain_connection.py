@@ -14,7 +14,7 @@ from rmqha.ha.action import Action, CloseHa, SendHa, SendLog
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import PhyOffset
-from rmqha.port import ReplicaLog
+from rmqha.port import Buffer, ReplicaLog
 from rmqha.wire.plain_ha import ReportParser, encode_header
 
 FIRST_REPORT_TIMEOUT_MS = 10_000
@@ -46,7 +46,7 @@ class PlainHaConnection:
         self._heard_at_ms = now_ms
         self._spoke_at_ms = now_ms
 
-    def received(self, now_ms: int, data: bytes) -> list[Action]:
+    def received(self, now_ms: int, data: Buffer) -> list[Action]:
         self._heard_at_ms = now_ms
         try:
             for offset in self._parser.feed(data):

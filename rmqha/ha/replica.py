@@ -31,7 +31,7 @@ from rmqha.model.config import BrokerConfig
 from rmqha.model.error import RemoteProtocolError, StoreError
 from rmqha.model.identity import HaMode, Role, parse_address
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
-from rmqha.port import IdentityStore, ReplicaLog, Tracer
+from rmqha.port import Buffer, IdentityStore, ReplicaLog, Tracer
 from rmqha.wire.command import Command
 
 MAX_HANDSHAKING_COUNT = 16
@@ -296,7 +296,7 @@ class Replica:
         if self._client is not None:
             self._actions += self._client.opened(now_ms, conn_id)
 
-    def ha_received(self, now_ms: int, conn_id: int, data: bytes) -> None:
+    def ha_received(self, now_ms: int, conn_id: int, data: Buffer) -> None:
         if conn_id < 0:
             if self._client is not None:
                 unclean = self._log.unclean

@@ -19,7 +19,7 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.identity import Role
 from rmqha.model.offset import MASTER_ID, BrokerId, Epoch, PhyOffset
-from rmqha.port import ReplicaLog, Tracer
+from rmqha.port import Buffer, ReplicaLog, Tracer
 from rmqha.wire.command import Command
 
 MAX_CONNECTION_COUNT = 16
@@ -135,7 +135,7 @@ class StaticReplica:
     def ha_opened(self, now_ms: int, conn_id: int) -> None:
         self._actions += self._client.opened(now_ms, conn_id)
 
-    def ha_received(self, now_ms: int, conn_id: int, data: bytes) -> None:
+    def ha_received(self, now_ms: int, conn_id: int, data: Buffer) -> None:
         if conn_id < 0:
             self._actions += self._client.received(now_ms, conn_id, data)
         elif (connection := self._connections.get(conn_id)) is not None:

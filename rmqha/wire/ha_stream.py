@@ -1,19 +1,20 @@
 """AutoSwitchHA, the replication stream between a slave and its master (formats.md §13.2).
 
 The slave dials. Slave→master: handshake 16 B, acks 12 B. Master→slave: handshake 20+12n B, transfers 36+size B.
-Both parsers are incremental: feed any split of the bytes, get whole frames. Source: RocketMQ 5 AutoSwitchHAClient and
+Both parsers are incremental: feed any split of the bytes. Source: RocketMQ 5 AutoSwitchHAClient and
 AutoSwitchHAConnection for the layout; the golden stream in tests/golden/wire for the proof.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
+from rmqha.port import Buffer
 
 MAX_TRANSFER_BYTES = 1024 * 1024
 """Cap of one transfer, for every peer (ruling 19). Java's own default is 32 KiB."""
@@ -93,8 +94,10 @@ class TransferHeader:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
+    """A header and its bytes, or a piece of a transfer with the header that fits it."""
+
     header: TransferHeader
-    data: bytes
+    data: Buffer
 
 
 SlaveFrame = SlaveHandshake | SlaveAck
@@ -107,7 +110,7 @@ class SlaveStreamParser:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[SlaveFrame]:
+    def feed(self, data: Buffer) -> list[SlaveFrame]:
         self._buffer += data
         frames: list[SlaveFrame] = []
         position = 0
@@ -130,57 +133,83 @@ class SlaveStreamParser:
 
 
 class MasterStreamParser:
-    """What a slave reads. Raises RemoteProtocolError for anything that is not the protocol."""
+    """What a slave reads. Raises RemoteProtocolError for anything that is not the protocol.
+
+    Log bytes are neither copied nor collected: `Transfer.data` is a view of what was fed, and a transfer that arrives
+    in pieces is given in pieces, each under a header with its own offset and size. So nothing that a peer announces
+    takes memory here.
+    """
 
     def __init__(self, max_transfer_bytes: int = 4 * MAX_TRANSFER_BYTES) -> None:
-        self._buffer = bytearray()
+        self._head = bytearray()
+        """Of a frame whose header, or handshake, is not complete."""
+        self._transfer: TransferHeader | None = None
+        """What is still to come of a transfer."""
         self._max_transfer_bytes = max_transfer_bytes
 
-    def feed(self, data: bytes) -> list[MasterFrame]:
-        self._buffer += data
+    def feed(self, data: Buffer) -> list[MasterFrame]:
+        """The frames may refer to `data`: use them before it changes."""
+        view, at = memoryview(data), 0
         frames: list[MasterFrame] = []
-        position = 0
-        while len(self._buffer) - position >= _MASTER_HANDSHAKE.size:
-            (state,) = struct.unpack_from(">i", self._buffer, position)
-            taken = (
-                self._handshake(position, frames)
-                if state == HaState.HANDSHAKE
-                else self._transfer(position, frames)
-                if state == HaState.TRANSFER
-                else -1
-            )
-            if taken < 0:
-                raise RemoteProtocolError(f"HA frame of a master begins with state {state}; expected 1 or 2")
-            if taken == 0:
-                break
-            position += taken
-        del self._buffer[:position]
+        while at < len(view):
+            if self._transfer is not None:
+                piece = view[at : at + self._transfer.size_bytes]
+                frames.append(self._piece(self._transfer, piece))
+                at += len(piece)
+                continue
+            wanted = self._wanted_bytes()
+            part = view[at : at + wanted - len(self._head)]
+            self._head += part
+            at += len(part)
+            if len(self._head) == self._wanted_bytes():
+                self._begin(frames)
+                self._head.clear()
         return frames
 
-    def _handshake(self, position: int, frames: list[MasterFrame]) -> int:
-        _, body_bytes, max_phy_offset, last_epoch = _MASTER_HANDSHAKE.unpack_from(self._buffer, position)
+    def _wanted_bytes(self) -> int:
+        """Size of the present frame without log bytes, as far as its beginning tells."""
+        head = self._head
+        if len(head) < _MASTER_HANDSHAKE.size:
+            return _MASTER_HANDSHAKE.size
+        state, body_bytes, _, _ = _MASTER_HANDSHAKE.unpack_from(head)
+        if state == HaState.TRANSFER:
+            return _TRANSFER.size
+        if state != HaState.HANDSHAKE:
+            raise RemoteProtocolError(f"HA frame of a master begins with state {state}; expected 1 or 2")
         if body_bytes < 0 or body_bytes % _ENTRY.size or body_bytes > _ENTRY.size * MAX_ENTRY_COUNT:
             raise RemoteProtocolError(f"HA handshake announces {body_bytes} bytes of epoch entries")
-        start = position + _MASTER_HANDSHAKE.size
-        if len(self._buffer) < start + body_bytes:
-            return 0
-        pairs = _ENTRY.iter_unpack(bytes(self._buffer[start : start + body_bytes]))
-        try:
-            entries = EpochHistory(EpochEntry(Epoch(epoch), PhyOffset(offset)) for epoch, offset in pairs)
-        except ValueError as error:
-            raise RemoteProtocolError(f"HA handshake: {error}") from None
-        frames.append(MasterHandshake(PhyOffset(max_phy_offset), Epoch(last_epoch), entries))
         return _MASTER_HANDSHAKE.size + int(body_bytes)
 
-    def _transfer(self, position: int, frames: list[MasterFrame]) -> int:
-        if len(self._buffer) - position < _TRANSFER.size:
-            return 0
-        _, size_bytes, offset, epoch, epoch_start, confirm = _TRANSFER.unpack_from(self._buffer, position)
+    def _begin(self, frames: list[MasterFrame]) -> None:
+        """The header is whole: a handshake and a heartbeat are so too."""
+        state, _, offset, epoch = _MASTER_HANDSHAKE.unpack_from(self._head)
+        if state == HaState.HANDSHAKE:
+            frames.append(MasterHandshake(PhyOffset(offset), Epoch(epoch), self._entries()))
+            return
+        _, size_bytes, offset, epoch, epoch_start, confirm = _TRANSFER.unpack(self._head)
         if not 0 <= size_bytes <= self._max_transfer_bytes:
             raise RemoteProtocolError(f"HA transfer announces {size_bytes} bytes at offset {offset}")
-        start = position + _TRANSFER.size
-        if len(self._buffer) < start + size_bytes:
-            return 0
         header = TransferHeader(size_bytes, PhyOffset(offset), Epoch(epoch), PhyOffset(epoch_start), PhyOffset(confirm))
-        frames.append(Transfer(header, bytes(self._buffer[start : start + size_bytes])))
-        return _TRANSFER.size + int(size_bytes)
+        if size_bytes:
+            self._transfer = header
+        else:
+            frames.append(Transfer(header, b""))
+
+    def _entries(self) -> EpochHistory:
+        pairs = _ENTRY.iter_unpack(bytes(self._head[_MASTER_HANDSHAKE.size :]))
+        try:
+            return EpochHistory(EpochEntry(Epoch(epoch), PhyOffset(offset)) for epoch, offset in pairs)
+        except ValueError as error:
+            raise RemoteProtocolError(f"HA handshake: {error}") from None
+
+    def _piece(self, header: TransferHeader, data: memoryview) -> Transfer:
+        size_bytes = len(data)
+        if size_bytes == header.size_bytes:
+            self._transfer = None
+            return Transfer(header, data)
+        self._transfer = replace(
+            header,
+            size_bytes=header.size_bytes - size_bytes,
+            phy_offset=PhyOffset(header.phy_offset + size_bytes),
+        )
+        return Transfer(replace(header, size_bytes=size_bytes), data)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import PhyOffset
+from rmqha.port import Buffer
 
 REPORT_BYTES = 8
 MAX_TRANSFER_BYTES = 4 * 1024 * 1024
@@ -50,8 +51,8 @@ class ReportParser:
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, data: bytes) -> list[PhyOffset]:
-        data = self._rest + data
+    def feed(self, data: Buffer) -> list[PhyOffset]:
+        data = self._rest + bytes(data)
         whole_bytes = len(data) - len(data) % REPORT_BYTES
         self._rest = data[whole_bytes:]
         offsets = [offset for (offset,) in _REPORT.iter_unpack(data[:whole_bytes])]
@@ -68,7 +69,7 @@ class PlainTransferParser:
         self._buffer = bytearray()
         self._max_transfer_bytes = max_transfer_bytes
 
-    def feed(self, data: bytes) -> list[PlainTransfer]:
+    def feed(self, data: Buffer) -> list[PlainTransfer]:
         self._buffer += data
         frames: list[PlainTransfer] = []
         position = 0

@@ -5,16 +5,37 @@ from __future__ import annotations
 from typing import Any, cast
 
 import trio
+import trio.testing
 
 from rmqha.broker.ha_service import HaService
 from rmqha.broker.replica_driver import ReplicaDriver
+from rmqha.model.offset import BrokerId, PhyOffset
+from rmqha.wire.ha_stream import SlaveHandshake
+
+
+class Bytes:
+    """A log of which `view` shows the bytes themselves, as a mapped file's does."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.content = bytearray(b"L" * size_bytes)
+
+    def view(self, phy_offset: PhyOffset, limit_bytes: int) -> memoryview:
+        return memoryview(self.content)[phy_offset : phy_offset + limit_bytes]
 
 
 class Driver:
     """Takes down what a replica would be told."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Bytes | None = None) -> None:
         self.told: list[tuple[str, int]] = []
+        self.store = store or Bytes(0)
+
+    def ha_accepted(self, conn_id: int, peer: str) -> None:
+        assert peer
+        self.told.append(("accepted", conn_id))
+
+    def ha_sent(self, conn_id: int) -> None:
+        self.told.append(("sent", conn_id))
 
     def ha_opened(self, conn_id: int) -> None:
         self.told.append(("opened", conn_id))
@@ -50,3 +71,86 @@ async def test_a_connection_closed_before_its_dial_began_is_only_forgotten() -> 
         nursery.cancel_scope.cancel()
     for item in (stream, other, *listeners):
         await item.aclose()
+
+
+async def held_open(stream: trio.SocketStream) -> None:
+    """Close it when the nursery ends."""
+    async with stream:
+        await trio.sleep_forever()
+
+
+async def connected(nursery: trio.Nursery, driver: Driver) -> tuple[HaService, trio.SocketStream]:
+    """A service that has accepted a slave as connection 1, and the slave's end."""
+    service = HaService(cast(ReplicaDriver, driver), Tracer(), nursery)
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    slave = await trio.open_tcp_stream("127.0.0.1", listeners[0].socket.getsockname()[1])
+    nursery.start_soon(service.accept, await listeners[0].accept())
+    await listeners[0].aclose()
+    await slave.send_all(SlaveHandshake(BrokerId(2)).encode())
+    with trio.fail_after(5):
+        while ("accepted", 1) not in driver.told:
+            await trio.lowlevel.checkpoint()
+    return service, slave
+
+
+HEADER = b"H" * 36
+LOG_BYTES = 16 * 1024 * 1024
+"""More than the kernel takes at once."""
+
+
+async def test_a_transfer_is_sent_whole_and_answered() -> None:
+    driver = Driver(Bytes(LOG_BYTES))
+    async with trio.open_nursery() as nursery:
+        service, slave = await connected(nursery, driver)
+        nursery.start_soon(held_open, slave)
+        service.send_log(1, HEADER, PhyOffset(100), LOG_BYTES - 100)
+        service.send(1, b"next")
+        got = bytearray()
+        with trio.fail_after(20):
+            while len(got) < len(HEADER) + LOG_BYTES - 100 + 4:
+                got += await slave.receive_some()
+        assert got == HEADER + b"L" * (LOG_BYTES - 100) + b"next"
+        assert ("sent", 1) in driver.told
+        nursery.cancel_scope.cancel()
+
+
+async def test_bytes_that_are_cut_while_the_kernel_takes_them_are_not_sent() -> None:
+    """The machine closes the connection, then cuts the log: zeros stand where bytes were sent from. Half of them are
+    still to go, and the socket may have become writable in the same moment."""
+    for turn in range(20):
+        driver = Driver(Bytes(LOG_BYTES))
+        async with trio.open_nursery() as nursery:
+            service, slave = await connected(nursery, driver)
+            nursery.start_soon(held_open, slave)
+            service.send_log(1, HEADER, PhyOffset(0), LOG_BYTES)
+            got = bytearray(await slave.receive_some(1 << 20))
+            await trio.testing.wait_all_tasks_blocked()
+            got += await slave.receive_some(1 << 22)
+            if turn % 2:
+                await trio.lowlevel.checkpoint()
+            service.close(1)
+            driver.store.content[:] = bytes(LOG_BYTES)
+            with trio.fail_after(20):
+                while more := await slave.receive_some(1 << 20):
+                    got += more
+            assert len(HEADER) < len(got) < LOG_BYTES
+            assert got == HEADER + b"L" * (len(got) - len(HEADER))
+            assert ("sent", 1) not in driver.told
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_transfer_whose_bytes_were_removed_ends_the_connection() -> None:
+    driver = Driver(Bytes(LOG_BYTES))
+    async with trio.open_nursery() as nursery:
+        service, slave = await connected(nursery, driver)
+        nursery.start_soon(held_open, slave)
+        service.send_log(1, HEADER, PhyOffset(0), LOG_BYTES)
+        await slave.receive_some(1 << 20)
+        await trio.testing.wait_all_tasks_blocked()
+        driver.store.content.clear()
+        with trio.fail_after(20):
+            while await slave.receive_some(1 << 20):
+                pass
+            while ("closed", 1) not in driver.told:
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -59,7 +61,41 @@ def parser_of(direction: str) -> SlaveStreamParser | MasterStreamParser:
 
 
 def encoded(frame: SlaveFrame | MasterFrame) -> bytes:
-    return frame.header.encode() + frame.data if isinstance(frame, Transfer) else frame.encode()
+    return frame.header.encode() + bytes(frame.data) if isinstance(frame, Transfer) else frame.encode()
+
+
+def fed(
+    parser: SlaveStreamParser | MasterStreamParser, stream: bytes, cuts: list[int]
+) -> list[SlaveFrame | MasterFrame]:
+    """The frames of a stream that arrives in pieces, in a buffer that is used again for each."""
+    found: list[SlaveFrame | MasterFrame] = []
+    for start, end in pairwise([0, *cuts, len(stream)]):
+        buffer = bytearray(stream[start:end])
+        for frame in parser.feed(buffer):
+            found.append(Transfer(frame.header, bytes(frame.data)) if isinstance(frame, Transfer) else frame)
+        buffer[:] = b"\xee" * len(buffer)
+    return found
+
+
+def check(found: list[SlaveFrame | MasterFrame], frames: list[SlaveFrame | MasterFrame]) -> None:
+    """They are the same, but that log bytes may come in pieces, each with the header that fits it."""
+    rest = iter(found)
+    for frame in frames:
+        if not isinstance(frame, Transfer):
+            assert next(rest) == frame
+            continue
+        at = 0
+        while True:
+            piece = next(rest)
+            assert isinstance(piece, Transfer)
+            size, offset = len(piece.data), PhyOffset(frame.header.phy_offset + at)
+            assert piece.header == replace(frame.header, size_bytes=size, phy_offset=offset)
+            assert piece.data == frame.data[at : at + size]
+            at += size
+            if at == frame.header.size_bytes:
+                break
+            assert size
+    assert list(rest) == []
 
 
 @pytest.mark.parametrize("direction", ["slave->master", "master->slave"])
@@ -70,12 +106,10 @@ def test_captured_streams(direction: str, chunk: int) -> None:
     for connection in connections:
         entries = [item for item in CAPTURE if item["conn"] == connection and item["direction"] == direction]
         stream = b"".join(map(whole, entries))
-        parser = parser_of(direction)
-        found: list[SlaveFrame | MasterFrame] = []
-        for position in range(0, len(stream), chunk):
-            found += parser.feed(stream[position : position + chunk])
-        assert found == [expected(entry) for entry in entries]
-        assert b"".join(map(encoded, found)) == stream
+        found = fed(parser_of(direction), stream, list(range(chunk, len(stream), chunk)))
+        frames = [expected(entry) for entry in entries]
+        check(found, frames)
+        assert b"".join(map(encoded, frames)) == stream
 
 
 def test_the_frame_at_an_epoch_boundary_is_read_as_it_is() -> None:
@@ -106,10 +140,18 @@ def test_any_split_gives_the_same_frames(
     for parser, frames in ((MasterStreamParser(), masters), (SlaveStreamParser(), slaves)):
         stream = b"".join(map(encoded, frames))
         cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=6)))
-        found: list[SlaveFrame | MasterFrame] = []
-        for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-            found += parser.feed(stream[start:end])
-        assert found == frames
+        check(fed(parser, stream, cuts), list(frames))
+
+
+def test_a_transfers_bytes_are_not_waited_for() -> None:
+    """A peer that announces 4 MiB and sends a byte has cost no memory, and the byte counts."""
+    parser = MasterStreamParser()
+    header = TransferHeader(4 << 20, PhyOffset(700), Epoch(3), PhyOffset(0), PhyOffset(600))
+    assert parser.feed(header.encode()) == []
+    (piece,) = parser.feed(b"a")
+    assert piece == Transfer(replace(header, size_bytes=1), b"a")
+    (piece,) = parser.feed(b"bc")
+    assert piece == Transfer(replace(header, size_bytes=2, phy_offset=PhyOffset(701)), b"bc")
 
 
 @pytest.mark.parametrize(
