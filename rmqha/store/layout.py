@@ -31,7 +31,9 @@ _KNOWN = (
     "config",
     "rocksdbstore",
     "logs",
+    "lost+found",
 )
+"""The last one stands at the root of every new ext4, which may be all the store's."""
 
 
 def lock(disk: Disk) -> Callable[[], None]:

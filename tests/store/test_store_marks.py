@@ -180,6 +180,13 @@ def test_a_foreign_directory_is_refused_and_left_alone() -> None:
     assert disk.list("") == ["holiday.jpg"]
 
 
+def test_a_file_system_of_its_own_is_no_foreign_directory() -> None:
+    disk = sim_disk()
+    disk.write_atomic("lost+found/x", b"")
+    open_store(disk).close()
+    assert disk.exists("lost+found/x")
+
+
 def test_strange_files_inside_a_store_are_left_alone() -> None:
     disk = sim_disk()
     open_store(disk).close()
