@@ -49,5 +49,8 @@ class AckQueue:
     def deadline_ms(self) -> int | None:
         return self._waits[0][1] if self._waits else None
 
+    def oldest_added_at_ms(self) -> int | None:
+        return self._waits[0][1] - self._timeout_ms if self._waits else None
+
     def oldest_end_offset(self) -> PhyOffset | None:
         return self._waits[0][0] if self._waits else None

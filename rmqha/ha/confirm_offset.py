@@ -20,12 +20,13 @@ def confirm_offset(current: PhyOffset, acked: Iterable[PhyOffset | None]) -> Phy
     return max(current, min(offset for offset in known if offset is not None))
 
 
-def needed_count(config: BrokerConfig, set_size: int) -> int:
-    """Replicas, the master included, that must hold a record in AP (A10, A11)."""
-    if config.broker_role == "ASYNC_MASTER" and not config.enable_auto_in_sync_replicas:
+def needed_count(config: BrokerConfig, live_count: int) -> int:
+    """Replicas, the master included, that must hold a record in AP (A10). With enableAutoInSyncReplicas it follows
+    `live_count`, the members of the set that are connected and close enough, the master included (A11)."""
+    if config.broker_role == "ASYNC_MASTER":
         return 1
     if config.enable_auto_in_sync_replicas:
-        return max(config.min_in_sync_replicas, min(config.in_sync_replicas, set_size))
+        return max(config.min_in_sync_replicas, min(config.in_sync_replicas, live_count))
     return config.in_sync_replicas
 
 
@@ -36,7 +37,7 @@ def acked_offset(
     own_max: PhyOffset,
     own_synced: PhyOffset,
     member_acks: Iterable[PhyOffset | None],
-    set_size: int,
+    live_count: int,
     sync_required: bool,
 ) -> PhyOffset:
     """Records that end at or below the result may be answered SEND_OK. `member_acks` are the set's other members.
@@ -47,7 +48,7 @@ def acked_offset(
     if config.mode is HaMode.CP or config.all_ack_in_sync_state_set:
         offset = confirm
     else:
-        needed = needed_count(config, set_size)
+        needed = needed_count(config, live_count)
         held = sorted((own_max, *(ack for ack in member_acks if ack is not None)), reverse=True)
         offset = held[needed - 1] if len(held) >= needed else PhyOffset(0)
     return min(offset, own_synced) if sync_required else offset

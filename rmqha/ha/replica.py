@@ -31,7 +31,7 @@ from rmqha.model.config import BrokerConfig
 from rmqha.model.error import RemoteProtocolError, StoreError
 from rmqha.model.identity import HaMode, Role, parse_address
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
-from rmqha.port import Buffer, IdentityStore, ReplicaLog, Tracer
+from rmqha.port import IdentityStore, ReplicaLog, Tracer
 from rmqha.wire.command import Command
 
 MAX_HANDSHAKING_COUNT = 16
@@ -64,7 +64,7 @@ class Replica:
         self._master_address = ""
         self._has_master = False
         self._set = SetKeeper(config, log, self._link)
-        self._commitment = Commitment(config, log, self._link, self._set)
+        self._commitment = Commitment(config, log, self._link, self._set, tracer)
         self._connections: dict[int, HaConnection] = {}
         self._client: HaClient | None = None
         self._stopping_at_ms: int | None = None
@@ -184,7 +184,7 @@ class Replica:
             self._stale_count += 1
             return
         if info.total_replicas is not None:
-            self._commitment.total_replicas = info.total_replicas
+            self._set.total_replicas = info.total_replicas
         if info.master_id is None:
             self._has_master = False
             return
@@ -296,7 +296,7 @@ class Replica:
         if self._client is not None:
             self._actions += self._client.opened(now_ms, conn_id)
 
-    def ha_received(self, now_ms: int, conn_id: int, data: Buffer) -> None:
+    def ha_received(self, now_ms: int, conn_id: int, data: bytes) -> None:
         if conn_id < 0:
             if self._client is not None:
                 unclean = self._log.unclean
@@ -401,7 +401,7 @@ class Replica:
                 self._set.maintain(now_ms, connections)
             acks = self._set.member_acks(connections)
             self._commitment.advance_confirm(acks)
-            self._actions += self._commitment.release(acks)
+            self._actions += self._commitment.release(now_ms, acks, connections)
             if self._role is Role.PROMOTING:
                 self._open()
             for connection in connections:
@@ -524,6 +524,7 @@ class Replica:
             view["waitingCount"] = len(self._commitment.waits)
             view["oneCopySynced"] = self._commitment.is_one_copy_synced
             view |= set_view(now_ms, self._set.state)
+            view |= self._commitment.view(now_ms, list(self._connections.values()))
             view["slaves"] = slaves_view(now_ms, self._connections.values(), self._set.state, log.max_phy_offset)
         elif self._client is not None:
             view["follows"] = self._client.master_address

@@ -1,16 +1,19 @@
 """The master's one owner of the SyncStateSet: who joins, who leaves, and what is asked of the controller (A4).
 
-Join: acked ≥ the confirm offset and ≥ the start of the current epoch. Leave: disconnected for DISCONNECT_GRACE_MS, not
-caught up for haMaxTimeSlaveNotCatchup, further behind than haMaxGapNotInSync, or owing bytes
-without any new ack for haAckStallBoundMs. All who leave at one look leave in one request (apache/rocketmq PR 9897).
+Join: acked ≥ the confirm offset and ≥ the start of the current epoch, for as long as the FlapGuard asks of one that
+comes and goes. Leave: disconnected for DISCONNECT_GRACE_MS, not caught up for haMaxTimeSlaveNotCatchup, further behind
+than haMaxGapNotInSync, or owing bytes without any new ack for haAckStallBoundMs. All who leave at one look leave in one
+request (apache/rocketmq PR 9897).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from rmqha.ha.connection import ConnectionState, HaConnection
 from rmqha.ha.controller_client import ControllerClient
+from rmqha.ha.flap_guard import FlapGuard
 from rmqha.ha.group_info import parse_set
 from rmqha.ha.sync_state import Members, SyncStateSet, as_members
 from rmqha.model.code import ResponseCode
@@ -34,12 +37,23 @@ REFUSED_RETRY_MS = 50
 LOST_RETRY_MS = 500
 
 
+class Leave(NamedTuple):
+    """When a member leaves the set, unless something changes, and why."""
+
+    at_ms: int
+    reason: str
+
+
 class SetKeeper:
     def __init__(self, config: BrokerConfig, log: ReplicaLog, link: ControllerClient) -> None:
         self.state = SyncStateSet()
+        self.total_replicas = config.total_replicas
+        """What the controller says of the group, the configured number before that."""
         self._config = config
         self._log = log
         self._link = link
+        self.drained_ids: Members = ()
+        """Replicas that the controllers let into no set."""
         self._own_id = BrokerId(0)
         self._epoch = Epoch(0)
         self._epoch_start = PhyOffset(0)
@@ -48,6 +62,7 @@ class SetKeeper:
         self._refusal_count = 0
         self._seen_at_ms: dict[BrokerId, int] = {}
         self._looked_at_ms = 0
+        self._flaps = FlapGuard()
 
     def begin(
         self,
@@ -71,15 +86,24 @@ class SetKeeper:
         self._alter_call_id = None
         self._alter_at_ms = now_ms
         self._refusal_count = 0
+        self._flaps = FlapGuard()
         # Members get a grace period to connect before they count as gone.
         self._seen_at_ms = dict.fromkeys(members, now_ms)
 
+    @property
+    def majority(self) -> int:
+        return self.total_replicas // 2 + 1
+
     # --- acks -----------------------------------------------------------------------------------------------------
     def _connected(self, connections: Iterable[HaConnection]) -> dict[BrokerId, HaConnection]:
+        """Slaves that copy and may be in the set, by id."""
         return {
             item.slave_id: item
             for item in connections
-            if item.slave_id is not None and item.state is ConnectionState.TRANSFER and not item.async_learner
+            if item.slave_id is not None
+            and item.state is ConnectionState.TRANSFER
+            and not item.async_learner
+            and item.slave_id not in self.drained_ids
         }
 
     def member_acks(self, connections: Iterable[HaConnection]) -> list[PhyOffset | None]:
@@ -97,9 +121,41 @@ class SetKeeper:
         own_max = self._log.max_phy_offset
         return all(ack is not None and ack >= own_max for ack in self.member_acks(connections))
 
+    def members_view(self, now_ms: int, connections: Iterable[HaConnection]) -> list[dict[str, Any]]:
+        """JSON-ready: each other member of the union, what it has acknowledged, when it leaves if nothing changes."""
+        connected = self._connected(connections)
+        rows = []
+        for member in self.state.union:
+            if member == self._own_id:
+                continue
+            item = connected.get(member)
+            leave = self.leave_of(now_ms, member, item)
+            heard_at_ms = self._seen_at_ms.get(member, now_ms) if item is None else item.progress_at_ms
+            rows.append(
+                {
+                    "brokerId": member,
+                    "connected": item is not None,
+                    "ackOffset": None if item is None else item.acked_offset,
+                    "silentForMs": now_ms - heard_at_ms,
+                    "leavesInMs": None if leave is None else max(0, leave.at_ms - now_ms),
+                    "leavesBecause": None if leave is None else leave.reason,
+                    "confirmed": member in self.state.confirmed,
+                }
+            )
+        return rows
+
     def unreachable(self, connections: Iterable[HaConnection]) -> list[int]:
         connected = self._connected(connections)
         return [member for member in self.state.union if member != self._own_id and member not in connected]
+
+    def close_enough_count(self, now_ms: int, connections: Iterable[HaConnection]) -> int:
+        """Other members of the union that are connected and give no cause to leave it."""
+        connected = self._connected(connections)
+        return sum(
+            1
+            for member in self.state.union
+            if member in connected and not self._lags(now_ms, member, connected[member])
+        )
 
     # --- joining and leaving --------------------------------------------------------------------------------------
     def maintain(self, now_ms: int, connections: Iterable[HaConnection]) -> None:
@@ -122,26 +178,59 @@ class SetKeeper:
 
     def _wanted(self, now_ms: int, connected: dict[BrokerId, HaConnection]) -> Members:
         bar = max(self._log.confirm_offset, self._epoch_start)
+        current = self._current()
         ids = [self._own_id]
-        for member in self.state.confirmed:
+        for member in current:
             if member != self._own_id and not self._lags(now_ms, member, connected.get(member)):
                 ids.append(member)
-        for member, item in connected.items():
-            joins = item.acked_offset is not None and item.acked_offset >= bar
-            if joins and member not in self.state.confirmed and not self._lags(now_ms, member, item):
-                ids.append(member)
-        return as_members(ids)
+        self._flaps.fit(
+            now_ms,
+            [
+                member
+                for member, item in connected.items()
+                if member not in current
+                and item.acked_offset is not None
+                and item.acked_offset >= bar
+                and not self._lags(now_ms, member, item)
+            ],
+        )
+        joins = self._flaps.joins_at_ms(now_ms, needed=len(ids) < self._enough_count())
+        return as_members([*ids, *(member for member, at_ms in joins.items() if at_ms <= now_ms)])
 
-    def _lags(self, now_ms: int, member: BrokerId, item: HaConnection | None) -> bool:
+    def _current(self) -> Members:
+        """Confirmed, and not left out while no controller answers (AP)."""
+        return tuple(member for member in self.state.confirmed if member in self.state.union)
+
+    def _enough_count(self) -> int:
+        """Members with which sends are taken and acknowledged."""
+        config = self._config
+        if config.mode is HaMode.CP:
+            return self.majority
+        fixed = config.broker_role != "ASYNC_MASTER" and not config.all_ack_in_sync_state_set
+        return max(config.min_in_sync_replicas, config.in_sync_replicas if fixed else 1)
+
+    def leave_of(self, now_ms: int, member: BrokerId, item: HaConnection | None) -> Leave | None:
+        """When and why `member` leaves if nothing changes; `item` is its connection in transfer, if it has one."""
         config = self._config
         if item is None:
-            return now_ms - self._seen_at_ms.get(member, 0) >= DISCONNECT_GRACE_MS
+            return Leave(self._seen_at_ms.get(member, 0) + DISCONNECT_GRACE_MS, "it is not connected")
         lag_bytes = self._log.max_phy_offset - (item.acked_offset or 0)
-        return (
-            now_ms - item.caught_up_at_ms >= config.ha_max_time_slave_not_catchup
-            or lag_bytes > config.ha_max_gap_not_in_sync
-            or (lag_bytes > 0 and now_ms - item.progress_at_ms >= config.ha_ack_stall_bound_ms)
-        )
+        if lag_bytes <= 0:
+            return None
+        if lag_bytes > config.ha_max_gap_not_in_sync:
+            return Leave(now_ms, f"it is more than haMaxGapNotInSync = {config.ha_max_gap_not_in_sync} bytes behind")
+        slow = Leave(item.caught_up_at_ms + config.ha_max_time_slave_not_catchup, "it was not level for so long")
+        silent = Leave(item.progress_at_ms + config.ha_ack_stall_bound_ms, "it owes bytes and acknowledges none")
+        return min(slow, silent)
+
+    def held_back(self, now_ms: int) -> dict[BrokerId, int]:
+        """Slaves that could join but must stay fit for longer first, as they came and went: when each may."""
+        joins = self._flaps.joins_at_ms(now_ms, needed=len(self._current()) < self._enough_count())
+        return {member: at_ms for member, at_ms in joins.items() if at_ms > now_ms}
+
+    def _lags(self, now_ms: int, member: BrokerId, item: HaConnection | None) -> bool:
+        leave = self.leave_of(now_ms, member, item)
+        return leave is not None and leave.at_ms <= now_ms
 
     def _cautious(self, wanted: Members) -> Members:
         """After a refusal add one newcomer at a time: one that the controller does not know must not block the rest."""
@@ -166,13 +255,14 @@ class SetKeeper:
             members, set_epoch = parse_set(reply)
             self._refusal_count = 0
             self._alter_at_ms = now_ms
-            self.state.decided(members if members is not None else proposed or (), set_epoch)
+            self._decided(now_ms, members if members is not None else proposed or (), set_epoch)
             return
         if reply is None:
             self.state.lost()
             self._alter_at_ms = now_ms + LOST_RETRY_MS
             gone_only = proposed is not None and set(proposed) <= set(self.state.confirmed)
             if self._config.mode is HaMode.AP and gone_only and proposed is not None:
+                self._note_left(now_ms, proposed)
                 self.state.shrink_locally(now_ms, proposed)
             return
         if reply.code in _CERTAIN_REFUSALS:
@@ -189,9 +279,19 @@ class SetKeeper:
 
     def shown(self, now_ms: int, members: Members, set_epoch: int) -> None:
         """Any answer that shows the controller's set."""
-        if self.state.decided(members, set_epoch):
+        if self._decided(now_ms, members, set_epoch):
             self._alter_call_id = None
             self._alter_at_ms = now_ms
+
+    def _decided(self, now_ms: int, members: Members, set_epoch: int) -> bool:
+        if set_epoch > self.state.set_epoch:
+            self._note_left(now_ms, members)
+        return self.state.decided(members, set_epoch)
+
+    def _note_left(self, now_ms: int, members: Members) -> None:
+        for member in self._current():
+            if member not in members:
+                self._flaps.left(now_ms, member)
 
     def deadline_ms(self) -> int:
         """The set is looked at again after LOOK_INTERVAL_MS, or when a change may be proposed."""
