@@ -71,6 +71,7 @@ class Transport:
         self._delays = delays or Delays()
         self._slow: dict[tuple[str, str], Delays] = {}
         self._blocked: set[tuple[str, str]] = set()
+        self._held: dict[int, int] = {}
         self._listeners: dict[str, tuple[str, Endpoint]] = {}
         self._connections: dict[int, Connection] = {}
         self._queues: dict[int, list[bytes | None]] = {}
@@ -123,10 +124,20 @@ class Transport:
     def slow_down(self, source: str, target: str, delays: Delays) -> None:
         self._slow[source, target] = delays
 
+    def open_connections(self) -> list[Connection]:
+        """Sides that may still send, the oldest first."""
+        return [conn for _, conn in sorted(self._connections.items()) if conn.is_open]
+
+    def hold(self, conn: Connection, duration_ms: int) -> None:
+        """What `conn` sends waits so long, its end too; other connections between the same hosts go on. So a request
+        may arrive after its sender has died, started again and asked anew."""
+        self._held[conn.number] = self._scheduler.now_ms + duration_ms
+
     def heal(self) -> None:
-        """No link is blocked or slow; what waited sets out now."""
+        """No link is blocked or slow, no connection held; what waited sets out now."""
         self._blocked.clear()
         self._slow.clear()
+        self._held.clear()
         for number in sorted(self._queues):
             self._pump(number)
 
@@ -201,6 +212,10 @@ class Transport:
                 return
             if self.is_blocked(source.host, target.host):
                 self._stalled(number, source, 200)
+                return
+            held_ms = self._held.get(number, 0) - self._scheduler.now_ms
+            if held_ms > 0:
+                self._stalled(number, source, held_ms)
                 return
             if not target.announced:
                 self._stalled(number, source, 1)

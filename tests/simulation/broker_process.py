@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from rmqha.broker.controller_route import ControllerRoute, is_redirect
 from rmqha.broker.core import BrokerCore
@@ -23,6 +24,7 @@ from rmqha.sim.tracer import SimTracer
 from rmqha.sim.transport import Connection, Transport
 from rmqha.store.config import StoreConfig
 from rmqha.store.identity_file import IdentityFile
+from rmqha.store.record import locate
 from rmqha.store.store import Store
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
@@ -32,19 +34,23 @@ from .process import Process, Rpc, SimChannel
 SCHEDULE_TICK_MS = 100
 TICKS_PER_SYNC = 10
 SYNC_TIMEOUT_MS = 1000
+SYNC_MS = 5
+"""A sync takes that long at most, on a disk that is well."""
 INDEX_STEP_BYTES = 16 * 1024
 Observer = Callable[["BrokerProcess", str, dict[str, int]], None]
 
 
 class NodeTracer:
-    """Names the node in every event of the shared trace."""
+    """Names the node in every event of the shared trace. `watch` sees them too."""
 
     def __init__(self, tracer: SimTracer, host: str) -> None:
         self._tracer = tracer
         self._host = host
+        self.watch: Callable[[str, dict[str, Any]], None] = lambda name, fields: None
 
-    def event(self, name: str, **fields: object) -> None:
+    def event(self, name: str, **fields: Any) -> None:
         self._tracer.event(name, **{"node": self._host, **fields})
+        self.watch(name, fields)
 
 
 class BrokerProcess(Process):
@@ -70,7 +76,10 @@ class BrokerProcess(Process):
         self._controllers = controllers
         self._prng = prng.child("process")
         self._tracer = NodeTracer(tracer, self.host)
+        self._tracer.watch = self._traced
         self._observe = observe
+        self._sync_ms = SYNC_MS
+        self._slow_until_ms = 0
         self.store: Store
         self.core: BrokerCore
         self._rpc: Rpc
@@ -132,6 +141,16 @@ class BrokerProcess(Process):
         return replica
 
     @property
+    def broker_id(self) -> int | None:
+        """Of this life, or of the last one."""
+        return self.replica.broker_id if "core" in self.__dict__ else None
+
+    @property
+    def end_offset(self) -> int:
+        """Of the log, or of the one that a dead broker left; 0 before the first start."""
+        return self.store.max_phy_offset if "store" in self.__dict__ else 0
+
+    @property
     def admits(self) -> bool:
         """Whether it would take a message now."""
         return self.driver.admission()[0] is ResponseCode.SUCCESS
@@ -142,11 +161,41 @@ class BrokerProcess(Process):
         self.disk.crash(power_loss=power_loss)
         self._observe(self, "died", {})
 
+    def slow_disk(self, duration_ms: int, sync_ms: int) -> None:
+        """For that long a sync may take up to `sync_ms`."""
+        self._slow_until_ms, self._sync_ms = self.scheduler.now_ms + duration_ms, sync_ms
+
+    def rot(self, draws: SimPrng) -> bool:
+        """Die, while a byte of a body changes that the next start must read and that is not the last record's. False if
+        there is none."""
+        if not self.alive or self.is_paused:
+            return False
+        log, size = self.store, self.config.mapped_file_size_commit_log
+        end = log.record_end_offset
+        bodies, position = [], max(log._progress.position or 0, log.min_phy_offset, end // size * size)
+        while position < end:
+            view = log.view(PhyOffset(position), end - position)
+            record_bytes, *_, body_at, body_bytes = locate(view, 0, len(view), position)[:6]
+            if body_bytes:
+                bodies.append(position + body_at)
+            position += record_bytes
+        if len(bodies) < 2:
+            return False
+        at = bodies[draws.below(len(bodies) - 1)]
+        self.kill(power_loss=False)
+        self.lost_power = True
+        self.disk.rot(f"commitlog/{at // size * size:020d}", at % size)
+        return True
+
     def stepped(self) -> None:
         """Every entry into the broker ends here."""
         if self.lost_power and self.alive and not self.store.unclean:
             self.lost_power = False
         self._observe(self, "stepped", {})
+
+    def _traced(self, name: str, fields: dict[str, Any]) -> None:
+        if name == "ha_aligned" and fields["cut_bytes"]:
+            self._observe(self, "cut", {})
 
     def _role_changed(self, action: RoleChanged) -> None:
         self._observe(self, "role", {"role": action.role, "epoch": action.epoch})
@@ -198,7 +247,8 @@ class BrokerProcess(Process):
     def _flush_soon(self) -> None:
         if not self._flushing:
             self._flushing = True
-            self.after(self._prng.between(0, 5), self._flush)
+            most_ms = self._sync_ms if self.scheduler.now_ms < self._slow_until_ms else SYNC_MS
+            self.after(self._prng.between(0, most_ms), self._flush)
 
     def _flush(self) -> None:
         self._flushing = False

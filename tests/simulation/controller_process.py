@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from controller.action import Notify, Probe, Reply, SaveConfig, SendRaft, WriteSnapshot
@@ -45,8 +46,13 @@ class ControllerProcess(Process):
         self._tracer = NodeTracer(tracer, host)
         self.machine: ControllerMachine
         self._log: DurableRaftLog
+        self._raft: RaftNode
         self._rpc: Rpc
         self._timer: Timer | None = None
+        self.wipe_count = 0
+        self.echo_per_mille = 0
+        """Chance that a notice arrives once more, late: brokers must stand old news."""
+        self.stepped: Callable[[ControllerProcess], None] = lambda process: None
 
     def boot(self) -> None:
         self.begin_life()
@@ -64,6 +70,7 @@ class ControllerProcess(Process):
             self.clock.now_ms(),
         )
         image = stored.snapshot.data if stored.snapshot is not None else b""
+        self._raft = raft
         self.machine = ControllerMachine(config, raft, image, self._tracer)
         self._rpc = Rpc(self, self._handle, self._session_closed)
         self._timer = None
@@ -78,7 +85,13 @@ class ControllerProcess(Process):
 
     def wipe(self) -> None:
         """The disk is replaced by an empty one."""
+        self.wipe_count += 1
         self.disk = SimDisk(self._prng.child(f"disk-{self.life}"))
+
+    @property
+    def led_term(self) -> int | None:
+        """The Raft term in which this controller leads now."""
+        return self._raft.term if self._raft.is_leader else None
 
     # --- requests ---------------------------------------------------------------------------------------------------
     def _handle(self, conn: Connection, command: Command) -> None:
@@ -108,6 +121,7 @@ class ControllerProcess(Process):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if due is None else self.wake_at(due, self._timeout)
+        self.stepped(self)
 
     def _persist(self, ready: Ready) -> None:
         self._log.persist(ready)
@@ -124,6 +138,7 @@ class ControllerProcess(Process):
                     conn.send(encode_frame(command))
                 case Notify(address, command):
                     self._rpc.oneway(address, command)
+                    self._echo(address, command)
                 case Probe(probe_id, address, command, timeout_ms):
                     self._rpc.call(address, command, timeout_ms, partial(self._probed, probe_id))
                 case SendRaft(_, address, sender_address, data):
@@ -133,6 +148,14 @@ class ControllerProcess(Process):
                     self.after(self._prng.between(0, 30), partial(self._write_snapshot, snapshot))
                 case SaveConfig():
                     pass
+
+    def _echo(self, address: str, command: Command) -> None:
+        if self.echo_per_mille and self._prng.child("echo").child(str(self.scheduler.now_ms)).chance(
+            self.echo_per_mille, 1000
+        ):
+            again = Command(command.code, dict(command.ext), command.body)
+            delay_ms = self._prng.child("echo-ms").child(str(self.scheduler.now_ms)).between(200, 5000)
+            self.after(delay_ms, lambda: self._rpc.oneway(address, again))
 
     def _write_snapshot(self, snapshot: Snapshot) -> None:
         self._log.write_snapshot(snapshot)

@@ -1,8 +1,11 @@
-"""Draws faults at every tick while the chaos lasts, and undoes all of them afterwards."""
+"""Draws faults at every tick while the chaos lasts, and undoes all of them afterwards.
+
+Every fault has a key, its kind and its moment, and draws from that key only. So a run can be repeated with some of its
+faults (`only`): the others stay as they were, and a failure is shrunk to the faults that it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rmqha.sim.prng import SimPrng
 from rmqha.sim.scheduler import Scheduler
@@ -24,7 +27,9 @@ class Faults:
         tracer: SimTracer,
         brokers: Sequence[BrokerProcess],
         controllers: Sequence[ControllerProcess],
+        only: frozenset[str] | None = None,
     ) -> None:
+        """`only`: keys of the faults that may happen, None for all."""
         self._options = options
         self._scheduler = scheduler
         self._transport = transport
@@ -32,8 +37,11 @@ class Faults:
         self._tracer = tracer
         self._brokers = brokers
         self._controllers = controllers
+        self._only = only
         self._over = False
         self.count = 0
+        self.keys: list[str] = []
+        """Of the faults that happened, in order."""
 
     def start(self) -> None:
         self._scheduler.after(self._options.fault_tick_ms, self._tick)
@@ -69,11 +77,21 @@ class Faults:
             ("away", options.all_controllers_away_per_mille, self._all_away),
             ("heal", options.heal_per_mille, self._heal),
             ("clean", options.clean_per_mille, self._clean),
+            ("stick", options.stick_per_mille, self._stick),
+            ("pause-controller", options.pause_controller_per_mille, self._pause_controller),
+            ("clock-step", options.clock_step_per_mille, self._step_clock),
+            ("slow-disk", options.slow_disk_per_mille, self._slow_disk),
+            ("rot", options.rot_per_mille, self._rot),
         ):
-            draws = self._prng.child(name).child(str(self._scheduler.now_ms))
-            if draws.chance(per_mille, 1000):
-                act(draws)
+            if per_mille:
+                self._chance(name, str(self._scheduler.now_ms), per_mille, act)
         self._scheduler.after(options.fault_tick_ms, self._tick)
+
+    def _chance(self, name: str, moment: str, per_mille: int, act: Callable[[SimPrng], None]) -> None:
+        draws, key = self._prng.child(name).child(moment), f"{name}@{moment}"
+        if draws.chance(per_mille, 1000) and (self._only is None or key in self._only):
+            self.keys.append(key)
+            act(draws)
 
     def _restart_later(self, process: BrokerProcess | ControllerProcess, draws: SimPrng) -> None:
         def start() -> None:
@@ -92,18 +110,26 @@ class Faults:
 
     def elected(self, broker: BrokerProcess) -> None:
         """A new master may die before it has done anything, or in the middle of it."""
-        draws = self._prng.child("elected").child(f"{broker.host} {self._scheduler.now_ms}")
-        if self._over or not draws.chance(self._options.kill_elected_per_mille, 1000):
-            return
+        self._dies_soon("elected", broker, self._options.kill_elected_per_mille)
+
+    def cut(self, broker: BrokerProcess) -> None:
+        """So may a replica that has just cut a fork off its log."""
+        self._dies_soon("cut-log", broker, self._options.kill_cut_per_mille)
+
+    def _dies_soon(self, name: str, broker: BrokerProcess, per_mille: int) -> None:
         life = broker.life
 
-        def die() -> None:
+        def begin(draws: SimPrng) -> None:
+            self._scheduler.after(draws.below(40), lambda: die(draws))
+
+        def die(draws: SimPrng) -> None:
             if broker.alive and broker.life == life and not self._over:
-                self._tell("kill-elected", broker.host)
+                self._tell(f"kill-{name}", broker.host)
                 broker.kill(power_loss=False)
                 self._restart_later(broker, draws)
 
-        self._scheduler.after(draws.below(40), die)
+        if not self._over and per_mille:
+            self._chance(name, f"{broker.host} {self._scheduler.now_ms}", per_mille, begin)
 
     def _power(self, draws: SimPrng) -> None:
         """ASYNC_FLUSH promises to survive power loss of a minority: replicas not whole again count as lost (ruling 3).
@@ -129,15 +155,20 @@ class Faults:
                 self._restart_later(broker, draws)
 
     def _pause(self, draws: SimPrng) -> None:
-        broker = self._brokers[draws.below(len(self._brokers))]
-        if broker.alive and not broker.is_paused:
-            self._tell("pause", broker.host)
-            broker.pause()
-            life = broker.life
+        self._hold_still(self._brokers[draws.below(len(self._brokers))], draws)
+
+    def _pause_controller(self, draws: SimPrng) -> None:
+        self._hold_still(self._controllers[draws.below(len(self._controllers))], draws)
+
+    def _hold_still(self, process: BrokerProcess | ControllerProcess, draws: SimPrng) -> None:
+        if process.alive and not process.is_paused:
+            self._tell("pause", process.host)
+            process.pause()
+            life = process.life
 
             def resume() -> None:
-                if broker.life == life and broker.alive:
-                    broker.resume()
+                if process.life == life and process.alive:
+                    process.resume()
 
             self._scheduler.after(draws.between(100, 4000), resume)
 
@@ -168,6 +199,32 @@ class Faults:
         if source != target:
             self._tell("slow", f"{source}>{target}")
             self._transport.slow_down(source, target, Delays(50, draws.between(51, 800)))
+
+    def _stick(self, draws: SimPrng) -> None:
+        hosts = self._hosts()
+        found = [item for item in self._transport.open_connections() if item.host in hosts and item.peer_host in hosts]
+        if found:
+            conn = found[draws.below(len(found))]
+            self._tell("stick", f"{conn.host}>{conn.peer_host}")
+            self._transport.hold(conn, draws.between(200, 4000))
+
+    def _step_clock(self, draws: SimPrng) -> None:
+        broker = self._brokers[draws.below(len(self._brokers))]
+        self._tell("clock-step", broker.host)
+        broker.clock.step_wall(draws.between(-3_600_000, 3_600_000))
+
+    def _slow_disk(self, draws: SimPrng) -> None:
+        broker = self._brokers[draws.below(len(self._brokers))]
+        self._tell("slow-disk", broker.host)
+        broker.slow_disk(draws.between(100, 4000), draws.between(50, 3000))
+
+    def _rot(self, draws: SimPrng) -> None:
+        """As a loss of power: what a minority may suffer. The next start must see it, whatever CP had promised."""
+        broker = self._brokers[draws.below(len(self._brokers))]
+        whole = all(item.alive and not item.store.unclean and not item.lost_power for item in self._brokers)
+        if whole and (len(self._brokers) > 2 or not self._options.cp) and broker.rot(draws):
+            self._tell("rot", broker.host)
+            self._restart_later(broker, draws)
 
     def _heal(self, draws: SimPrng) -> None:
         self._transport.heal()

@@ -37,7 +37,7 @@ from rmqha.store.commit_log import CommitLog
 from rmqha.store.consume_queue import ConsumeQueues
 from rmqha.store.store import Store
 
-from .options import Options, elections, pair, power_cuts, rough, seed_options, short_logs
+from .options import THEMES, seed_options
 from .world import World
 
 ALTER = "alter_sync_state_set"
@@ -115,6 +115,16 @@ def _shrinks_alone(self: SetKeeper, now_ms: int, call_id: int, reply: Any) -> No
     _REAL_REPLIED(self, now_ms, call_id, reply)
     if reply is None and proposed is not None:
         self.state.reset(proposed, self.state.set_epoch)
+
+
+_REAL_MAINTAIN = SetKeeper.maintain
+
+
+def _alone_unasked(self: SetKeeper, now_ms: int, connections: Iterable[Any]) -> None:
+    listed = list(connections)
+    _REAL_MAINTAIN(self, now_ms, listed)
+    if self._config.total_replicas == 2 and self.unreachable(listed):
+        self.state.reset((self._own_id,), self.state.set_epoch)
 
 
 _REAL_APPLY = Replica._apply
@@ -219,9 +229,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "one copy is not synced (ruling 6)": lambda: patch.object(
         Commitment, "sync_required", lambda self, is_master: self._config.sync_flush
     ),
-    "one copy without asking (ruling 6, 7)": lambda: patch.object(
-        Commitment, "is_sole_copy", lambda self: self.total_replicas == 2
-    ),
+    "one of two goes on without asking (rulings 6, 7)": lambda: patch.object(SetKeeper, "maintain", _alone_unasked),
     "the first to come is elected (ruling 8)": lambda: patch.object(elect_master, "_first", _first_come),
     "the eligible set is forgotten (ruling 9)": lambda: patch.object(controller_elections, "elected", _nobody_survives),
     "waiters at demotion are answered SEND_OK (ruling 13)": lambda: patch.object(
@@ -250,15 +258,6 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
 }
 """What is undone, and the patch that undoes it."""
 
-MODES: dict[str, Callable[[Options], Options]] = {
-    "plain": lambda options: options,
-    "rough": rough,
-    "power": power_cuts,
-    "pair": pair,
-    "elections": elections,
-    "short": short_logs,
-}
-
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
@@ -268,7 +267,7 @@ def planted(name: str) -> Iterator[None]:
 
 def failure_of(seed: int, mode: str) -> str:
     """How the run of this seed fails, "" if it does not."""
-    return World(seed, MODES[mode](seed_options(seed))).run().failure
+    return World(seed, THEMES[mode](seed_options(seed))).run().failure
 
 
 def find(name: str, seeds: Iterable[int], mode: str) -> tuple[int, str] | None:

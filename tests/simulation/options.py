@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rmqha.sim.prng import SimPrng
@@ -44,6 +45,22 @@ class Options:
     """An operator asks a broker for mqadmin's deleteExpiredCommitLog."""
     restart_after_ms: int
     chaos_ms: int
+    # What follows is drawn by themes only, so that plain runs stay as they were.
+    stick_per_mille: int = 0
+    """A connection stands still, others between the same hosts go on."""
+    echo_per_mille: int = 0
+    """Chance that a notice of a controller arrives once more, late."""
+    kill_cut_per_mille: int = 0
+    """Chance that a replica dies within milliseconds of cutting its log."""
+    pause_controller_per_mille: int = 0
+    clock_step_per_mille: int = 0
+    """A broker's wall clock jumps, either way."""
+    slow_disk_per_mille: int = 0
+    """A broker's syncs take up to seconds for a while."""
+    rot_per_mille: int = 0
+    """A broker dies and a byte that recovery must read again is another one."""
+    bereave: bool = False
+    """After the heal the master dies, then whoever is elected, before it has done anything; both stay away."""
 
 
 def seed_options(seed: int) -> Options:
@@ -106,6 +123,112 @@ def elections(options: Options) -> Options:
         kill_elected_per_mille=500,
         wipe_controller_per_mille=20,
     )
+
+
+def late(options: Options) -> Options:
+    """Rough, but messages come late: connections stand still while others go on, so that requests of a former life and
+    old notices arrive; restarts are quick."""
+    return replace(
+        rough(options),
+        max_delay_ms=20,
+        stick_per_mille=500,
+        echo_per_mille=400,
+        kill_elected_per_mille=250,
+        pause_broker_per_mille=30,
+        cut_per_mille=40,
+        one_way_per_mille=20,
+        restart_after_ms=400,
+    )
+
+
+def forgetful(options: Options) -> Options:
+    """A sole controller that loses its disk again and again, while replicas are away for long."""
+    return replace(
+        rough(options),
+        controller_count=1,
+        pause_broker_per_mille=0,
+        cut_per_mille=0,
+        one_way_per_mille=0,
+        slow_per_mille=60,
+        kill_broker_per_mille=150,
+        wipe_controller_per_mille=120,
+        kill_elected_per_mille=200,
+    )
+
+
+def loose(options: Options) -> Options:
+    """Rough in AP, with three replicas or five: logs fork, and what was visible may go."""
+    count = 5 if options.broker_count == 5 else 3
+    return replace(rough(options), broker_count=count, cp=False, kill_cut_per_mille=200, power_broker_per_mille=60)
+
+
+def forks(options: Options) -> Options:
+    """Masters are cut off or die with a tail of their own, and again as soon as they have cut it."""
+    return replace(
+        rough(options),
+        max_delay_ms=20,
+        send_interval_ms=2,
+        kill_cut_per_mille=700,
+        kill_elected_per_mille=100,
+        restart_after_ms=300,
+    )
+
+
+def controllers(options: Options) -> Options:
+    """Three controllers that die, stand still and are cut off, often; the brokers are left alone."""
+    return replace(
+        rough(options),
+        controller_count=3,
+        client_count=1,
+        max_delay_ms=20,
+        send_interval_ms=40,
+        kill_broker_per_mille=20,
+        pause_broker_per_mille=0,
+        slow_per_mille=200,
+        stick_per_mille=100,
+        kill_controller_per_mille=300,
+        pause_controller_per_mille=100,
+        all_controllers_away_per_mille=60,
+        restart_after_ms=300,
+    )
+
+
+def heirs(options: Options) -> Options:
+    """Few faults; in the end the master and whoever follows it die (ruling 9)."""
+    count = 5 if options.broker_count == 5 else 3
+    return replace(
+        rough(options), broker_count=count, chaos_ms=3000, kill_broker_per_mille=50, cut_per_mille=0, bereave=True
+    )
+
+
+def disks(options: Options) -> Options:
+    """Disks that are slow or rot, wall clocks that jump."""
+    return replace(
+        rough(options),
+        sync_flush=options.sync_flush,
+        kill_broker_per_mille=60,
+        clock_step_per_mille=100,
+        slow_disk_per_mille=150,
+        rot_per_mille=100,
+    )
+
+
+THEMES: dict[str, Callable[[Options], Options]] = {
+    "plain": lambda options: options,
+    "rough": rough,
+    "power": power_cuts,
+    "pair": pair,
+    "elections": elections,
+    "short": short_logs,
+    "late": late,
+    "forgetful": forgetful,
+    "loose": loose,
+    "forks": forks,
+    "controllers": controllers,
+    "heirs": heirs,
+    "disks": disks,
+}
+"""What a run may be made of, by name."""
 
 
 def draw_options(prng: SimPrng) -> Options:

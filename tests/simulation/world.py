@@ -18,9 +18,12 @@ from rmqha.sim.transport import Delays, Transport
 from .broker_process import BrokerProcess
 from .checkers import agreement
 from .checkers.copies import Copies
+from .checkers.electable import Electable
+from .checkers.leaders import Leaders
 from .checkers.roles import Roles
 from .checkers.survival import Audit, audit
 from .checkers.visibility import Visibility
+from .checkers.wholeness import Wholeness
 from .client_process import ClientProcess
 from .controller_process import ControllerProcess
 from .faults import Faults
@@ -31,6 +34,7 @@ START_MS = 20_000
 OPERATOR_AFTER_MS = 5000
 """How long after the heal an operator watches a group without a master before saying `elect --unclean`."""
 HEAL_MS = 60_000
+HEIR_MS = 15_000
 SETTLE_STEP_MS = 250
 CLEAN_INTERVAL_MS = 500
 
@@ -52,7 +56,8 @@ class Report:
 class World:
     client_class: type[ClientProcess] = ClientProcess
 
-    def __init__(self, seed: int, options: Options | None = None) -> None:
+    def __init__(self, seed: int, options: Options | None = None, only: frozenset[str] | None = None) -> None:
+        """`only`: keys of the faults that may happen (`Faults.keys`), None for all that the seed draws."""
         prng = SimPrng(seed)
         self.seed = seed
         self.options = options or seed_options(seed)
@@ -60,15 +65,19 @@ class World:
         self.tracer = SimTracer(self.scheduler, keep_count=400)
         self.history = History()
         self.operator_count = 0
+        self.on_elected: Callable[[BrokerProcess], None] = lambda broker: None
         self.roles = Roles()
         self.visibility = Visibility(self.options.cp)
         self.copies = Copies(cp=self.options.cp, sync_flush=self.options.sync_flush)
+        self.electable = Electable(cp=self.options.cp)
+        self.wholeness = Wholeness(cp=self.options.cp)
+        self.leaders = Leaders()
         delays = Delays(0, self.options.max_delay_ms)
         self.transport = Transport(self.scheduler, prng.child("transport"), delays)
         self._prng = prng
         self.controllers = [self._controller(number) for number in range(1, self.options.controller_count + 1)]
         self.brokers = [self._broker(number) for number in range(1, self.options.broker_count + 1)]
-        self.copies.brokers = self.brokers
+        self.copies.brokers = self.electable.brokers = self.brokers
         addresses = [broker.config.address for broker in self.brokers]
         self.clients = [self._client(f"p{number}", number, addresses) for number in range(self.options.client_count)]
         self.faults = Faults(
@@ -79,6 +88,7 @@ class World:
             self.tracer,
             self.brokers,
             self.controllers,
+            only,
         )
 
     def _clock(self, name: str) -> SimClock:
@@ -93,7 +103,10 @@ class World:
         host = f"c{number}"
         config = ControllerConfig(controller_dleger_peers=self._peers(), controller_dleger_self_id=host)
         prng = self._prng.child(host)
-        return ControllerProcess(host, config, self.scheduler, self.transport, self._clock(host), prng, self.tracer)
+        made = ControllerProcess(host, config, self.scheduler, self.transport, self._clock(host), prng, self.tracer)
+        made.echo_per_mille = self.options.echo_per_mille
+        made.stepped = self._controller_stepped
+        return made
 
     def _client(self, host: str, number: int, addresses: list[str]) -> ClientProcess:
         return self.client_class(
@@ -114,6 +127,7 @@ class World:
             broker_ip1=host,
             broker_name="sim",
             ha_mode="cp" if options.cp else "ap",
+            metadata_sync="periodic",  # the shells that follow tables are not simulated
             flush_disk_type="SYNC_FLUSH" if options.sync_flush else "ASYNC_FLUSH",
             total_replicas=options.broker_count,
             controller_heartbeat_interval_millis=options.heartbeat_ms,
@@ -143,10 +157,19 @@ class World:
             self.roles.role_taken(broker, values["role"], values["epoch"])
             if values["role"] == Role.MASTER:
                 self.faults.elected(broker)
+                self.on_elected(broker)
+        elif what == "cut":
+            self.faults.cut(broker)
         elif what == "stepped" and broker.alive:
             self.roles.stepped(broker)
             self.visibility.stepped(broker)
             self.copies.stepped(broker)
+            self.electable.acknowledges(broker)
+            self.wholeness.stepped(broker)
+
+    def _controller_stepped(self, controller: ControllerProcess) -> None:
+        self.leaders.stepped(controller)
+        self.electable.applied(controller)
 
     # --- the run ----------------------------------------------------------------------------------------------------
     def run(self) -> Report:
@@ -179,6 +202,8 @@ class World:
         self.faults.stop()
         acked = len(self.history.acked)
         self._until(HEAL_MS, lambda: "" if len(self.history.acked) > acked + 5 else "no send is acknowledged")
+        if self.options.bereave:
+            self._bereave()
         for client in self.clients:
             client.stop()
         self._until_whole(HEAL_MS, "the group did not become whole again")
@@ -189,6 +214,31 @@ class World:
         found = audit(self.history, self.brokers[0], cp=self.options.cp)
         self.tracer.event("audited", acked=found.acked_count, lost=found.lost_count, duplicates=found.duplicate_count)
         return found
+
+    def _bereave(self) -> None:
+        """Ruling 9: the master dies, then who is elected, before it has done anything; a majority that holds all goes
+        on without them."""
+        self._until_whole(HEAL_MS, "the group did not become whole before its last trial")
+        (master,) = [item for item in self.brokers if item.replica.is_master]
+        self.tracer.event("fault", what="bereave", whom=master.host)
+        master.kill(power_loss=False)
+        heirs: list[BrokerProcess] = []
+
+        def elected(broker: BrokerProcess) -> None:
+            if not heirs:
+                heirs.append(broker)
+                broker.at(broker.clock.now_ms(), lambda: broker.kill(power_loss=False))
+
+        self.on_elected = elected
+        self._until(HEIR_MS, lambda: "" if heirs and not heirs[0].alive else "nobody is elected")
+        if len(self.brokers) < 5:
+            master.boot()
+        acked = len(self.history.acked)
+        complaint = f"with {[item.host for item in self.brokers if not item.alive]} away"
+        self._until(HEIR_MS, lambda: "" if len(self.history.acked) > acked else "no send is acknowledged", complaint)
+        for broker in (master, *heirs):
+            if not broker.alive:
+                broker.boot()
 
     def _operator_is_needed(self) -> bool:
         """Nobody takes messages; or the controllers' disk was lost, so that they wait for all replicas (ruling 8), and
@@ -204,6 +254,7 @@ class World:
             return
         best = max(self.brokers, key=lambda item: (_last_epoch(item), item.store.max_phy_offset, item.host))
         self.operator_count += 1
+        self.wholeness.accepted_loss()
         self.tracer.event("operator", elects=best.host, end=best.store.max_phy_offset)
         self.clients[0].elect_unclean(self.controllers[0].config.peers, "sim", best)
 

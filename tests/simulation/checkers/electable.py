@@ -1,0 +1,52 @@
+"""CP: every replica that the controllers may elect holds what was acknowledged (rulings 1, 4, 9): members of the
+applied SyncStateSet, and those that are eligible beside it. Seen at once, where survival needs such a replica to be
+elected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..broker_process import BrokerProcess
+from ..controller_process import ControllerProcess
+from ..history import InvariantError
+
+
+class Electable:
+    """`brokers` is filled by the world once they exist."""
+
+    def __init__(self, *, cp: bool) -> None:
+        self._cp = cp
+        self._acked_to = 0
+        self._acked_by = ""
+        self._shown = (-1, -1, -1)
+        """Disks lost, master epoch and set epoch of the newest set that any controller has applied."""
+        self._ids: tuple[int, ...] = ()
+        self.brokers: Sequence[BrokerProcess] = ()
+
+    def acknowledges(self, master: BrokerProcess) -> None:
+        """A step of a broker."""
+        if self._cp and master.replica.is_master and master.replica.releasable_offset > self._acked_to:
+            self._acked_to, self._acked_by = master.replica.releasable_offset, master.host
+            self._verify()
+
+    def applied(self, controller: ControllerProcess) -> None:
+        """A step of a controller."""
+        group = controller.machine.info.groups.get("sim")
+        if not self._cp or group is None or not group.set_known:
+            return
+        shown = (controller.wipe_count, group.master_epoch, group.sync_state_set_epoch)
+        if shown > self._shown or (shown == self._shown and group.electable_ids != self._ids):
+            self._shown, self._ids = shown, group.electable_ids
+            if group.accepts_loss:
+                self._acked_to = 0  # an operator's choice
+            self._verify()
+
+    def _verify(self) -> None:
+        if not self.brokers:
+            return
+        for broker in self.brokers:
+            if broker.broker_id in self._ids and not broker.lost_power and broker.end_offset < self._acked_to:
+                raise InvariantError(
+                    f"{broker.host} may be elected and ends at {broker.end_offset};"
+                    f" {self._acked_by} acknowledges up to {self._acked_to}"
+                )

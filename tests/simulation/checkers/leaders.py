@@ -1,0 +1,19 @@
+"""One Raft leader among the controllers in each term."""
+
+from __future__ import annotations
+
+from ..controller_process import ControllerProcess
+from ..history import InvariantError
+
+
+class Leaders:
+    def __init__(self) -> None:
+        self._leader_of: dict[tuple[int, int], str] = {}
+
+    def stepped(self, controller: ControllerProcess) -> None:
+        term = controller.led_term
+        if term is None:
+            return
+        other = self._leader_of.setdefault((controller.wipe_count, term), controller.host)
+        if other != controller.host:
+            raise InvariantError(f"{controller.host} and {other} both lead the controllers in term {term}")
