@@ -6,7 +6,7 @@ SEEDS ?= 200
 N ?= 2000
 FUZZ_SECONDS ?= 45
 
-.PHONY: help demo test interop chaos lint types sim sim-many fuzz bench clean
+.PHONY: help demo test interop chaos drills lint types sim sim-many fuzz bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -23,6 +23,9 @@ interop: .venv/stamp ## beside the real Apache RocketMQ
 
 chaos: .venv/stamp ## faults on real processes
 	$(BIN)/pytest tests -m chaos
+
+drills: .venv/stamp ## every drill ten times, twenty kills: ten minutes
+	RMQHA_DRILLS=full $(BIN)/pytest tests/chaos/test_drills.py
 
 lint: .venv/stamp ## format, rules, layers
 	$(BIN)/ruff format --check . && $(BIN)/ruff check . && $(BIN)/lint-imports

@@ -181,10 +181,11 @@ class SlowSlave(Fault):
         return wrong
 
 
-class DiskFull(Fault):
-    name = "disk-full"
-    story = "the master's disk fills up to the last byte, and is emptied later"
+class DiskFault(Fault):
+    """Every broker has a small disk of its own. `freezable`: one that `sandbox.set_frozen` can stop."""
+
     hold_s = 3.0
+    freezable = False
 
     def document(self, mode: str) -> dict[str, Any]:
         return quickstart(mode, broker=SMALL_FILES)
@@ -192,28 +193,75 @@ class DiskFull(Fault):
     @contextmanager
     def cluster(self, mode: str, scratch: Path) -> Iterator[Cluster]:
         sandbox.enter_own()
-        with cluster_of_disks(self.document(mode), scratch, quiet=True) as cluster:
+        with cluster_of_disks(self.document(mode), scratch, freezable=self.freezable) as cluster:
             yield cluster
+
+    @abstractmethod
+    def spoil(self, store: Path) -> None:
+        """Make the disk at `store` what the drill is about."""
+
+    @abstractmethod
+    def mend(self, store: Path) -> None:
+        """And well again."""
 
     @asynccontextmanager
     async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
+        store = cluster.store(found.hit)
         found.fault_at_ms = wall_ms()
-        fill(cluster.store(found.hit))
+        self.spoil(store)
         try:
             yield
         finally:
-            drain(cluster.store(found.hit))
+            self.mend(store)
         if not cluster.state.node(found.hit).alive:
             found.notes.append(f"{found.hit} ended: {cluster.last_words(found.hit)}")
             cluster.launch(found.hit)
 
     async def learn(self, cluster: Cluster, found: Round, stamps: list[int]) -> None:
         await super().learn(cluster, found, stamps)
-        events, _ = await collect(cluster.state)
-        seen = [event["at_ms"] for event in events if event["event"] == "hand_over_begins"]
-        found.phases["detect_ms"] = min(
-            (at_ms - found.fault_at_ms for at_ms in seen if at_ms >= found.fault_at_ms), default=None
-        )
+        if found.phases["detect_ms"] is None:
+            # the master lives on and says itself what ails it: its successor is asked for then
+            events, _ = await collect(cluster.state)
+            told = [event["at_ms"] for event in events if event["event"] == "hand_over_begins"]
+            after = [at_ms - found.fault_at_ms for at_ms in told if at_ms >= found.fault_at_ms]
+            found.phases["detect_ms"] = min(after, default=None)
+
+    def objections(self, found: Round, unavailable_ms: int) -> list[str]:
+        return [f"a broker did not outlive the trouble of its disk: {note}" for note in found.notes]
+
+
+class DiskFull(DiskFault):
+    name = "disk-full"
+    story = "the master's disk fills up to the last byte, and is emptied later"
+
+    def spoil(self, store: Path) -> None:
+        fill(store)
+
+    def mend(self, store: Path) -> None:
+        drain(store)
+
+
+class DiskReadOnly(DiskFault):
+    name = "disk-read-only"
+    story = "the master's disk takes no new files and no changes of closed ones"
+
+    def spoil(self, store: Path) -> None:
+        sandbox.cover_read_only(store)
+
+    def mend(self, store: Path) -> None:
+        sandbox.uncover(store)
+
+
+class DiskHang(DiskFault):
+    name = "disk-hang"
+    story = "whoever writes to the master's disk hangs, and goes on later"
+    freezable = True
+
+    def spoil(self, store: Path) -> None:
+        sandbox.set_frozen(store, True)
+
+    def mend(self, store: Path) -> None:
+        sandbox.set_frozen(store, False)
 
 
 class KillController(Fault):
@@ -259,5 +307,6 @@ class KillController(Fault):
 
 
 FAULTS: dict[str, type[Fault]] = {
-    kind.name: kind for kind in (KillMaster, Isolate, Pause, SlowSlave, DiskFull, KillController)
+    kind.name: kind
+    for kind in (KillMaster, Isolate, Pause, SlowSlave, DiskFull, DiskReadOnly, DiskHang, KillController)
 }

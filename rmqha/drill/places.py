@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from rmqha.cli.cluster_state import ClusterState
 from rmqha.cli.launch import launch
 from rmqha.drill.cluster import BROKERS, Cluster
 from rmqha.drill.namespaces import Namespaces
-from rmqha.drill.sandbox import mount_tmpfs
+from rmqha.drill.sandbox import mount_image, mount_tmpfs, uncover
 
 DISK_BYTES = 64 * 1024 * 1024
 SMALL_FILES = {
@@ -45,12 +45,18 @@ def cluster_of_hosts(hosts: Namespaces, document: dict[str, Any], scratch: Path,
     return Cluster(replace(spec, nodes=tuple(moved)), launch_there, quiet=quiet)
 
 
-def cluster_of_disks(document: dict[str, Any], scratch: Path, *, quiet: bool = False) -> Cluster:
+@contextmanager
+def cluster_of_disks(document: dict[str, Any], scratch: Path, *, freezable: bool = False) -> Iterator[Cluster]:
     """Every broker's store on a file system of its own of DISK_BYTES. Only after `sandbox.enter_own`."""
-    cluster = Cluster.of(document, scratch, quiet=quiet)
-    for name in BROKERS:
-        mount_tmpfs(cluster.store(name), DISK_BYTES)
-    return cluster
+    with ExitStack() as disks, Cluster.of(document, scratch, quiet=True) as cluster:
+        for name in BROKERS:
+            store = cluster.store(name)
+            if freezable:
+                mount_image(store, scratch / f"{name}.ext4", DISK_BYTES)
+            else:
+                mount_tmpfs(store, DISK_BYTES)
+            disks.callback(uncover, store)
+        yield cluster
 
 
 @contextmanager

@@ -6,7 +6,9 @@ A user who is not root becomes root inside a user namespace, where the kernel al
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import subprocess
 from pathlib import Path
 
 from rmqha.drill.error import NotHereError
@@ -20,6 +22,8 @@ MS_BIND = 4096
 MS_REC = 16384
 MS_PRIVATE = 1 << 18
 MNT_DETACH = 2
+FIFREEZE = 0xC0045877
+FITHAW = 0xC0045878
 
 
 def _libc() -> ctypes.CDLL:
@@ -52,6 +56,31 @@ def mount_tmpfs(place: Path, size_bytes: int) -> None:
     place.mkdir(parents=True, exist_ok=True)
     if _libc().mount(b"tmpfs", os.fsencode(place), b"tmpfs", 0, f"size={size_bytes},mode=0755".encode()):
         raise _failed(f"mounting a file system at {place}")
+
+
+def mount_image(place: Path, image: Path, size_bytes: int) -> None:
+    """An empty ext4 in the file `image`, mounted at `place`; it can be frozen. Only after `enter_own`, only for root.
+    Raises NotHereError."""
+    place.mkdir(parents=True, exist_ok=True)
+    with image.open("wb") as file:
+        file.truncate(size_bytes)
+    for command in (["mkfs.ext4", "-q", "-F", str(image)], ["mount", "-o", "loop", str(image), str(place)]):
+        try:
+            subprocess.run(command, capture_output=True, text=True, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else str(error)
+            raise NotHereError(f"`{' '.join(command)}` failed, so no disk can be made here: {said}") from None
+
+
+def set_frozen(place: Path, frozen: bool) -> None:
+    """Whoever writes to the file system at `place` waits until it is thawed; reads go on. Raises NotHereError."""
+    handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.ioctl(handle, FIFREEZE if frozen else FITHAW, 0)
+    except OSError as error:
+        raise NotHereError(f"{place} cannot be {'frozen' if frozen else 'thawed'}: {error.strerror}") from None
+    finally:
+        os.close(handle)
 
 
 def cover_read_only(place: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every drill of `rmqha drill`, as the command: RMQHA_DRILL_N faults each (default 1), audited from the logs."""
+"""Every drill of `rmqha drill`, as the command: one fault each; with RMQHA_DRILLS=full ten, and twenty kills."""
 
 from __future__ import annotations
 
@@ -14,19 +14,21 @@ from rmqha.drill.fault import FAULTS
 from tests.chaos.conftest import Tell
 
 pytestmark = pytest.mark.chaos
-COUNT = int(os.environ.get("RMQHA_DRILL_N", "1"))
+FULL = os.environ.get("RMQHA_DRILLS") == "full"
+FULL_COUNT, KILL_COUNT = 10, 20
 START_AND_AUDIT_S = 60
 ROUND_S = 60
 
 
 @pytest.mark.parametrize("scenario", FAULTS)
 def test_a_drill_loses_nothing_in_cp(scenario: str, tmp_path: Path, tell: Tell) -> None:
-    arguments = ["drill", scenario, "--mode", "cp", "--n", str(COUNT), "-o", "json", "--scratch", str(tmp_path)]
+    count = 1 if not FULL else KILL_COUNT if scenario == "failover" else FULL_COUNT
+    arguments = ["drill", scenario, "--mode", "cp", "--n", str(count), "-o", "json", "--scratch", str(tmp_path)]
     done = subprocess.run(
         [sys.executable, "-P", "-m", "rmqha.cli.main", *arguments],
         capture_output=True,
         text=True,
-        timeout=START_AND_AUDIT_S + COUNT * ROUND_S,
+        timeout=START_AND_AUDIT_S + count * ROUND_S,
         check=False,
     )
     assert done.stdout, done.stderr
@@ -34,11 +36,11 @@ def test_a_drill_loses_nothing_in_cp(scenario: str, tmp_path: Path, tell: Tell) 
     if "skipped" in found:
         pytest.skip(found["skipped"])
     tell(
-        f"{found['acked']} acknowledged, {found['lost']} lost, {found['duplicates']} duplicates, {COUNT} faults; ms: "
+        f"{found['acked']} acknowledged, {found['lost']} lost, {found['duplicates']} duplicates, {count} faults; ms: "
         f"failover p50 {found['failover_ms_p50']}, max {found['failover_ms_max']}, no acknowledgement for "
         f"{found['unavailable_ms']['max']} at most, heal to all well {found['recovery_ms']['p50']}"
     )
     assert found["broken"] == []
     assert (found["lost"], found["given_up"], done.returncode) == (0, 0, 0)
-    assert len(found["rounds"]) == COUNT
+    assert len(found["rounds"]) == count
     assert list(tmp_path.iterdir()) == [], "the scratch directory is removed"
