@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from rmqha.broker.lineage import Stamp
 from rmqha.port import Disk
 from rmqha.store import config_file
 
@@ -24,6 +25,10 @@ class DataVersion:
     counter: int = 0
     state_version: int = 0
     timestamp: int = 0
+
+    @property
+    def stamp(self) -> Stamp:
+        return Stamp(self.state_version, self.counter)
 
     def advance(self, state_version: int, wall_ms: int) -> None:
         self.counter += 1

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from rmqha.broker.clients import ClientTable
 from rmqha.broker.groups import GroupTable
 from rmqha.broker.offsets import OffsetTable
-from rmqha.broker.request import Channel, Handler, RequestError, number, text
+from rmqha.broker.request import Channel, Feed, Handler, RequestError, answer_when, number, text
 from rmqha.broker.topics import TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import RETRY_PREFIX
@@ -46,6 +46,7 @@ class ConsumerRequests:
         groups: GroupTable,
         offsets: OffsetTable,
         clients: ClientTable,
+        feed: Feed,
     ) -> None:
         self._log = log
         self._standing = standing
@@ -53,6 +54,7 @@ class ConsumerRequests:
         self._groups = groups
         self._offsets = offsets
         self._clients = clients
+        self._feed = feed
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -143,7 +145,7 @@ class ConsumerRequests:
             )
         return command.reply(ResponseCode.SUCCESS, {"offset": str(offset)})
 
-    def _update_offset(self, channel: Channel, command: Command) -> Command:
+    def _update_offset(self, channel: Channel, command: Command) -> None:
         group, topic, queue_id = text(command, "consumerGroup"), text(command, "topic"), number(command, "queueId")
         offset = number(command, "commitOffset")
         if not self._standing.is_serving:
@@ -155,7 +157,8 @@ class ConsumerRequests:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no offset {offset} in {topic} queue {queue_id}")
         if not self._offsets.commit(group, topic, queue_id, offset):
             raise RequestError(ResponseCode.SYSTEM_BUSY, "too many consumer groups: the offset is not kept")
-        return command.reply()
+        if not command.is_oneway:
+            answer_when(self._feed.wait_commit, channel, command.reply())
 
     def _max_offset(self, channel: Channel, command: Command) -> Command:
         _, high = self._log.queue_range(text(command, "topic"), number(command, "queueId"))

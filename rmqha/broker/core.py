@@ -23,6 +23,7 @@ from rmqha.broker.retry import RetryRules, SendBackProcessor
 from rmqha.broker.schedule import ScheduleService
 from rmqha.broker.selectors import SelectorRequests
 from rmqha.broker.send import SendProcessor
+from rmqha.broker.table_feed import TableFeed
 from rmqha.broker.table_requests import TableRequests
 from rmqha.broker.topics import TopicTable
 from rmqha.ha.action import RoleChanged
@@ -58,6 +59,7 @@ class BrokerCore:
         config = self.live.current
         self.store = store
         self._tracer = tracer
+        self._clock = clock
         self.replica: Replica | StaticReplica
         if config.enable_controller_mode:
             self.replica = Replica(config, store, identity, tracer, clock.wall_ms() - clock.now_ms())
@@ -71,8 +73,9 @@ class BrokerCore:
         self.clients = ClientTable()
         self.locks = LockTable(clock)
         self.retention = Retention(config, disk, self.driver, clock, tracer, local_hour)
-        self.driver.more_state = self.retention.state
         self.delay_offsets = DelayOffsetTable(disk, clock)
+        self.feed = self._table_feed(clock, tracer)
+        self.driver.more_state = lambda: self.retention.state() | self.feed.state()
         levels_ms = parse_delay_levels(config.message_delay_level)
         self.schedule = ScheduleService(store, self.driver, self.delay_offsets, clock, tracer, store_host, levels_ms)
         self.delay_offsets.clamp(self.schedule.end_of)
@@ -83,33 +86,46 @@ class BrokerCore:
                 tracer.event("recovery", finding=line)
         self.retry_rules = rules = RetryRules(self.topics, self.groups, self.locks)
         self.send = SendProcessor(config, self.topics, self.driver, store_host, rules, len(levels_ms))
-        send_back = SendBackProcessor(store, self.driver, rules, store_host, len(levels_ms))
+        self.send.when_held = self.feed.wait
         self.pull = PullProcessor(
             config, store, self.topics, self.groups, self.clients, self.offsets, clock, lambda: self.driver.is_serving
-        )
-        consumers = ConsumerRequests(store, self.driver, self.topics, self.groups, self.offsets, self.clients)
-        tables = TableRequests(
-            config, store, self.driver, self.topics, self.groups, self.offsets, self.delay_offsets, self.send.rates
-        )
-        groups = GroupRequests(
-            config, store, self.driver, self.topics, self.groups, self.offsets, self.clients, self.pull, clock
         )
         self.admin = AdminRequests(
             self.live, self.driver, self.send, self.pull, self.schedule, clock, process or {}, disk_usage, history
         )
-        queries = QueryRequests(config, store.index)
-        locks = LockRequests(self.locks, self.driver)
-        selectors = SelectorRequests(config)
-        parts = (consumers, queries, tables, groups, self.admin, locks, self.retention, selectors)
+        send_back = SendBackProcessor(store, self.driver, rules, store_host, len(levels_ms))
+        self.processor = self._processor(config, send_back, clock)
         self.background_tables = (self.offsets, self.delay_offsets)
         """Tables whose files follow from time to time."""
-        self.processor = BrokerProcessor(self.send, self.pull, send_back, consumers, parts)
-        self._configured = (self.topics, self.pull, self.retention, groups, selectors)
         self.live.on_change = self._configure
         self.on_role: Callable[[RoleChanged], None] = lambda action: None
         self.driver.on_role = self._role_changed
         self.driver.on_serving = self._serving
         self.driver.on_dispatched = self.pull.dispatched
+
+    def _processor(self, config: BrokerConfig, send_back: SendBackProcessor, clock: Clock) -> BrokerProcessor:
+        """All that answers requests, over the tables and the rest."""
+        store, driver, feed = self.store, self.driver, self.feed
+        topics, groups, offsets, clients = self.topics, self.groups, self.offsets, self.clients
+        consumers = ConsumerRequests(store, driver, topics, groups, offsets, clients, feed)
+        rates, delays = self.send.rates, self.delay_offsets
+        tables = TableRequests(config, store, driver, topics, groups, offsets, delays, rates, feed)
+        group = GroupRequests(config, store, driver, topics, groups, offsets, clients, self.pull, clock, feed)
+        queries, locks = QueryRequests(config, store.index), LockRequests(self.locks, driver)
+        selectors = SelectorRequests(config)
+        self._configured = (topics, self.pull, self.retention, group, selectors)
+        parts = (feed, consumers, queries, tables, group, self.admin, locks, self.retention, selectors)
+        return BrokerProcessor(self.send, self.pull, send_back, consumers, parts)
+
+    def _table_feed(self, clock: Clock, tracer: Tracer) -> TableFeed:
+        """Whom strict changes wait for, and who may join the set, is the controllers' business only."""
+        replica, tables = self.replica, (self.topics, self.groups, self.offsets, self.delay_offsets)
+        if not isinstance(replica, Replica):
+            return TableFeed(self.live.current, replica, lambda: (), *tables, clock, tracer)
+        feed = TableFeed(self.live.current, replica, lambda: replica.other_members, *tables, clock, tracer)
+        replica.joins_if(feed.may_join)
+        feed.stepped = self.driver.timeout
+        return feed
 
     @property
     def config(self) -> BrokerConfig:
@@ -122,8 +138,11 @@ class BrokerCore:
 
     def _role_changed(self, action: RoleChanged) -> None:
         if action.role is Role.MASTER:
-            self.groups.epoch = self.delay_offsets.epoch = action.epoch
+            self.delay_offsets.epoch = action.epoch
+            self.offsets.new_epoch(action.epoch, self._clock.wall_ms())
+            self.groups.new_epoch(action.epoch)
             self.topics.new_epoch(action.epoch)
+        self.feed.role_changed()
         self.locks.clear()
         self.schedule.role_changed()
         self.pull.role_changed()
@@ -132,13 +151,14 @@ class BrokerCore:
     def _serving(self) -> None:
         """The queues hold everything that is committed: no topic of theirs may be missing (ruling 16), and no consumer
         may be told to have read more."""
-        self._clamp_offsets()
+        self._clamp_offsets(stamped=True)
         restored = self.topics.restore(self.store.queues(), self.store.batch_topics)
         if restored:
             self._tracer.event("topics_restored", topics=restored)
 
-    def _clamp_offsets(self) -> None:
-        count = self.offsets.clamp(lambda topic, queue_id: self.store.queue_range(topic, queue_id)[1])
+    def _clamp_offsets(self, *, stamped: bool = False) -> None:
+        end_of = self.store.queue_range
+        count = self.offsets.clamp(lambda topic, queue_id: end_of(topic, queue_id)[1], stamped=stamped)
         if count:
             self._tracer.event("consumer_offsets_clamped", count=count)
 

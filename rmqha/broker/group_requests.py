@@ -12,7 +12,8 @@ from rmqha.broker.clients import ClientTable, Member, Subscription
 from rmqha.broker.groups import GroupTable
 from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.pull import PullProcessor
-from rmqha.broker.request import Channel, Handler, RequestError, number, text, truth
+from rmqha.broker.request import Channel, Feed, Handler, RequestError, answer_when, number, text, truth
+from rmqha.broker.table_requests import require_master
 from rmqha.broker.topics import TopicConfig, TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
@@ -42,6 +43,8 @@ class Standing(Protocol):
     @property
     def is_serving(self) -> bool: ...
 
+    def admission(self) -> tuple[ResponseCode, str]: ...
+
 
 class GroupRequests:
     def __init__(
@@ -55,6 +58,7 @@ class GroupRequests:
         clients: ClientTable,
         pull: PullProcessor,
         clock: Clock,
+        feed: Feed,
     ) -> None:
         self._config = config
         self._log = log
@@ -65,6 +69,7 @@ class GroupRequests:
         self._clients = clients
         self._pull = pull
         self._clock = clock
+        self._feed = feed
 
     def configure(self, config: BrokerConfig) -> None:
         self._config = config
@@ -82,8 +87,7 @@ class GroupRequests:
         }
 
     def _require_master(self) -> None:
-        if not self._standing.is_serving:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master; ask the master of its group")
+        require_master(self._standing, self._config)
 
     # --- who is connected -------------------------------------------------------------------------------------------
     def _consumer_connections(self, channel: Channel, command: Command) -> Command:
@@ -118,13 +122,13 @@ class GroupRequests:
             raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         return command.reply(body=lenient_json.dumps(settings))
 
-    def _delete_group(self, channel: Channel, command: Command) -> Command:
+    def _delete_group(self, channel: Channel, command: Command) -> None:
         self._require_master()
         name = text(command, "groupName")
         self._groups.remove(name)
         if truth(command, "cleanOffset"):
             self._offsets.remove_group(name)
-        return command.reply()
+        answer_when(self._feed.wait_reset, channel, command.reply())
 
     # --- how far ----------------------------------------------------------------------------------------------------
     def _queue(self, topic: str, queue_id: int) -> lenient_json.ObjectKey:
@@ -195,7 +199,7 @@ class GroupRequests:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name} does not exist")
         return topic
 
-    def _reset_offset(self, channel: Channel, command: Command) -> Command:
+    def _reset_offset(self, channel: Channel, command: Command) -> Command | None:
         """Timestamp −1 is the queue's end. A queue id and an offset set that queue alone to that offset."""
         self._require_master()
         topic_name, group = text(command, "topic"), text(command, "group")
@@ -221,7 +225,8 @@ class GroupRequests:
         for item, target in targets.items():
             self._offsets.reset(group, topic_name, item, target)
         self._pull.offsets_reset(group, topic_name)
-        return command.reply(body=self._offset_body(topic_name, targets))
+        answer_when(self._feed.wait_reset, channel, command.reply(body=self._offset_body(topic_name, targets)))
+        return None
 
     def _reset_at_clients(self, command: Command, topic: TopicConfig, group: str, timestamp_ms: int) -> Command:
         """As brokers before 5.0 do: the members set themselves back. Without `isForce` none goes forward."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rmqha.broker import config_table
 from rmqha.broker.config_table import DataVersion, mapping
+from rmqha.broker.lineage import Lineage, Stamp
 from rmqha.port import Clock, Disk
 
 MAX_GROUP_LENGTH = 120
@@ -41,6 +42,9 @@ class GroupTable:
         self.version, self._unknown, self.findings = found.version, found.unknown, found.findings
         self.epoch = self.version.state_version
         self._groups, self._forbidden = found.table
+        self._lineage = Lineage(self.version.stamp)
+        self.moved: Callable[[], None] = lambda: None
+        """Told that the version has moved: slaves want to know."""
 
     def get(self, name: str) -> Mapping[str, Any] | None:
         return self._groups.get(name)
@@ -57,14 +61,24 @@ class GroupTable:
         """Add or replace, durably; settings that are not given take their defaults. Raises OSError."""
         name = str(group["groupName"])
         self._groups[name] = {**default_group(name), **group}
-        self.version.advance(self.epoch, self._clock.wall_ms())
-        self._save()
+        self._commit(name)
 
     def remove(self, name: str) -> None:
         """Forget a group's settings, durably; it comes back with defaults if it is used again. Raises OSError."""
         if self._groups.pop(name, None) is not None:
-            self.version.advance(self.epoch, self._clock.wall_ms())
-            self._save()
+            self._commit(name)
+
+    def new_epoch(self, epoch: int) -> None:
+        """This replica became master. The file follows with the next change."""
+        self.epoch = epoch
+        self.version.advance(epoch, self._clock.wall_ms())
+        self._lineage.advance(self.version.stamp, [])
+
+    def _commit(self, name: str) -> None:
+        self.version.advance(self.epoch, self._clock.wall_ms())
+        self._lineage.advance(self.version.stamp, [name])
+        self._save()
+        self.moved()
 
     def replace(self, body: Mapping[str, Any], groups: Mapping[str, dict[str, Any]]) -> None:
         """A slave takes its master's whole table; `body` is (one of) the answers it came in."""
@@ -74,6 +88,27 @@ class GroupTable:
         self.version = version
         self._forbidden = dict(mapping(body.get("forbiddenTable"), "forbiddenTable"))
         self._groups = dict(groups)
+        self._lineage.restart(version.stamp)
+        self._save()
+
+    def changes_since(self, stamp: Stamp) -> dict[str, Any] | None:
+        """What a slave whose table has that stamp lacks, for `apply`; None if it must take the whole table."""
+        names = self._lineage.since(stamp)
+        if names is None:
+            return None
+        present = {name: self._groups[name] for name in names if name in self._groups}
+        removed = [name for name in names if name not in present]
+        return {"dataVersion": self.version.to_json(), "removed": removed, "subscriptionGroupTable": present}
+
+    def apply(self, changes: Mapping[str, Any]) -> None:
+        """A slave takes what its master's `changes_since` says, durably. Raises ValueError, OSError."""
+        present = parse_table(changes)
+        removed = [str(name) for name in changes.get("removed") or ()]
+        for name in removed:
+            self._groups.pop(name, None)
+        self._groups.update(present)
+        self.version = DataVersion.from_json(changes.get("dataVersion"))
+        self._lineage.advance(self.version.stamp, [*present, *removed])
         self._save()
 
     def to_json(self, first: int = 0, count: int | None = None) -> dict[str, Any]:

@@ -1,9 +1,15 @@
-"""A slave follows its master's tables each five seconds: topics, groups, consumer and delay offsets (A13). Shell."""
+"""A slave follows its master's tables (A13): topics, groups, consumer and delay offsets. Shell.
+
+A master that is rmqha is followed by a long poll (request 52030): each answer brings what is newer, each poll says what
+is on this replica's disk. Apache's master does not know that request: its tables are pulled whole each five seconds. As
+master, a replica asks slaves that do not follow whether they are rmqha: strict changes wait for no others (ruling 16).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import trio
 
@@ -12,11 +18,14 @@ from rmqha.broker import topics as topic_table
 from rmqha.broker.config_table import DataVersion
 from rmqha.broker.delay_offsets import DelayOffsetTable
 from rmqha.broker.groups import GroupTable
-from rmqha.broker.offsets import OffsetTable
+from rmqha.broker.lineage import NO_STAMP
+from rmqha.broker.offsets import OffsetChange, OffsetTable
+from rmqha.broker.table_feed import MAX_HOLD_MS, VERSION, TableFeed
 from rmqha.broker.topics import TopicTable
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError
+from rmqha.model.offset import BrokerId, Epoch
 from rmqha.port import Tracer
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
@@ -24,17 +33,33 @@ from rmqha.wire.command import Command
 INTERVAL_MS = 5000
 FIRST_INTERVAL_MS = 500
 """Until the first success under a master, so that a new slave is useful soon."""
+RETRY_MS = 20
+MAX_RETRY_MS = 500
 CALL_TIMEOUT_MS = 3000
 SLICE_COUNT = 2000
 """Topics or groups asked for at once, as Java does."""
 MAX_SLICES = 1000
+MAX_TABLE_TRIES = 5
+"""A table that changes while its slices are read is read anew."""
+PROBE_INTERVAL_MS = 500
+
+_FAULTS = (UnreachableError, RemoteError, RemoteProtocolError, ValueError, TypeError)
+
+
+class Master(NamedTuple):
+    """Whom this replica follows, in which epoch, and as whom."""
+
+    address: str
+    epoch: Epoch
+    own_id: BrokerId
 
 
 class MetadataSync:
-    """`master` gives the address to follow, "" while this replica has none or is the master itself.
+    """`master` gives whom to follow, None while this replica has no master or is it; call `role_changed` at each change
+    of that.
 
-    A table is taken whole and only while that address still is the master: a table that was on its way during a switch
-    is dropped, so an old master's never replaces what this replica has accepted as master.
+    What comes is taken only while that still is so: a table that was on its way during a switch is dropped, so an old
+    master's never replaces what this replica has accepted as master.
     """
 
     def __init__(
@@ -44,9 +69,12 @@ class MetadataSync:
         offsets: OffsetTable,
         delay_offsets: DelayOffsetTable,
         client: RemotingClient,
-        master: Callable[[], str],
+        master: Callable[[], Master | None],
         tracer: Tracer,
+        *,
+        saves_offsets: bool = False,
     ) -> None:
+        """`saves_offsets`: what is acknowledged of consumer offsets is on the disk (offsetSync=strict)."""
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -54,73 +82,236 @@ class MetadataSync:
         self._client = client
         self._master = master
         self._tracer = tracer
-        self._followed = ""
+        self._saves_offsets = saves_offsets
+        self._heard = NO_STAMP
+        """The newest change of an offset that this master has told."""
         self._failed = False
+        self._changed = trio.Event()
+        self._scope = trio.CancelScope()
+
+    def role_changed(self) -> None:
+        self._changed.set()
+        self._scope.cancel()
 
     async def run(self) -> None:
         while True:
-            address = self._master()
-            if address != self._followed:
-                self._followed = ""
-            if address and await self.pull(address):
-                self._followed = address
-            await trio.sleep((INTERVAL_MS if self._followed else FIRST_INTERVAL_MS) / 1000)
+            self._changed = trio.Event()
+            master = self._master()
+            if master is None:
+                await self._changed.wait()
+                continue
+            with trio.CancelScope() as self._scope:
+                await self._follow(master)
 
-    async def pull(self, address: str) -> bool:
+    # --- a master that is rmqha ---------------------------------------------------------------------------------------
+    async def _follow(self, master: Master) -> None:
+        """Until another is master."""
+        self._heard = NO_STAMP
+        retry_ms = RETRY_MS
+        while self._master() == master:
+            try:
+                reply = await self._poll(master)
+                if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    await self._pull_periodically(master)
+                    return
+                if reply.code != ResponseCode.SUCCESS:
+                    raise RemoteError(reply.code, reply.remark or "", master.address)
+                await self._take(master, reply)
+            except _FAULTS as error:
+                self._note_failure(master, error)
+                await trio.sleep(retry_ms / 1000)
+                retry_ms = min(2 * retry_ms, MAX_RETRY_MS)
+            else:
+                self._failed = False
+                retry_ms = RETRY_MS
+
+    async def _poll(self, master: Master) -> Command:
+        ext = {
+            "version": str(VERSION),
+            "masterEpoch": str(master.epoch),
+            "brokerId": str(master.own_id),
+            "topics": str(self._topics.version.stamp),
+            "groups": str(self._groups.version.stamp),
+            "offsets": str(self._heard),
+            "delays": str(self._delay_offsets.version.stamp),
+            "waitMs": str(MAX_HOLD_MS),
+        }
+        command = Command(RequestCode.RMQHA_FOLLOW_TABLES, ext)
+        return await self._client.call(master.address, command, MAX_HOLD_MS + CALL_TIMEOUT_MS)
+
+    async def _take(self, master: Master, reply: Command) -> None:
+        """Raises as `_ask`, ValueError or TypeError for a body that cannot be read."""
+        body = _object(master.address, reply)
+        if int(body.get("version", 0)) != VERSION:
+            raise RemoteProtocolError(f"{master.address} answered request 52030 with version {body.get('version')}")
+        if self._master() != master:
+            return
+        offsets = [OffsetChange.from_json(item) for item in body.get("offsets") or ()]
+        if offsets:
+            self._offsets.merge(offsets)
+            self._heard = offsets[-1].stamp
+            await self._save_offsets()
+        if "delays" in body:
+            self._delay_offsets.replace(body["delays"])
+        for name, apply, pull in (
+            ("topics", self._topics.apply, self._pull_topics),
+            ("groups", self._groups.apply, self._pull_groups),
+        ):
+            changes = body.get(name)
+            if changes is None or self._master() != master:
+                continue
+            if changes.get("whole"):
+                await pull(master)
+            else:
+                apply(changes)
+
+    async def _save_offsets(self) -> None:
+        data = self._offsets.unsaved() if self._saves_offsets else None
+        if data is not None:
+            await trio.to_thread.run_sync(self._offsets.write, data)
+
+    def _note_failure(self, master: Master, error: Exception) -> None:
+        if not self._failed:
+            self._tracer.event("metadata_not_synced", address=master.address, reason=str(error))
+        self._failed = True
+
+    # --- a master that is Apache's ------------------------------------------------------------------------------------
+    async def _pull_periodically(self, master: Master) -> None:
+        pause_ms = FIRST_INTERVAL_MS
+        while self._master() == master:
+            if await self.pull(master):
+                pause_ms = INTERVAL_MS
+            await trio.sleep(pause_ms / 1000)
+
+    async def pull(self, master: Master) -> bool:
         """Take all tables once; False (and traced, once) if the master did not give them."""
         try:
-            await self._pull_topics(address)
-            await self._pull_groups(address)
-            await self._pull_offsets(address)
-            await self._pull_delay_offsets(address)
-        except (UnreachableError, RemoteError, RemoteProtocolError, ValueError, TypeError) as error:
-            if not self._failed:
-                self._tracer.event("metadata_not_synced", address=address, reason=str(error))
-            self._failed = True
+            await self._pull_topics(master)
+            await self._pull_groups(master)
+            await self._pull_offsets(master)
+            await self._pull_delay_offsets(master)
+        except _FAULTS as error:
+            self._note_failure(master, error)
             return False
         self._failed = False
         return True
 
-    async def _ask(self, address: str, code: RequestCode, ext: dict[str, str] | None = None) -> tuple[Command, Any]:
-        reply = await self._client.call(address, Command(code, ext), CALL_TIMEOUT_MS)
+    async def _ask(self, master: Master, code: RequestCode, ext: dict[str, str] | None = None) -> tuple[Command, Any]:
+        reply = await self._client.call(master.address, Command(code, ext), CALL_TIMEOUT_MS)
         if reply.code != ResponseCode.SUCCESS:
-            raise RemoteError(reply.code, reply.remark or "", address)
-        body = lenient_json.loads(reply.body)
-        if not isinstance(body, dict):
-            raise RemoteProtocolError(f"{address} answered {code.name} with something else than an object")
-        return reply, body
+            raise RemoteError(reply.code, reply.remark or "", master.address)
+        return reply, _object(master.address, reply)
 
-    async def _slices(self, address: str, code: RequestCode, what: str) -> list[dict[str, Any]]:
-        """All slices of a table; `what` is Topic or Group, as in the names of the fields."""
+    async def _whole(self, master: Master, code: RequestCode, what: str) -> list[dict[str, Any]]:
+        """All slices of one version of a table; `what` is Topic or Group, as in the names of the fields."""
+        for _ in range(MAX_TABLE_TRIES):
+            bodies = await self._slices(master, code, what)
+            if all(body.get("dataVersion") == bodies[0].get("dataVersion") for body in bodies):
+                return bodies
+        raise RemoteProtocolError(f"{master.address} changes its table too often to be read: request {code}")
+
+    async def _slices(self, master: Master, code: RequestCode, what: str) -> list[dict[str, Any]]:
         bodies: list[dict[str, Any]] = []
         for place in range(MAX_SLICES):
             first = place * SLICE_COUNT
             ext = {f"{what.lower()}Seq": str(first), f"max{what}Num": str(SLICE_COUNT), "dataVersion": ""}
-            reply, body = await self._ask(address, code, ext)
+            reply, body = await self._ask(master, code, ext)
             bodies.append(body)
             if first + SLICE_COUNT >= int(reply.ext.get(f"total{what}Num") or 0):
                 break
         return bodies
 
-    async def _pull_topics(self, address: str) -> None:
-        bodies = await self._slices(address, RequestCode.GET_ALL_TOPIC_CONFIG, "Topic")
+    async def _pull_topics(self, master: Master) -> None:
+        bodies = await self._whole(master, RequestCode.GET_ALL_TOPIC_CONFIG, "Topic")
         table = {name: topic for body in bodies for name, topic in topic_table.parse_table(body).items()}
-        if self._master() == address and table:
+        if self._master() == master and table:
             deleted = topic_table.parse_deleted(bodies[-1])
             self._topics.replace(table, DataVersion.from_json(bodies[-1].get("dataVersion")), deleted)
 
-    async def _pull_groups(self, address: str) -> None:
-        bodies = await self._slices(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "Group")
+    async def _pull_groups(self, master: Master) -> None:
+        bodies = await self._whole(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "Group")
         table = {name: group for body in bodies for name, group in group_table.parse_table(body).items()}
-        if self._master() == address:
+        if self._master() == master:
             self._groups.replace(bodies[-1], table)
 
-    async def _pull_offsets(self, address: str) -> None:
-        _, body = await self._ask(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
-        if self._master() == address:
+    async def _pull_offsets(self, master: Master) -> None:
+        _, body = await self._ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        if self._master() == master:
             self._offsets.replace(body)
 
-    async def _pull_delay_offsets(self, address: str) -> None:
-        _, body = await self._ask(address, RequestCode.GET_ALL_DELAY_OFFSET)
-        if self._master() == address:
+    async def _pull_delay_offsets(self, master: Master) -> None:
+        _, body = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET)
+        if self._master() == master:
             self._delay_offsets.replace(body)
+
+
+class ForeignProbe:
+    """Finds out which slaves are not rmqha: their addresses come from a controller, their answer to 52030 tells."""
+
+    def __init__(
+        self,
+        feed: TableFeed,
+        client: RemotingClient,
+        controllers: Iterable[str],
+        broker_name: str,
+        slaves: Callable[[], list[BrokerId]],
+        epoch: Callable[[], Epoch],
+    ) -> None:
+        """`slaves` are those that hold or copy the log now, [] unless this replica is master."""
+        self._feed = feed
+        self._client = client
+        self._controllers = list(controllers)
+        self._broker_name = broker_name
+        self._slaves = slaves
+        self._epoch = epoch
+
+    async def run(self) -> None:
+        suspects: list[BrokerId] = []
+        while True:
+            await trio.sleep(PROBE_INTERVAL_MS / 1000)
+            silent = self._feed.unknown(self._slaves()) if self._feed.is_strict else []
+            # Whoever was silent at the last look too; a slave of ours follows within milliseconds.
+            again = [broker_id for broker_id in silent if broker_id in suspects]
+            suspects = silent
+            if again:
+                await self._probe(again)
+
+    async def _probe(self, broker_ids: list[BrokerId]) -> None:
+        epoch, addresses = self._epoch(), await self._addresses()
+        for broker_id in broker_ids:
+            address = addresses.get(broker_id)
+            if address is None:
+                continue
+            command = Command(RequestCode.RMQHA_FOLLOW_TABLES, {"version": str(VERSION), "masterEpoch": "-1"})
+            with suppress(UnreachableError):
+                reply = await self._client.call(address, command, CALL_TIMEOUT_MS)
+                if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and self._epoch() == epoch:
+                    self._feed.mark_foreign(broker_id)
+
+    async def _addresses(self) -> dict[int, str]:
+        """Of the group's replicas, as the controllers' leader knows them; {} if none answers."""
+        body = lenient_json.dumps([self._broker_name])
+        for controller in self._controllers:
+            with suppress(UnreachableError, RemoteProtocolError):
+                command = Command(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, {}, body)
+                reply = await self._client.call(controller, command, CALL_TIMEOUT_MS)
+                if reply.code == ResponseCode.SUCCESS:
+                    return _addresses(_object(controller, reply), self._broker_name)
+        return {}
+
+
+def _addresses(body: dict[str, Any], broker_name: str) -> dict[int, str]:
+    """Of the answer to 1006. Raises RemoteProtocolError."""
+    try:
+        replicas = body["replicasInfoTable"][broker_name]
+        known = [*replicas["inSyncReplicas"], *replicas["notInSyncReplicas"]]
+        return {int(item["brokerId"]): str(item["brokerAddress"]) for item in known}
+    except (KeyError, TypeError, ValueError) as error:
+        raise RemoteProtocolError(f"the answer to request 1006 cannot be read: {error!r}") from None
+
+
+def _object(address: str, reply: Command) -> dict[str, Any]:
+    body = lenient_json.loads(reply.body)
+    if not isinstance(body, dict):
+        raise RemoteProtocolError(f"{address} answered with something else than an object")
+    return body

@@ -1,40 +1,95 @@
-"""Consumer offsets: how far each group has read each queue. config/consumerOffset.json, written when dirty."""
+"""Consumer offsets: how far each group has read each queue. config/consumerOffset.json, written when dirty.
+
+Each offset carries the stamp (master epoch, sequence) of its last change. Replicas merge by stamp, never by size: what
+is older does not replace what is newer, and a reset backwards is a change like any other (A13). A removed offset leaves
+its stamp behind, so that no replica brings it back.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from rmqha.broker import config_table
 from rmqha.broker.config_table import DataVersion, mapping
+from rmqha.broker.lineage import NO_STAMP, Stamp
 from rmqha.port import Disk
 
 MAX_ENTRY_COUNT = 1_000_000
 """Bound on (group, topic) pairs, since any client may name new ones."""
+MAX_REMOVED_COUNT = 100_000
+"""Bound on remembered removals; the oldest are forgotten first."""
 
 _TABLE = "consumerOffset"
+_VERSIONS = "rmqhaOffsetVersions"
+_REMOVED = "rmqhaRemovedOffsets"
+_RESET = "reset"
+
+Place = tuple[str, int]
+""""topic@group" and queue id."""
+
+
+class OffsetChange(NamedTuple):
+    """One offset as replicas tell each other. `offset` None: it was removed. `is_reset`: an operator has set it, and
+    the group's members have not been told yet."""
+
+    key: str
+    queue_id: int
+    offset: int | None
+    stamp: Stamp
+    is_reset: bool = False
+
+    def to_json(self) -> list[Any]:
+        offset = -1 if self.offset is None else self.offset
+        return [self.key, self.queue_id, offset, self.stamp.epoch, self.stamp.sequence, self.is_reset]
+
+    @classmethod
+    def from_json(cls, value: Any) -> OffsetChange:
+        """Raises ValueError or TypeError."""
+        key, queue_id, offset, epoch, sequence, is_reset = value
+        known = int(offset) if int(offset) >= 0 else None
+        return cls(str(key), int(queue_id), known, Stamp(int(epoch), int(sequence)), is_reset is True)
 
 
 class OffsetTable:
-    """Offsets by "topic@group" and queue id. A commit takes the offset as it is, backwards too: a reset is one."""
+    """Offsets by "topic@group" and queue id. A commit takes the offset as it is, backwards too: a reset is one.
+
+    `epoch` is the master epoch that stamps changes; `moved` is told of each change that slaves want to know at once.
+    """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        found = config_table.load(disk, _TABLE, parse_table, ("offsetTable", "groupTopicMap"))
+        known = ("offsetTable", "groupTopicMap", _VERSIONS, _REMOVED)
+        found = config_table.load(disk, _TABLE, _parse, known)
         self.version, self._unknown, self.findings = found.version, found.unknown, found.findings
-        self._offsets = found.table
-        self._resets: dict[tuple[str, str, int], int] = {}
-        """(group, topic, queue id) to where its members must go; their own commits do not count until they know."""
+        self.epoch = self.version.state_version
+        self._floor = 0
+        self._offsets: dict[str, dict[int, int]] = {}
+        self._stamps: dict[Place, Stamp] = {}
+        """Of the present offsets, in order: what changed last stands last."""
+        self._removed: dict[Place, Stamp] = {}
+        self._resets: dict[Place, int] = {}
+        """To where a group's members must go; their own commits do not count until they know."""
+        self.moved: Callable[[], None] = lambda: None
         self._dirty = False
+        for change in sorted(found.table, key=_stamp_of):
+            self._take(change)
 
+    @property
+    def stamp(self) -> Stamp:
+        """Of the newest change."""
+        return max(_last(self._stamps), _last(self._removed))
+
+    # --- what consumers and operators do ------------------------------------------------------------------------------
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
         """False if the table is full. Nothing changes while a reset waits to be told."""
-        if self._resets and (group, topic, queue_id) in self._resets:
+        place = f"{topic}@{group}", queue_id
+        if self._resets and place in self._resets:
             return True
-        return self._put(group, topic, queue_id, offset)
+        return self._put(place, offset)
 
-    def _put(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
-        key = f"{topic}@{group}"
+    def _put(self, place: Place, offset: int) -> bool:
+        key, queue_id = place
         queues = self._offsets.get(key)
         if queues is None:
             if len(self._offsets) >= MAX_ENTRY_COUNT:
@@ -42,8 +97,23 @@ class OffsetTable:
             queues = self._offsets[key] = {}
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
-            self._dirty = True
+            self._touch(place)
         return True
+
+    def _touch(self, place: Place) -> None:
+        stamp = self._next_stamp()
+        self._stamps.pop(place, None)
+        self._removed.pop(place, None)
+        self._stamps[place] = stamp
+        self._dirty = True
+
+    def _next_stamp(self) -> Stamp:
+        return Stamp(self.epoch, max(self.stamp.sequence, self._floor) + 1)
+
+    def new_epoch(self, epoch: int, wall_ms: int) -> None:
+        """This replica became master. Sequences go on from the wall time: a master that restarts in its old epoch has
+        lost the last ones it gave, and may not give them again."""
+        self.epoch, self._floor = epoch, wall_ms
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         queues = self._offsets.get(f"{topic}@{group}")
@@ -51,17 +121,31 @@ class OffsetTable:
 
     def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """An operator's order; `take_reset` tells the group's member with its next pull."""
-        if self._put(group, topic, queue_id, offset) and len(self._resets) < MAX_ENTRY_COUNT:
-            self._resets[group, topic, queue_id] = offset
+        place = f"{topic}@{group}", queue_id
+        if self._put(place, offset) and len(self._resets) < MAX_ENTRY_COUNT:
+            self._resets[place] = offset
+            self._touch(place)
+            self.moved()
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Where a member must go on, once; None if it may go on where it is."""
-        return self._resets.pop((group, topic, queue_id), None) if self._resets else None
+        if not self._resets:
+            return None
+        place = f"{topic}@{group}", queue_id
+        offset = self._resets.pop(place, None)
+        if offset is not None:
+            self._touch(place)
+        return offset
 
     def topics_of(self, group: str) -> list[str]:
         """Topics in which the group has an offset, sorted."""
         places = (key.rpartition("@") for key in self._offsets)
         return sorted(topic for topic, _, name in places if name == group)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups with an offset in the topic, sorted."""
+        places = (key.rpartition("@") for key in self._offsets)
+        return sorted(group for name, _, group in places if name == topic)
 
     def remove_group(self, group: str) -> None:
         self._remove([f"{topic}@{group}" for topic in self.topics_of(group)])
@@ -71,32 +155,96 @@ class OffsetTable:
 
     def _remove(self, keys: list[str]) -> None:
         for key in keys:
-            topic, _, group = key.rpartition("@")
-            for queue_id in self._offsets.pop(key):
-                self._resets.pop((group, topic, queue_id), None)
+            for queue_id in list(self._offsets[key]):
+                stamp = self._next_stamp()
+                self._forget((key, queue_id))
+                self._removed[key, queue_id] = stamp
             self._dirty = True
+        while len(self._removed) > MAX_REMOVED_COUNT:
+            del self._removed[next(iter(self._removed))]
+        if keys:
+            self.moved()
 
-    def groups_of(self, topic: str) -> list[str]:
-        """Groups with an offset in the topic, sorted."""
-        places = (key.rpartition("@") for key in self._offsets)
-        return sorted(group for name, _, group in places if name == topic)
+    def _forget(self, place: Place) -> None:
+        key, queue_id = place
+        queues = self._offsets.get(key, {})
+        queues.pop(queue_id, None)
+        if not queues:
+            self._offsets.pop(key, None)
+        self._stamps.pop(place, None)
+        self._resets.pop(place, None)
 
-    def clamp(self, end_of: Callable[[str, int], int]) -> int:
+    def clamp(self, end_of: Callable[[str, int], int], *, stamped: bool = False) -> int:
         """No offset may lie behind its queue (`end_of(topic, queue_id)`), as after a cut of the log: messages that come
-        to stand there would never be consumed. Returns how many did."""
-        count = 0
+        to stand there would never be consumed. `stamped`: it is a change for all replicas, as a new master makes it.
+        Returns how many did."""
+        behind = []
         for key, queues in self._offsets.items():
             topic = key.rpartition("@")[0]
             for queue_id, offset in queues.items():
                 end = end_of(topic, queue_id)
                 if offset > end:
-                    queues[queue_id] = end
-                    count += 1
-        self._dirty = self._dirty or count > 0
-        return count
+                    behind.append((key, queue_id, end))
+        for key, queue_id, end in behind:
+            self._offsets[key][queue_id] = end
+            self._dirty = True
+            if stamped:
+                self._touch((key, queue_id))
+        return len(behind)
 
+    # --- what replicas tell each other --------------------------------------------------------------------------------
+    def changes_since(self, stamp: Stamp, limit: int) -> list[OffsetChange]:
+        """What is newer than `stamp`, the oldest first; NO_STAMP: everything. At most `limit` of them."""
+        newer = [*_newer(self._stamps, stamp), *_newer(self._removed, stamp)]
+        newer.sort(key=lambda item: item[1])
+        return [self._change(place, changed) for place, changed in newer[:limit]]
+
+    def _change(self, place: Place, stamp: Stamp) -> OffsetChange:
+        key, queue_id = place
+        offset = self._offsets.get(key, {}).get(queue_id)
+        return OffsetChange(key, queue_id, offset, stamp, place in self._resets)
+
+    def merge(self, changes: Iterable[OffsetChange]) -> None:
+        """A slave takes those of its master's offsets that are newer than its own."""
+        ordered = True
+        for change in changes:
+            place = change.key, change.queue_id
+            if change.stamp > (self._stamps.get(place) or self._removed.get(place) or NO_STAMP):
+                ordered = ordered and change.stamp > self.stamp
+                self._take(change)
+                self._dirty = True
+        if not ordered:
+            self._stamps = dict(sorted(self._stamps.items(), key=lambda item: item[1]))
+            self._removed = dict(sorted(self._removed.items(), key=lambda item: item[1]))
+
+    def _take(self, change: OffsetChange) -> None:
+        place = change.key, change.queue_id
+        self._forget(place)
+        self._removed.pop(place, None)
+        if change.offset is None:
+            self._removed[place] = change.stamp
+            return
+        self._offsets.setdefault(change.key, {})[change.queue_id] = change.offset
+        self._stamps[place] = change.stamp
+        if change.is_reset:
+            self._resets[place] = change.offset
+
+    def replace(self, body: Mapping[str, Any]) -> None:
+        """A slave takes the whole table of a master without stamps (Apache's): by definition it is the newer one."""
+        table = parse_table(body)
+        self.version = DataVersion.from_json(body.get("dataVersion"))
+        if table == self._offsets and not self._resets:
+            return
+        self._offsets.clear()
+        for places in (self._stamps, self._removed, self._resets):
+            places.clear()
+        for change in _unstamped(table, self.version):
+            self._take(change)
+        self._dirty = True
+
+    # --- file and bodies ----------------------------------------------------------------------------------------------
     def to_json(self) -> dict[str, Any]:
-        """Body of request 43 and content of the file; queue ids stay integers."""
+        """Body of request 43; queue ids stay integers."""
         topics: dict[str, list[str]] = {}
         for key in sorted(self._offsets):
             topic, _, group = key.rpartition("@")
@@ -107,25 +255,75 @@ class OffsetTable:
             "offsetTable": {key: dict(sorted(self._offsets[key].items())) for key in sorted(self._offsets)},
         }
 
-    def replace(self, body: Mapping[str, Any]) -> None:
-        """A slave takes its master's whole table: the master's is the newer one by definition."""
-        table = parse_table(body)
-        self._resets.clear()
-        if table != self._offsets:
-            self._offsets = table
-            self._dirty = True
-        self.version = DataVersion.from_json(body.get("dataVersion"))
+    def _whole(self) -> dict[str, Any]:
+        """Content of the file. What Apache's brokers do not know they pass over."""
+        versions, removed = self._stamps_by_key(self._stamps), self._stamps_by_key(self._removed)
+        own = {_VERSIONS: versions} if versions else {}
+        return self.to_json() | own | ({_REMOVED: removed} if removed else {}) | self._unknown
+
+    def _stamps_by_key(self, stamps: Mapping[Place, Stamp]) -> dict[str, dict[int, str]]:
+        table: dict[str, dict[int, str]] = {}
+        for place in sorted(stamps):
+            key, queue_id = place
+            table.setdefault(key, {})[queue_id] = str(stamps[place]) + (f":{_RESET}" if place in self._resets else "")
+        return table
 
     def unsaved(self) -> bytes | None:
         """What the file must hold, None if it does; the caller writes it with `write`, in a thread if it likes."""
         if not self._dirty:
             return None
         self._dirty = False
-        return config_table.encode({**self.to_json(), **self._unknown})
+        return config_table.encode(self._whole())
 
     def write(self, data: bytes) -> None:
         """Raises OSError."""
         config_table.write(self._disk, _TABLE, data)
+
+
+def _stamp_of(change: OffsetChange) -> Stamp:
+    return change.stamp
+
+
+def _last(stamps: dict[Place, Stamp]) -> Stamp:
+    return next(reversed(stamps.values()), NO_STAMP)
+
+
+def _newer(stamps: dict[Place, Stamp], than: Stamp) -> Iterator[tuple[Place, Stamp]]:
+    """From the newest down."""
+    for place, stamp in reversed(stamps.items()):
+        if stamp <= than:
+            return
+        yield place, stamp
+
+
+def _unstamped(table: Mapping[str, Mapping[int, int]], version: DataVersion) -> Iterator[OffsetChange]:
+    """Offsets of a peer or a file without stamps: each gets one of the version's epoch."""
+    sequence = 0
+    for key in sorted(table):
+        for queue_id, offset in sorted(table[key].items()):
+            sequence += 1
+            yield OffsetChange(key, queue_id, offset, Stamp(version.state_version, sequence))
+
+
+def _parse(body: Mapping[str, Any]) -> list[OffsetChange]:
+    """The offsets of consumerOffset.json. Where Apache's broker has written it last there are no stamps."""
+    table, version = parse_table(body), DataVersion.from_json(body.get("dataVersion"))
+    versions = mapping(body.get(_VERSIONS), _VERSIONS)
+    changes = []
+    for change in _unstamped(table, version):
+        text = mapping(versions.get(change.key), change.key).get(str(change.queue_id))
+        changes.append(change if text is None else _stamped(change, str(text)))
+    for key, queues in mapping(body.get(_REMOVED), _REMOVED).items():
+        for queue_id, text in mapping(queues, str(key)).items():
+            changes.append(OffsetChange(str(key), int(queue_id), None, Stamp.parse(str(text))))
+    return changes
+
+
+def _stamped(change: OffsetChange, text: str) -> OffsetChange:
+    stamp, colon, mark = text.rpartition(":")
+    if colon and mark == _RESET:
+        return change._replace(stamp=Stamp.parse(stamp), is_reset=True)
+    return change._replace(stamp=Stamp.parse(text))
 
 
 def parse_table(body: Mapping[str, Any]) -> dict[str, dict[int, int]]:

@@ -19,7 +19,7 @@ class Channel(Protocol):
 
 
 Handler = Callable[[Channel, Command], Command | None]
-"""Answers one request, None: by `channel.send` later; raises RequestError to refuse it."""
+"""Answers one request, None: by `channel.send`, perhaps later; raises RequestError to refuse it."""
 
 
 class RequestError(RmqhaError):
@@ -56,3 +56,25 @@ def number(command: Command, name: str, default: int | None = None) -> int:
 
 def truth(command: Command, name: str) -> bool:
     return command.ext.get(name, "").lower() == "true"
+
+
+class Feed(Protocol):
+    """Tells when the members of the SyncStateSet hold a change; `TableFeed` is one. Each calls `done` with "" or with
+    the reason why that is not known, at once where nothing needs to be waited for."""
+
+    def wait(self, done: Callable[[str], None]) -> None: ...
+
+    def wait_reset(self, done: Callable[[str], None]) -> None: ...
+
+    def wait_commit(self, done: Callable[[str], None]) -> None: ...
+
+
+def answer_when(wait: Callable[[Callable[[str], None]], None], channel: Channel, reply: Command) -> None:
+    """Send `reply` once a change is held; else an error that says that its outcome is open."""
+
+    def done(fault: str) -> None:
+        if fault:
+            reply.code, reply.remark = ResponseCode.SYSTEM_ERROR, fault
+        channel.send(reply)
+
+    wait(done)

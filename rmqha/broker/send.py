@@ -7,7 +7,7 @@ Codes and their order are those of RocketMQ's SendMessageProcessor; the replica'
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import NamedTuple, Protocol
@@ -23,7 +23,7 @@ from rmqha.broker.topics import (
     TopicTable,
     refusal_to_send,
 )
-from rmqha.broker.waiter import Waiter, Waiting
+from rmqha.broker.waiter import TopicWaiter, Waiter, Waiting
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.delay_level import delay_level
@@ -137,6 +137,9 @@ class SendProcessor:
         self._own = {**self._ext, PROPERTY_CLUSTER: config.broker_cluster_name}
         self._own_bytes = encode_properties(self._own)
         self._next_queue = 0
+        self._has_made_topic = False
+        self.when_held: Callable[[Callable[[str], None]], None] = lambda done: done("")
+        """Calls back when the set holds the topics as they are now (`TableFeed.wait`)."""
         self.rates = Rates()
         """Messages by topic."""
         self.put_count = 0
@@ -151,6 +154,7 @@ class SendProcessor:
                 self._refuse(channel, command, code, remark)
             return
         born_host = host_of(channel.peer)
+        self._has_made_topic = False
         accepted: list[_Accepted] = []
         for command in commands:
             try:
@@ -190,7 +194,11 @@ class SendProcessor:
                 channel.send(reply)
             else:
                 waiting.append(reply)
-        self._log.appended(stored.end_offset, Waiter(channel, waiting) if waiting else None)
+        self._log.appended(stored.end_offset, self._waiter(channel, waiting) if waiting else None)
+
+    def _waiter(self, channel: Channel, replies: list[Command]) -> Waiting:
+        waiter = Waiter(channel, replies)
+        return TopicWaiter(waiter, self.when_held) if self._has_made_topic else waiter
 
     def _refuse(self, channel: Channel, command: Command, code: ResponseCode, remark: str) -> None:
         self.refused_count += 1
@@ -273,6 +281,7 @@ class SendProcessor:
         return topic
 
     def _create(self, request: _Request) -> TopicConfig:
+        self._has_made_topic = True
         if request.topic.startswith(RETRY_PREFIX):
             return self._topics.create_internal(request.topic, 1)
         topic = self._topics.create_for_send(request.topic, request.default_topic, request.default_queue_count)

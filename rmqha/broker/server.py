@@ -22,9 +22,10 @@ from rmqha.broker.disk_probe import DiskProbe
 from rmqha.broker.ha_service import HaService
 from rmqha.broker.identity import BrokerIdentity
 from rmqha.broker.loops import BrokerLoops
-from rmqha.broker.metadata_sync import MetadataSync
+from rmqha.broker.metadata_sync import ForeignProbe, Master, MetadataSync
 from rmqha.broker.nameserver_link import NameServerLink
 from rmqha.broker.retention_loop import RetentionLoop
+from rmqha.ha.action import RoleChanged
 from rmqha.host import network, remoting
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
@@ -32,7 +33,8 @@ from rmqha.host.tracer import HostTracer
 from rmqha.model.config import BrokerConfig
 from rmqha.model.delay_level import parse_delay_levels
 from rmqha.model.error import ConfigError
-from rmqha.model.identity import parse_address
+from rmqha.model.identity import Role, parse_address
+from rmqha.model.offset import BrokerId
 from rmqha.store.config import StoreConfig
 from rmqha.store.identity_file import IdentityFile
 from rmqha.store.store import Store
@@ -215,16 +217,20 @@ async def _serve(
     link = NameServerLink(core.config, driver, core.topics, name_servers, clock, tracer)
     client = remoting.RemotingClient(max_frame_bytes=core.config.max_frame_bytes, on_closed=link.lost)
     async with client, trio.open_nursery() as nursery:
-        core.on_role, core.topics.changed = link.role_changed, link.changed
+        core.topics.changed = link.changed
         static = not core.config.enable_controller_mode
         if not static:
             driver.controller = ControllerLink(driver, client, controllers, nursery)
         driver.ha = gate.ha = HaService(driver, tracer, nursery, plain=static)
         loops = BrokerLoops(core, clock)
-        sync = MetadataSync(
-            core.topics, core.groups, core.offsets, core.delay_offsets, client, lambda: _followed(core), tracer
-        )
-        for task in (loops.run, partial(link.run, client), sync.run):
+        sync = _metadata_sync(core, client, tracer)
+
+        def role_changed(action: RoleChanged) -> None:
+            link.role_changed(action)
+            sync.role_changed()
+
+        core.on_role = role_changed
+        for task in (loops.run, partial(link.run, client), sync.run, _probe(core, client, controllers).run):
             nursery.start_soon(task)
         nursery.start_soon(RetentionLoop(core.config, core.retention).run)
         if core.config.disk_probe_interval_millis:
@@ -239,10 +245,27 @@ async def _serve(
         nursery.cancel_scope.cancel()
 
 
-def _followed(core: BrokerCore) -> str:
-    """The master whose tables this replica takes, "" for none."""
+def _metadata_sync(core: BrokerCore, client: remoting.RemotingClient, tracer: HostTracer) -> MetadataSync:
+    tables = core.topics, core.groups, core.offsets, core.delay_offsets
+    strict = core.config.offset_sync == "strict"
+    return MetadataSync(*tables, client, lambda: _followed(core), tracer, saves_offsets=strict)
+
+
+def _probe(core: BrokerCore, client: remoting.RemotingClient, controllers: list[str]) -> ForeignProbe:
     replica = core.replica
-    return "" if replica.is_master or not replica.is_following else replica.master_address
+
+    def slaves() -> list[BrokerId]:
+        return [slave_id for slave_id, _ in replica.slave_acks()] if replica.is_master else []
+
+    return ForeignProbe(core.feed, client, controllers, core.config.broker_name, slaves, lambda: replica.epoch)
+
+
+def _followed(core: BrokerCore) -> Master | None:
+    """The master whose tables this replica takes."""
+    replica = core.replica
+    if replica.role is not Role.SLAVE or not replica.master_address or replica.broker_id is None:
+        return None
+    return Master(replica.master_address, replica.epoch, replica.broker_id)
 
 
 async def _leave(core: BrokerCore, link: NameServerLink, loops: BrokerLoops, tracer: HostTracer) -> None:

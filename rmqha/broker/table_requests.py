@@ -7,7 +7,7 @@ from typing import Protocol
 from rmqha.broker.delay_offsets import DelayOffsetTable
 from rmqha.broker.groups import MAX_GROUP_LENGTH, GroupTable
 from rmqha.broker.offsets import OffsetTable
-from rmqha.broker.request import Channel, Handler, RequestError, number, text, truth
+from rmqha.broker.request import Channel, Feed, Handler, RequestError, answer_when, number, text, truth
 from rmqha.broker.statistics import Rates
 from rmqha.broker.topics import (
     BROKER_ONLY_TOPICS,
@@ -50,6 +50,8 @@ class Standing(Protocol):
     @property
     def is_serving(self) -> bool: ...
 
+    def admission(self) -> tuple[ResponseCode, str]: ...
+
 
 class TableRequests:
     def __init__(
@@ -62,6 +64,7 @@ class TableRequests:
         offsets: OffsetTable,
         delay_offsets: DelayOffsetTable,
         put_rates: Rates,
+        feed: Feed,
     ) -> None:
         self._config = config
         self._log = log
@@ -71,6 +74,7 @@ class TableRequests:
         self._offsets = offsets
         self._delay_table = delay_offsets
         self._put_rates = put_rates
+        self._feed = feed
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -86,11 +90,10 @@ class TableRequests:
         }
 
     def _require_master(self) -> None:
-        if not self._standing.is_serving:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master; ask the master of its group")
+        require_master(self._standing, self._config)
 
     # --- topics -----------------------------------------------------------------------------------------------------
-    def _update_topic(self, channel: Channel, command: Command) -> Command:
+    def _update_topic(self, channel: Channel, command: Command) -> None:
         self._require_master()
         name = text(command, "topic")
         fault = topic_name_fault(name)
@@ -115,9 +118,9 @@ class TableRequests:
         topic = TopicConfig(name, read, write, perm, flag, truth(command, "order"), filter_type, attributes, unknown)
         if topic != present:
             self._topics.put(topic)
-        return command.reply()
+        answer_when(self._feed.wait, channel, command.reply())
 
-    def _delete_topic(self, channel: Channel, command: Command) -> Command:
+    def _delete_topic(self, channel: Channel, command: Command) -> None:
         """The topic and its consumers' offsets go. Its queues stay until the log forgets their records: a topic of the
         same name goes on behind them, since no queue offset is given twice."""
         self._require_master()
@@ -126,7 +129,7 @@ class TableRequests:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
         self._topics.remove(name)
         self._offsets.remove_topic(name)
-        return command.reply()
+        answer_when(self._feed.wait_reset, channel, command.reply())
 
     def _topic_config(self, channel: Channel, command: Command) -> Command:
         name = text(command, "topic")
@@ -160,14 +163,14 @@ class TableRequests:
         return decode(result.records[0]).store_timestamp_ms if result.records else 0
 
     # --- groups and offsets -----------------------------------------------------------------------------------------
-    def _update_group(self, channel: Channel, command: Command) -> Command:
+    def _update_group(self, channel: Channel, command: Command) -> None:
         self._require_master()
         body = lenient_json.loads(command.body)
         name = body.get("groupName") if isinstance(body, dict) else None
         if not isinstance(name, str) or not 0 < len(name) <= MAX_GROUP_LENGTH:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"groupName must have 1 to {MAX_GROUP_LENGTH} characters")
         self._groups.put(body)
-        return command.reply()
+        answer_when(self._feed.wait, channel, command.reply())
 
     def _all_groups(self, channel: Channel, command: Command) -> Command:
         body = self._groups.to_json(*_slice(command, "groupSeq", "maxGroupNum"))
@@ -185,3 +188,13 @@ def _slice(command: Command, first: str, count: str) -> tuple[int, int | None]:
     start = max(0, number(command, first, 0))
     wanted = number(command, count, 0)
     return start, wanted if wanted > 0 else None
+
+
+def require_master(standing: Standing, config: BrokerConfig) -> None:
+    """Refuse before anything is changed: not the master, or a strict change could not be held by enough replicas."""
+    if not standing.is_serving:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master; ask the master of its group")
+    if config.metadata_strict:
+        code, remark = standing.admission()
+        if code is not ResponseCode.SUCCESS:
+            raise RequestError(code, remark)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rmqha.broker import config_table
 from rmqha.broker.config_table import DataVersion, mapping
+from rmqha.broker.lineage import Lineage, Stamp
 from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.delay_level import SCHEDULE_TOPIC, parse_delay_levels
@@ -136,6 +137,8 @@ class TopicTable:
         self.epoch = 0
         self._dirty = False
         self.changed: Callable[[], None] = lambda: None
+        self.moved: Callable[[], None] = lambda: None
+        """Told that the version has moved: slaves want to know."""
         self.batch_topics_changed: Callable[[set[str]], None] = lambda topics: None
         """Told the topics with queue.type=BatchCQ, before anybody can send to a new one."""
         self.configure(config)
@@ -147,6 +150,7 @@ class TopicTable:
         if found.version != DataVersion():
             self.version = found.version
             self.epoch = found.version.state_version
+        self._lineage = Lineage(self.version.stamp)
         table, self.deleted = found.table
         """`deleted`: what the log still holds of these topics does not bring them back."""
         self._topics.update(table)
@@ -189,7 +193,7 @@ class TopicTable:
         """Add or replace, durably."""
         self.deleted -= {topic.name}
         self._topics[topic.name] = topic
-        self._commit()
+        self._commit([topic.name])
         if topic.is_batch:
             self.batch_topics_changed({topic.name})
 
@@ -197,7 +201,7 @@ class TopicTable:
         """Forget a topic, durably."""
         if self._topics.pop(name, None) is not None:
             self.deleted |= {name}
-            self._commit()
+            self._commit([name])
 
     def restore(self, queues: Mapping[str, list[int]], batch_topics: Set[str] = frozenset()) -> list[str]:
         """Re-create topics that have queues on disk and no entry here, too few queues or another type (ruling 16).
@@ -217,15 +221,14 @@ class TopicTable:
                 )
                 missing.append(name)
         if missing:
-            self._commit()
+            self._commit(missing)
         return missing
 
     def new_epoch(self, epoch: int) -> None:
         """This replica became master: what it tells name servers and slaves outranks what older masters told. The file
         follows with the next change or `save`: a failover waits for no disk."""
         self.epoch = epoch
-        self.version.advance(epoch, self._clock.wall_ms())
-        self._dirty = True
+        self._advance([])
         self.changed()
 
     def replace(self, table: Mapping[str, TopicConfig], version: DataVersion, deleted: Set[str] = frozenset()) -> None:
@@ -235,9 +238,37 @@ class TopicTable:
         self.deleted = frozenset(deleted)
         self._topics = dict(table)
         self.version = version
+        self._lineage.restart(version.stamp)
         self._dirty = True
         self.save()
         self.batch_topics_changed(self.batch_topics())
+        self.changed()
+
+    def changes_since(self, stamp: Stamp) -> dict[str, Any] | None:
+        """What a slave whose table has that stamp lacks, for `apply`; None if it must take the whole table."""
+        names = self._lineage.since(stamp)
+        if names is None:
+            return None
+        present = {name: self._topics[name].to_json() for name in names if name in self._topics}
+        removed = [name for name in names if name not in present]
+        return {"dataVersion": self.version.to_json(), "removed": removed, "topicConfigTable": present}
+
+    def apply(self, changes: Mapping[str, Any]) -> None:
+        """A slave takes what its master's `changes_since` says. Durable when it returns, but for a version that moved
+        alone. Raises ValueError for what is none of it, OSError."""
+        present = parse_table(changes)
+        removed = {str(name) for name in changes.get("removed") or ()}
+        version = DataVersion.from_json(changes.get("dataVersion"))
+        for name in removed:
+            self._topics.pop(name, None)
+        self._topics.update(present)
+        self.deleted = (self.deleted | removed) - present.keys()
+        self.version = version
+        self._lineage.advance(version.stamp, [*present, *removed])
+        self._dirty = True
+        if present or removed:
+            self.save()
+            self.batch_topics_changed(self.batch_topics())
         self.changed()
 
     def batch_topics(self) -> set[str]:
@@ -249,11 +280,16 @@ class TopicTable:
             config_table.save(self._disk, "topics", self._whole())
             self._dirty = False
 
-    def _commit(self) -> None:
-        self.version.advance(self.epoch, self._clock.wall_ms())
-        self._dirty = True
+    def _commit(self, names: Iterable[str]) -> None:
+        self._advance(names)
         self.save()
         self.changed()
+        self.moved()
+
+    def _advance(self, names: Iterable[str]) -> None:
+        self.version.advance(self.epoch, self._clock.wall_ms())
+        self._lineage.advance(self.version.stamp, names)
+        self._dirty = True
 
     # --- bodies -----------------------------------------------------------------------------------------------------
     def to_json(self, first: int = 0, count: int | None = None) -> dict[str, Any]:

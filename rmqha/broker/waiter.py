@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from rmqha.broker.request import Channel
 from rmqha.ha.action import AckStatus, HandedOver
@@ -52,6 +53,22 @@ class Waiter(Waiting):
             if status is not AckStatus.OK:
                 reply.code, reply.remark = code, remark
             send(reply)
+
+
+class TopicWaiter(Waiting):
+    """A batch whose first messages made their topic: acknowledged once the set holds both (metadataSync=strict)."""
+
+    __slots__ = ("_waiter", "_when_held")
+
+    def __init__(self, waiter: Waiting, when_held: Callable[[Callable[[str], None]], None]) -> None:
+        self._waiter = waiter
+        self._when_held = when_held
+
+    def finish(self, status: AckStatus) -> None:
+        if status is not AckStatus.OK:
+            self._waiter.finish(status)
+        else:
+            self._when_held(lambda fault: self._waiter.finish(AckStatus.FLUSH_SLAVE_TIMEOUT if fault else AckStatus.OK))
 
 
 class HandOverWaiter:

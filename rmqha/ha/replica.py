@@ -14,6 +14,7 @@ Inputs are methods that take `now_ms` first; outputs are taken by `actions()`. T
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, HandedOver, RoleChanged, Token
@@ -460,6 +461,15 @@ class Replica:
     @property
     def role(self) -> Role:
         return self._role
+    def joins_if(self, may_join: Callable[[BrokerId], bool]) -> None:
+        """Propose a slave for the set only if this holds too."""
+        self._set.may_join = may_join
+
+    @property
+    def other_members(self) -> tuple[BrokerId, ...]:
+        """All but this replica that are, or may by now be, in the SyncStateSet."""
+        return tuple(member for member in self._set.state.union if member != self._link.broker_id)
+
 
     @property
     def is_master(self) -> bool:

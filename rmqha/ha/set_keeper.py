@@ -8,7 +8,7 @@ request (apache/rocketmq PR 9897).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from rmqha.ha.connection import ConnectionState, HaConnection
@@ -52,6 +52,8 @@ class SetKeeper:
         self._config = config
         self._log = log
         self._link = link
+        self.may_join: Callable[[BrokerId], bool] = lambda member: True
+        """A condition on newcomers that is not the log's."""
         self.drained_ids: Members = ()
         """Replicas that the controllers let into no set."""
         self._own_id = BrokerId(0)
@@ -192,6 +194,7 @@ class SetKeeper:
                 and item.acked_offset is not None
                 and item.acked_offset >= bar
                 and not self._lags(now_ms, member, item)
+                and self.may_join(member)
             ],
         )
         joins = self._flaps.joins_at_ms(now_ms, needed=len(ids) < self._enough_count())

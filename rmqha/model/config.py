@@ -330,6 +330,13 @@ class BrokerConfig(ServerConfig):
     that are connected are told, at once (request 220)."""
     message_delay_level: str = DEFAULT_DELAY_LEVELS
     """How long each level of a delayed message waits, level 1 first; the same on all replicas of a group."""
+    metadata_sync: str = ""
+    """Own. `strict`: who changes a topic or a group is answered when every member of the SyncStateSet that is rmqha
+    holds the change on its disk; `periodic`: at once, slaves follow within a second. Empty: strict under haMode=cp."""
+    offset_sync: str = "periodic"
+    """Own. `strict`: the same for each commit of a consumer's offset; costs a write of the table on each slave."""
+    metadata_sync_timeout_ms: int = 3000
+    """Own. How long a strict change waits for a silent member before it is answered with an error."""
     slave_read_enable: bool = False
     """Slaves serve pulls, up to their confirm offset."""
     long_polling_max_ms: int = 30000
@@ -366,6 +373,10 @@ class BrokerConfig(ServerConfig):
         return self.slave_read_enable or not self.enable_controller_mode
 
     @property
+    def metadata_strict(self) -> bool:
+        return self.metadata_sync == "strict" or (self.metadata_sync == "" and self.mode is HaMode.CP)
+
+    @property
     def sync_flush(self) -> bool:
         return self.flush_disk_type == "SYNC_FLUSH"
 
@@ -396,6 +407,10 @@ class BrokerConfig(ServerConfig):
         if not self.enable_controller_mode:
             self._check_static(source)
         self.require_range(source, "listen_port", 3, 65534)
+        for key, value in (("metadataSync", self.metadata_sync or "strict"), ("offsetSync", self.offset_sync)):
+            if value not in ("strict", "periodic"):
+                raise ConfigError(f"{source}: {key} = {value!r} must be strict or periodic")
+        self.require_range(source, "metadata_sync_timeout_ms", 100, 60_000)
         self.require_range(source, "total_replicas", 1, 9)
         self.require_range(source, "in_sync_replicas", 1, self.total_replicas if self.enable_controller_mode else 9)
         super().check(source)

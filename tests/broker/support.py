@@ -140,7 +140,12 @@ class Broker:
         self.clock = FakeClock()
         self.tracer = ListTracer()
         self.controller = ScriptedController()
-        defaults = {"listen_port": 20911, "mapped_file_size_commit_log": 1024 * 1024, "max_message_size": 100_000}
+        defaults = {
+            "metadata_sync": "periodic",
+            "listen_port": 20911,
+            "mapped_file_size_commit_log": 1024 * 1024,
+            "max_message_size": 100_000,
+        }
         self.config = BrokerConfig(**{**defaults, "mapped_file_size_consume_queue": 6000, **keys})
         disk = HostDisk(directory)
         self.store = Store.open(

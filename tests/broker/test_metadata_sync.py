@@ -7,13 +7,14 @@ from typing import cast
 
 import pytest
 
-from rmqha.broker.metadata_sync import MetadataSync
+from rmqha.broker.metadata_sync import Master, MetadataSync
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.offset import BrokerId, Epoch
 from rmqha.wire.command import Command
 from tests.broker.support import Broker, send_command
 
-MASTER = "127.0.0.1:1"
+MASTER = Master("127.0.0.1:1", Epoch(1), BrokerId(2))
 
 
 class Line:
@@ -24,7 +25,7 @@ class Line:
         self.before: Callable[[Command], None] = lambda command: None
 
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
-        assert address == MASTER
+        assert address == MASTER.address
         self.before(command)
         return self._broker.ask(command)
 
@@ -32,7 +33,7 @@ class Line:
 class Slave:
     def __init__(self, broker: Broker, line: Line) -> None:
         self.core = broker.core
-        self.master = MASTER
+        self.master: Master | None = MASTER
         self.sync = MetadataSync(
             self.core.topics,
             self.core.groups,
@@ -75,7 +76,7 @@ async def test_all_tables(slave: Slave) -> None:
 async def test_what_comes_from_a_master_of_yesterday_is_dropped(slave: Slave, line: Line) -> None:
     def switch(command: Command) -> None:
         if command.code == RequestCode.GET_ALL_DELAY_OFFSET:
-            slave.master = ""
+            slave.master = None
 
     line.before = switch
     await slave.sync.pull(MASTER)

@@ -127,6 +127,7 @@ class World:
             broker_ip1=host,
             broker_name="sim",
             ha_mode="cp" if options.cp else "ap",
+            metadata_sync="periodic",  # the shells that follow tables are not simulated
             flush_disk_type="SYNC_FLUSH" if options.sync_flush else "ASYNC_FLUSH",
             total_replicas=options.broker_count,
             controller_heartbeat_interval_millis=options.heartbeat_ms,

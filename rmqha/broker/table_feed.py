@@ -1,0 +1,300 @@
+"""Request 52030: slaves follow their master's tables by a long poll; strict changes wait until the set holds them.
+
+A slave says which versions it holds, and that they are on its disk; the master answers with what is newer, at once for
+topics and groups, within 100 ms for offsets. So the next poll is the acknowledgement of the last answer. Under
+metadataSync=strict an operator is answered when every rmqha member of the SyncStateSet has acknowledged, and a slave is
+proposed for the set only once it holds the tables: whoever can be elected has every change that was answered (ruling
+16). No trio; the caller is the one thread of the broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rmqha.broker.delay_offsets import DelayOffsetTable
+from rmqha.broker.groups import GroupTable
+from rmqha.broker.lineage import NO_STAMP, Stamp
+from rmqha.broker.offsets import OffsetTable
+from rmqha.broker.request import Channel, Handler, RequestError, number, text
+from rmqha.broker.topics import TopicTable
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config import BrokerConfig
+from rmqha.model.offset import BrokerId, Epoch
+from rmqha.port import Clock, Tracer
+from rmqha.wire import lenient_json
+from rmqha.wire.command import Command
+
+VERSION = 1
+MAX_HOLD_MS = 10_000
+STALE_MS = MAX_HOLD_MS + 5_000
+"""A slave that has not asked for so long may have been replaced by another program under its id."""
+MAX_OFFSETS_PER_ANSWER = 20_000
+
+
+class Group(Protocol):
+    """This replica's place in its group; `Replica` is one."""
+
+    @property
+    def is_master(self) -> bool: ...
+
+    @property
+    def epoch(self) -> Epoch: ...
+
+
+@dataclass(slots=True)
+class _Follower:
+    """What a slave holds, by its last poll in this epoch."""
+
+    topics: Stamp
+    groups: Stamp
+    offsets: Stamp
+    delays: Stamp
+    asked_at_ms: int
+
+
+@dataclass(slots=True)
+class _Hold:
+    channel: Channel
+    command: Command
+    deadline_ms: int
+
+
+@dataclass(slots=True)
+class _Wait:
+    """An answer that waits: `done("")` when the set holds these versions, else with the reason."""
+
+    topics: Stamp
+    groups: Stamp
+    offsets: Stamp
+    deadline_ms: int
+    done: Callable[[str], None]
+
+
+class TableFeed:
+    """`members` gives all but this replica that are, or may by now be, in the SyncStateSet. `stepped` is called when a
+    slave has come level: it may be proposed for the set."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        group: Group,
+        members: Callable[[], tuple[BrokerId, ...]],
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        delays: DelayOffsetTable,
+        clock: Clock,
+        tracer: Tracer,
+    ) -> None:
+        self._config = config
+        self._group = group
+        self._members = members
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._delays = delays
+        self._clock = clock
+        self._tracer = tracer
+        self._followers: dict[BrokerId, _Follower] = {}
+        self._foreign: set[BrokerId] = set()
+        self._holds: dict[BrokerId, _Hold] = {}
+        self._waits: list[_Wait] = []
+        self.stepped: Callable[[], None] = lambda: None
+        topics.moved = groups.moved = offsets.moved = self.changed
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.RMQHA_FOLLOW_TABLES: self._follow}
+
+    # --- slaves -------------------------------------------------------------------------------------------------------
+    def _follow(self, channel: Channel, command: Command) -> None:
+        version, epoch = number(command, "version"), number(command, "masterEpoch")
+        if version != VERSION:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"version {version} of request 52030 is not known here")
+        is_static = not self._config.enable_controller_mode
+        if not self._group.is_master or (epoch != self._group.epoch and not is_static):
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"this broker is not the master of epoch {epoch}, its own is {self._group.epoch}",
+            )
+        now_ms, broker_id = self._clock.now_ms(), BrokerId(number(command, "brokerId"))
+        topics, groups, offsets, delays = (_stamp(command, name) for name in ("topics", "groups", "offsets", "delays"))
+        follower = _Follower(topics, groups, offsets, delays, now_ms)
+        self._followers[broker_id] = follower
+        self._foreign.discard(broker_id)
+        wait_ms = max(0, min(number(command, "waitMs", 0), MAX_HOLD_MS))
+        self._release(broker_id)
+        self._holds[broker_id] = _Hold(channel, command, now_ms + wait_ms)
+        if self._has_news(follower, everything=True) or wait_ms == 0:
+            self._answer(broker_id)
+        self._settle()
+        if self._holds_tables(follower):
+            self.stepped()
+
+    def _has_news(self, follower: _Follower, *, everything: bool) -> bool:
+        """`everything`: offsets too, which change all the time."""
+        if not self._holds_tables(follower):
+            return True
+        return everything and (follower.offsets < self._offsets.stamp or follower.delays != self._delays.version.stamp)
+
+    def _holds_tables(self, follower: _Follower) -> bool:
+        return follower.topics == self._topics.version.stamp and follower.groups == self._groups.version.stamp
+
+    def _answer(self, broker_id: BrokerId) -> None:
+        """Everything that is newer than what the slave holds."""
+        hold, follower = self._holds.pop(broker_id), self._followers[broker_id]
+        body: dict[str, Any] = {"version": VERSION}
+        if follower.topics != self._topics.version.stamp:
+            body["topics"] = self._topics.changes_since(follower.topics) or {"whole": True}
+        if follower.groups != self._groups.version.stamp:
+            body["groups"] = self._groups.changes_since(follower.groups) or {"whole": True}
+        changes = self._offsets.changes_since(follower.offsets, MAX_OFFSETS_PER_ANSWER)
+        if changes:
+            body["offsets"] = [change.to_json() for change in changes]
+        if follower.delays != self._delays.version.stamp:
+            body["delays"] = self._delays.to_json()
+        hold.channel.send(hold.command.reply(body=lenient_json.dumps(body)))
+
+    def _release(self, broker_id: BrokerId) -> None:
+        """A slave asks anew before its last poll was answered: that one's connection is gone or nobody waits."""
+        if broker_id in self._holds:
+            self._answer(broker_id)
+
+    def changed(self) -> None:
+        """Topics, groups or an order of an operator have changed: slaves hear of it now."""
+        for broker_id in list(self._holds):
+            if self._has_news(self._followers[broker_id], everything=True):
+                self._answer(broker_id)
+
+    # --- who holds what -----------------------------------------------------------------------------------------------
+    @property
+    def is_strict(self) -> bool:
+        return self._config.metadata_strict
+
+    def may_join(self, broker_id: BrokerId) -> bool:
+        """Whether the slave may be proposed for the SyncStateSet: strict needs all tables, or that it is foreign."""
+        if not self.is_strict or broker_id in self._foreign:
+            return True
+        follower = self._followers.get(broker_id)
+        return follower is not None and self._holds_tables(follower)
+
+    def unknown(self, connected: list[BrokerId]) -> list[BrokerId]:
+        """Of these slaves, those that do not follow the tables though they could be ones of ours."""
+        now_ms = self._clock.now_ms()
+        silent = []
+        for broker_id in connected:
+            follower = self._followers.get(broker_id)
+            if broker_id not in self._foreign and (follower is None or follower.asked_at_ms + STALE_MS < now_ms):
+                silent.append(broker_id)
+        return silent
+
+    def mark_foreign(self, broker_id: BrokerId) -> None:
+        """The slave is no rmqha: nothing waits for it."""
+        self._foreign.add(broker_id)
+        self._followers.pop(broker_id, None)
+        self._tracer.event("metadata_not_strict", broker_id=broker_id, reason="the replica does not know request 52030")
+        self._settle()
+        self.stepped()
+
+    def state(self) -> dict[str, Any]:
+        """For request 52000."""
+        level = sorted(item for item, follower in self._followers.items() if self._holds_tables(follower))
+        return {
+            "metadataSync": "strict" if self.is_strict else "periodic",
+            "offsetSync": self._config.offset_sync,
+            "metadataVersions": {
+                "topics": str(self._topics.version.stamp),
+                "groups": str(self._groups.version.stamp),
+                "offsets": str(self._offsets.stamp),
+                "delays": str(self._delays.version.stamp),
+            },
+            "metadataLevel": level,
+            "metadataForeign": sorted(self._foreign),
+            "metadataWaitingCount": len(self._waits),
+        }
+
+    # --- strict changes -----------------------------------------------------------------------------------------------
+    def wait(self, done: Callable[[str], None]) -> None:
+        """Call `done("")` when the set holds topics and groups as they are now, else `done(reason)`; at once if
+        metadataSync is periodic."""
+        if self.is_strict:
+            self._wait(self._topics.version.stamp, self._groups.version.stamp, NO_STAMP, done)
+        else:
+            done("")
+
+    def wait_reset(self, done: Callable[[str], None]) -> None:
+        """As `wait`, and for the offsets too: an operator has set or removed some."""
+        if self.is_strict:
+            self._wait(self._topics.version.stamp, self._groups.version.stamp, self._offsets.stamp, done)
+        else:
+            done("")
+
+    def wait_commit(self, done: Callable[[str], None]) -> None:
+        """As `wait`, for offsets alone, under offsetSync=strict."""
+        if self._config.offset_sync == "strict":
+            self.changed()
+            self._wait(NO_STAMP, NO_STAMP, self._offsets.stamp, done)
+        else:
+            done("")
+
+    def _wait(self, topics: Stamp, groups: Stamp, offsets: Stamp, done: Callable[[str], None]) -> None:
+        deadline_ms = self._clock.now_ms() + self._config.metadata_sync_timeout_ms
+        self._waits.append(_Wait(topics, groups, offsets, deadline_ms, done))
+        self._settle()
+
+    def _lacking(self, wait: _Wait) -> list[BrokerId]:
+        return [
+            member
+            for member in self._members()
+            if member not in self._foreign
+            and (
+                (follower := self._followers.get(member)) is None
+                or follower.topics < wait.topics
+                or follower.groups < wait.groups
+                or follower.offsets < wait.offsets
+            )
+        ]
+
+    def _settle(self) -> None:
+        now_ms, waits, self._waits = self._clock.now_ms(), self._waits, []
+        for wait in waits:
+            lacking = self._lacking(wait)
+            if not lacking:
+                wait.done("")
+            elif now_ms >= wait.deadline_ms:
+                names = ", ".join(str(member) for member in lacking)
+                wait.done(
+                    f"the change is made here but replica {names} has not confirmed it within"
+                    f" {self._config.metadata_sync_timeout_ms} ms; ask again"
+                )
+            else:
+                self._waits.append(wait)
+
+    # --- time and role ------------------------------------------------------------------------------------------------
+    def timeout(self) -> None:
+        """Call each 100 ms: offsets go out, polls and waits end."""
+        now_ms = self._clock.now_ms()
+        for broker_id, hold in list(self._holds.items()):
+            if now_ms >= hold.deadline_ms or self._has_news(self._followers[broker_id], everything=True):
+                self._answer(broker_id)
+        self._settle()
+
+    def role_changed(self) -> None:
+        """What was said in another epoch counts no more."""
+        for hold in self._holds.values():
+            remark = "the master has changed"
+            hold.channel.send(hold.command.reply(ResponseCode.SYSTEM_ERROR, {}, remark=remark))
+        self._holds.clear()
+        self._followers.clear()
+        self._foreign.clear()
+        waits, self._waits = self._waits, []
+        for wait in waits:
+            wait.done("this broker is no longer the master; whether the change survives is not known, ask again")
+
+
+def _stamp(command: Command, name: str) -> Stamp:
+    try:
+        return Stamp.parse(text(command, name))
+    except ValueError as error:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"request {command.code}: {error}") from None
