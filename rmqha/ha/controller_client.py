@@ -54,6 +54,8 @@ class Vitals:
     unclean: bool
     has_master: bool
     stopping: bool
+    total_replicas: int
+    """The number that this replica goes by: the group's once it is known, the configured one before."""
 
 
 class ControllerClient:
@@ -144,9 +146,10 @@ class ControllerClient:
             "brokerId": str(self.broker_id),
             "brokerAddress": config.address,
             "invokeTime": str(now_ms + self._wall_offset_ms),
-            "totalReplicas": str(config.total_replicas),
+            "totalReplicas": str(vitals.total_replicas),
             "haMode": config.mode.name.lower(),
             "haAddress": config.ha_address,
+            "asyncLearner": "true" if config.async_learner else "false",
             "unclean": "true" if vitals.unclean else "false",
             "acceptedEpoch": str(vitals.accepted_epoch),
         }
@@ -154,7 +157,7 @@ class ControllerClient:
         self._call(RequestCode.CONTROLLER_REGISTER_BROKER, ext)
 
     def _keep_in_touch(self, now_ms: int) -> None:
-        vitals = self._vitals()
+        config, vitals = self._config, self._vitals()
         if vitals.unclean:
             # Registering again also takes this replica out of the set if an election has put it there unknowingly.
             if now_ms >= self._info_at_ms:
@@ -164,7 +167,8 @@ class ControllerClient:
             return
         if now_ms >= self._heartbeat_at_ms:
             self.heartbeat(now_ms)
-        if not vitals.has_master and not vitals.stopping and now_ms >= self._elect_at_ms:
+        may_ask = not vitals.has_master and not vitals.stopping and not config.async_learner
+        if may_ask and now_ms >= self._elect_at_ms:
             self._elect_at_ms = now_ms + ELECT_INTERVAL_MS
             ext = {
                 **self._group_ext(),
@@ -226,7 +230,7 @@ class ControllerClient:
         vitals = self._vitals()
         if vitals.unclean:
             return self._info_at_ms
-        if vitals.has_master or vitals.stopping:
+        if vitals.has_master or vitals.stopping or self._config.async_learner:
             return self._heartbeat_at_ms
         return min(self._heartbeat_at_ms, self._elect_at_ms)
 

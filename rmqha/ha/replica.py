@@ -32,7 +32,7 @@ from rmqha.model.config import BrokerConfig
 from rmqha.model.error import RemoteProtocolError, StoreError
 from rmqha.model.identity import HaMode, Role, parse_address
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
-from rmqha.port import IdentityStore, ReplicaLog, Tracer
+from rmqha.port import Buffer, IdentityStore, ReplicaLog, Tracer
 from rmqha.wire.command import Command
 
 MAX_HANDSHAKING_COUNT = 16
@@ -143,6 +143,7 @@ class Replica:
             unclean=self._log.unclean,
             has_master=self._has_master,
             stopping=self._hand_over_told,
+            total_replicas=self._commitment.total_replicas,
         )
 
     def _report(self, now_ms: int) -> dict[str, str]:
@@ -184,8 +185,10 @@ class Replica:
         if info.epoch < self._epoch:
             self._stale_count += 1
             return
-        if info.total_replicas is not None:
+        if info.total_replicas is not None and info.total_replicas != self._set.total_replicas:
             self._set.total_replicas = info.total_replicas
+            self._link.register_anew(now_ms)  # the controllers also go by what a master declares
+        self._set.drained_ids = info.drained_ids
         if info.master_id is None:
             self._has_master = False
             return
@@ -297,7 +300,7 @@ class Replica:
         if self._client is not None:
             self._actions += self._client.opened(now_ms, conn_id)
 
-    def ha_received(self, now_ms: int, conn_id: int, data: bytes) -> None:
+    def ha_received(self, now_ms: int, conn_id: int, data: Buffer) -> None:
         if conn_id < 0:
             if self._client is not None:
                 unclean = self._log.unclean
@@ -458,9 +461,6 @@ class Replica:
         """True while acks wait for the disk: the shell then syncs at once instead of at intervals."""
         return self._commitment.sync_required(is_master=self.is_master)
 
-    @property
-    def role(self) -> Role:
-        return self._role
     def joins_if(self, may_join: Callable[[BrokerId], bool]) -> None:
         """Propose a slave for the set only if this holds too."""
         self._set.may_join = may_join
@@ -470,6 +470,9 @@ class Replica:
         """All but this replica that are, or may by now be, in the SyncStateSet."""
         return tuple(member for member in self._set.state.union if member != self._link.broker_id)
 
+    @property
+    def role(self) -> Role:
+        return self._role
 
     @property
     def is_master(self) -> bool:

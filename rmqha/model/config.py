@@ -239,7 +239,7 @@ class BrokerConfig(ServerConfig):
     enable_auto_in_sync_replicas: bool = False
     """Lower the needed acknowledgements with the set, never below minInSyncReplicas. AP only."""
     async_learner: bool = False
-    """A copy that is never in the set and never elected. AP only."""
+    """A copy that is never in the SyncStateSet, never elected and not counted by totalReplicas (docs/sites.md)."""
     broker_election_priority: int = 2147483647
     """Among equals the lower number is elected."""
     broker_zone: str = ""
@@ -398,6 +398,7 @@ class BrokerConfig(ServerConfig):
         return f"{self.broker_ip2 or self.broker_ip1 or self.listen_address}:{self.ha_port}"
 
     def check(self, source: str) -> None:
+        super().check(source)
         if self.ha_mode not in ("", "ap", "cp"):
             raise ConfigError(f"{source}: haMode = {self.ha_mode!r} must be ap or cp")
         if self.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
@@ -406,14 +407,13 @@ class BrokerConfig(ServerConfig):
             raise ConfigError(f"{source}: brokerRole = {self.broker_role!r} must be ASYNC_MASTER, SYNC_MASTER or SLAVE")
         if not self.enable_controller_mode:
             self._check_static(source)
-        self.require_range(source, "listen_port", 3, 65534)
         for key, value in (("metadataSync", self.metadata_sync or "strict"), ("offsetSync", self.offset_sync)):
             if value not in ("strict", "periodic"):
                 raise ConfigError(f"{source}: {key} = {value!r} must be strict or periodic")
         self.require_range(source, "metadata_sync_timeout_ms", 100, 60_000)
+        self.require_range(source, "listen_port", 3, 65534)
         self.require_range(source, "total_replicas", 1, 9)
         self.require_range(source, "in_sync_replicas", 1, self.total_replicas if self.enable_controller_mode else 9)
-        super().check(source)
         self.require_range(source, "min_in_sync_replicas", 1, self.total_replicas)
         self.require_range(source, "broker_election_priority", -(2**31), 2**31 - 1)
         self.require_range(source, "disk_probe_interval_millis", 0, 3_600_000)
@@ -448,7 +448,6 @@ class BrokerConfig(ServerConfig):
             for key, wrong in (
                 ("enableAutoInSyncReplicas", self.enable_auto_in_sync_replicas),
                 ("inSyncReplicas", self.in_sync_replicas != 1),
-                ("asyncLearner", self.async_learner),
             ):
                 if wrong:
                     raise ConfigError(

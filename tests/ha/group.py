@@ -52,6 +52,7 @@ class ScriptedController:
     refuse_alter: int = 0
     elected_unclean: bool = False
     total_replicas: int = 0
+    drained: list[int] = field(default_factory=list)
     config_text: bytes = b"enableElectUncleanMaster=false\n"
     silent: bool = False
     """Requests are under way and nothing comes back."""
@@ -62,6 +63,8 @@ class ScriptedController:
         ext = {"masterEpoch": str(self.epoch), "syncStateSetEpoch": str(self.set_epoch)}
         if self.total_replicas:
             ext["totalReplicas"] = str(self.total_replicas)
+        if self.drained:
+            ext["drainedIds"] = ";".join(map(str, self.drained))
         if self.elected_unclean:
             ext["electedUnclean"] = "true"
         if self.master is not None:
