@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "drill": ("rmqha.drill.command:drill", "Inject faults into a scratch cluster under load, and audit its logs."),
     "log": ("rmqha.cli.log:log", "Look into the files of a message store: ls, stat, cat, grep, export, verify."),
     "epochs": ("rmqha.cli.epochs:epochs", "Which master epoch wrote which part of a log; where two logs part."),
+    "migrate": ("rmqha.cli.migrate:migrate", "Prove that a group may become static or get a controller."),
     "fsck": ("rmqha.cli.fsck:fsck", "Check a message store, and mend it with --repair."),
     "spark": ("rmqha.cli.spark:spark", "Query the log as a table with Spark."),
     "broker": ("rmqha.cli.broker:broker", "Run a broker: one replica of a group."),

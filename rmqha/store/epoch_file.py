@@ -169,6 +169,13 @@ class EpochFile:
         self._write(history)
         return True
 
+    def replace(self, history: EpochHistory) -> None:
+        """Other entries for the same log. The old ones do not stay as a backup: they may contradict these."""
+        with disk_errors(self._disk, BACKUP_PATH, "remove the file"):
+            if self._disk.exists(BACKUP_PATH):
+                self._disk.remove(BACKUP_PATH)
+        self._write(history)
+
     def truncate(self, end_offset: PhyOffset) -> int:
         """Drop the entries that start at or behind `end_offset`. Returns how many."""
         return self._shorten(self.history.truncated(end_offset))
