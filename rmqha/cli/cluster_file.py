@@ -3,7 +3,7 @@
     [cluster]      name, directory, haMode (ap or cp), listenAddress
     [namesrv]      count, listenPort, portStep, embedController
     [controllers]  count, listenPort, portStep
-    [[group]]      name, replicas, listenPort, portStep
+    [[group]]      name, replicas, listenPort, portStep, static
     [broker]       any key of a broker's properties file, for every broker
 
 An unknown key, a value of the wrong kind or two keys that contradict each other is a ConfigError naming file and key.
@@ -57,12 +57,14 @@ class NodeSpec:
 
 @dataclass(frozen=True)
 class Group:
-    """A [[group]]: the broker group `name`, replica n listening on listen_port + (n - 1) * port_step."""
+    """A [[group]]: the broker group `name`, replica n listening on listen_port + (n - 1) * port_step. `static`: without
+    a controller, replica 1 is the master for good."""
 
     name: str = "broker-a"
     replicas: int = 1
     listen_port: int = field(default=10911, metadata={"key": "listenPort"})
     port_step: int = field(default=10, metadata={"key": "portStep"})
+    static: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,11 @@ SET_BY = {
     "totalReplicas": "[[group]] replicas",
     "listenPort": "[[group]] listenPort",
     "haListenPort": "[[group]] listenPort",
-    "brokerId": "the controller",
+    "brokerId": "the controller or the order in a static [[group]]",
     "namesrvAddr": "[namesrv]",
     "controllerAddr": "[controllers]",
-    "enableControllerMode": "rmqha up",
+    "enableControllerMode": "[[group]] static",
+    "haMasterAddress": "the name servers",
     "storePathRootDir": "[cluster] directory",
     "logFile": "[cluster] directory",
 }
@@ -200,8 +203,14 @@ def parse(
     root = directory or Path(cluster.directory or f"rmqha-data/{cluster.name}")
     root = root.expanduser().absolute()
 
-    namesrv, controllers = _check_servers(reader)
     groups = _read_groups(reader)
+    static = [group.name for group in groups if group.static]
+    if static and mode == "cp":
+        raise reader.wrong(
+            f"[[group]] {static[0]}: static = true cannot promise haMode = cp, which needs a controller;"
+            ' set haMode = "ap"'
+        )
+    namesrv, controllers = _check_servers(reader, elects=len(static) < len(groups))
     layout = _Layout(
         root=root,
         ip=cluster.listen_address,
@@ -284,20 +293,24 @@ def _broker_nodes(layout: _Layout, group: Group, shared: Mapping[str, str]) -> l
             "brokerName": group.name,
             "totalReplicas": str(group.replicas),
             "namesrvAddr": layout.addresses(layout.name_servers),
-            "controllerAddr": layout.addresses(layout.controllers),
-            "enableControllerMode": "true",
             "listenPort": str(port),
             "storePathRootDir": str(layout.root / name / "store"),
             **layout.common_properties(name),
             **shared,
         }
+        if group.static:
+            properties |= {"enableControllerMode": "false", "brokerId": str(n)}
+            properties |= {"brokerRole": "SLAVE"} if n else {}
+        else:
+            properties |= {"enableControllerMode": "true", "controllerAddr": layout.addresses(layout.controllers)}
         ports = tuple(Port(port + shift, "[[group]] listenPort") for shift in (0, 1, -2))
         address = f"{layout.ip}:{port}"
         nodes.append(NodeSpec(name, NodeKind.BROKER, address, ports, properties, group=group.name))
     return nodes
 
 
-def _check_servers(reader: _Reader) -> tuple[_Namesrv, _Controllers]:
+def _check_servers(reader: _Reader, *, elects: bool) -> tuple[_Namesrv, _Controllers]:
+    """`elects`: some group needs controllers."""
     namesrv: _Namesrv = reader.fill(_Namesrv, reader.table("namesrv"), "[namesrv]")
     controllers: _Controllers = reader.fill(_Controllers, reader.table("controllers"), "[controllers]")
     reader.within("[namesrv] count", namesrv.count, 1, 9)
@@ -311,6 +324,8 @@ def _check_servers(reader: _Reader) -> tuple[_Namesrv, _Controllers]:
                 "remove count or set embedController = false"
             )
     elif "controllers" not in reader.document:
+        if not elects:
+            return namesrv, dataclasses.replace(controllers, count=0)
         raise reader.wrong(
             "[namesrv] embedController = false needs a section [controllers] with a count, since groups elect by them"
         )
@@ -390,4 +405,13 @@ def properties_text(spec: ClusterSpec, node: NodeSpec) -> str:
 def promise(spec: ClusterSpec) -> str:
     """What haMode promises for this cluster, in words."""
     flush = {node.properties.get("flushDiskType") for node in spec.nodes if node.kind is NodeKind.BROKER}
-    return guarantee(spec.ha_mode, {group.replicas for group in spec.groups}, sync_flush=flush == {"SYNC_FLUSH"})
+    static = [group.name for group in spec.groups if group.static]
+    parts = [
+        f"{name} is static: {name}-1 is its master for good; while that is away slaves serve what they hold and nothing"
+        " can be sent"
+        for name in static
+    ]
+    if len(static) < len(spec.groups):
+        sizes = {group.replicas for group in spec.groups if not group.static}
+        parts.insert(0, guarantee(spec.ha_mode, sizes, sync_flush=flush == {"SYNC_FLUSH"}))
+    return "; ".join(parts)

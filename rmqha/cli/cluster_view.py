@@ -187,6 +187,8 @@ def problems(view: ClusterView) -> dict[str, str]:
 
 def _group_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str, str]:
     info = group.info
+    if any(node.state.get("haMode") == "static" for node in replicas.values()):
+        return _static_problems(group, replicas)
     if info is None:
         return {group.name: "no controller answers"}
     if info.master_id is None:
@@ -205,8 +207,26 @@ def _group_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str
             found[name] = f"master, not writable: {node.state.get('whyNotWritable') or 'no reason given'}"
         elif not is_master and role != "SLAVE":
             found[name] = f"its role is {role}, the controller's master is broker id {info.master_id}"
+        elif broker_id in info.drained_ids or node.state.get("asyncLearner"):
+            if node.state.get("followState") != "following":
+                found[name] = node.state.get("refusal") or "does not follow the master yet"
         elif info.members is not None and broker_id not in info.members:
             found[name] = node.state.get("refusal") or "not in the SyncStateSet"
         elif is_master and group.routes.get(0) != node.node.address:
             found[group.name] = f"the name server does not route to the master {name} yet"
+    return found
+
+
+def _static_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str, str]:
+    """A static group: the master is writable and routed, every slave follows it."""
+    found = {}
+    for name, node in replicas.items():
+        state = node.state
+        if state.get("role") in ("MASTER", "PROMOTING"):
+            if not state.get("writable"):
+                found[name] = f"master, not writable: {state.get('whyNotWritable') or 'no reason given'}"
+            elif group.routes.get(0) != node.node.address:
+                found[group.name] = f"the name server does not route to the master {name} yet"
+        elif state.get("followState") != "following":
+            found[name] = state.get("refusal") or "does not follow its master yet"
     return found

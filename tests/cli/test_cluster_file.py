@@ -157,3 +157,29 @@ def test_a_file_that_is_no_toml_or_not_there(tmp_path: Path) -> None:
     bad.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UsageError, match="not a text file"):
         load(bad)
+
+
+def test_a_static_group_has_a_fixed_master_and_needs_no_controller() -> None:
+    found = load(CONF / "static.toml")
+    assert [node.name for node in found.nodes] == ["ns-1", "broker-a-1", "broker-a-2"]
+    assert found.controller_addresses == ""
+    master, slave = (broker_config(found, name) for name in ("broker-a-1", "broker-a-2"))
+    assert not master.enable_controller_mode and not slave.enable_controller_mode
+    assert (master.broker_role, master.static_broker_id) == ("SYNC_MASTER", 0)
+    assert (slave.broker_role, slave.static_broker_id) == ("SLAVE", 1)
+    assert "broker-a is static: broker-a-1 is its master for good" in promise(found)
+
+
+def test_a_static_group_contradicts_cp() -> None:
+    with pytest.raises(ConfigError, match="static = true cannot promise haMode = cp"):
+        spec(GROUP + "static = true\n")
+
+
+def test_static_and_elected_groups_stand_side_by_side() -> None:
+    text = '[cluster]\nhaMode = "ap"\n' + GROUP + 'static = true\n[[group]]\nname = "broker-b"\nlistenPort = 20911\n'
+    found = spec(text)
+    assert not broker_config(found, "broker-a-1").enable_controller_mode
+    assert broker_config(found, "broker-b-1").controller_addr == "127.0.0.1:9878"
+    assert promise(found).startswith("haMode=ap") and "broker-a is static" in promise(found)
+    with pytest.raises(ConfigError, match="needs a section"):
+        spec(text + "[namesrv]\nembedController = false\n")
