@@ -77,6 +77,8 @@ class Lab:
         self.controllers: dict[str, Process] = {}
         """Controllers that are no part of the name server, by address."""
         self._processes: list[Process] = []
+        self.security: dict[str, str] = {}
+        """Keys that all servers of ours get."""
         self._client_count = 0
 
     # --- servers --------------------------------------------------------------------------------------------------
@@ -92,7 +94,7 @@ class Lab:
 
     def start_our_name_server(self) -> None:
         """With the controller embedded."""
-        properties = {"listenAddress": "127.0.0.1", **self._controller_properties()}
+        properties = {"listenAddress": "127.0.0.1", **self._controller_properties(), **self.security}
         config = write_properties(self.scratch / "namesrv.conf", properties)
         self._start_name_server(ours("namesrv", config))
 
@@ -167,7 +169,7 @@ class Lab:
         return Node(name, f"127.0.0.1:{port}", command(config), store)
 
     def our_broker(self, name: str, **keys: str) -> Node:
-        return self._node(name, OUR_BROKER, keys, lambda config: ours("broker", config))
+        return self._node(name, OUR_BROKER | self.security, keys, lambda config: ours("broker", config))
 
     def java_broker(self, name: str, **keys: str) -> Node:
         main = "org.apache.rocketmq.broker.BrokerStartup"
@@ -194,13 +196,15 @@ class Lab:
         command = self.java.command(main, self.name_server, *arguments, heap="128m", properties=properties)
         return self.start(f"{main.lower()}-{self._client_count}", command)
 
-    def mqadmin(self, *arguments: str, timeout_s: float = 60) -> tuple[int, str, str]:
+    def mqadmin(
+        self, *arguments: str, timeout_s: float = 60, settings: dict[str, str] | None = None
+    ) -> tuple[int, str, str]:
         """(exit code, standard output, standard error) of Apache's own command."""
         self._client_count += 1
         main = "org.apache.rocketmq.tools.command.MQAdminStartup"
         process = self.start(
             f"mqadmin-{self._client_count}-{arguments[0]}",
-            self.java.command(main, *arguments, heap="128m", properties={"interop.level": "ERROR"}),
+            self.java.command(main, *arguments, heap="128m", properties={"interop.level": "ERROR"} | (settings or {})),
         )
         code = process.wait(timeout_s)
         return code, process.output.read_text(), process.log.read_text()

@@ -42,7 +42,7 @@ public final class Consume {
     }
 
     private static void push(String nameServer, String topic, String group) throws Exception {
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group, Account.hook());
         consumer.setNamesrvAddr(nameServer);
         consumer.setPollNameServerInterval(1000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -56,7 +56,7 @@ public final class Consume {
     }
 
     private static void pull(String nameServer, String topic, String group) throws Exception {
-        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group);
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(group, Account.hook());
         consumer.setNamesrvAddr(nameServer);
         consumer.setPollNameServerInterval(1000);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);

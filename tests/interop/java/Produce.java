@@ -18,7 +18,7 @@ public final class Produce {
     private static int delayLevel;
 
     public static void main(String[] arguments) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer("interop-producers");
+        DefaultMQProducer producer = new DefaultMQProducer("interop-producers", Account.hook());
         producer.setNamesrvAddr(arguments[0]);
         producer.setPollNameServerInterval(1000);
         producer.setSendMsgTimeout(3000);
