@@ -30,6 +30,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "receive": ("rmqha.cli.receive:receive", "Print the messages of a topic."),
     "elect": ("rmqha.cli.elect:elect", "Hand the mastership of a group to another replica."),
     "explain": ("rmqha.cli.explain:explain", "Tell why a group has the master it has, or none."),
+    "explain-wait": ("rmqha.cli.explain_wait:explain_wait", "Tell for whom sends wait right now, and how that ends."),
+    "describe": ("rmqha.cli.describe:describe", "Tell what a cluster, group or broker is and promises, in words."),
     "group": ("rmqha.cli.group:group", "Change what the controllers keep about a broker group."),
     "quorum": ("rmqha.cli.quorum:quorum", "The controllers' own group: show, add, remove, transfer, snapshot."),
     "history": ("rmqha.cli.history:history", "Show what happened on all nodes, in order of time."),
