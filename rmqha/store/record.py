@@ -32,6 +32,7 @@ MAX_PROPERTIES_BYTES = 32767
 MAX_INNER_COUNT = 32767
 """Messages in one record; the field of a batch queue's unit is a signed int16."""
 _INNER_NUM = PROPERTY_INNER_NUM.encode()
+_V6 = SYS_BORN_V6 | SYS_STORE_V6
 SECTOR_BYTES = 512
 """The unit that a disk writes whole or not at all."""
 
@@ -185,6 +186,53 @@ def verify(buffer: memoryview, at: int, end: int, phy_offset: int) -> Located:
     if buffer[mark] == CRC_PROPERTY[0] and not property_crc_holds(buffer, at, parts):
         raise BadRecordError("expected a record that matches its property __CRC32#, found other bytes")
     return parts
+
+
+_PLAIN = struct.Struct(">iIi16xqi16xq20xi")
+"""totalSize, magic, bodyCRC, physicalOffset, sysFlag, storeTimestamp, bodyLength of a record with two IPv4 hosts."""
+_PLAIN_BODY_AT = 88
+
+
+def skip_plain(buffer: memoryview, at: int, end: int, file_start: int, newest_ms: int) -> tuple[int, int]:
+    """Go past the records of the commonest form that `verify` would find sound, at a third of its cost: the index of
+    the first one that is another or is not sound, and the newest store timestamp, `newest_ms` or one of theirs.
+
+    `file_start` is the position in the log of index 0. The form: version 1, IPv4 hosts, topic and properties in at
+    most two sectors, no property __CRC32#."""
+    unpack, mark = _PLAIN.unpack_from, CRC_PROPERTY[0]
+    no_tail = end - MIN_RECORD_BYTES
+    while at <= no_tail:
+        size, magic, crc, physical, sys_flag, stored_ms, body_size = unpack(buffer, at)
+        record_end, topic_at = at + size, at + _PLAIN_BODY_AT + body_size
+        tail_bytes = record_end - topic_at
+        if (
+            magic != MAGIC_V1
+            or physical != file_start + at
+            or sys_flag & _V6
+            or body_size < 0
+            or record_end > end
+            or not 4 <= tail_bytes <= SECTOR_BYTES
+        ):
+            break
+        topic_size = buffer[topic_at]
+        properties_size = tail_bytes - 3 - topic_size
+        if (
+            not topic_size
+            or properties_size < 0
+            or (buffer[record_end - properties_size - 2] << 8) + buffer[record_end - properties_size - 1]
+            != properties_size
+            or crc32(buffer[at + _PLAIN_BODY_AT : topic_at]) & 0x7FFFFFFF != crc
+            or (properties_size and not buffer[record_end - 1])
+            or buffer[record_end - CRC_PROPERTY_BYTES] == mark
+        ):
+            break
+        next_sector = topic_at + SECTOR_BYTES - (file_start + topic_at) % SECTOR_BYTES
+        if next_sector < record_end and not buffer[next_sector]:
+            break
+        if stored_ms > newest_ms:
+            newest_ms = stored_ms
+        at = record_end
+    return at, newest_ms
 
 
 _READ = struct.Struct(">iIiiiqqi")

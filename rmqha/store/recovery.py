@@ -16,7 +16,7 @@ from rmqha.store import config_file, salvage
 from rmqha.store.boot_file import LastStop
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commit_log import UNREADABLE, CommitLog
-from rmqha.store.record import BLANK, MAGIC_BLANK, BadRecordError, locate, verify
+from rmqha.store.record import BLANK, MAGIC_BLANK, BadRecordError, locate, skip_plain, verify
 from rmqha.store.reput import valid_topic
 
 CLOCK_MARGIN_MS = 3000
@@ -70,6 +70,9 @@ def find_end(log: CommitLog, start: int, recovery: Recovery) -> int:
         at, newest = position - file_start, recovery.last_store_timestamp_ms
         try:
             while at < size_bytes:
+                at, newest = skip_plain(view, at, size_bytes, file_start, newest)
+                if at == size_bytes:
+                    break
                 parts = verify(view, at, size_bytes, file_start + at)
                 at += parts[0]
                 if parts[10] > newest:
