@@ -1,0 +1,120 @@
+"""Brokers of a static group on real sockets and files, with a name server that only tells slaves who the master is."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from rmqha.host import network, remoting
+from rmqha.host.remoting import RemotingClient
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.offset import PhyOffset
+from rmqha.wire.command import Command
+from rmqha.wire.plain_ha import encode_report
+from tests.broker.support import MAX_FRAME_BYTES, pull_command, send_command
+from tests.broker.test_server import LIMIT_S, Registry, Shells
+
+MASTER: dict[str, Any] = {"enable_controller_mode": False, "broker_role": "SYNC_MASTER"}
+SLAVE: dict[str, Any] = {"enable_controller_mode": False, "broker_role": "SLAVE", "broker_id": 1}
+
+
+class NameServer(Registry):
+    """Answers a slave's registration with the master's addresses, once it knows one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.master: dict[str, str] = {}
+
+    def _reply(self, command: Command) -> Command:
+        if command.code == RequestCode.REGISTER_BROKER:
+            ext = command.ext
+            self.registered[ext["brokerAddr"]] = int(ext["brokerId"])
+            if ext["brokerId"] == "0":
+                self.master = {"masterAddr": ext["brokerAddr"], "haServerAddr": ext["haServerAddr"]}
+            return command.reply(0, dict(self.master) if ext["brokerId"] != "0" else {})
+        return super()._reply(command)
+
+
+@asynccontextmanager
+async def static_shells(root: Path) -> AsyncIterator[Shells]:
+    registry = NameServer()
+    async with trio.open_nursery() as nursery, RemotingClient() as client:
+        serve = partial(remoting.serve, registry, "127.0.0.1:0", max_frame_bytes=MAX_FRAME_BYTES)
+        registry.port = await nursery.start(serve)
+        yield Shells(nursery, registry, client, root)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_slave_that_starts_first_finds_its_master_by_registering(tmp_path: Path) -> None:
+    async with static_shells(tmp_path) as here:
+        slave = await here.start("b", **SLAVE)
+        await here.until(lambda: here.registry.registered.get(slave.address) == 1)
+        assert (await here.state(slave))["follows"] == ""
+        master = await here.start("a", **MASTER)
+        await here.until_state(slave, followState="following", masterAddress=master.address)
+        assert (await here.send(master, b"one")).code == ResponseCode.SUCCESS
+        assert (await here.call(slave.address, send_command())).code == ResponseCode.SERVICE_NOT_AVAILABLE
+        ask = Command(RequestCode.GET_TOPIC_CONFIG, {"topic": "T"})
+
+        async def knows_the_topic() -> bool:
+            return (await here.call(slave.address, Command(ask.code, dict(ask.ext)))).code == 0
+
+        await here.eventually(knows_the_topic)
+
+        async def serves() -> bool:
+            pulled = await here.call(slave.address, pull_command())
+            return pulled.code == ResponseCode.SUCCESS and b"one" in bytes(pulled.body)
+
+        await here.eventually(serves)
+        controller_codes = {code for code in here.registry.codes() if 1000 <= code < 1100}
+        assert controller_codes == set(), "nobody asked a controller"
+        await master.stop()
+        await slave.stop()
+    logs = [(tmp_path / name / "commitlog" / f"{0:020}").read_bytes() for name in ("a", "b")]
+    assert logs[0] == logs[1]
+
+
+async def test_a_sync_master_alone_says_slave_not_available(tmp_path: Path) -> None:
+    async with static_shells(tmp_path) as here:
+        master = await here.start("a", **MASTER)
+        assert (await here.send(master, b"one")).code == ResponseCode.SLAVE_NOT_AVAILABLE
+        free = await here.call(master.address, send_command(body=b"two", i="WAIT\x01false\x02"))
+        assert free.code == ResponseCode.SUCCESS, "a message that does not wait waits for no slave either"
+        assert b"one" in bytes((await here.call(master.address, pull_command())).body)
+        await master.stop()
+
+
+async def test_the_ha_address_of_the_configuration_needs_no_name_server(tmp_path: Path) -> None:
+    async with static_shells(tmp_path) as here:
+        master = await here.start("a", **MASTER)
+        keys = SLAVE | {"ha_master_address": f"127.0.0.1:{master.ports.ha}", "namesrv_addr": "127.0.0.1:9"}
+        slave = await here.start("b", **keys)
+        await here.until_state(slave, followState="following")
+        assert (await here.send(master, b"one")).code == ResponseCode.SUCCESS
+        await slave.stop()
+        await master.stop()
+
+
+async def test_strangers_on_the_ha_port_of_a_static_master_are_dropped(tmp_path: Path) -> None:
+    """Another protocol, a controller group's handshake, and an offset that the master does not have."""
+    async with static_shells(tmp_path) as here:
+        master = await here.start("a", **MASTER)
+        await here.send(master, b"x")
+        hello = b"\0\0\0\1\0\0\0\0" + (1).to_bytes(8, "big")
+        for first in (b"GET / HTTP/1.1\r\n\r\n", hello, encode_report(PhyOffset(1 << 40))):
+            stream = await network.dial(f"127.0.0.1:{master.ports.ha}")
+            async with stream:
+                await stream.send_all(first)
+                with trio.fail_after(LIMIT_S):
+                    try:
+                        assert await stream.receive_some(1) == b""
+                    except trio.BrokenResourceError:
+                        continue  # closed with bytes unread: the kernel resets
+        await here.until_state(master, slaves=[])
+        assert (await here.send(master, b"y")).code == ResponseCode.SLAVE_NOT_AVAILABLE
+        await master.stop()
