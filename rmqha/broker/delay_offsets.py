@@ -23,6 +23,8 @@ class DelayOffsetTable:
         self.version, self._unknown, self.findings = found.version, found.unknown, found.findings
         self.epoch = self.version.state_version
         self._offsets = found.table
+        self.moved: Callable[[], None] = lambda: None
+        """Told of each change: of what slaves have not heard of, a new master delivers again."""
         self._dirty = False
 
     def get(self, level: int) -> int:
@@ -36,6 +38,7 @@ class DelayOffsetTable:
         self._offsets[level] = offset
         self.version.advance(self.epoch, self._clock.wall_ms())
         self._dirty = True
+        self.moved()
 
     def clamp(self, end_of: Callable[[int], int]) -> None:
         """No offset may lie behind its level's queue (`end_of(level)`): what comes there would never be delivered.

@@ -73,14 +73,15 @@ class _Wait:
 
 
 class TableFeed:
-    """`members` gives all but this replica that are, or may by now be, in the SyncStateSet. `stepped` is called when a
-    slave has come level: it may be proposed for the set."""
+    """`members` gives all but this replica that are, or may by now be, in the SyncStateSet; None while the set is too
+    small for anything to be answered. `stepped` is called when a slave has come level: it may be proposed for the set.
+    """
 
     def __init__(
         self,
         config: BrokerConfig,
         group: Group,
-        members: Callable[[], tuple[BrokerId, ...]],
+        members: Callable[[], tuple[BrokerId, ...] | None],
         topics: TopicTable,
         groups: GroupTable,
         offsets: OffsetTable,
@@ -102,7 +103,7 @@ class TableFeed:
         self._holds: dict[BrokerId, _Hold] = {}
         self._waits: list[_Wait] = []
         self.stepped: Callable[[], None] = lambda: None
-        topics.moved = groups.moved = offsets.moved = self.changed
+        topics.moved = groups.moved = offsets.moved = delays.moved = self.changed
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.RMQHA_FOLLOW_TABLES: self._follow}
@@ -126,17 +127,17 @@ class TableFeed:
         wait_ms = max(0, min(number(command, "waitMs", 0), MAX_HOLD_MS))
         self._release(broker_id)
         self._holds[broker_id] = _Hold(channel, command, now_ms + wait_ms)
-        if self._has_news(follower, everything=True) or wait_ms == 0:
+        if self._has_news(follower, offsets=bool(self._waits)) or wait_ms == 0:
             self._answer(broker_id)
         self._settle()
         if self._holds_tables(follower):
             self.stepped()
 
-    def _has_news(self, follower: _Follower, *, everything: bool) -> bool:
-        """`everything`: offsets too, which change all the time."""
-        if not self._holds_tables(follower):
+    def _has_news(self, follower: _Follower, *, offsets: bool) -> bool:
+        """`offsets`: consumer offsets too, which change all the time."""
+        if not self._holds_tables(follower) or follower.delays != self._delays.version.stamp:
             return True
-        return everything and (follower.offsets < self._offsets.stamp or follower.delays != self._delays.version.stamp)
+        return offsets and follower.offsets < self._offsets.stamp
 
     def _holds_tables(self, follower: _Follower) -> bool:
         return follower.topics == self._topics.version.stamp and follower.groups == self._groups.version.stamp
@@ -162,9 +163,9 @@ class TableFeed:
             self._answer(broker_id)
 
     def changed(self) -> None:
-        """Topics, groups or an order of an operator have changed: slaves hear of it now."""
+        """Anything but a commit has changed: slaves hear of it now."""
         for broker_id in list(self._holds):
-            if self._has_news(self._followers[broker_id], everything=True):
+            if self._has_news(self._followers[broker_id], offsets=True):
                 self._answer(broker_id)
 
     # --- who holds what -----------------------------------------------------------------------------------------------
@@ -243,10 +244,14 @@ class TableFeed:
         self._waits.append(_Wait(topics, groups, offsets, deadline_ms, done))
         self._settle()
 
-    def _lacking(self, wait: _Wait) -> list[BrokerId]:
-        return [
-            member
-            for member in self._members()
+    def _missing(self, wait: _Wait) -> str:
+        """Who does not hold what is waited for, "" for nobody."""
+        members = self._members()
+        if members is None:
+            return "a majority of the group"
+        lacking = [
+            str(member)
+            for member in members
             if member not in self._foreign
             and (
                 (follower := self._followers.get(member)) is None
@@ -255,18 +260,18 @@ class TableFeed:
                 or follower.offsets < wait.offsets
             )
         ]
+        return f"replica {', '.join(lacking)}" if lacking else ""
 
     def _settle(self) -> None:
         now_ms, waits, self._waits = self._clock.now_ms(), self._waits, []
         for wait in waits:
-            lacking = self._lacking(wait)
-            if not lacking:
+            missing = self._missing(wait)
+            if not missing:
                 wait.done("")
             elif now_ms >= wait.deadline_ms:
-                names = ", ".join(str(member) for member in lacking)
+                timeout_ms = self._config.metadata_sync_timeout_ms
                 wait.done(
-                    f"the change is made here but replica {names} has not confirmed it within"
-                    f" {self._config.metadata_sync_timeout_ms} ms; ask again"
+                    f"the change is made here but {missing} has not confirmed it within {timeout_ms} ms; ask again"
                 )
             else:
                 self._waits.append(wait)
@@ -276,7 +281,7 @@ class TableFeed:
         """Call each 100 ms: offsets go out, polls and waits end."""
         now_ms = self._clock.now_ms()
         for broker_id, hold in list(self._holds.items()):
-            if now_ms >= hold.deadline_ms or self._has_news(self._followers[broker_id], everything=True):
+            if now_ms >= hold.deadline_ms or self._has_news(self._followers[broker_id], offsets=True):
                 self._answer(broker_id)
         self._settle()
 

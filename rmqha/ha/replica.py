@@ -466,8 +466,11 @@ class Replica:
         self._set.may_join = may_join
 
     @property
-    def other_members(self) -> tuple[BrokerId, ...]:
-        """All but this replica that are, or may by now be, in the SyncStateSet."""
+    def other_members(self) -> tuple[BrokerId, ...] | None:
+        """All but this replica that are, or may by now be, in the SyncStateSet; None while nothing may be acknowledged
+        in CP, since the confirmed set is too small."""
+        if self._config.mode is HaMode.CP and not self._commitment.has_quorum():
+            return None
         return tuple(member for member in self._set.state.union if member != self._link.broker_id)
 
     @property

@@ -1,0 +1,151 @@
+"""Consumer offsets merge by the stamp of their last change, never by size or by who is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqha.broker import offsets as module
+from rmqha.broker.lineage import NO_STAMP, Stamp
+from rmqha.broker.offsets import OffsetChange, OffsetTable
+from rmqha.host.disk import HostDisk
+from rmqha.sim.disk import SimDisk
+from rmqha.sim.prng import SimPrng
+
+
+def table_of(directory: Path, epoch: int = 1) -> OffsetTable:
+    table = OffsetTable(HostDisk(directory))
+    table.new_epoch(epoch, 100)
+    return table
+
+
+def change(offset: int | None, epoch: int, sequence: int, queue_id: int = 0) -> OffsetChange:
+    return OffsetChange("T@G", queue_id, offset, Stamp(epoch, sequence))
+
+
+def test_a_stale_offset_never_overwrites_a_newer_one(tmp_path: Path) -> None:
+    table = OffsetTable(HostDisk(tmp_path))
+    table.merge([change(50, 2, 7)])
+    for stale in (change(90, 2, 6), change(99, 1, 1000), change(None, 2, 7), change(51, 2, 7)):
+        table.merge([stale])
+        assert table.query("G", "T", 0) == 50
+    table.merge([change(10, 2, 8)])  # backwards, but newer
+    assert table.query("G", "T", 0) == 10
+    table.merge([change(3, 3, 1)])
+    assert table.query("G", "T", 0) == 3
+
+
+def test_a_removed_offset_does_not_come_back(tmp_path: Path) -> None:
+    master, slave = table_of(tmp_path / "a"), OffsetTable(HostDisk(tmp_path / "b"))
+    master.commit("G", "T", 0, 5)
+    old = master.changes_since(NO_STAMP, 10)
+    slave.merge(old)
+    master.remove_topic("T")
+    slave.merge(master.changes_since(old[-1].stamp, 10))
+    slave.merge(old)
+    assert slave.query("G", "T", 0) is None and slave.topics_of("G") == []
+    master.commit("G", "T", 0, 1)
+    slave.merge(master.changes_since(NO_STAMP, 10))
+    assert slave.query("G", "T", 0) == 1
+
+
+def test_only_so_many_removals_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_REMOVED_COUNT", 2)
+    table = table_of(tmp_path)
+    for number in range(4):
+        table.commit("G", f"T{number}", 0, 1)
+        table.remove_topic(f"T{number}")
+    assert [item.key for item in table.changes_since(NO_STAMP, 10)] == ["T2@G", "T3@G"]
+
+
+def test_changes_come_in_pages_the_oldest_first(tmp_path: Path) -> None:
+    master, slave = table_of(tmp_path / "a"), OffsetTable(HostDisk(tmp_path / "b"))
+    for queue_id in range(5):
+        master.commit("G", "T", queue_id, 10 + queue_id)
+    master.commit("G", "T", 0, 20)
+    heard, pages = NO_STAMP, []
+    while page := master.changes_since(heard, 2):
+        slave.merge(page)
+        heard = page[-1].stamp
+        pages.append([item.queue_id for item in page])
+    assert pages == [[1, 2], [3, 4], [0]]
+    assert heard == master.stamp
+    assert slave.to_json()["offsetTable"] == master.to_json()["offsetTable"]
+
+
+def test_stamps_and_resets_come_back_after_a_restart(tmp_path: Path) -> None:
+    table = table_of(tmp_path, epoch=4)
+    table.commit("G", "T", 0, 5)
+    table.commit("G", "Gone", 0, 5)
+    table.remove_topic("Gone")
+    table.reset("G", "T", 1, 2)
+    table.write(table.unsaved() or b"")
+    again = OffsetTable(HostDisk(tmp_path))
+    assert again.changes_since(NO_STAMP, 10) == table.changes_since(NO_STAMP, 10)
+    again.commit("G", "T", 1, 9)
+    assert again.query("G", "T", 1) == 2 and again.take_reset("G", "T", 1) == 2
+
+
+def test_a_master_that_restarts_in_its_epoch_gives_no_stamp_twice(tmp_path: Path) -> None:
+    """What it gave last was not on its disk; slaves have heard it."""
+    first = table_of(tmp_path)
+    first.commit("G", "T", 0, 5)
+    slave = OffsetTable(HostDisk(tmp_path / "slave"))
+    slave.merge(first.changes_since(NO_STAMP, 10))
+    again = OffsetTable(HostDisk(tmp_path))
+    again.new_epoch(1, 200)
+    again.commit("G", "T", 0, 3)
+    slave.merge(again.changes_since(NO_STAMP, 10))
+    assert slave.query("G", "T", 0) == 3
+
+
+def test_a_file_without_stamps_counts_as_of_its_version(tmp_path: Path) -> None:
+    (tmp_path / "config").mkdir()
+    text = '{"dataVersion":{"counter":9,"stateVersion":3,"timestamp":1},"offsetTable":{"T@G":{0:7,1:8}}}'
+    (tmp_path / "config" / "consumerOffset.json").write_text(text)
+    table = OffsetTable(HostDisk(tmp_path))
+    table.merge([change(90, 2, 1 << 50), change(6, 4, 1, queue_id=1)])
+    assert [table.query("G", "T", queue_id) for queue_id in (0, 1)] == [7, 6]
+
+
+def test_a_table_of_apaches_master_replaces_all(tmp_path: Path) -> None:
+    table = table_of(tmp_path)
+    table.commit("G", "Own", 0, 5)
+    body = {"dataVersion": {"counter": 1, "stateVersion": 2, "timestamp": 1}, "offsetTable": {"T@G": {"0": 7}}}
+    table.replace(body)
+    assert table.to_json()["offsetTable"] == {"T@G": {0: 7}}
+    assert table.stamp == Stamp(2, 1)
+
+
+def test_a_new_masters_clamp_reaches_its_slaves(tmp_path: Path) -> None:
+    """Else a slave whose log was short, but not cut, would keep an offset behind messages that are yet to come."""
+    master, slave = table_of(tmp_path / "a"), OffsetTable(HostDisk(tmp_path / "b"))
+    master.commit("G", "T", 0, 9)
+    slave.merge(master.changes_since(NO_STAMP, 10))
+    master.new_epoch(2, 100)
+    assert master.clamp(lambda topic, queue_id: 4, stamped=True) == 1
+    slave.merge(master.changes_since(NO_STAMP, 10))
+    assert slave.query("G", "T", 0) == 4
+
+
+CHANGES = st.lists(
+    st.builds(change, st.none() | st.integers(0, 9), st.integers(1, 3), st.integers(1, 6), st.integers(0, 2)),
+    unique_by=lambda item: item.stamp,
+)
+
+
+@given(CHANGES.flatmap(lambda changes: st.tuples(st.permutations(changes), st.permutations(changes))))
+def test_the_order_of_arrival_does_not_matter(orders: tuple[list[OffsetChange], list[OffsetChange]]) -> None:
+    tables = []
+    for changes in orders:
+        table = OffsetTable(SimDisk(SimPrng(1)))
+        table.merge(changes)
+        known = table.changes_since(NO_STAMP, 100)
+        assert [item.stamp for item in known] == sorted(item.stamp for item in known)
+        for place, item in enumerate(known):
+            assert table.changes_since(item.stamp, 100) == known[place + 1 :]
+        tables.append(known)
+    assert tables[0] == tables[1]
