@@ -8,7 +8,7 @@ from datetime import datetime
 from ipaddress import ip_address
 from typing import Any
 
-from rmqha.client.message import decompress
+from rmqha.client.compression import decompress
 from rmqha.model.error import RmqhaError
 from rmqha.model.message import (
     PROPERTY_KEYS,

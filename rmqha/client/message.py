@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rmqha.model.error import RemoteProtocolError, UsageError
+from rmqha.client.compression import decompress
+from rmqha.model.error import RemoteProtocolError
 from rmqha.model.message import (
     PROPERTY_INNER_BASE,
     PROPERTY_KEYS,
     PROPERTY_TAGS,
     PROPERTY_UNIQUE_KEY,
-    SYS_FLAG_COMPRESSED,
-    SYS_FLAG_COMPRESSION_LZ4,
-    SYS_FLAG_COMPRESSION_MASK,
-    SYS_FLAG_COMPRESSION_ZSTD,
     SYS_FLAG_INNER_BATCH,
     decode_properties,
     offset_message_id,
@@ -24,8 +20,6 @@ from rmqha.model.message import (
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.store.record import BadRecordError, Record, decode
 
-MAX_BODY_BYTES = 64 * 1024 * 1024
-"""A body that decompresses to more is refused: a peer must not choose how much memory we take."""
 _INNER_HEAD = struct.Struct(">iiiii")
 _INNER_PROPERTIES = struct.Struct(">H")
 
@@ -59,39 +53,6 @@ class Message:
     @property
     def msg_id(self) -> str:
         return self.properties.get(PROPERTY_UNIQUE_KEY) or self.offset_msg_id
-
-
-def decompress(body: bytes | memoryview, sys_flag: int) -> bytes:
-    """The plain body. Raises RemoteProtocolError if it is not what `sys_flag` says, UsageError if the library for its
-    compression is not installed."""
-    if not sys_flag & SYS_FLAG_COMPRESSED:
-        return bytes(body)
-    kind = sys_flag & SYS_FLAG_COMPRESSION_MASK
-    if kind in (SYS_FLAG_COMPRESSION_LZ4, SYS_FLAG_COMPRESSION_ZSTD):
-        plain = _decompress_frame(body, "lz4" if kind == SYS_FLAG_COMPRESSION_LZ4 else "zstd")
-    else:
-        inflater = zlib.decompressobj()
-        try:
-            plain = inflater.decompress(body, MAX_BODY_BYTES + 1)
-        except zlib.error as error:
-            raise RemoteProtocolError(f"a compressed body does not decompress: {error}") from error
-        if not inflater.eof and len(plain) <= MAX_BODY_BYTES:
-            raise RemoteProtocolError("a compressed body ends before its zlib stream does")
-    if len(plain) > MAX_BODY_BYTES:
-        raise RemoteProtocolError(f"a compressed body holds more than {MAX_BODY_BYTES} bytes")
-    return plain
-
-
-def _decompress_frame(body: bytes | memoryview, codec: str) -> bytes:
-    try:
-        import pyarrow
-    except ImportError:
-        raise UsageError(f"a message is compressed with {codec}; to read it: pip install 'rmqha[spark]'") from None
-    try:
-        with pyarrow.CompressedInputStream(pyarrow.BufferReader(body), codec) as stream:
-            return bytes(stream.read(MAX_BODY_BYTES + 1))
-    except (OSError, ValueError) as error:
-        raise RemoteProtocolError(f"a compressed body does not decompress: {error}") from error
 
 
 def decode_messages(broker_name: str, body: bytes | memoryview) -> list[Message]:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import re
 import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rmqha.client.compression import Compression
 from rmqha.client.route import MessageQueue
 from rmqha.model.code import RequestCode
 from rmqha.model.error import UsageError
@@ -20,14 +20,11 @@ from rmqha.model.message import (
     PROPERTY_TAGS,
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT,
-    SYS_FLAG_COMPRESSED,
-    SYS_FLAG_COMPRESSION_ZLIB,
     encode_properties,
 )
 from rmqha.wire.command import Command
 
 COMPRESS_OVER_BYTES = 4096
-COMPRESS_LEVEL = 5
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_TOPIC_CHARS = 127
 _TOPIC = re.compile(r"[%a-zA-Z0-9_|-]+")
@@ -104,7 +101,13 @@ class Outgoing:
     __slots__ = ("body", "code", "ext", "key", "queue_id", "topic", "unique_key")
 
     def __init__(
-        self, code: RequestCode, group: str, message: OutgoingMessage, unique_key: str, born_at_ms: int, compress: bool
+        self,
+        code: RequestCode,
+        group: str,
+        message: OutgoingMessage,
+        unique_key: str,
+        born_at_ms: int,
+        compression: Compression | None,
     ) -> None:
         self.code = code
         self.topic = message.topic
@@ -113,9 +116,9 @@ class Outgoing:
         self.unique_key = unique_key
         self.body = message.body
         sys_flag = 0
-        if compress and len(self.body) > COMPRESS_OVER_BYTES:
-            self.body = zlib.compress(self.body, COMPRESS_LEVEL)
-            sys_flag = SYS_FLAG_COMPRESSED | SYS_FLAG_COMPRESSION_ZLIB
+        if compression is not None and len(self.body) > COMPRESS_OVER_BYTES:
+            self.body = compression.compress(self.body)
+            sys_flag = compression.sys_flag
         self.ext = {
             "a": group,
             "b": message.topic,

@@ -19,6 +19,7 @@ from typing import NoReturn
 
 import trio
 
+from rmqha.client import compression as compressions
 from rmqha.client.outgoing import Outgoing, OutgoingMessage, check_message, encode_batch
 from rmqha.client.pipeline import Pipeline
 from rmqha.client.result import STATUS_OF_CODE, OnResult, SendResult, SendStatus, SendTally
@@ -88,15 +89,16 @@ class Producer:
         namesrv: str,
         group: str = "rmqha-producer",
         *,
-        compress: bool = True,
+        compression: str | None = "zlib",
         security: Security | None = None,
     ) -> None:
-        """`namesrv`: "host:port" or several joined by ";". Raises UsageError if it is not."""
+        """`namesrv`: "host:port" or several joined by ";". Bodies over 4 KiB are compressed by "zlib", "lz4" or "zstd";
+        None leaves them. Raises UsageError for anything else and for a package that is missing."""
         self._session = ClientSession(namesrv, security=security)
         self._routes = self._session.routes
         self._remoting = self._session.remoting
         self._group = group
-        self._compress = compress
+        self._compression = None if compression is None else compressions.compression(compression)
         self._host = b""
         self._counter = 0
         self._month_at_ms = 0
@@ -172,9 +174,7 @@ class Producer:
             first.topic, encode_batch(messages, unique_keys), key=first.key, queue_id=first.queue_id
         )
         check_message(whole)
-        outgoing = Outgoing(
-            RequestCode.SEND_BATCH_MESSAGE, self._group, whole, self._unique_key(), _wall_ms(), compress=False
-        )
+        outgoing = Outgoing(RequestCode.SEND_BATCH_MESSAGE, self._group, whole, self._unique_key(), _wall_ms(), None)
         outgoing.unique_key = ",".join(unique_keys)
         return await self._deliver(outgoing, timeout_ms, require_ok)
 
@@ -235,7 +235,7 @@ class Producer:
 
     def _outgoing(self, message: OutgoingMessage) -> Outgoing:
         return Outgoing(
-            RequestCode.SEND_MESSAGE_V2, self._group, message, self._unique_key(), _wall_ms(), self._compress
+            RequestCode.SEND_MESSAGE_V2, self._group, message, self._unique_key(), _wall_ms(), self._compression
         )
 
     async def _deliver(self, outgoing: Outgoing, timeout_ms: int, require_ok: bool) -> SendResult:

@@ -123,7 +123,7 @@ class DirectSender:
         while True:
             msg_id = token_hex(16).upper()
             message = OutgoingMessage(TOPIC, b"direct", queue_id=queue_id)
-            outgoing = Outgoing(RequestCode.SEND_MESSAGE_V2, "direct", message, msg_id, wall_ms(), compress=False)
+            outgoing = Outgoing(RequestCode.SEND_MESSAGE_V2, "direct", message, msg_id, wall_ms(), None)
             request = outgoing.request(MessageQueue(TOPIC, GROUP, queue_id))
             try:
                 answer = str((await client.call(self._address, request, timeout_ms)).code)

@@ -5,16 +5,19 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import lz4.frame
 import pyarrow
 import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqha.client.message import MAX_BODY_BYTES, decode_messages, decompress
+from rmqha.client.compression import MAX_BODY_BYTES, compression, decompress
+from rmqha.client.message import decode_messages
 from rmqha.client.outgoing import OutgoingMessage, encode_batch
 from rmqha.client.rebalance import allocate_averagely, parse_tags
 from rmqha.model.error import RemoteProtocolError, UsageError
@@ -26,13 +29,28 @@ from tests.client.fake import Stored, encode_stored, split_batch
     [
         (0x101, pyarrow.compress(b"body" * 99, "lz4", asbytes=True)),
         (0x201, zstandard.compress(b"body" * 99)),
+        (0x201, zstandard.compress(bytes(range(256)) * 99, 1)),
         (0x301, zlib.compress(b"body" * 99)),
         (0x001, zlib.compress(b"body" * 99)),
         (0x300, b"body" * 99),
     ],
 )
 def test_every_compression_is_read(sys_flag: int, packed: bytes) -> None:
-    assert decompress(packed, sys_flag) == b"body" * 99
+    assert decompress(memoryview(packed), sys_flag) in (b"body" * 99, bytes(range(256)) * 99)
+
+
+@pytest.mark.parametrize("name", ["zlib", "lz4", "zstd"])
+def test_what_a_producer_compresses_is_read(name: str) -> None:
+    compress, sys_flag = compression(name)
+    for body in (b"", b"x" * 5000, bytes(range(256)) * 999):
+        assert decompress(compress(body), sys_flag) == body
+        with pytest.raises(RemoteProtocolError, match=r"does not decompress|ends before"):
+            decompress(compress(body)[:-3], sys_flag)
+
+
+def test_a_compression_that_is_none_is_a_sentence() -> None:
+    with pytest.raises(UsageError, match="there is no compression 'snappy'; known are zlib, lz4 and zstd"):
+        compression("snappy")
 
 
 @pytest.mark.parametrize("sys_flag", [0x101, 0x201, 0x301])
@@ -47,10 +65,15 @@ def test_a_body_that_does_not_decompress_is_the_peers_fault(sys_flag: int, cut: 
         decompress(whole[:9] if cut else b"garbage and more of it", sys_flag)
 
 
-@pytest.mark.parametrize("sys_flag", [0x201, 0x301])
+@pytest.mark.parametrize("sys_flag", [0x101, 0x201, 0x301])
 def test_a_body_that_would_fill_the_memory_is_refused(sys_flag: int) -> None:
     bomb = bytes(MAX_BODY_BYTES + 1)
-    packed = zstandard.compress(bomb) if sys_flag == 0x201 else zlib.compress(bomb, 1)
+    packers: dict[int, Callable[[bytes], bytes]] = {
+        0x101: lz4.frame.compress,
+        0x201: zstandard.compress,
+        0x301: zlib.compress,
+    }
+    packed = packers[sys_flag](bomb)
     with pytest.raises(RemoteProtocolError, match="more than"):
         decompress(packed, sys_flag)
 

@@ -11,6 +11,7 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rmqha.client.compression import decompress
 from rmqha.client.outgoing import OutgoingMessage
 from rmqha.client.producer import Producer
 from rmqha.client.result import SendResult, SendStatus
@@ -50,6 +51,14 @@ async def test_a_long_body_is_compressed_as_java_does() -> None:
         plain, packed = fake.stored
         assert (plain.sys_flag, plain.body) == (0, b"x" * 4096)
         assert packed.sys_flag == 0x301 and zlib.decompress(packed.body) == b"x" * 4097
+
+
+@pytest.mark.parametrize(("name", "sys_flag"), [("lz4", 0x101), ("zstd", 0x201), (None, 0)])
+async def test_a_long_body_is_compressed_as_it_was_asked_for(name: str | None, sys_flag: int) -> None:
+    async with FakeCluster() as fake, Producer(fake.namesrv, compression=name) as producer:
+        await producer.send("T", b"x" * 4097)
+        assert fake.stored[0].sys_flag == sys_flag
+        assert decompress(fake.stored[0].body, sys_flag) == b"x" * 4097
 
 
 async def test_unkeyed_sends_take_the_queues_in_turn_and_a_key_keeps_its_queue() -> None:
