@@ -44,13 +44,16 @@ class Effective:
 def effective_keys(given: Mapping[str, str], total_replicas: int | None = None) -> dict[str, Effective]:
     """`given` is what a broker tells of its keys, ours or Apache's. `total_replicas`: as the controllers have it."""
     defaults = BrokerConfig().to_properties()
-    preset = PRESETS.get(given.get("haMode", ""), {})
+    mode = given.get("haMode", "")
+    preset = PRESETS.get(mode, {})
     found = {}
     for key in ACK_KEYS:
         value = given.get(key, defaults[key])
         source = "default" if value == defaults[key] else "file"
-        if key in preset:
-            value, source = preset[key], f"preset haMode={given['haMode']}"
+        if mode == "cp" and key in preset:
+            value = preset[key]  # haMode=cp overrules the plain keys; haMode=ap only sets what the file does not
+        if preset.get(key) == value:
+            source = f"preset haMode={mode}"
         if key == "totalReplicas" and total_replicas is not None and str(total_replicas) != value:
             value, source = str(total_replicas), "controllers"
         found[key] = Effective(key, value, source)
@@ -162,6 +165,8 @@ def _ap(value: Mapping[str, str], set_size: int | None, needed: int | None) -> P
         rule = f"a message is acknowledged when {wanted} of the set's replicas have it, {where}"
         sure = wanted
     losses = _ap_losses(value, sure, whole_set)
+    if sure > 1 and not whole_set:
+        notes.append("a replica that does not answer the controllers' question for its log's end counts as gone")
     if least > 1:
         told = f"with a set below {least} sends are refused before anything is written"
         notes.append(f"{told}; it has {set_size} now" if set_size is not None and set_size < least else told)

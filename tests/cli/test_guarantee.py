@@ -42,6 +42,14 @@ def test_without_a_preset_the_plain_keys_stand() -> None:
     assert (found["allAckInSyncStateSet"].value, found["allAckInSyncStateSet"].source) == ("false", "default")
 
 
+def test_under_ap_a_plain_key_in_the_file_counts() -> None:
+    """What the broker does: the preset only fills in what the file leaves out."""
+    found = effective_keys({"haMode": "ap", "brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"})
+    assert (found["brokerRole"].value, found["brokerRole"].source) == ("SYNC_MASTER", "file")
+    assert found["allAckInSyncStateSet"].source == "preset haMode=ap"
+    assert "2 of the set's replicas" in promise(found).acknowledged
+
+
 def test_the_controllers_number_of_replicas_counts() -> None:
     found = effective_keys({"haMode": "cp", "totalReplicas": "3"}, total_replicas=5)
     assert (found["totalReplicas"].value, found["totalReplicas"].source) == ("5", "controllers")
@@ -118,6 +126,8 @@ def test_numeric_rules_print_their_loss_window(keys: dict[str, str], rule: str, 
     found = of({"brokerRole": "SYNC_MASTER", **keys})
     assert rule in found.acknowledged
     assert loss in found.losses[0]
+    told = "does not answer the controllers" in "".join(found.notes)
+    assert told == (loss.endswith("gone")), "only where one copy among several decides"
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,19 @@ from typing import Any
 
 import pytest
 
-from rmqha.ha.action import AckStatus, SendHa, SendLog
+from rmqha.ha.action import AckStatus, CloseHa, SendHa, SendLog
 from rmqha.ha.confirm_offset import acked_offset, needed_count
 from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import ConfigError
-from rmqha.model.offset import PhyOffset
+from rmqha.model.offset import BrokerId, PhyOffset
+from rmqha.wire.ha_stream import SlaveAck, SlaveHandshake
 
 from .group import Group, started
 
 SYNC: dict[str, Any] = {"ha_mode": "", "broker_role": "SYNC_MASTER"}
 TWO_OF_THREE: dict[str, Any] = {**SYNC, "in_sync_replicas": 2}
+ALL_ACK: dict[str, Any] = {**SYNC, "all_ack_in_sync_state_set": True}
 AUTO: dict[str, Any] = {**SYNC, "in_sync_replicas": 3, "min_in_sync_replicas": 2, "enable_auto_in_sync_replicas": True}
 
 
@@ -162,7 +164,7 @@ def test_an_election_after_two_of_three_has_a_replica_with_the_acknowledged_end_
 
 def test_a_slave_further_behind_than_the_gap_does_not_count() -> None:
     """haMaxGapNotInSync."""
-    group = started(**{**SYNC, "all_ack_in_sync_state_set": True}, ha_max_gap_not_in_sync=1000)
+    group = started(**ALL_ACK, ha_max_gap_not_in_sync=1000)
     silence(group, 3)
     near = group.send(1, b"x" * 1000)
     group.run(300)
@@ -199,6 +201,35 @@ def test_a_slave_that_reads_nothing_costs_the_master_one_transfer() -> None:
     assert len(logs) == 1
     assert len(handed) - len(logs) <= 1
     assert logs[0].size_bytes <= master.config.ha_transfer_batch_size
+
+
+@pytest.mark.parametrize("claim", [-1, 101, 2**62])
+def test_a_first_ack_beyond_the_masters_end_drops_the_peer(claim: int) -> None:
+    """A10: every ack is checked, also the one that only says where to begin."""
+    group = started(**ALL_ACK)
+    group.send(1)
+    group.settle()
+    master = group[1].replica
+    master.ha_accepted(group.now_ms, 77, "127.0.0.1:5")
+    master.ha_received(group.now_ms, 77, SlaveHandshake(BrokerId(9)).encode())
+    master.ha_received(group.now_ms, 77, SlaveAck(PhyOffset(claim)).encode())
+    closed = [action for action in master.actions() if isinstance(action, CloseHa)]
+    assert [action.conn_id for action in closed] == [77]
+    assert (9, claim) not in master.slave_acks()
+
+
+def test_a_slave_that_shakes_hands_is_unknown_until_it_acks() -> None:
+    """apache/rocketmq 6728: it neither counts as −1 nor moves the confirm offset."""
+    group = started(**ALL_ACK)
+    token = group.send(1)
+    assert answered(group, token) is AckStatus.OK
+    confirm = group[1].log.confirm
+    master = group[1].replica
+    master.ha_accepted(group.now_ms, 77, "127.0.0.1:5")
+    master.ha_received(group.now_ms, 77, SlaveHandshake(BrokerId(3)).encode())
+    view = {item["brokerId"]: item["ackOffset"] for item in master.state(group.now_ms)["setMembers"]}
+    assert view == {2: 100, 3: None}
+    assert group[1].log.confirm == confirm == 100
 
 
 # --- disk -------------------------------------------------------------------------------------------------------------
@@ -299,7 +330,7 @@ def test_a_slave_too_far_behind_counts_no_more() -> None:
 # --- the published bound on a stall -----------------------------------------------------------------------------------
 BOUND_KEYS: list[dict[str, Any]] = [
     {"ha_mode": "cp"},
-    {**SYNC, "all_ack_in_sync_state_set": True},
+    ALL_ACK,
     AUTO,
     TWO_OF_THREE,
 ]
@@ -322,7 +353,7 @@ def test_one_silent_slave_delays_a_send_by_the_stall_bound_at_most(keys: dict[st
 
 
 def test_two_silent_slaves_give_an_ap_group_the_bound_and_a_cp_group_the_configured_error() -> None:
-    for keys, wanted in (({**SYNC, "all_ack_in_sync_state_set": True}, AckStatus.OK), ({"ha_mode": "cp"}, None)):
+    for keys, wanted in ((ALL_ACK, AckStatus.OK), ({"ha_mode": "cp"}, None)):
         group = started(**keys)
         silence(group, 2, 3)
         token = group.send(1)
