@@ -97,6 +97,7 @@ class BrokerCore:
         self.processor = self._processor(config, send_back, clock)
         self.background_tables = (self.offsets, self.delay_offsets)
         """Tables whose files follow from time to time."""
+        self._tables_behind = False
         self.live.on_change = self._configure
         self.on_role: Callable[[RoleChanged], None] = lambda action: None
         self.driver.on_role = self._role_changed
@@ -161,6 +162,12 @@ class BrokerCore:
         count = self.offsets.clamp(lambda topic, queue_id: end_of(topic, queue_id)[1], stamped=stamped)
         if count:
             self._tracer.event("consumer_offsets_clamped", count=count)
+
+    def tables_saved(self, trouble: str) -> None:
+        """The tables were to be written; `trouble` is why they are not, "" if they are. Only a change is told."""
+        if bool(trouble) != self._tables_behind:
+            self._tables_behind = bool(trouble)
+            self._tracer.event("tables_not_saved" if trouble else "tables_saved", reason=trouble)
 
     def save(self) -> None:
         """Write the tables that are behind. Raises OSError."""

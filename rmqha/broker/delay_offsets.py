@@ -70,8 +70,12 @@ class DelayOffsetTable:
         return config_table.encode({**self.to_json(), **self._unknown})
 
     def write(self, data: bytes) -> None:
-        """Raises OSError."""
-        config_table.write(self._disk, _TABLE, data)
+        """Raises OSError; `unsaved` then has it again."""
+        try:
+            config_table.write(self._disk, _TABLE, data)
+        except OSError:
+            self._dirty = True
+            raise
 
 
 def parse_table(body: Mapping[str, Any]) -> dict[int, int]:

@@ -173,8 +173,18 @@ class BrokerLoops:
     async def _run_save(self) -> None:
         while True:
             await trio.sleep(SAVE_INTERVAL_MS / 1000)
-            self._core.topics.save()
-            for table in self._core.background_tables:
-                data = table.unsaved()
-                if data is not None:
-                    await trio.to_thread.run_sync(table.write, data)
+            trouble = ""
+            try:
+                await self._save()
+            except OSError as error:
+                # no reason to end: the disk probe moves the mastership away, and the next try may do better
+                trouble = str(error)
+            self._core.tables_saved(trouble)
+
+    async def _save(self) -> None:
+        """Raises OSError; what was not written is still to be."""
+        self._core.topics.save()
+        for table in self._core.background_tables:
+            data = table.unsaved()
+            if data is not None:
+                await trio.to_thread.run_sync(table.write, data)

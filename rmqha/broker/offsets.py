@@ -276,8 +276,12 @@ class OffsetTable:
         return config_table.encode(self._whole())
 
     def write(self, data: bytes) -> None:
-        """Raises OSError."""
-        config_table.write(self._disk, _TABLE, data)
+        """Raises OSError; `unsaved` then has it again."""
+        try:
+            config_table.write(self._disk, _TABLE, data)
+        except OSError:
+            self._dirty = True
+            raise
 
 
 def _stamp_of(change: OffsetChange) -> Stamp:
