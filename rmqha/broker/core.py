@@ -114,7 +114,7 @@ class BrokerCore:
         group = GroupRequests(config, store, driver, topics, groups, offsets, clients, self.pull, clock, feed)
         queries, locks = QueryRequests(config, store.index), LockRequests(self.locks, driver)
         selectors = SelectorRequests(config)
-        self._configured = (topics, self.pull, self.retention, group, selectors)
+        self._configured = (topics, self.pull, self.retention, group, selectors, self.driver)
         parts = (feed, consumers, queries, tables, group, self.admin, locks, self.retention, selectors)
         return BrokerProcessor(self.send, self.pull, send_back, consumers, parts)
 

@@ -15,6 +15,8 @@ INDEX_DELAY_MS = 20
 """How long dispatched records gather before they are indexed together."""
 INDEX_STEP_BYTES = 64 * 1024
 """Log indexed in one slice: 64 records of 1 KiB take half a millisecond."""
+INDEX_COPY_MS = 500
+"""Pause while this replica copies a master's log: that goes first."""
 INDEX_RETRY_MS = 60_000
 """Pause after an index that could not be written."""
 SAMPLE_INTERVAL_MS = 1000
@@ -114,8 +116,11 @@ class BrokerLoops:
             await self._index.wait()
             self._index = trio.Event()
             await trio.sleep(INDEX_DELAY_MS / 1000)
-            while index.build(INDEX_STEP_BYTES):
+            while not self._driver.is_copying and index.build(INDEX_STEP_BYTES):
                 await trio.lowlevel.checkpoint()
+            if self._driver.is_copying:
+                await trio.sleep(INDEX_COPY_MS / 1000)
+                self._index.set()
             if index.sync_due:
                 await trio.to_thread.run_sync(index.sync)
             if index.has_failed:

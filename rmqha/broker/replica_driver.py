@@ -24,6 +24,7 @@ from rmqha.ha.action import (
 from rmqha.ha.replica import Replica
 from rmqha.ha.static_replica import StaticReplica
 from rmqha.model.code import ResponseCode
+from rmqha.model.config import BrokerConfig
 from rmqha.model.identity import Role
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import Buffer, Clock, Tracer
@@ -33,6 +34,8 @@ from rmqha.wire.command import Command
 
 DISPATCH_BYTES = 512 * 1024
 """Log dispatched in one slice, so that other work gets its turn within milliseconds."""
+COPY_BYTES = 4 * 1024 * 1024
+"""A slave that is so far behind is copying, and dispatches so much at a time."""
 
 
 class HaPort(Protocol):
@@ -76,6 +79,9 @@ class ReplicaDriver:
         self.stepped: Callable[[], None] = lambda: None
         self.more_state: Callable[[], dict[str, Any]] = dict
         self._waiting_for_flush = False
+
+    def configure(self, config: BrokerConfig) -> None:
+        self.replica.limit_copies(config.ha_transfer_bytes_per_second)
 
     # --- time -------------------------------------------------------------------------------------------------------
     def start(self) -> None:
@@ -176,8 +182,14 @@ class ReplicaDriver:
 
     # --- log --------------------------------------------------------------------------------------------------------
     @property
+    def is_copying(self) -> bool:
+        """A slave that lacks much of its master's log: the copy goes before everything that is derived from it."""
+        return self.replica.copy_left_bytes > COPY_BYTES
+
+    @property
     def dispatch_due(self) -> bool:
-        return self.store.confirm_offset > self.store.dispatched_offset
+        """A copy is dispatched in slices that are worth it."""
+        return self.store.dispatch_behind_bytes > (COPY_BYTES if self.is_copying else 0)
 
     def dispatch(self) -> bool:
         """Put one slice of committed records into the queues; True if more remains."""

@@ -15,6 +15,7 @@ from enum import Enum
 
 from rmqha.ha.action import Action, CloseHa, OpenHa, SendHa
 from rmqha.ha.alignment import Alignment, Verdict, align
+from rmqha.ha.copy_progress import CopyProgress
 from rmqha.model.config import BrokerConfig
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RemoteProtocolError
@@ -50,6 +51,7 @@ class HaClient:
         self.truncated_bytes = 0
         self.caught_up_with: PhyOffset | None = None
         """The master's end as of the handshake; reaching it proves an unclean replica whole again (ruling 3)."""
+        self.progress = CopyProgress()
         self._config = config
         self._log = log
         self._broker_id = broker_id
@@ -122,7 +124,7 @@ class HaClient:
                 if isinstance(frame, MasterHandshake):
                     actions += self._align(now_ms, frame)
                 else:
-                    self._transfer(frame)
+                    self._transfer(now_ms, frame)
                 if not self._is_open():
                     return actions
         except RemoteProtocolError as error:
@@ -179,6 +181,7 @@ class HaClient:
         if log.max_phy_offset == log.min_phy_offset:
             self._append_entries(log.max_phy_offset)
         self.caught_up_with = frame.max_phy_offset
+        self.progress.begin(now_ms, log.max_phy_offset, frame.max_phy_offset)
         self.state = ClientState.FOLLOWING
         self._retry_ms = RETRY_FIRST_MS
         self._acked_offset = PhyOffset(-1)
@@ -196,7 +199,7 @@ class HaClient:
             self.truncated_bytes += found.cut_bytes
 
     # --- data -----------------------------------------------------------------------------------------------------
-    def _transfer(self, frame: Transfer) -> None:
+    def _transfer(self, now_ms: int, frame: Transfer) -> None:
         if self.state is not ClientState.FOLLOWING:
             raise RemoteProtocolError("the master sent data before its handshake")
         header, log = frame.header, self._log
@@ -204,12 +207,14 @@ class HaClient:
         begins_behind = self._may_start_elsewhere and header.phy_offset > log.max_phy_offset
         if header.phy_offset != log.max_phy_offset and (header.size_bytes or begins_behind):
             self._restart_at(header.phy_offset)
+            self.progress.restart(now_ms, header.phy_offset)
         if header.phy_offset == log.max_phy_offset:
             self._learn_entry(header.epoch, header.epoch_start_offset)
             self._append_entries(header.phy_offset)
         if header.size_bytes:
             log.append_raw(header.phy_offset, frame.data)
             self._may_start_elsewhere = False
+            self.progress.moved(now_ms, log.max_phy_offset)
         confirm = PhyOffset(min(header.confirm_offset, log.max_phy_offset))
         if confirm > log.confirm_offset:
             log.set_confirm_offset(confirm)
@@ -282,6 +287,11 @@ class HaClient:
             and self.caught_up_with is not None
             and self._log.max_phy_offset >= self.caught_up_with
         )
+
+    @property
+    def left_bytes(self) -> int:
+        """How much is still to come until `is_caught_up`; 0 unless it follows."""
+        return self.progress.left_bytes(self._log.max_phy_offset) if self.state is ClientState.FOLLOWING else 0
 
     # --- time -----------------------------------------------------------------------------------------------------
     def timeout(self, now_ms: int) -> list[Action]:

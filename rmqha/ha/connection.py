@@ -11,6 +11,7 @@ from __future__ import annotations
 from enum import Enum
 
 from rmqha.ha.action import Action, CloseHa, SendHa, SendLog
+from rmqha.ha.copy_rate import CopyLimit, CopyRate
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
@@ -30,7 +31,9 @@ class ConnectionState(Enum):
 class HaConnection:
     """`acked_offset` is None until the slave's first ack: a handshaking peer's offset is unknown (ruling 1)."""
 
-    def __init__(self, now_ms: int, conn_id: int, peer: str, config: BrokerConfig, log: ReplicaLog) -> None:
+    def __init__(
+        self, now_ms: int, conn_id: int, peer: str, config: BrokerConfig, log: ReplicaLog, limit: CopyLimit
+    ) -> None:
         self.conn_id = conn_id
         self.peer = peer
         self.state = ConnectionState.WAIT_HANDSHAKE
@@ -44,6 +47,8 @@ class HaConnection:
         """Last moment at which an ack moved, or nothing was owed."""
         self._config = config
         self._log = log
+        self._limit = limit
+        self._rate = CopyRate(now_ms)
         self._parser = SlaveStreamParser()
         self._in_flight = False
         self._heard_at_ms = now_ms
@@ -127,7 +132,10 @@ class HaConnection:
         log, offset = self._log, self.next_offset
         if offset < log.min_phy_offset:
             return [self.close(f"slave {self.slave_id} at {offset} has fallen below the oldest file")]
+        bytes_per_second = self._limit.of(self.slave_id)
         limit = min(self._config.ha_transfer_batch_size, log.epochs.next_start(offset) - offset)
+        if bytes_per_second:
+            limit = min(limit, CopyRate.most_bytes(bytes_per_second)) if now_ms >= self._rate.free_at_ms() else 0
         size_bytes = len(log.view(offset, limit)) if offset < log.max_phy_offset else 0
         confirm = log.confirm_offset
         if size_bytes == 0:
@@ -138,6 +146,8 @@ class HaConnection:
         header = self._header(now_ms, size_bytes, confirm)
         self.next_offset = PhyOffset(offset + size_bytes)
         self._in_flight = True
+        if bytes_per_second:
+            self._rate.took(now_ms, size_bytes, bytes_per_second)
         return [SendLog(self.conn_id, header, offset, size_bytes)]
 
     def _header(self, now_ms: int, size_bytes: int, confirm: PhyOffset) -> bytes:
@@ -169,6 +179,8 @@ class HaConnection:
             due = min(due, self.opened_at_ms + HANDSHAKE_TIMEOUT_MS)
         if self.state is ConnectionState.TRANSFER and not self._in_flight:
             due = min(due, self._spoke_at_ms + self._config.ha_send_heartbeat_interval)
+            if self._limit.of(self.slave_id) and self.next_offset < self._log.max_phy_offset:
+                due = min(due, self._rate.free_at_ms())
         return due
 
     def close(self, reason: str) -> CloseHa:

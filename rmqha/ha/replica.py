@@ -22,6 +22,7 @@ from rmqha.ha.client import ClientState, HaClient
 from rmqha.ha.commitment import Commitment
 from rmqha.ha.connection import ConnectionState, HaConnection
 from rmqha.ha.controller_client import ControllerClient, Vitals
+from rmqha.ha.copy_rate import CopyLimit
 from rmqha.ha.copy_speed import CopySpeed
 from rmqha.ha.group_info import GroupInfo, parse_group_info
 from rmqha.ha.hand_over import HandOver
@@ -72,6 +73,9 @@ class Replica:
         self._hand_over_told = False
         self._switch = HandOver()
         self._speed = CopySpeed()
+        self._copy_limit = CopyLimit(
+            config.ha_transfer_bytes_per_second, lambda slave_id: slave_id in self._set.state.union
+        )
         self._disk_problem = ""
         self._epoch_refusal = ""
         """Why the disk has not taken the newest epoch."""
@@ -294,7 +298,7 @@ class Replica:
         if not self.is_master or handshaking >= MAX_HANDSHAKING_COUNT:
             self._actions.append(CloseHa(conn_id, "too many handshakes" if self.is_master else "not master"))
             return
-        self._connections[conn_id] = HaConnection(now_ms, conn_id, peer, self._config, self._log)
+        self._connections[conn_id] = HaConnection(now_ms, conn_id, peer, self._config, self._log, self._copy_limit)
 
     def ha_opened(self, now_ms: int, conn_id: int) -> None:
         if self._client is not None:
@@ -499,6 +503,15 @@ class Replica:
         """A slave whose log is aligned with its master's; before, it is registered but fenced (A19)."""
         return self._client is not None and self._client.state is ClientState.FOLLOWING
 
+    def limit_copies(self, bytes_per_second: int) -> None:
+        """haTransferBytesPerSecond has changed."""
+        self._copy_limit.bytes_per_second = bytes_per_second
+
+    @property
+    def copy_left_bytes(self) -> int:
+        """What a slave still lacks of that which its master had when they shook hands."""
+        return 0 if self._client is None else self._client.left_bytes
+
     @property
     def master_address(self) -> str:
         return self._master_address
@@ -526,6 +539,7 @@ class Replica:
             "dispatchedOffset": log.dispatched_offset,
             "epochs": [[entry.epoch, entry.start_offset] for entry in log.epochs],
             "unclean": log.unclean,
+            "asyncLearner": self._config.async_learner,
             "writable": admitted is ResponseCode.SUCCESS,
             "whyNotWritable": why_not,
             "controller": "away" if self._link.is_away(now_ms) else self._link.state.value,
@@ -547,6 +561,7 @@ class Replica:
             view["followState"] = self._client.state.value
             view["refusal"] = self._client.refusal
             view["truncatedBytes"] = self._client.truncated_bytes
+            view["copy"] = self._client.progress.view(now_ms, log.max_phy_offset) if self.is_following else None
         return view
 
 

@@ -271,6 +271,14 @@ class StaticReplica:
     def is_following(self) -> bool:
         return self._client.state is PlainClientState.FOLLOWING
 
+    def limit_copies(self, bytes_per_second: int) -> None:
+        """A static group has no set that tells who is copying: nobody is held back."""
+
+    @property
+    def copy_left_bytes(self) -> int:
+        """A master of a static group does not say where its log ends."""
+        return 0
+
     @property
     def master_address(self) -> str:
         return self._master_address

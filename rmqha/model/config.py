@@ -176,9 +176,13 @@ class ServerConfig(Config):
 class BrokerConfig(ServerConfig):
     """A replica of a broker group. Times are milliseconds, sizes bytes."""
 
-    aliases: ClassVar[Mapping[str, str]] = {"haSlaveFallbehindMax": "haMaxGapNotInSync"}
+    aliases: ClassVar[Mapping[str, str]] = {
+        "haSlaveFallbehindMax": "haMaxGapNotInSync",
+        "maxHaTransferByteInSecond": "haTransferBytesPerSecond",
+    }
     live_keys: ClassVar[frozenset[str]] = frozenset(
         {
+            "accessMessageInMemoryMaxRatio",
             "autoCreateTopicEnable",
             "cleanFileForciblyEnable",
             "commitLogMaxBytes",
@@ -190,6 +194,7 @@ class BrokerConfig(ServerConfig):
             "enablePropertyFilter",
             "fileReservedTime",
             "flushIntervalCommitLog",
+            "haTransferBytesPerSecond",
             "longPollingMaxMs",
             "slaveReadEnable",
             "useServerSideResetOffset",
@@ -259,6 +264,9 @@ class BrokerConfig(ServerConfig):
     """Silence on the HA stream after which either side closes it."""
     ha_transfer_batch_size: int = 1024 * 1024
     """Most log bytes of one transfer, up to 1 MiB. RocketMQ: 32 KiB."""
+    ha_transfer_bytes_per_second: int = 0
+    """Own. Most log bytes a second for each slave that copies and is not in the SyncStateSet; 0: no limit. RocketMQ's
+    maxHaTransferByteInSecond is taken for it."""
     ha_ack_stall_bound_ms: int = 2000
     """Own. How long a slave in the set may hold back acks before it is shrunk out; below slaveTimeout."""
     slave_timeout: int = 3000
@@ -337,8 +345,11 @@ class BrokerConfig(ServerConfig):
     """Own. `strict`: the same for each commit of a consumer's offset; costs a write of the table on each slave."""
     metadata_sync_timeout_ms: int = 3000
     """Own. How long a strict change waits for a silent member before it is answered with an error."""
-    slave_read_enable: bool = False
-    """Slaves serve pulls, up to their confirm offset."""
+    slave_read_enable: bool = True
+    """Slaves serve pulls, up to their confirm offset: of consumers that see no master, and of those whom the master sends
+    since what they read is no longer in its memory (accessMessageInMemoryMaxRatio). RocketMQ: false."""
+    access_message_in_memory_max_ratio: int = 40
+    """Percent of the machine's memory; a consumer further behind the log's end than that is sent to a slave."""
     long_polling_max_ms: int = 30000
     """Own bound on a pull's suspendTimeoutMillis."""
 
@@ -411,6 +422,7 @@ class BrokerConfig(ServerConfig):
             if value not in ("strict", "periodic"):
                 raise ConfigError(f"{source}: {key} = {value!r} must be strict or periodic")
         self.require_range(source, "metadata_sync_timeout_ms", 100, 60_000)
+        self.require_range(source, "access_message_in_memory_max_ratio", 0, 100)
         self.require_range(source, "listen_port", 3, 65534)
         self.require_range(source, "total_replicas", 1, 9)
         self.require_range(source, "in_sync_replicas", 1, self.total_replicas if self.enable_controller_mode else 9)
@@ -426,6 +438,7 @@ class BrokerConfig(ServerConfig):
         self.require_range(source, "commit_interval_commit_log", 1, 60_000)
         self.require_range(source, "max_message_size", 1, self.mapped_file_size_commit_log // 2)
         self.require_range(source, "ha_transfer_batch_size", 1024, 1024 * 1024)
+        self.require_range(source, "ha_transfer_bytes_per_second", 0, 2**63 - 1)
         if self.mapped_file_size_consume_queue % 20:
             raise ConfigError(f"{source}: mappedFileSizeConsumeQueue must be a multiple of 20, the size of one entry")
         if self.mapper_file_size_batch_consume_queue % 46:

@@ -7,7 +7,6 @@ it; only `sync` may run in another at the same time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Set
-from importlib.util import find_spec
 from threading import Lock
 
 from rmqha.model.epoch import EpochEntry, EpochHistory
@@ -38,7 +37,7 @@ from rmqha.store.recovery import (
     cut_tail,
     find_end,
 )
-from rmqha.store.reput import QueueOffsets, Reput, valid_topic
+from rmqha.store.reput import QueueOffsets, Reput, dispatch, dispatch_in_bulk, valid_topic
 from rmqha.store.retention import LogFile
 from rmqha.store.trimmer import Trimmer
 
@@ -47,7 +46,7 @@ SAVE_INTERVAL_MS = 1000
 SAVE_INTERVAL_BYTES = 64 * 1024 * 1024
 DISPATCH_STEP_BYTES = 4 * 1024 * 1024
 REBUILD_BYTES = 64 * 1024 * 1024
-"""From so much on that must be dispatched at the opening it is done in bulk, where NumPy is installed."""
+"""From so much on that must be dispatched at the opening it is done in one go: nobody waits for a turn in between."""
 
 
 class Store:
@@ -175,10 +174,8 @@ class Store:
             self.recovery.last_store_timestamp_ms, checkpoint.physic_msg_timestamp_ms
         )
         log.probe(position, min(start, self._confirm))
-        if self._confirm - position >= REBUILD_BYTES and find_spec("numpy") is not None:
-            from rmqha.store.rebuild import rebuild
-
-            rebuild(log, self._queues, self._reput, self._confirm)
+        if self._confirm - position >= REBUILD_BYTES:
+            dispatch_in_bulk(log, self._queues, self._reput, self._confirm)
         while self.dispatch(DISPATCH_STEP_BYTES):
             pass
         self._saved_at_ms, self._saved_position = self._reput.last_store_timestamp_ms, position
@@ -363,7 +360,7 @@ class Store:
         self._confirm = min(max(offset, self._log.min_offset), self._log.end_offset)
 
     def dispatch(self, limit_bytes: int) -> bool:
-        more = self._reput.dispatch(self._confirm, limit_bytes)
+        more = dispatch(self._log, self._queues, self._reput, self._confirm, limit_bytes)
         self._set_mark()
         offsets = self._offsets
         if self._reput.position > offsets.covered:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from rmqha.model.error import StoreError
 from rmqha.sim.disk import SimDisk
 from rmqha.store import rebuild as bulk
+from rmqha.store import reput as reput_module
 from rmqha.store import store as store_module
 from rmqha.store.commit_log import CommitLog
 from rmqha.store.consume_queue import ConsumeQueues
@@ -187,3 +189,31 @@ def test_a_store_without_queues_makes_them_in_bulk(monkeypatch: pytest.MonkeyPat
     assert taken == [store.max_phy_offset]
     assert [disk.read(path) for path in paths] == images
     assert store.append(message(60), 60).queue_offset == 30
+
+
+def test_a_slave_that_copies_dispatches_in_bulk_and_the_rest_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reput_module, "BULK_BYTES", 5000)
+    monkeypatch.setattr(reput_module, "BULK_STEP_BYTES", 20_000)
+    log = log_of([Entry(message(number, queue_id=number % 3, properties=b"TAGS\1a\2"), 0) for number in range(300)])
+    plain = made(log, log.end_offset, in_bulk=False)
+    disk, positions = sim_disk(), [0]
+    queues = ConsumeQueues(disk, QUEUE_FILE_BYTES, Trace())
+    slow = Reput(log, [queues], Trace())
+    one_by_one: list[int] = []
+    plain_way = slow.dispatch
+
+    def counted(end_offset: int, limit_bytes: int) -> bool:
+        one_by_one.append(slow.position)
+        return plain_way(end_offset, limit_bytes)
+
+    monkeypatch.setattr(slow, "dispatch", counted)
+    for end_offset in (log.end_offset - 4000, log.end_offset):
+        while reput_module.dispatch(log, queues, slow, end_offset, 1000):
+            positions.append(slow.position)
+    assert slow.position == log.end_offset
+    assert Made(disk, slow, Trace()).content() == plain.content()
+    in_bulk = [high - low for low, high in pairwise(positions) if low not in one_by_one]
+    assert len(in_bulk) > 1
+    assert max(in_bulk) <= 20_000
+    assert len(one_by_one) > 3
+    assert all(log.end_offset - at < 4000 + 5000 for at in one_by_one)
