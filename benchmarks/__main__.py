@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bench_catchup import catch_ups
 from benchmarks.bench_controllers import controllers
 from benchmarks.bench_failover import failovers, syncs_on_the_path
 from benchmarks.bench_restart import restarts
@@ -35,7 +36,7 @@ def main() -> None:
     parser.add_argument(
         "--only",
         action="append",
-        choices=["start", "memory", "failover", "controllers", "send", "store", "restart", "roll", "spark"],
+        choices=["start", "memory", "failover", "controllers", "send", "store", "restart", "roll", "spark", "catchup"],
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that all works, not to quote")
     parser.add_argument("--n", type=int, default=20, help="failovers (50 for figures to quote)")
@@ -57,6 +58,7 @@ def main() -> None:
         ),
         "restart": lambda scratch: restarts(scratch, 1 << 28 if quick else 4 << 30, 1 if quick else 3),
         "roll": lambda scratch: rolls(scratch, 1 if quick else 2),
+        "catchup": lambda scratch: catch_ups(scratch, 1 << 28 if quick else 3 << 30, 1 if quick else 3),
         "spark": lambda scratch: program("bench_spark.py", scratch, "--mib", "128" if quick else "512"),
     }
     for name, work in works.items():

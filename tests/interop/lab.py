@@ -67,8 +67,9 @@ class Lab:
     """`name_server` is an address, `controller` one or several with ";" between; brokers are made by our_broker and
     java_broker, then started."""
 
-    def __init__(self, java: Java, scratch: Path) -> None:
-        self.java = java
+    def __init__(self, java: Java | None, scratch: Path) -> None:
+        """Without `java` only servers of ours can be made."""
+        self._java = java
         self.scratch = scratch
         base = free_ports(PORTS_PER_LAB)
         self.name_server = f"127.0.0.1:{base}"
@@ -76,10 +77,15 @@ class Lab:
         self._next_port = base + 10  # a broker also takes its port - 2 and + 1
         self.controllers: dict[str, Process] = {}
         """Controllers that are no part of the name server, by address."""
-        self._processes: list[Process] = []
         self.security: dict[str, str] = {}
         """Keys that all servers of ours get."""
+        self._processes: list[Process] = []
         self._client_count = 0
+
+    @property
+    def java(self) -> Java:
+        assert self._java is not None, "this laboratory was made without Java"
+        return self._java
 
     # --- servers --------------------------------------------------------------------------------------------------
     def _controller_properties(self) -> dict[str, str]:
