@@ -5,6 +5,7 @@
     [controllers]  count, listenPort, portStep
     [[group]]      name, replicas, listenPort, portStep, static
     [broker]       any key of a broker's properties file, for every broker
+    [node.NAME]    the same for one broker alone: its zone, priority, asyncLearner
 
 An unknown key, a value of the wrong kind or two keys that contradict each other is a ConfigError naming file and key.
 """
@@ -65,6 +66,10 @@ class Group:
     listen_port: int = field(default=10911, metadata={"key": "listenPort"})
     port_step: int = field(default=10, metadata={"key": "portStep"})
     static: bool = False
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}-{n + 1}" for n in range(self.replicas))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +176,15 @@ class _Reader:
             raise self.wrong(f"{place} = {value} must lie between {low} and {high}")
 
 
-def load(path: Path, *, ha_mode: str | None = None, directory: Path | None = None) -> ClusterSpec:
-    """Read and check a cluster file; `ha_mode` and `directory` overrule what it says.
+def load(
+    path: Path,
+    *,
+    ha_mode: str | None = None,
+    directory: Path | None = None,
+    replicas: Mapping[str, int] | None = None,
+    node_keys: Mapping[str, Mapping[str, Any]] | None = None,
+) -> ClusterSpec:
+    """Read and check a cluster file; the arguments overrule what it says, `replicas` by group and `node_keys` by node.
 
     Raises UsageError if it cannot be read, ConfigError if something in it is wrong. Touches nothing.
     """
@@ -184,6 +196,14 @@ def load(path: Path, *, ha_mode: str | None = None, directory: Path | None = Non
         raise UsageError(f"{path} is not a text file in UTF-8, so not a cluster file") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not TOML: {error}") from None
+    groups = document.get("group")
+    for table in groups if isinstance(groups, list) else ():
+        if isinstance(table, dict) and table.get("name") in (replicas or {}):
+            table["replicas"] = (replicas or {})[table["name"]]
+    nodes = document.setdefault("node", {}) if node_keys else {}
+    for name, keys in (node_keys or {}).items():
+        if isinstance(nodes, dict):
+            nodes[name] = {**nodes.get(name, {}), **keys}
     return parse(str(path), document, ha_mode=ha_mode, directory=directory)
 
 
@@ -193,7 +213,7 @@ def parse(
     """The same from a TOML document that has been read."""
     reader = _Reader(source, document)
     for section in document:
-        reader.known(section, ("cluster", "namesrv", "controllers", "group", "broker"), "section")
+        reader.known(section, ("cluster", "namesrv", "controllers", "group", "broker", "node"), "section")
     cluster: _Cluster = reader.fill(_Cluster, reader.table("cluster"), "[cluster]")
     mode = ha_mode or cluster.ha_mode
     if mode not in PRESETS:
@@ -218,7 +238,8 @@ def parse(
         controllers=_controller_nodes(namesrv, controllers),
     )
     shared = {"brokerClusterName": cluster.name, "haMode": mode, **_broker_properties(reader, mode)}
-    nodes = _server_nodes(layout) + [node for group in groups for node in _broker_nodes(layout, group, shared)]
+    own = _node_properties(reader, groups, mode)
+    nodes = _server_nodes(layout) + [node for group in groups for node in _broker_nodes(layout, group, shared, own)]
     for node in nodes:
         if node.kind is NodeKind.BROKER:
             BrokerConfig.from_properties(node.properties, source)
@@ -284,19 +305,23 @@ def _server_nodes(layout: _Layout) -> list[NodeSpec]:
     return nodes
 
 
-def _broker_nodes(layout: _Layout, group: Group, shared: Mapping[str, str]) -> list[NodeSpec]:
+def _broker_nodes(
+    layout: _Layout, group: Group, shared: Mapping[str, str], own: Mapping[str, Mapping[str, str]]
+) -> list[NodeSpec]:
     nodes = []
+    learners = [name for name in group.nodes if own.get(name, {}).get("asyncLearner") == "true"]
     for n in range(group.replicas):
         name = f"{group.name}-{n + 1}"
         port = group.listen_port + n * group.port_step
         properties = {
             "brokerName": group.name,
-            "totalReplicas": str(group.replicas),
+            "totalReplicas": str(max(1, group.replicas - len(learners))),
             "namesrvAddr": layout.addresses(layout.name_servers),
             "listenPort": str(port),
             "storePathRootDir": str(layout.root / name / "store"),
             **layout.common_properties(name),
             **shared,
+            **own.get(name, {}),
         }
         if group.static:
             properties |= {"enableControllerMode": "false", "brokerId": str(n)}
@@ -361,19 +386,36 @@ def _read_groups(reader: _Reader) -> tuple[Group, ...]:
 
 
 def _broker_properties(reader: _Reader, ha_mode: str) -> dict[str, str]:
-    """The preset of haMode, then [broker]; a key that takes back what CP promises is a contradiction."""
+    """The preset of haMode, then [broker]."""
+    return PRESETS[ha_mode] | _checked_properties(reader, "[broker]", reader.table("broker"), ha_mode)
+
+
+def _node_properties(reader: _Reader, groups: Iterable[Group], ha_mode: str) -> dict[str, dict[str, str]]:
+    """The keys of each [node.NAME], by name."""
+    known = [name for group in groups for name in group.nodes]
+    found = {}
+    for name, table in reader.table("node").items():
+        reader.known(name, known, "broker in [node.NAME]:")
+        if not isinstance(table, dict):
+            raise reader.wrong(f"node.{name} must be a table, [node.{name}]")
+        found[name] = _checked_properties(reader, f"[node.{name}]", table, ha_mode)
+    return found
+
+
+def _checked_properties(reader: _Reader, place: str, table: Mapping[str, Any], ha_mode: str) -> dict[str, str]:
+    """Keys of brokers as a properties file has them; one that takes back what CP promises is a contradiction."""
     preset = PRESETS[ha_mode]
     given = {}
-    for key, value in reader.table("broker").items():
+    for key, value in table.items():
         if key in SET_BY:
-            raise reader.wrong(f"[broker] {key} is set by {SET_BY[key]}; remove it")
-        reader.known(key, BrokerConfig.keys(), "key in [broker]:")
+            raise reader.wrong(f"{place} {key} is set by {SET_BY[key]}; remove it")
+        reader.known(key, BrokerConfig.keys(), f"key in {place}:")
         if not isinstance(value, str | int | bool):
-            raise reader.wrong(f"[broker] {key} = {value!r} must be a text, a whole number, or true or false")
+            raise reader.wrong(f"{place} {key} = {value!r} must be a text, a whole number, or true or false")
         given[key] = str(value).lower() if isinstance(value, bool) else str(value)
         if ha_mode == "cp" and preset.get(key, given[key]) != given[key]:
-            raise reader.wrong(f"[broker] {key} = {given[key]} contradicts haMode = cp, which sets {preset[key]}")
-    return preset | given
+            raise reader.wrong(f"{place} {key} = {given[key]} contradicts haMode = cp, which sets {preset[key]}")
+    return given
 
 
 def _controller_nodes(namesrv: _Namesrv, controllers: _Controllers) -> list[tuple[str, int]]:

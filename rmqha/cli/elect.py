@@ -10,6 +10,7 @@ import trio
 
 from rmqha.cli.cluster_state import ClusterState
 from rmqha.cli.cluster_view import ClusterView, GroupView, NodeView, ask_leader, look
+from rmqha.cli.members import ask_group, node_of
 from rmqha.cli.options import directory_option, echo_json, output_option
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode
@@ -22,24 +23,49 @@ ELECT_TIMEOUT_MS = 5000
 @click.command()
 @click.argument("group")
 @click.option("--to", "target", metavar="NODE", help="The replica to elect; default: the best member of the set.")
+@click.option("--preferred", is_flag=True, help="The replica that the group prefers: lowest priority, then lowest id.")
 @click.option("--unclean", is_flag=True, help="Elect a replica outside the SyncStateSet: may lose messages.")
 @click.option("--yes", is_flag=True, help="Accept the loss that --unclean shows.")
 @directory_option
 @output_option
-def elect(group: str, target: str | None, unclean: bool, yes: bool, directory: Path | None, output: str) -> None:
+def elect(
+    group: str,
+    target: str | None,
+    preferred: bool,
+    unclean: bool,
+    yes: bool,
+    directory: Path | None,
+    output: str,
+) -> None:
     """Make another replica of GROUP its master."""
     state = ClusterState.require(directory)
     if group not in state.groups:
         raise UsageError(f"there is no group {group}; the cluster {state.name} has {', '.join(state.groups)}")
+    if preferred and target is not None:
+        raise UsageError("--preferred and --to name two replicas; give one of them")
     if unclean and target is None:
         raise UsageError("--unclean needs --to NODE: name the replica whose messages are to be kept")
     if target is not None and state.node(target).group != group:
         raise UsageError(f"{target} is not a replica of {group}")
+    if preferred:
+        target = trio.run(_preferred, state, group)
     result = trio.run(_elect, state, group, target, unclean, yes)
     if output == "json":
         echo_json(result)
     else:
         click.echo(f"{result['master']} is master of {group}, epoch {result['epoch']}")
+
+
+async def _preferred(state: ClusterState, group: str) -> str:
+    """The node of the preferred replica. Raises RmqhaError while the controllers cannot tell."""
+    async with RemotingClient() as client:
+        view = await ask_group(client, state, group)
+    broker_id = view.get("preferredBrokerId")
+    if broker_id is None:
+        raise RmqhaError(f"not every replica of {group} has reported its priority yet; see rmqha status")
+    if broker_id == view["masterBrokerId"]:
+        raise RmqhaError(f"{node_of(state, view, broker_id)} is preferred and the master of {group} already")
+    return node_of(state, view, broker_id)
 
 
 async def _elect(state: ClusterState, group: str, target: str | None, unclean: bool, yes: bool) -> dict[str, Any]:

@@ -51,10 +51,12 @@ def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:
     if node.node.is_broker:
         info = view.groups[node.node.group].info
         broker_id = state.get("brokerId")
+        row |= {"asyncLearner": bool(state.get("asyncLearner")), "drained": False}
         row |= {"brokerId": broker_id, "epoch": state.get("epoch")}
         row |= {"maxOffset": state.get("maxPhyOffset"), "confirmOffset": state.get("confirmOffset")}
         if info is not None and info.members is not None and broker_id is not None:
             row["inSync"] = broker_id in info.members
+            row["drained"] = broker_id in info.drained_ids
     elif node.answers:
         raft = state.get("raft", {})
         row |= {"role": str(raft.get("role", node.node.kind)).lower(), "epoch": raft.get("term")}
@@ -80,6 +82,8 @@ def print_cluster(view: ClusterView, out: Console) -> None:
     for node in view.nodes.values():
         row = node_row(view, node)
         in_sync = {None: "", True: "in", False: "out"}[row["inSync"]]
+        if not row["inSync"]:
+            in_sync = "drained" if row.get("drained") else "learner" if row.get("asyncLearner") else in_sync
         style = {"master": "bold green", "down": "bold red"}.get(row["role"], "")
         rows.append(
             [

@@ -540,6 +540,7 @@ class Replica:
             "epochs": [[entry.epoch, entry.start_offset] for entry in log.epochs],
             "unclean": log.unclean,
             "asyncLearner": self._config.async_learner,
+            "asyncLearner": self._config.async_learner,
             "writable": admitted is ResponseCode.SUCCESS,
             "whyNotWritable": why_not,
             "controller": "away" if self._link.is_away(now_ms) else self._link.state.value,

@@ -183,3 +183,30 @@ def test_static_and_elected_groups_stand_side_by_side() -> None:
     assert promise(found).startswith("haMode=ap") and "broker-a is static" in promise(found)
     with pytest.raises(ConfigError, match="needs a section"):
         spec(text + "[namesrv]\nembedController = false\n")
+
+
+QUICK: dict[str, Any] = {"group": [{"name": "broker-a", "replicas": 3}]}
+
+
+def test_keys_of_one_node_are_its_own_and_a_learner_is_not_counted() -> None:
+    document = QUICK | {"node": {"broker-a-3": {"asyncLearner": True, "brokerZone": "east"}}}
+    spec = parse("c.toml", document)
+    properties = {node.name: node.properties for node in spec.nodes}
+    assert properties["broker-a-3"]["asyncLearner"] == "true"
+    assert "brokerZone" not in properties["broker-a-1"]
+    assert {own["totalReplicas"] for name, own in properties.items() if name.startswith("broker")} == {"2"}
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        ({"broker-a-9": {}}, r"unknown broker in \[node.NAME\]: broker-a-9"),
+        ({"broker-a-1": {"brokerZon": "x"}}, "the nearest known one is brokerZone"),
+        ({"broker-a-1": {"listenPort": 5}}, r"\[node.broker-a-1\] listenPort is set by"),
+        ({"broker-a-1": {"brokerRole": "ASYNC_MASTER"}}, "contradicts haMode = cp"),
+        ({"broker-a-1": 5}, "must be a table"),
+    ],
+)
+def test_slips_in_the_keys_of_one_node_are_named(node: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        parse("c.toml", QUICK | {"node": node})
