@@ -18,8 +18,8 @@ async def test_tables_that_cannot_be_written_are_told_once_and_tried_again(
     broker = Broker(tmp_path).start()
     # nothing can be written below a directory that is a file, not even by root
     place = tmp_path / "config"
-    if place.exists():
-        place.rename(tmp_path / "rmqha.aside")
+    broker.core.save()
+    place.rename(tmp_path / "rmqha.aside")
     place.touch()
     broker.core.offsets.commit("G", "T", 0, 7)
     async with trio.open_nursery() as nursery:
