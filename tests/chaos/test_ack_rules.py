@@ -1,0 +1,63 @@
+"""AP's ack rules on real processes while a slave is frozen: the published bound on a stall, and no error (A10, A11)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from rmqha.cli.history import collect
+from rmqha.drill.audit import audit, check_same_bytes
+from rmqha.drill.cluster import BROKERS, Cluster, quickstart, wall_ms
+from rmqha.drill.traffic import Traffic
+from tests.chaos.conftest import Tell
+
+pytestmark = pytest.mark.chaos
+STALL_BOUND_MS = 2000
+"""haAckStallBoundMs, as it stands by default."""
+NOISE_MS = 1500
+
+SYNC: dict[str, str | int | bool] = {"brokerRole": "SYNC_MASTER"}
+RULES: dict[str, tuple[dict[str, str | int | bool], int]] = {
+    "two of three": ({**SYNC, "inSyncReplicas": 2}, 0),
+    "the whole set": ({**SYNC, "allAckInSyncStateSet": True}, STALL_BOUND_MS),
+    "adaptive": (
+        {**SYNC, "inSyncReplicas": 3, "minInSyncReplicas": 2, "enableAutoInSyncReplicas": True},
+        STALL_BOUND_MS,
+    ),
+}
+"""Keys of the brokers, and for how long a frozen slave may hold up sends."""
+
+
+@pytest.mark.parametrize("rule", RULES)
+async def test_a_frozen_slave_in_ap_holds_up_sends_for_the_stall_bound_at_most(
+    tmp_path: Path, tell: Tell, rule: str
+) -> None:
+    keys, bound_ms = RULES[rule]
+    with trio.fail_after(120), Cluster.of(quickstart("ap", broker=keys), tmp_path) as cluster:
+        await cluster.up()
+        traffic = Traffic()
+        async with traffic.running(cluster.spec.namesrv_addresses):
+            await traffic.goes_on()
+            master = await cluster.master()
+            frozen = next(name for name in BROKERS if name != master)
+            frozen_at_ms = cluster.pause(frozen)
+            await traffic.goes_on(600)
+            stall_ms = traffic.longest_gap_ms(frozen_at_ms, wall_ms())
+            during = (await cluster.replica_states([master]))[master]["ackRule"]["needed"]
+            cluster.resume(frozen)
+            await cluster.wait_well()
+            await traffic.goes_on()
+        after = (await cluster.replica_states([master]))[master]["ackRule"]["needed"]
+        tell(f"{rule}: sends stood still for {stall_ms} ms; {during} replicas needed during it, {after} after it")
+        assert stall_ms <= bound_ms + NOISE_MS
+        assert (during, after) == ((2, 2) if rule == "two of three" else (2, 3))
+        assert not traffic.failures
+        events, _ = await collect(cluster.state)
+        levels = [item["needed"] for item in events if item["event"] == "ack_level" and item["node"] == master]
+        assert levels[-2:] == ([2, 3] if rule == "adaptive" else [])
+        end = await cluster.wait_level()
+        found = audit(cluster.store(frozen), end, traffic.acked)
+        assert (found.lost, found.misplaced, found.swapped) == ([], [], 0)
+        check_same_bytes([cluster.store(name) for name in BROKERS], end)
