@@ -22,7 +22,9 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from rmqha.cli.preset import PRESETS, guarantee
+from rmqha.cli.guarantee import effective_keys
+from rmqha.cli.guarantee import promise as of_keys
+from rmqha.cli.preset import PRESETS
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import ConfigError, UsageError
 
@@ -445,15 +447,21 @@ def properties_text(spec: ClusterSpec, node: NodeSpec) -> str:
 
 
 def promise(spec: ClusterSpec) -> str:
-    """What haMode promises for this cluster, in words."""
-    flush = {node.properties.get("flushDiskType") for node in spec.nodes if node.kind is NodeKind.BROKER}
-    static = [group.name for group in spec.groups if group.static]
-    parts = [
-        f"{name} is static: {name}-1 is its master for good; while that is away slaves serve what they hold and nothing"
-        " can be sent"
-        for name in static
+    """What the groups of this cluster promise by the keys of their brokers, in words."""
+    parts: list[str] = []
+    for group in spec.groups:
+        if group.static:
+            continue
+        keys = effective_keys(next(node.properties for node in spec.nodes if node.group == group.name))
+        plain = " ".join(f"{key}={keys[key].value}" for key in PRESETS[spec.ha_mode])
+        found = of_keys(keys)
+        text = "; ".join([f"haMode={spec.ha_mode}: {plain}", found.acknowledged, *found.losses])
+        if text not in parts:
+            parts.append(text)
+    parts += [
+        f"{group.name} is static: {group.name}-1 is its master for good; while that is away slaves serve what they hold"
+        " and nothing can be sent"
+        for group in spec.groups
+        if group.static
     ]
-    if len(static) < len(spec.groups):
-        sizes = {group.replicas for group in spec.groups if not group.static}
-        parts.insert(0, guarantee(spec.ha_mode, sizes, sync_flush=flush == {"SYNC_FLUSH"}))
     return "; ".join(parts)

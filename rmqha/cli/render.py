@@ -103,6 +103,10 @@ def print_cluster(view: ClusterView, out: Console) -> None:
         if told.get("eventIndex") is not None:
             leader = told["follows"] or "nobody yet"
             out.print(f"{name} routes by the elections of {leader} up to {told['eventIndex']}", soft_wrap=True)
+    for name, node in view.nodes.items():
+        if node.state.get("oneCopySynced"):
+            words = "one copy, synced: it acknowledges alone, each message from its disk, until the other is back"
+            out.print(Text(f"{name}: {words}", "yellow"), soft_wrap=True)
     for name, trouble in problems(view).items():
         out.print(Text(f"{name}: {trouble}", "red"), soft_wrap=True)
 

@@ -87,7 +87,12 @@ def test_mode_and_directory_of_the_command_line_win() -> None:
 
 @pytest.mark.parametrize(
     ("replicas", "words"),
-    [(1, "one copy"), (2, "the loss of either"), (3, "2 of 3"), (5, "the loss of any 2")],
+    [
+        (1, "one replica is all there is"),
+        (2, "at least 2 of 2 replicas"),
+        (3, "1 replica of 3 gone for good, or without power: nothing"),
+        (5, "2 replicas of 5 gone for good, or without power: nothing"),
+    ],
 )
 def test_cp_says_its_guarantee_in_words(replicas: int, words: str) -> None:
     assert words in promise(spec(GROUP + f"replicas = {replicas}\n"))
@@ -95,11 +100,19 @@ def test_cp_says_its_guarantee_in_words(replicas: int, words: str) -> None:
 
 def test_cp_says_what_a_power_loss_of_all_takes() -> None:
     assert "ASYNC_FLUSH" in promise(spec(GROUP))
-    assert promise(spec(GROUP + '[broker]\nflushDiskType = "SYNC_FLUSH"\n')).endswith("takes none")
+    synced = promise(spec(GROUP + '[broker]\nflushDiskType = "SYNC_FLUSH"\n'))
+    assert "all replicas lose power at once: nothing acknowledged is lost" in synced
 
 
 def test_ap_says_what_is_lost() -> None:
-    assert "lost" in promise(spec('[cluster]\nhaMode = "ap"\n' + GROUP))
+    assert "not yet copied is lost" in promise(spec('[cluster]\nhaMode = "ap"\n' + GROUP))
+
+
+def test_ap_goes_by_the_plain_keys_of_the_file() -> None:
+    keys = '[broker]\nbrokerRole = "SYNC_MASTER"\ninSyncReplicas = 2\n'
+    told = promise(spec('[cluster]\nhaMode = "ap"\n' + GROUP + "replicas = 3\n" + keys))
+    assert told.startswith("haMode=ap: brokerRole=SYNC_MASTER allAckInSyncStateSet=false; ")
+    assert "when 2 of the set's replicas have it" in told
 
 
 @pytest.mark.parametrize(
