@@ -54,6 +54,7 @@ class BrokerCore:
         disk_usage: Callable[[], tuple[int, int]] = lambda: (0, 0),
         history: Callable[[], list[dict[str, Any]]] = list,
         local_hour: Callable[[], int] | None = None,
+        memory_bytes: int = 0,
     ) -> None:
         self.live = LiveConfig(disk, config, tracer)
         config = self.live.current
@@ -88,8 +89,17 @@ class BrokerCore:
         self.send = SendProcessor(config, self.topics, self.driver, store_host, rules, len(levels_ms))
         self.send.when_held = self.feed.wait
         self.pull = PullProcessor(
-            config, store, self.topics, self.groups, self.clients, self.offsets, clock, lambda: self.driver.is_serving
+            config,
+            store,
+            self.topics,
+            self.groups,
+            self.clients,
+            self.offsets,
+            clock,
+            lambda: self.driver.is_serving,
+            memory_bytes,
         )
+        self.pull.readers = self._readers
         self.admin = AdminRequests(
             self.live, self.driver, self.send, self.pull, self.schedule, clock, process or {}, disk_usage, history
         )
@@ -156,6 +166,13 @@ class BrokerCore:
         restored = self.topics.restore(self.store.queues(), self.store.batch_topics)
         if restored:
             self._tracer.event("topics_restored", topics=restored)
+
+    def _readers(self) -> dict[int, int]:
+        """Replicas that a consumer of old messages may read from: a master's slaves, or a slave itself."""
+        if self.replica.is_master:
+            return dict(self.replica.slave_acks())
+        own_id = self.replica.broker_id
+        return {} if own_id is None else {own_id: self.store.confirm_offset}
 
     def _clamp_offsets(self, *, stamped: bool = False) -> None:
         end_of = self.store.queue_range

@@ -6,6 +6,7 @@ or until its time is up. A hold remembers how far its filter has looked, so that
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -20,7 +21,7 @@ from rmqha.broker.topics import TopicTable
 from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import DamagedError
-from rmqha.model.offset import QueueOffset
+from rmqha.model.offset import MASTER_ID, PhyOffset, QueueOffset
 from rmqha.port import Clock
 from rmqha.store.reader import Matches, PullResult
 from rmqha.wire.command import Command
@@ -34,11 +35,16 @@ MAX_PULL_BYTES = 4 * 1024 * 1024
 DEFAULT_PULL_BYTES = 256 * 1024
 MAX_HOLD_COUNT = 100_000
 SLAVE_ANSWER_DELAY_MS = 100
-"""A slave that does not serve reads tells a waiting consumer so after this pause: it asks again at once."""
+"""A slave that has nothing for a waiting consumer tells it so after this pause: it asks again at once."""
+_PHY_OFFSET = struct.Struct(">q")
+_PHY_OFFSET_AT = 28
 
 
 class PullLog(Protocol):
     """Where pulls read; `Store` is one."""
+
+    @property
+    def max_phy_offset(self) -> PhyOffset: ...
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
 
@@ -100,7 +106,9 @@ class PullProcessor:
         offsets: OffsetTable,
         clock: Clock,
         is_master: Callable[[], bool],
+        memory_bytes: int = 0,
     ) -> None:
+        """`memory_bytes` is that of the machine; 0: unknown, no consumer is sent to a slave."""
         self._config = config
         self._log = log
         self._topics = topics
@@ -109,6 +117,9 @@ class PullProcessor:
         self._offsets = offsets
         self._clock = clock
         self._is_master = is_master
+        self._memory_bytes = memory_bytes
+        self.readers: Callable[[], Mapping[int, int]] = dict
+        """Replicas that could serve reads instead of a master, or a slave itself: end of the log by id."""
         self._holds: dict[tuple[str, int], list[_Hold]] = {}
         self._refusing = False
         self.rates = Rates()
@@ -127,20 +138,31 @@ class PullProcessor:
         """Answer now or later. Raises RequestError."""
         master = self._is_master()
         pull = self._parse(command, master)
-        if not master and not self._config.slave_reads:
-            self._hold_or_answer(channel, command, pull, min(pull.suspend_ms, SLAVE_ANSWER_DELAY_MS), pull.offset)
+        if not master:
+            self._process_as_slave(channel, command, pull)
             return
-        if master and number(command, "sysFlag", 0) & FLAG_COMMIT_OFFSET and pull.suspend_ms:
+        if number(command, "sysFlag", 0) & FLAG_COMMIT_OFFSET and pull.suspend_ms:
             self._offsets.commit(pull.group, pull.topic, pull.queue_id, number(command, "commitOffset", 0))
-        reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id) if master else None
+        reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
         if reset is not None:
             channel.send(self._reset_reply(command, pull, reset))
             return
         result = self._read(pull, pull.offset)
-        if pull.suspend_ms and master and _may_wait(result):
+        if pull.suspend_ms and _may_wait(result):
             self._hold_or_answer(channel, command, pull, pull.suspend_ms, QueueOffset(result.next_begin_offset))
         else:
-            channel.send(self._reply(command, pull, result, master))
+            channel.send(self._reply(command, pull, result, True))
+
+    def _process_as_slave(self, channel: Channel, command: Command, pull: _Pull) -> None:
+        """What a slave has it gives, up to its confirm offset. What it has not moves nobody: it may only be behind, so
+        a consumer beyond its end, or before its start, stays where it is and asks the master."""
+        if self._config.slave_reads:
+            result = self._read(pull, pull.offset)
+            filtered = result.status is ResponseCode.PULL_RETRY_IMMEDIATELY and result.next_begin_offset > pull.offset
+            if result.status is ResponseCode.SUCCESS or filtered:
+                channel.send(self._reply(command, pull, result, False))
+                return
+        self._hold_or_answer(channel, command, pull, min(pull.suspend_ms, SLAVE_ANSWER_DELAY_MS), pull.offset)
 
     def _parse(self, command: Command, master: bool) -> _Pull:
         group_name, topic_name = text(command, "consumerGroup"), text(command, "topic")
@@ -247,12 +269,24 @@ class PullProcessor:
             "nextBeginOffset": str(result.next_begin_offset),
             "minOffset": str(result.min_offset),
             "maxOffset": str(result.max_offset),
-            "suggestWhichBrokerId": "0",
+            "suggestWhichBrokerId": str(self._reader_for(pull, result)),
             "topicSysFlag": str(pull.topic_sys_flag),
             "groupSysFlag": str(pull.group_sys_flag),
         }
         remark = result.remark or ("FOUND" if status is ResponseCode.SUCCESS else status.name)
         return command.reply(status, ext, body, remark)
+
+    def _reader_for(self, pull: _Pull, result: PullResult) -> int:
+        """Whom to ask next: the master (0), but another replica while what is read here is too old to be in memory."""
+        if not self._memory_bytes or not result.records or not self._config.slave_reads:
+            return MASTER_ID
+        (read_at,) = _PHY_OFFSET.unpack_from(result.records[-1], _PHY_OFFSET_AT)
+        in_memory_bytes = self._memory_bytes * self._config.access_message_in_memory_max_ratio // 100
+        if self._log.max_phy_offset - read_at <= in_memory_bytes:
+            return MASTER_ID
+        able = [broker_id for broker_id, end_offset in self.readers().items() if end_offset > read_at]
+        wanted = int((self._groups.get(pull.group) or {}).get("whichBrokerWhenConsumeSlowly", MASTER_ID))
+        return wanted if wanted in able else min(able, default=MASTER_ID)
 
     def pulled_to(self, group: str, topic: str, queue_id: int) -> int:
         """Where the group's last pull said to go on; 0 if it has not pulled here."""

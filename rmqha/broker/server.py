@@ -197,6 +197,7 @@ def _open(config: BrokerConfig, tracer: HostTracer, store_host: tuple[bytes, int
             disk_usage=lambda: shutil.disk_usage(root)[::2],
             history=tracer.history,
             local_hour=lambda: time.localtime().tm_hour,
+            memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         )
     except BaseException:
         store.close()

@@ -134,7 +134,7 @@ class _Ports:
 class Broker:
     """`start` makes it what `controller` says. `run` does what loops do: timers, flush, dispatch."""
 
-    def __init__(self, directory: Path, **keys: Any) -> None:
+    def __init__(self, directory: Path, *, memory_bytes: int = 0, **keys: Any) -> None:
         self.directory = directory
         self.open = True
         self.clock = FakeClock()
@@ -169,6 +169,7 @@ class Broker:
             process={"pid": 1, "dataDirectory": str(directory)},
             disk_usage=lambda: (100, 40),
             history=self.tracer.history,
+            memory_bytes=memory_bytes,
         )
         self.ports = _Ports(self)
         self.core.driver.ha = self.ports

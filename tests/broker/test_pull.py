@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from rmqha.broker.topics import TopicConfig
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import encode_properties
+from rmqha.model.offset import PhyOffset
 from rmqha.store.record import decode
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
@@ -158,13 +160,20 @@ def test_only_committed_records(make_broker: Callable[..., Broker]) -> None:
     assert sender.one().code == 0 and len(bodies(puller.one())) == 1
 
 
-def test_slave_sends_readers_to_the_master(make_broker: Callable[..., Broker]) -> None:
-    broker = make_broker().start()
+def demoted(broker: Broker) -> Broker:
+    """The same replica as slave of another master."""
+    broker.controller.master_id, broker.controller.epoch = 2, 2
+    broker.run(1000)
+    assert not broker.core.driver.is_serving
+    return broker
+
+
+def test_a_slave_that_may_not_serve_sends_readers_to_the_master(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(slave_read_enable=False).start()
     broker.ask(send_command())
     channel = FakeChannel()
     broker.core.processor.received(channel, [pull_command(offset=1, sysFlag="6")])
-    broker.controller.master_id, broker.controller.epoch = 2, 2
-    broker.run(1000)
+    demoted(broker)
     woken = channel.one()
     assert (woken.code, woken.ext["suggestWhichBrokerId"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "0")
     assert broker.ask(pull_command()).code == ResponseCode.PULL_RETRY_IMMEDIATELY
@@ -174,14 +183,95 @@ def test_slave_sends_readers_to_the_master(make_broker: Callable[..., Broker]) -
     assert channel.one().code == ResponseCode.PULL_RETRY_IMMEDIATELY
 
 
-def test_slave_serves_reads_if_told_to(make_broker: Callable[..., Broker]) -> None:
-    broker = make_broker(slave_read_enable=True).start()
-    broker.ask(send_command())
-    broker.controller.master_id, broker.controller.epoch = 2, 2
-    broker.run(1000)
-    assert not broker.core.driver.is_serving
-    assert len(bodies(broker.ask(pull_command()))) == 1
-    assert broker.ask(pull_command(offset=1, sysFlag="6")).code == ResponseCode.PULL_RETRY_IMMEDIATELY
+def test_a_slave_serves_reads(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker().start()
+    for body in (b"a", b"b"):
+        broker.ask(send_command(body=body))
+    demoted(broker)
+    reply = broker.ask(pull_command())
+    assert bodies(reply) == [b"a", b"b"] and reply.ext["suggestWhichBrokerId"] == "0"
+    assert bodies(broker.ask(pull_command(offset=1))) == [b"b"]
+
+
+@pytest.mark.parametrize("offset", [2, 3, 1000])
+def test_what_a_slave_has_not_moves_no_consumer(make_broker: Callable[..., Broker], offset: int) -> None:
+    """It may only be behind: a Java consumer goes where nextBeginOffset says, and resets itself at OFFSET_MOVED."""
+    broker = make_broker().start()
+    for _ in range(2):
+        broker.ask(send_command())
+    demoted(broker)
+    for flags in ("4", "6"):
+        channel = FakeChannel()
+        broker.core.processor.received(channel, [pull_command(offset=offset, sysFlag=flags)])
+        broker.run(100)
+        reply = channel.one()
+        assert reply.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        assert (reply.ext["nextBeginOffset"], reply.ext["suggestWhichBrokerId"]) == (str(offset), "0")
+
+
+def test_a_slave_passes_over_what_a_filter_does_not_want(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker().start()
+    for _ in range(2):
+        broker.ask(send_command(i="TAGS\x01A\x02"))
+    demoted(broker)
+    reply = broker.ask(pull_command(subscription="B"))
+    assert (reply.code, reply.ext["nextBeginOffset"]) == (ResponseCode.PULL_RETRY_IMMEDIATELY, "2")
+
+
+def test_a_slave_serves_nothing_above_its_confirm_offset(make_broker: Callable[..., Broker]) -> None:
+    master = make_broker("master").start()
+    for body in (b"a", b"b"):
+        master.ask(send_command(body=body))
+    slave = make_broker("slave", ha_mode="cp", total_replicas=3)
+    slave.controller.broker_id, slave.controller.master_id = 2, 1
+    slave.start()
+    slave.core.topics.put(TopicConfig("T", 4, 4))
+    slave.store.append_raw(PhyOffset(0), master.store.view(PhyOffset(0), 1 << 20))
+    slave.run()
+    assert slave.ask(pull_command()).code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    slave.store.set_confirm_offset(PhyOffset(slave.store.max_phy_offset // 2))
+    slave.run()
+    assert bodies(slave.ask(pull_command())) == [b"a"]
+
+
+# --- old messages -----------------------------------------------------------------------------------------------------
+def test_a_consumer_of_old_messages_is_sent_to_a_slave_and_back(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(memory_bytes=2500, access_message_in_memory_max_ratio=40).start()
+    for _ in range(20):
+        broker.ask(send_command())
+    size = broker.store.max_phy_offset // 20
+
+    def suggested(offset: int) -> str:
+        return broker.ask(pull_command(offset=offset, maxMsgNums="1")).ext["suggestWhichBrokerId"]
+
+    assert suggested(0) == "0"  # nobody else has it
+    broker.join_slave(3, broker.store.max_phy_offset)
+    assert suggested(0) == "3"
+    assert suggested(20 - 1000 // size) == "0"  # within 40 percent of the memory
+    broker.core.groups.put({"groupName": "G", "whichBrokerWhenConsumeSlowly": 3})
+    assert suggested(0) == "3"
+    broker.core.groups.put({"groupName": "G", "whichBrokerWhenConsumeSlowly": 7})
+    assert suggested(0) == "3"  # there is no such replica
+    assert suggested(20) == "0"
+    demoted(broker)
+    assert suggested(0) == "1"  # this slave goes on serving
+    assert suggested(19) == "0"
+
+
+def test_no_consumer_is_sent_to_a_slave_that_lacks_what_it_reads(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(memory_bytes=1000).start()
+    for _ in range(20):
+        broker.ask(send_command())
+    broker.join_slave(2, 0)
+    assert broker.ask(pull_command(maxMsgNums="1")).ext["suggestWhichBrokerId"] == "0"
+
+
+def test_no_consumer_is_sent_to_slaves_that_may_not_serve(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(memory_bytes=1000, slave_read_enable=False).start()
+    for _ in range(20):
+        broker.ask(send_command())
+    broker.join_slave(2, broker.store.max_phy_offset)
+    assert broker.ask(pull_command(maxMsgNums="1")).ext["suggestWhichBrokerId"] == "0"
 
 
 def test_commit_flag_and_closed_channel(broker: Broker) -> None:
