@@ -3,7 +3,8 @@
 Inputs come from the sessions' readers, the timer and the ends of probes; each is followed by `_pump`, which performs
 actions and asks for `ready()`. What must be durable goes to the one driver task, which waits for the disk in a worker
 thread, so the event loop never does. Probes and notices are tasks of their own, Raft messages a queue per peer: nobody
-who is slow holds up another.
+who is slow holds up another. When thousands of brokers come at once, they are served some in each turn of the event
+loop; timers and the other controllers do not stand in line.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from rmqha.host.disk import HostDisk
 from rmqha.host.prng import HostPrng
 from rmqha.host.remoting import RemotingClient, Session, serve
 from rmqha.host.tracer import HostTracer
+from rmqha.host.turns import Turns
 from rmqha.model.code import RequestCode
 from rmqha.model.config import parse_properties
 from rmqha.model.error import StoreError, UnreachableError, UsageError
@@ -98,8 +100,9 @@ class _Store:
 class ControllerServer:
     """Service of the controller's port (`rmqha.host.remoting.Service`) and driver of the machine."""
 
-    def __init__(self, tracer: HostTracer, client: RemotingClient, nursery: trio.Nursery) -> None:
+    def __init__(self, tracer: HostTracer, client: RemotingClient, nursery: trio.Nursery, turns: Turns) -> None:
         self._tracer = tracer
+        self._turns = turns
         self._client = client
         self._nursery = nursery
         self._clock = HostClock()
@@ -110,6 +113,8 @@ class ControllerServer:
         """One snapshot is written at a time."""
         self._work = trio.Event()
         """Set when `_unsaved` waits for the driver."""
+        self._unpumped = trio.Event()
+        """Set when inputs wait to be pumped in the next turn, all of them at once."""
         self._earlier = trio.Event()
         """Set when the timer would oversleep; waking it for every heartbeat would cost a third of one."""
         self._sleeps_until_ms: int | None = None
@@ -126,6 +131,7 @@ class ControllerServer:
         raft_config = RaftConfig(
             election_timeout_ms=timeout_ms, heartbeat_interval_ms=timeout_ms // 5, lease_ms=timeout_ms * 78 // 100
         )
+        self._max_committed_entries = raft_config.max_committed_entries
         stored = store.log.stored
         node = RaftNode(
             store.log.identity,
@@ -143,6 +149,7 @@ class ControllerServer:
         self._machine.start(now_ms)
         self._nursery.start_soon(self._drive)
         self._nursery.start_soon(self._tick)
+        self._nursery.start_soon(self._pump_later)
         self._pump()
 
     @property
@@ -163,8 +170,13 @@ class ControllerServer:
             if command.code == RequestCode.RMQHA_GET_HISTORY:
                 session.send(command.reply(body=lenient_json.dumps({"events": self._tracer.history()})))
             else:
+                session.is_urgent |= command.code == RequestCode.RMQHA_RAFT_MESSAGE
                 machine.request(now_ms, session.id, session, command)
-        self._pump()
+        if self._turns.is_crowded and not session.is_urgent:
+            self._perform()
+            self._unpumped.set()
+        else:
+            self._pump()
 
     def closed(self, session: Session) -> None:
         ending = trio.current_effective_deadline() == float("-inf")
@@ -187,6 +199,10 @@ class ControllerServer:
             else:
                 machine.advance(now_ms, ready)
                 self._perform()
+            if len(ready.committed) == self._max_committed_entries:
+                # more of them, most likely: timers and sockets come first
+                self._unpumped.set()
+                break
         deadline_ms, until_ms = machine.deadline_ms(), self._sleeps_until_ms
         if deadline_ms is not None and (until_ms is None or deadline_ms < until_ms):
             self._earlier.set()
@@ -194,6 +210,12 @@ class ControllerServer:
             self.leading.set()
         else:
             self._resigned.set()
+
+    async def _pump_later(self) -> None:
+        while True:
+            await self._unpumped.wait()
+            self._unpumped = trio.Event()
+            self._pump()
 
     def _perform(self) -> None:
         assert self._machine is not None
@@ -338,10 +360,16 @@ async def run_controller(
     # the store is closed last, when no worker thread writes any more
     with ExitStack() as cleanup:
         async with RemotingClient(max_frame_bytes=config.max_frame_bytes) as client, trio.open_nursery() as nursery:
-            server = ControllerServer(tracer, client, nursery)
+            turns = Turns()
+            nursery.start_soon(turns.run)
+            server = ControllerServer(tracer, client, nursery, turns)
             port: int = await nursery.start(
                 lambda task_status: serve(
-                    server, config.bind_address, max_frame_bytes=config.max_frame_bytes, task_status=task_status
+                    server,
+                    config.bind_address,
+                    max_frame_bytes=config.max_frame_bytes,
+                    turns=turns,
+                    task_status=task_status,
                 )
             )
             store = _Store(config, tracer)
