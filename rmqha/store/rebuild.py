@@ -25,6 +25,8 @@ PIECE_COUNT = 4 * 1024
 """Records at a time: their arrays stay in the processor's cache."""
 MAX_PROPERTIES_BYTES = 4 * 1024 * 1024
 """Of one piece; with more than a kilobyte for each record the plain way costs no more."""
+MAX_GATHERED_BYTES = 512
+"""Of the longest properties in a piece, for them to be gathered by words."""
 MAX_TAG_BYTES = 255
 _HEAD = np.dtype(
     [
@@ -182,30 +184,47 @@ def _groups(file: LogFile, records: _Records) -> I64 | None:
     return numbers
 
 
+def _laid_out(file: LogFile, records: _Records) -> tuple[NDArray[np.uint8], I64, I64] | None:
+    """The properties of all records in one array, and where those of each begin and end in it; None if they are too
+    many. Short ones are gathered by words at equal distances, half as dear as one by one."""
+    at, sizes = records.properties_at, records.properties_size
+    words = -(-int(sizes.max()) // _WORD_BYTES)
+    width = words * _WORD_BYTES
+    if width <= MAX_GATHERED_BYTES and int(at.max()) + width <= file.size_bytes:
+        table = np.empty((len(at), words), _WORD)
+        source = unaligned(file.data, _WORD)
+        for column in range(words):
+            table[:, column] = source[at + column * _WORD_BYTES]
+        begins = np.arange(len(at), dtype=np.int64) * width
+        return table.view(np.uint8).reshape(-1), begins, begins + sizes
+    if int(sizes.sum()) > MAX_PROPERTIES_BYTES:
+        return None
+    pieces = map(file.data.data.__getitem__, map(slice, at.tolist(), (at + sizes).tolist()))
+    ends = np.cumsum(sizes)
+    return np.frombuffer(b"".join(pieces), np.uint8), ends - sizes, ends
+
+
 def _codes(file: LogFile, records: _Records) -> I64 | None:
     """The tagsCode of each record: Java's hash of its last property TAGS, 0 without one."""
-    sizes = records.properties_size
-    row_at = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
-    total = int(row_at[-1])
-    codes = np.zeros(len(sizes), np.int64)
-    if total > MAX_PROPERTIES_BYTES:
+    codes = np.zeros(len(records.properties_size), np.int64)
+    laid_out = _laid_out(file, records)
+    if laid_out is None:
         return None
-    if not total:
+    octets, begins_at, ends_at = laid_out
+    total = len(octets)
+    if total < len(_TAGS):
         return codes
-    ends = records.properties_at + sizes
-    pieces = map(file.data.data.__getitem__, map(slice, records.properties_at.tolist(), ends.tolist()))
-    octets = np.frombuffer(b"".join(pieces), np.uint8)  # four times as fast as an array of all indexes
-    found = np.flatnonzero(octets[: total - len(_TAGS) + 1] == _TAGS[0]) if total >= len(_TAGS) else row_at[:0]
+    found = np.flatnonzero(octets[: total - len(_TAGS) + 1] == _TAGS[0])
     for index in range(1, len(_TAGS)):
         found = found[octets[found + index] == _TAGS[index]]
-    row = np.searchsorted(row_at, found, "right") - 1
-    begins = (found == row_at[row]) | (octets[found - 1] == _PAIR_END)
-    inside = begins & (found + len(_TAGS) <= row_at[row + 1])
+    row = np.searchsorted(begins_at, found, "right") - 1
+    begins = (found == begins_at[row]) | (octets[found - 1] == _PAIR_END)
+    inside = begins & (found + len(_TAGS) <= ends_at[row])
     row, value_at = row[inside], found[inside] + len(_TAGS)
     last = np.r_[row[1:] != row[:-1], True] if len(row) else np.zeros(0, bool)
     row, value_at = row[last], value_at[last]
     pair_ends = np.r_[np.flatnonzero(octets == _PAIR_END), total]
-    value_end = np.minimum(pair_ends[np.searchsorted(pair_ends, value_at)], row_at[row + 1])
+    value_end = np.minimum(pair_ends[np.searchsorted(pair_ends, value_at)], ends_at[row])
     value_size = value_end - value_at
     longest = int(value_size.max()) if len(value_size) else 0
     if longest > MAX_TAG_BYTES:

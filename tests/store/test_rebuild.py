@@ -128,11 +128,12 @@ def check_same(log: CommitLog, end_offset: int) -> None:
     assert unqueued[0] == unqueued[1]
 
 
-@given(ENTRIES, st.sampled_from([1, 3, 1000]), st.integers(0, 50))
-def test_the_same_bytes(entries: list[Entry], piece_count: int, first_offset: int) -> None:
+@given(ENTRIES, st.sampled_from([1, 3, 1000]), st.integers(0, 50), st.sampled_from([0, 40, 512]))
+def test_the_same_bytes(entries: list[Entry], piece_count: int, first_offset: int, gathered_bytes: int) -> None:
     log = log_of(entries, first_offset)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bulk, "PIECE_COUNT", piece_count)
+        patch.setattr(bulk, "MAX_GATHERED_BYTES", gathered_bytes)
         check_same(log, log.end_offset)
 
 
