@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from typing import Any
 
 from benchmarks.bench_catchup import catch_ups
 from benchmarks.bench_controllers import controllers
-from benchmarks.bench_failover import failovers, syncs_on_the_path
+from benchmarks.bench_failover import failovers, pauses, syncs_on_the_path
+from benchmarks.bench_rejoin import rejoins
 from benchmarks.bench_restart import restarts
 from benchmarks.bench_roll import rolls
 from benchmarks.bench_send import sends
@@ -36,13 +38,28 @@ def main() -> None:
     parser.add_argument(
         "--only",
         action="append",
-        choices=["start", "memory", "failover", "controllers", "send", "store", "restart", "roll", "spark", "catchup"],
+        choices=[
+            "start",
+            "memory",
+            "failover",
+            "rejoin",
+            "controllers",
+            "send",
+            "store",
+            "restart",
+            "roll",
+            "spark",
+            "catchup",
+        ],
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that all works, not to quote")
     parser.add_argument("--n", type=int, default=20, help="failovers (50 for figures to quote)")
     parser.add_argument("--directory", type=Path, help="where the stores are made; default: the temporary directory")
     given = parser.parse_args()
     quick = given.quick
+    # else a start compiles what a switch of branches or PYTHONDONTWRITEBYTECODE has left without byte code
+    for package in ("rmqha", "controller", "nameserver"):
+        compileall.compile_dir(str(HERE.parent / package), quiet=1)
     failover_count = 3 if quick else given.n
     works: dict[str, Callable[[Path], dict[str, Any]]] = {
         "start": lambda scratch: start_times(scratch, 3 if quick else 10),
@@ -50,7 +67,9 @@ def main() -> None:
         "failover": lambda scratch: {
             **failovers(made(scratch / "timed"), failover_count),
             **syncs_on_the_path(made(scratch / "counted"), 2 if quick else 5),
+            **pauses(made(scratch / "paused"), 2 if quick else max(10, failover_count // 5)),
         },
+        "rejoin": lambda scratch: rejoins(scratch, 2 if quick else 10),
         "controllers": lambda scratch: controllers(scratch, quick, failover_count),
         "send": lambda scratch: sends(scratch, quick),
         "store": lambda scratch: program(

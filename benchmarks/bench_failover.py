@@ -1,7 +1,8 @@
 """kill -9 of the master of a CP group of three until a producer has an acknowledgement of the next one; defaults.
 
-The producer sends 300/s through all rounds. Phases are those of `rmqha.cli.phases`, cumulative from the kill. A second,
-short series counts the fdatasync calls between kill and first acknowledgement, in all processes that live.
+The producer sends 200/s through all rounds. Phases are those of `rmqha.cli.phases`, cumulative from the kill. A second,
+short series counts the fdatasync calls between kill and first acknowledgement, in all processes that live. A third one
+freezes the master (SIGSTOP) instead: no connection closes, so the heartbeat time-out decides.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from rmqha.cli.phases import PHASES
 from rmqha.cli.supervisor import spawn
 from rmqha.drill.audit import audit
 from rmqha.drill.cluster import Cluster, Failover, Launch, quickstart
-from rmqha.drill.traffic import Traffic
+from rmqha.drill.fault import Pause
+from rmqha.drill.run import drill
+from rmqha.drill.traffic import PER_SECOND, Traffic
 
 COMMIT_LOG_FILE_BYTES = 64 * 1024 * 1024
 COUNTED_ROUNDS = 5
@@ -67,6 +70,19 @@ def failovers(scratch: Path, count: int) -> dict[str, Any]:
         rows.append({"phase": name, "n": len(values), **summary(values)})
     show(f"kill -9 of the master, ms from the kill, n={count}", rows)
     return {"rounds": count, "phases": rows, "each": [phases for _, phases in found]}
+
+
+def pauses(scratch: Path, count: int) -> dict[str, Any]:
+    """The drill `pause`, with its own audit. Raises if anything acknowledged is lost."""
+    result = drill(Pause(), "cp", count, PER_SECOND, scratch, lambda done, text: None)
+    if result.broken:
+        raise RuntimeError(f"the figures do not count: {'; '.join(result.broken)}")
+    rows = []
+    for name in PHASES:
+        values = [value for item in result.rounds if (value := item.phases.get(name)) is not None]
+        rows.append({"phase": name, "n": len(values), **summary(values)})
+    show(f"SIGSTOP of the master, ms from the signal, n={count}", rows)
+    return {"paused": rows}
 
 
 def syncs_on_the_path(scratch: Path, count: int = COUNTED_ROUNDS) -> dict[str, Any]:

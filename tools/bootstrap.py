@@ -164,6 +164,9 @@ def main():
         say(f"installing rmqha[{EXTRAS}]; the first time this fetches about 500 MB, most of it Spark")
         target = f"{ROOT}[{EXTRAS}]"
         subprocess.check_call([*pip, "install", "--disable-pip-version-check", "--editable", target])
+        # pip compiles what it copies, not what stays in place: every server would do so at each of its starts
+        packages = [str(ROOT / name) for name in ("rmqha", "controller", "nameserver")]
+        subprocess.check_call([str(inside), "-m", "compileall", "-q", *packages])
     except subprocess.CalledProcessError as error:
         sys.exit(f"bootstrap: {' '.join(error.cmd[:4])} failed; what it said stands above")
     except (OSError, ValueError) as error:

@@ -211,7 +211,8 @@ def _group_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str
             if node.state.get("followState") != "following":
                 found[name] = node.state.get("refusal") or "does not follow the master yet"
         elif info.members is not None and broker_id not in info.members:
-            found[name] = node.state.get("refusal") or "not in the SyncStateSet"
+            trouble = node.state.get("diskProblem") or node.state.get("refusal")
+            found[name] = trouble or "not in the SyncStateSet"
         elif is_master and group.routes.get(0) != node.node.address:
             found[group.name] = f"the name server does not route to the master {name} yet"
     return found

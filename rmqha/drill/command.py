@@ -137,6 +137,8 @@ def show(found: dict[str, Any]) -> None:
         f"{found['given_up']} given up; {found['seconds']} s in all",
         soft_wrap=True,
     )
+    if found["lost"] and found["mode"] == "ap" and found["ok"]:
+        out.print("AP allows that loss: only the master that was hit had those messages.", soft_wrap=True)
     for sentence in found["broken"]:
         out.print(f"BROKEN: {sentence}", soft_wrap=True, style="bold red", markup=False)
 

@@ -105,7 +105,7 @@ class Isolate(Fault):
 
     @contextmanager
     def cluster(self, mode: str, scratch: Path) -> Iterator[Cluster]:
-        sandbox.enter_own()
+        sandbox.enter_own(network=True)
         sandbox.mount_tmpfs(Path("/run"), 1 << 20)
         with ExitStack() as stack:
             self._hosts = stack.enter_context(Namespaces(["ns-1", *BROKERS]))

@@ -37,13 +37,13 @@ def _failed(what: str) -> NotHereError:
     )
 
 
-def enter_own() -> None:
-    """Move this process into a mount namespace of its own; it must have one thread. Raises NotHereError."""
+def enter_own(*, network: bool = False) -> None:
+    """Move this process into a mount namespace of its own; it must have one thread. With `network` it may make network
+    namespaces afterwards, and must not count on its own loopback. Raises NotHereError."""
     uid, gid = os.geteuid(), os.getegid()
-    flags = CLONE_NEWNS if uid == 0 else CLONE_NEWUSER | CLONE_NEWNS | CLONE_NEWNET
-    if _libc().unshare(flags):
-        raise _failed("a mount namespace")
-    if uid != 0:
+    if _libc().unshare(CLONE_NEWNS):
+        if _libc().unshare(CLONE_NEWUSER | CLONE_NEWNS | (CLONE_NEWNET if network else 0)):
+            raise _failed("a mount namespace")
         Path("/proc/self/setgroups").write_text("deny")
         Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
         Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
@@ -68,7 +68,8 @@ def mount_image(place: Path, image: Path, size_bytes: int) -> None:
         try:
             subprocess.run(command, capture_output=True, text=True, check=True)
         except (OSError, subprocess.CalledProcessError) as error:
-            said = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else str(error)
+            words = error.stderr if isinstance(error, subprocess.CalledProcessError) else str(error)
+            said = next(iter(words.strip().splitlines()), "it said nothing")
             raise NotHereError(f"`{' '.join(command)}` failed, so no disk can be made here: {said}") from None
 
 

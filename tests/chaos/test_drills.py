@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from rmqha.cli.cluster_state import ClusterState
 from rmqha.drill.fault import FAULTS
 from tests.chaos.conftest import Tell
 
@@ -44,3 +46,25 @@ def test_a_drill_loses_nothing_in_cp(scenario: str, tmp_path: Path, tell: Tell) 
     assert (found["lost"], found["given_up"], done.returncode) == (0, 0, 0)
     assert len(found["rounds"]) == count
     assert list(tmp_path.iterdir()) == [], "the scratch directory is removed"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_drill_that_is_interrupted_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
+    arguments = ["drill", "failover", "--n", "50", "--scratch", str(tmp_path)]
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "rmqha.cli.main", *arguments], stderr=subprocess.PIPE, text=True
+    ) as drill:
+        assert drill.stderr is not None
+        for line in drill.stderr:
+            if line.startswith("1/50: broker-a-"):
+                break
+        (place,) = tmp_path.iterdir()
+        state = ClusterState.read(place / "cluster")
+        assert state is not None
+        assert any(node.alive for node in state.nodes.values())
+        drill.send_signal(number)
+        said = drill.stderr.read()
+    assert drill.returncode == 130, said
+    assert said.splitlines()[-1] == "rmqha: interrupted"
+    assert list(tmp_path.iterdir()) == []
+    assert [node.name for node in state.nodes.values() if node.alive] == []
