@@ -4,7 +4,7 @@ BIN := .venv/bin
 MODE ?= cp
 SEEDS ?= 200
 N ?= 2000
-FUZZ_SECONDS ?= 45
+FUZZ_SECONDS ?= 30
 
 .PHONY: help demo test interop chaos drills lint types sim sim-many fuzz bench clean
 
@@ -39,7 +39,7 @@ sim: .venv/stamp ## whole clusters from SEEDS=200 seeds; SEED=n replays one
 sim-many: .venv/stamp ## the same from N=2000 seeds
 	$(BIN)/python -m tests.simulation --seeds $(N)
 
-fuzz: .venv/stamp ## hostile bytes, FUZZ_SECONDS=45 for each parser
+fuzz: .venv/stamp ## hostile bytes, FUZZ_SECONDS=30 for each parser
 	RMQHA_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz
 
 bench: .venv/stamp ## figures, into benchmarks/results

@@ -25,9 +25,13 @@ EXAMPLES_PER_SECOND = 400
 Test = TypeVar("Test", bound=Callable[..., None])
 
 
+def fuzz_seconds() -> float:
+    """Seconds for each target; 0 in the ordinary run."""
+    return float(os.environ.get("RMQHA_FUZZ_SECONDS", "0"))
+
+
 def example_count() -> int:
-    seconds = float(os.environ.get("RMQHA_FUZZ_SECONDS", "0"))
-    return max(DEFAULT_EXAMPLE_COUNT, int(seconds * EXAMPLES_PER_SECOND))
+    return max(DEFAULT_EXAMPLE_COUNT, int(fuzz_seconds() * EXAMPLES_PER_SECOND))
 
 
 def fuzz(test: Test) -> Test:

@@ -1,0 +1,128 @@
+"""Captured streams, damaged and split at random, in numbers: through the parser, and through a server's sockets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import trio
+
+from rmqha.host.remoting import Session, Statistics, serve
+from rmqha.model.error import RemoteProtocolError
+from rmqha.wire.command import Command
+from rmqha.wire.frame import FrameParser
+from tests.fuzz.budget import fuzz_seconds
+from tests.golden.reader import frames, raw
+
+MAX_FRAME_BYTES = 1 << 20
+CASES_PER_SECOND = 34_000
+"""A million in the 30 seconds that CI gives."""
+CONNECTIONS_PER_SECOND = 20
+STREAMS = [raw(entry) for entry in frames() if len(raw(entry)) < 3000]
+
+
+def damaged(random: Random) -> bytes:
+    """One or two captured frames with up to three bytes, pieces or lengths changed."""
+    data = bytearray(random.choice(STREAMS))
+    if random.random() < 0.3:
+        data += random.choice(STREAMS)
+    for _ in range(random.randint(0, 3)):
+        at = random.randrange(len(data))
+        match random.randrange(4):
+            case 0:
+                data[at] ^= 1 << random.randrange(8)
+            case 1:
+                del data[at : at + random.randint(1, 8)]
+            case 2:
+                data[at:at] = random.randbytes(random.randint(1, 8))
+            case _:
+                data[at % 8] = random.randrange(256)
+        if not data:
+            break
+    return bytes(data)
+
+
+def pieces(random: Random, data: bytes) -> list[bytes]:
+    cuts = sorted(random.randrange(len(data) + 1) for _ in range(random.randint(0, 3)))
+    return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
+
+
+def test_a_parser_takes_or_refuses_whatever_comes() -> None:
+    seed = Random().randrange(2**32)
+    print(f"seed={seed}")
+    random = Random(seed)
+    refused = 0
+    for _ in range(max(20_000, int(fuzz_seconds() * CASES_PER_SECOND))):
+        data = damaged(random)
+        parser = FrameParser(MAX_FRAME_BYTES)
+        try:
+            for piece in pieces(random, data):
+                parser.feed(piece)
+        except RemoteProtocolError as error:
+            refused += 1
+            assert str(error)
+        assert parser.buffered_bytes <= len(data)
+    assert refused
+
+
+class Silent:
+    """Answers nothing; counts who comes and goes."""
+
+    def __init__(self) -> None:
+        self.open = 0
+
+    def opened(self, session: Session) -> None:
+        self.open += 1
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        for command in commands:
+            session.send(command.reply())
+
+    def closed(self, session: Session) -> None:
+        self.open -= 1
+
+
+async def test_a_server_loses_no_task_and_no_descriptor() -> None:
+    seed = Random().randrange(2**32)
+    print(f"seed={seed}")
+    random = Random(seed)
+    service, counts = Silent(), Statistics()
+    async with trio.open_nursery() as nursery:
+        start = await nursery.start(
+            lambda task_status: serve(
+                service,
+                "127.0.0.1:0",
+                max_frame_bytes=MAX_FRAME_BYTES,
+                idle_timeout_ms=10_000,
+                statistics=counts,
+                task_status=task_status,
+            )
+        )
+        before = descriptors(), tasks()
+        for _ in range(max(50, int(fuzz_seconds() * CONNECTIONS_PER_SECOND))):
+            stream = await trio.open_tcp_stream("127.0.0.1", start)
+            try:
+                for piece in pieces(random, damaged(random)):
+                    await stream.send_all(piece)
+                if random.random() < 0.5:
+                    await stream.send_eof()
+                    while await stream.receive_some(65536):
+                        pass
+            except trio.BrokenResourceError:
+                pass  # refused in the middle of what we sent
+            await trio.aclose_forcefully(stream)
+        for _ in range(2000):
+            if not service.open and (descriptors(), tasks()) == before:
+                break
+            await trio.sleep(0.01)
+        assert (service.open, counts.session_count, descriptors(), tasks()) == (0, 0, *before)
+        nursery.cancel_scope.cancel()
+    assert counts.bad_frame_count
+
+
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def tasks() -> int:
+    return trio.lowlevel.current_statistics().tasks_living
