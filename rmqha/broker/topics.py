@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Any
 
 from rmqha.broker import config_table
@@ -14,6 +15,7 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.delay_level import SCHEDULE_TOPIC, parse_delay_levels
 from rmqha.port import Clock, Disk
+from rmqha.wire.lenient_json import dumps
 
 _MEMBERS = frozenset(
     {
@@ -56,6 +58,9 @@ BROKER_ONLY_TOPICS = frozenset(
     }
 )
 """Clients may not send to these."""
+APACHES_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC")
+"""Ours holds nothing in them. A slave of Apache's drops topics that its master does not have, and one that was master
+and lacks the first hangs for 90 s in its change to slave."""
 
 
 def topic_name_fault(name: str) -> str:
@@ -141,6 +146,11 @@ class TopicTable:
         """Told that the version has moved: slaves want to know."""
         self.batch_topics_changed: Callable[[set[str]], None] = lambda topics: None
         """Told the topics with queue.type=BatchCQ, before anybody can send to a new one."""
+        self._texts: dict[str, tuple[TopicConfig, bytes]] = {}
+        """Each topic's member of a registration, with the topic that it was made from."""
+        self._table_text = b""
+        """All of them together; empty when the table has changed."""
+        self._table_digest = ""
         self.configure(config)
         for topic in _system_topics(config):
             self._topics[topic.name] = topic
@@ -193,6 +203,7 @@ class TopicTable:
         """Add or replace, durably."""
         self.deleted -= {topic.name}
         self._topics[topic.name] = topic
+        self._table_text = b""
         self._commit([topic.name])
         if topic.is_batch:
             self.batch_topics_changed({topic.name})
@@ -201,6 +212,7 @@ class TopicTable:
         """Forget a topic, durably."""
         if self._topics.pop(name, None) is not None:
             self.deleted |= {name}
+            self._table_text = b""
             self._commit([name])
 
     def restore(self, queues: Mapping[str, list[int]], batch_topics: Set[str] = frozenset()) -> list[str]:
@@ -208,9 +220,14 @@ class TopicTable:
         Their names."""
         missing = []
         self.deleted &= queues.keys()
-        for name in sorted(queues.keys() - self.deleted):
-            needed = max(queues[name], default=-1) + 1
-            present = self._topics.get(name) or TopicConfig(name, 0, 0)
+        for name, ids in queues.items():
+            needed = max(ids, default=-1) + 1
+            present = self._topics.get(name)
+            if present is not None and present.read_queue_count >= needed and name not in batch_topics:
+                continue  # a failover waits for this loop, and nearly every topic is so
+            if name in self.deleted:
+                continue
+            present = present or TopicConfig(name, 0, 0)
             attributes = {**present.attributes, QUEUE_TYPE: BATCH_QUEUE} if name in batch_topics else present.attributes
             if present.read_queue_count < needed or present.attributes != attributes:
                 self._topics[name] = replace(
@@ -221,6 +238,8 @@ class TopicTable:
                 )
                 missing.append(name)
         if missing:
+            missing.sort()
+            self._table_text = b""
             self._commit(missing)
         return missing
 
@@ -236,7 +255,7 @@ class TopicTable:
         if version == self.version and table == self._topics:
             return
         self.deleted = frozenset(deleted)
-        self._topics = dict(table)
+        self._topics, self._table_text = dict(table), b""
         self.version = version
         self._lineage.restart(version.stamp)
         self._dirty = True
@@ -262,6 +281,8 @@ class TopicTable:
         for name in removed:
             self._topics.pop(name, None)
         self._topics.update(present)
+        if present or removed:
+            self._table_text = b""
         self.deleted = (self.deleted | removed) - present.keys()
         self.version = version
         self._lineage.advance(version.stamp, [*present, *removed])
@@ -302,6 +323,39 @@ class TopicTable:
             "topicQueueMappingDetailMap": {},
             "topicQueueMappingInfoMap": {},
         } | self._deleted_part()
+
+    def registration(self) -> tuple[bytes, str]:
+        """Body of request 103, and a digest of the topics in it without their version: a name server that knows it
+        need not read the body. A failover waits for both, so only what has changed since the last one is encoded."""
+        stamps = {
+            "dataVersion": self.version.to_json(),
+            "mappingDataVersion": DataVersion(0, 0, self.version.timestamp).to_json(),
+        }
+        rest = {"topicQueueMappingDetailMap": {}, "topicQueueMappingInfoMap": {}} | self._deleted_part()
+        table = self._encoded_table()
+        parts = (
+            b'{"filterServerList":[],"topicConfigSerializeWrapper":',
+            dumps(stamps)[:-1],
+            b',"topicConfigTable":{',
+            table,
+            b"},",
+            dumps(rest)[1:],
+            b"}",
+        )
+        return b"".join(parts), self._table_digest
+
+    def _encoded_table(self) -> bytes:
+        if not self._table_text:
+            texts = {}
+            for name in self.names():
+                topic, known = self._topics[name], self._texts.get(name)
+                if known is None or known[0] is not topic:
+                    known = topic, dumps({name: topic.to_json()})[1:-1]
+                texts[name] = known
+            self._texts = texts
+            self._table_text = b",".join(text for _, text in texts.values())
+            self._table_digest = blake2b(self._table_text, digest_size=16).hexdigest()
+        return self._table_text
 
     def _whole(self) -> dict[str, Any]:
         table = {name: self._topics[name].to_json() for name in self.names()}
@@ -363,6 +417,7 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
     topics = [
         TopicConfig(SELF_TEST_TOPIC, 1, 1),
         TopicConfig(SCHEDULE_TOPIC, level_count, level_count),
+        *(TopicConfig(name, 1, 1) for name in APACHES_TOPICS),
         TopicConfig(config.broker_cluster_name, 16, 16, inherit),
         TopicConfig(config.broker_name, 1, 1, inherit),
     ]

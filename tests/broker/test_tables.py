@@ -364,3 +364,13 @@ def test_only_a_master_changes_tables(make_broker: Callable[..., Broker]) -> Non
     ):
         reply = broker.ask(command)
         assert reply.code == ResponseCode.SYSTEM_ERROR and "not the master" in (reply.remark or "")
+
+
+@pytest.mark.parametrize("name", ["RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"])
+def test_slaves_of_apaches_are_told_of_the_topics_that_they_need_as_masters(tmp_path: Path, name: str) -> None:
+    """Such a slave drops what its master does not have, and hangs in its next change from master to slave."""
+    broker = Broker(tmp_path).start()
+    reply = broker.ask(Command(RequestCode.GET_ALL_TOPIC_CONFIG))
+    assert name in lenient_json.loads(reply.body)["topicConfigTable"]
+    assert broker.ask(send_command(topic=name)).code == ResponseCode.NO_PERMISSION
+    broker.close()

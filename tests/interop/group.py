@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from tests.interop.lab import Lab, Node
-from tests.interop.processes import log_bytes, until
+import time
+
+from rmqha.model.code import RequestCode
+from tests.interop.lab import CLUSTER, GROUP, Lab, Node
+from tests.interop.processes import call, log_bytes, until
 
 TIMEOUT_S = 90
 
@@ -25,6 +28,20 @@ def is_master(lab: Lab, node: Node) -> None:
         TIMEOUT_S,
         node.running,
     )
+
+
+def elect(lab: Lab, node: Node) -> None:
+    """Request 1002 for this replica, by the id in its store."""
+    broker_id = (node.store / "brokerIdentity").read_text().strip().split("#")[2]
+    ext = {
+        "clusterName": CLUSTER,
+        "brokerName": GROUP,
+        "brokerId": broker_id,
+        "designateElect": "true",
+        "invokeTime": str(time.time_ns() // 1_000_000),
+    }
+    reply = call(lab.controller_leader(), RequestCode.CONTROLLER_ELECT_MASTER, ext)
+    assert reply is not None and reply.code == 0, reply
 
 
 def logs_are_equal(*nodes: Node, least_bytes: int) -> None:

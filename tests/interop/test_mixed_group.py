@@ -1,10 +1,11 @@
-"""A group of one broker of ours and one of Apache's under our controller: each follows and replaces the other."""
+"""A group of one broker of ours and one of Apache's under our controller: each follows and replaces the other, by a
+kill and by a directed switch. Under Apache's controller: test_rolling_migration.py."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.interop.group import TIMEOUT_S, is_master, logs_are_equal, whole_set
+from tests.interop.group import TIMEOUT_S, elect, is_master, logs_are_equal, whole_set
 from tests.interop.lab import Lab
 from tests.interop.lines import acknowledged, consumed, digests, places
 from tests.interop.processes import Process, until
@@ -52,13 +53,22 @@ def test_apaches_broker_follows_ours_takes_over_and_is_followed(lab: Lab, mode: 
     logs_are_equal(ours, apaches, least_bytes=3 * PART * BODY_BYTES)
     assert lab.master() == apaches.address
 
+    elect(lab, ours)
+    is_master(lab, ours)
+    whole_set(lab, ours, apaches)
+    fourth = produce(lab, 3 * PART)
+    assert fourth.wait(TIMEOUT_S) == 0, fourth.tail()
+    logs_are_equal(ours, apaches, least_bytes=4 * PART * BODY_BYTES)
+    assert lab.master() == ours.address
+
     consumer = lab.client("Consume", TOPIC, "pull", "reader")
-    sent = {number for producer in (first, second, third) for number in acknowledged(producer)}
-    assert sent == set(range(3 * PART))
+    producers = (first, second, third, fourth)
+    sent = {number for producer in producers for number in acknowledged(producer)}
+    assert sent == set(range(4 * PART))
     # In AP the moment before the kill may be lost: at most what was on its way then.
     spared = set(range(PART, PART + before)) if mode == "ap" else set()
     until("all is consumed", lambda: sent - spared <= consumed(consumer), TIMEOUT_S, consumer)
     if mode == "cp":
-        for producer in (first, second, third):
+        for producer in producers:
             assert places(producer).items() <= places(consumer).items()
     assert len(digests(consumer)) >= len(sent) - len(spared)

@@ -3,16 +3,14 @@ directories and ports, and goes back. A Java producer sends all the while; nothi
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
 
-from rmqha.model.code import RequestCode
-from tests.interop.group import TIMEOUT_S, is_master, logs_are_equal, whole_set
-from tests.interop.lab import CLUSTER, GROUP, Lab, Node
+from tests.interop.group import TIMEOUT_S, elect, is_master, logs_are_equal, whole_set
+from tests.interop.lab import Lab, Node
 from tests.interop.lines import acknowledged, consumed, places
-from tests.interop.processes import call, until
+from tests.interop.processes import until
 
 pytestmark = pytest.mark.interop
 
@@ -91,17 +89,3 @@ def serving(lab: Lab, group: list[Node]) -> Node:
         *(node.running for node in group),
     )
     return by_address[lab.master()]
-
-
-def elect(lab: Lab, node: Node) -> None:
-    """Request 1002 for this replica, by the id in its store."""
-    broker_id = (node.store / "brokerIdentity").read_text().strip().split("#")[2]
-    ext = {
-        "clusterName": CLUSTER,
-        "brokerName": GROUP,
-        "brokerId": broker_id,
-        "designateElect": "true",
-        "invokeTime": str(time.time_ns() // 1_000_000),
-    }
-    reply = call(lab.controller_leader(), RequestCode.CONTROLLER_ELECT_MASTER, ext)
-    assert reply is not None and reply.code == 0, reply
