@@ -1,4 +1,4 @@
-"""`rmqha describe`: what a cluster, a group or a broker is and promises, asked over the wire. Control plane."""
+"""`rmqha describe`: what clusters, groups and brokers are and promise, asked over the wire. Control plane."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import trio
 from rich.text import Text
 
 from rmqha.cli.cluster_state import ClusterState
+from rmqha.cli.describe_topic import topic_command
 from rmqha.cli.group_look import (
     BrokerView,
     GroupLook,
@@ -19,8 +20,9 @@ from rmqha.cli.group_look import (
     find_groups,
     look_at_broker,
     look_at_groups,
+    promise_of,
 )
-from rmqha.cli.guarantee import Effective, Promise, conditions, effective_keys, promise
+from rmqha.cli.guarantee import conditions
 from rmqha.cli.main import nearest
 from rmqha.cli.options import echo_json, namesrv_option, output_option
 from rmqha.cli.render import console, table
@@ -51,7 +53,10 @@ GROUP_COLUMNS = [
 
 @click.group()
 def describe() -> None:
-    """Tell what a cluster, a group or a broker is and promises, in words."""
+    """Tell what a cluster, a group, a broker or a topic is and promises, in words."""
+
+
+describe.add_command(topic_command)
 
 
 # --- what is told -----------------------------------------------------------------------------------------------------
@@ -89,20 +94,6 @@ def _speaker(group: GroupLook) -> BrokerView | None:
     return found[0] if found else None
 
 
-def _promise(view: BrokerView) -> tuple[dict[str, Effective], Promise]:
-    state = view.state
-    keys = effective_keys(view.keys, state.get("totalReplicas"))
-    members = state.get("ackUnion" if state.get("haMode") == "ap" else "syncStateSet")
-    found = promise(
-        keys,
-        set_size=None if members is None else len(members),
-        one_copy_synced=bool(state.get("oneCopySynced")),
-        needed=state.get("ackRule", {}).get("needed"),
-        is_static=view.keys.get("enableControllerMode") == "false",
-    )
-    return keys, found
-
-
 def _replica_json(view: BrokerView, group: GroupLook | None) -> dict[str, Any]:
     """What one replica says of itself, and its master of it; None where nobody told."""
     state = view.state
@@ -135,7 +126,7 @@ def _group_json(group: GroupLook, wants: list[str]) -> dict[str, Any]:
         raise UnreachableError(f"no broker of group {group.name} answers: {trouble}")
     master = group.masters[0] if group.masters else None
     state = master.state if master else {}
-    keys, found = _promise(speaker)
+    keys, found = promise_of(speaker)
     return {
         "group": group.name,
         "cluster": group.cluster,
@@ -234,7 +225,7 @@ def broker_command(name: str, output: str) -> None:
     trio.run(_ask_one, view)
     if view.error:
         raise UnreachableError(view.error)
-    keys, found = _promise(view)
+    keys, found = promise_of(view)
     row = _replica_json(view, None)
     if output == "json":
         told = {"keys": [asdict(item) for item in keys.values()], "guarantee": asdict(found), "state": view.state}

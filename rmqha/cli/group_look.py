@@ -12,6 +12,7 @@ from typing import Any
 import trio
 
 from rmqha.cli.cluster_view import ask
+from rmqha.cli.guarantee import Effective, Promise, effective_keys, promise
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import parse_properties
@@ -132,3 +133,18 @@ async def elects_uncleanly(client: RemotingClient, addresses: list[str]) -> bool
         if "enableElectUncleanMaster" in keys:
             return keys["enableElectUncleanMaster"] == "true"
     return None
+
+
+def promise_of(view: BrokerView) -> tuple[dict[str, Effective], Promise]:
+    """The keys as they count for this broker, and what they promise in its state."""
+    state = view.state
+    keys = effective_keys(view.keys, state.get("totalReplicas"))
+    members = state.get("ackUnion" if state.get("haMode") == "ap" else "syncStateSet")
+    found = promise(
+        keys,
+        set_size=None if members is None else len(members),
+        one_copy_synced=bool(state.get("oneCopySynced")),
+        needed=state.get("ackRule", {}).get("needed"),
+        is_static=view.keys.get("enableControllerMode") == "false",
+    )
+    return keys, found

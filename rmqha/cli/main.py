@@ -34,7 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "remove": ("rmqha.cli.remove:remove", "Stop counting a replica: clean it and lower totalReplicas."),
     "explain": ("rmqha.cli.explain:explain", "Tell why a group has the master it has, or none."),
     "explain-wait": ("rmqha.cli.explain_wait:explain_wait", "Tell for whom sends wait right now, and how that ends."),
-    "describe": ("rmqha.cli.describe:describe", "Tell what a cluster, group or broker is and promises, in words."),
+    "describe": ("rmqha.cli.describe:describe", "Tell what a cluster, group, broker or topic is and promises."),
     "group": ("rmqha.cli.group:group", "Change what the controllers keep about a broker group."),
     "quorum": ("rmqha.cli.quorum:quorum", "The controllers' own group: show, add, remove, transfer, snapshot."),
     "history": ("rmqha.cli.history:history", "Show what happened on all nodes, in order of time."),

@@ -15,6 +15,7 @@ import trio
 
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.code import ResponseCode
+from rmqha.wire.lenient_json import ObjectKey, dumps
 from tests.client.test_admin import Peer, peers
 from tests.ha.group import Group, started
 
@@ -200,6 +201,45 @@ async def test_a_silent_master_is_named() -> None:
         done = await run("explain-wait", "--namesrv", found[0].address)
         assert done.returncode == 1
         assert done.stdout.startswith("broker-a: its master does not answer: cannot connect")
+
+
+async def test_a_topic_shows_its_queues_and_what_its_group_promises() -> None:
+    table = {
+        ObjectKey({"brokerName": "broker-a", "queueId": queue_id, "topic": "T"}): {
+            "minOffset": 10, "maxOffset": 10 + queue_id, "lastUpdateTimestamp": 1_700_000_000_000,
+        }
+        for queue_id in (1, 0)
+    }  # fmt: skip
+    async with cluster(started()) as found:
+        names, _, master, *_ = found
+        route = {
+            "brokerDatas": [{"brokerName": "broker-a", "cluster": "c", "brokerAddrs": {0: master.address}}],
+            "queueDatas": [{"brokerName": "broker-a", "readQueueNums": 2, "writeQueueNums": 2, "perm": 6}],
+        }
+        names.replies[Code.GET_ROUTEINFO_BY_TOPIC] = (0, {}, dumps(route))
+        master.replies[Code.GET_TOPIC_STATS_INFO] = (0, {}, dumps({"offsetTable": table}))
+        config = {"topicName": "T", "order": True, "attributes": {"queue.type": "BatchCQ"}}
+        master.replies[Code.GET_TOPIC_CONFIG] = (0, {}, dumps(config))
+        done = await run("describe", "topic", "T", "--namesrv", names.address, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        (group,) = json.loads(done.stdout)["groups"]
+        assert [(item["queueId"], item["minOffset"], item["maxOffset"]) for item in group["queues"]] == [
+            (0, 10, 10),
+            (1, 10, 11),
+        ]
+        assert (group["kind"], group["permission"]) == ("CP", "read and write")
+        assert group["attributes"] == {"queue.type": "BatchCQ", "order": True}
+        text = await run("describe", "topic", "T", "--namesrv", names.address)
+        assert text.stdout.startswith("T in broker-a: 1 message\n")
+        assert "CP: a message is acknowledged when every member" in text.stdout
+        master.replies[Code.GET_TOPIC_STATS_INFO] = (0, {}, b"[]")
+        broken = await run("describe", "topic", "T", "--namesrv", names.address)
+        assert broken.returncode == 1
+        assert "cannot be read" in broken.stdout
+        names.replies[Code.GET_ROUTEINFO_BY_TOPIC] = (ResponseCode.TOPIC_NOT_EXIST, {}, b"")
+        unknown = await run("describe", "topic", "T", "--namesrv", names.address)
+        assert unknown.returncode == 2
+        assert "know no topic 'T'" in unknown.stderr
 
 
 @pytest.mark.parametrize(
