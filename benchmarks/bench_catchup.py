@@ -37,7 +37,7 @@ TOPICS = tuple(f"Bench{number}" for number in range(8))
 QUEUE_COUNT = 4
 PIECE_BYTES = 1 << 20
 DISPATCH_BYTES = 4 << 20
-POLL_S = 0.05
+POLL_S = 0.1
 TIMEOUT_S = 300
 KEYS = {
     "mappedFileSizeCommitLog": str(LOG_FILE_BYTES),

@@ -1,0 +1,87 @@
+"""An empty slave of real processes copies a log at a limit, is killed half-way, and goes on where it stood."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from rmqha.client.outgoing import OutgoingMessage
+from rmqha.client.producer import Producer
+from rmqha.drill.cluster import Cluster, quickstart, until
+from rmqha.host.remoting import RemotingClient
+from rmqha.model.code import RequestCode
+from rmqha.wire.command import Command
+
+MIB = 1024 * 1024
+LIMIT = 8 * MIB
+LOG_BYTES = 40 * MIB
+SHRUNK_S = 30.0
+
+
+async def fill(cluster: Cluster) -> None:
+    async with Producer(cluster.spec.namesrv_addresses) as producer:
+        batch = [OutgoingMessage("T", bytes(4096)) for _ in range(200)]
+        for _ in range(LOG_BYTES // (200 * 4096) + 1):
+            await producer.send_batch(batch, timeout_ms=10_000, require_ok=True)
+
+
+async def copy_of(cluster: Cluster, slave: str, least_bytes: int) -> dict[str, Any]:
+    """What the slave says of its copy, once it has so many bytes and still lacks some."""
+
+    async def moved() -> dict[str, Any]:
+        state = (await cluster.replica_states([slave])).get(slave, {})
+        copy: dict[str, Any] = state.get("copy") or {}
+        return copy if copy and state["maxPhyOffset"] >= least_bytes else {}
+
+    return await until(moved, f"{slave} copies and has {least_bytes} bytes")
+
+
+async def story(cluster: Cluster) -> None:
+    await cluster.up()
+    master = await cluster.master()
+    slave = next(name for name in cluster.brokers if name != master)
+    await cluster.kill(slave)
+    await fill(cluster)
+
+    async def alone() -> bool:
+        return len((await cluster.replica_states([master]))[master]["syncStateSet"]) == 1
+
+    await until(alone, f"{slave} has left the set", SHRUNK_S)
+    cluster.launch(slave)
+    began_at = trio.current_time()
+    first = await copy_of(cluster, slave, LOG_BYTES // 4)
+    assert first["fromOffset"] == 0
+    await trio.sleep(1.2)
+    later = await copy_of(cluster, slave, LOG_BYTES // 4)
+    assert later["copiedBytes"] <= LIMIT * (trio.current_time() - began_at) + MIB
+    assert later["leftBytes"] < first["leftBytes"]
+    assert later["bytesPerSecond"] > 0
+    assert later["etaMs"] > 0
+    await cluster.kill(slave)
+
+    cluster.launch(slave)
+    again = await copy_of(cluster, slave, 0)
+    assert again["fromOffset"] >= later["toOffset"] - later["leftBytes"] - MIB
+    async with RemotingClient() as client:
+        address = cluster.state.node(master).address
+        body = b"maxHaTransferByteInSecond=0\n"
+        reply = await client.call(address, Command(RequestCode.UPDATE_BROKER_CONFIG, {}, body), 3000)
+    assert reply.code == 0
+    await cluster.wait_well()
+    end = await cluster.wait_level()
+    assert end > LOG_BYTES
+    assert (await cluster.replica_states([slave]))[slave]["copy"] is None
+    logs = [
+        b"".join(path.read_bytes() for path in sorted((cluster.store(name) / "commitlog").iterdir()))
+        for name in cluster.brokers
+    ]
+    assert logs[0][:end] == logs[1][:end]
+    assert not [path for path in cluster.store(slave).iterdir() if path.name.startswith("replaced")]
+
+
+def test_a_copy_is_held_to_its_limit_and_goes_on_after_kill_9(tmp_path: Path) -> None:
+    document = quickstart("ap", 2, {"haTransferBytesPerSecond": LIMIT})
+    with Cluster.of(document, tmp_path) as cluster:
+        trio.run(story, cluster)
