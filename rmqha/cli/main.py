@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from importlib.metadata import entry_points
 from typing import NoReturn
 
 import click
@@ -66,6 +65,9 @@ class LazyGroup(click.Group):
             module, _, name = COMMANDS[cmd_name][0].partition(":")
             command: object = getattr(importlib.import_module(module), name)
         else:
+            # costs a broker's start 20 ms, which does not need it
+            from importlib.metadata import entry_points
+
             found = entry_points(group="rmqha.commands", name=cmd_name)
             if not found:
                 return None
