@@ -7,7 +7,7 @@ the name servers' about where clients go (106). A group is healthy when they agr
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -212,10 +212,19 @@ def _group_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str
                 found[name] = node.state.get("refusal") or "does not follow the master yet"
         elif info.members is not None and broker_id not in info.members:
             trouble = node.state.get("diskProblem") or node.state.get("refusal")
-            found[name] = trouble or "not in the SyncStateSet"
+            found[name] = trouble or copy_words(node.state.get("copy")) or "not in the SyncStateSet"
         elif is_master and group.routes.get(0) != node.node.address:
             found[group.name] = f"the name server does not route to the master {name} yet"
     return found
+
+
+def copy_words(copy: Mapping[str, Any] | None) -> str:
+    """How far a replica is that copies its master's log, "" for one that does not."""
+    if not copy:
+        return ""
+    done, wanted = copy["copiedBytes"] / 1e6, (copy["copiedBytes"] + copy["leftBytes"]) / 1e6
+    words = f"copies the log: {done:,.0f} of {wanted:,.0f} MB, {copy['bytesPerSecond'] / 1e6:,.1f} MB/s"
+    return words if copy["etaMs"] is None else f"{words}, {-(-copy['etaMs'] // 1000)} s left"
 
 
 def _static_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str, str]:
