@@ -33,8 +33,8 @@ lint: .venv/stamp ## format, rules, layers
 types: .venv/stamp ## mypy --strict
 	$(BIN)/mypy
 
-sim: .venv/stamp ## whole clusters from SEEDS=200 seeds; SEED=n replays one
-	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS))
+sim: .venv/stamp ## whole clusters from SEEDS=200 seeds; SEED=n replays one, THEME=name, SHRINK=1 for the fewest faults
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(THEME),--theme $(THEME)) $(if $(SHRINK),--shrink)
 
 sim-many: .venv/stamp ## the same from N=2000 seeds
 	$(BIN)/python -m tests.simulation --seeds $(N)

@@ -98,7 +98,9 @@ class Transport:
     def power_on(self, host: str) -> None:
         """Half-open connections to the host are reset as soon as a packet of theirs reaches it."""
         for conn in [item for item in self._connections.values() if item.peer_host == host]:
-            if conn.other is None or not conn.other.is_open:
+            other = conn.other
+            # what a killed process had sent, and its end, may still be held on the way
+            if other is None or not (other.is_open or other.number in self._held):
                 self._reset(conn)
 
     def _drop_listeners(self, host: str) -> None:
@@ -132,6 +134,12 @@ class Transport:
         """What `conn` sends waits so long, its end too; other connections between the same hosts go on. So a request
         may arrive after its sender has died, started again and asked anew."""
         self._held[conn.number] = self._scheduler.now_ms + duration_ms
+
+    def give_up(self, conn: Connection) -> None:
+        """`conn`'s own side takes it for broken; what it sent may still arrive, even after what its next one brings."""
+        if conn.is_open and conn.announced:
+            conn.close()
+            conn.owner.closed(conn)
 
     def heal(self) -> None:
         """No link is blocked or slow, no connection held; what waited sets out now."""

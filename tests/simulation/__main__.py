@@ -5,16 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
-from itertools import chain
 from os import cpu_count
 from pathlib import Path
 from time import perf_counter
 
 import click
 
+from .marks import not_hit
+from .options import THEMES, seed_options
+from .shrink import shrink
 from .world import Report, World
 
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
+PLAIN, ALL = "plain", "all"
+RARE_COUNT = 100
+"""Fewer runs than that cannot be expected to hit every mark."""
 
 
 def _commit() -> str:
@@ -22,18 +27,29 @@ def _commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def run_seed(seed: int) -> Report:
-    return World(seed).run()
+def theme_of(seed: int, theme: str) -> str:
+    """With `all` every second seed is plain, the others take the other themes in turn."""
+    if theme != ALL:
+        return theme
+    others = [name for name in THEMES if name != PLAIN]
+    return PLAIN if seed % 2 == 0 else others[seed // 2 % len(others)]
 
 
-def kept_seeds() -> list[int]:
-    """Seeds that found a bug once; each line is `seed  the story`."""
+def run_seed(job: tuple[int, str]) -> Report:
+    seed, theme = job
+    return World(seed, THEMES[theme](seed_options(seed))).run()
+
+
+def kept_seeds() -> list[tuple[int, str]]:
+    """Runs that found a bug once; each line is `seed  the story` or `theme:seed  the story`."""
     lines = SEEDS_FILE.read_text().splitlines()
-    return [int(line.split()[0]) for line in lines if line.strip() and not line.startswith("#")]
+    words = [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
+    return [(int(word.rpartition(":")[2]), word.rpartition(":")[0] or PLAIN) for word in words]
 
 
-def _replay(seed: int, commit: str) -> bool:
-    report = run_seed(seed)
+def _replay(seed: int, theme: str, only: str | None, commit: str) -> bool:
+    keys = None if only is None else frozenset(word.strip() for word in only.split(",") if word.strip())
+    report = World(seed, THEMES[theme](seed_options(seed)), keys).run()
     for line in report.recent:
         print(line)
     print(report.failure or f"audit: {report.audit}")
@@ -41,24 +57,27 @@ def _replay(seed: int, commit: str) -> bool:
     return not report.failure
 
 
-@click.command()
-@click.option("--seed", type=int, help="Replay one seed with its trace.")
-@click.option("--seeds", type=int, default=200, show_default=True, help="How many fresh seeds to run.")
-@click.option("--first", type=int, default=1, show_default=True, help="The first of them.")
-@click.option("--jobs", type=int, default=cpu_count() or 1, show_default=True, help="Processes.")
-def main(seed: int | None, seeds: int, first: int, jobs: int) -> None:
-    """Simulate whole groups from seeds. Exit code 1 if any run violates an invariant."""
-    commit = _commit()
-    if seed is not None:
-        sys.exit(0 if _replay(seed, commit) else 1)
+def _shrink(seed: int, theme: str) -> None:
+    try:
+        kept, keys, failure = shrink(seed, theme)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    print(failure)
+    print(f"{len(kept)} of {len(keys)} faults are needed; replay with them alone:")
+    print(f"  python -m tests.simulation --seed {seed} --theme {theme} --only '{','.join(kept)}'")
+
+
+def _many(jobs: list[tuple[int, str]], processes: int, commit: str) -> bool:
     started = perf_counter()
     failed = events = simulated_ms = acked = lost = duplicates = faults = done = 0
-    with ProcessPoolExecutor(jobs) as pool:
-        for report in pool.map(run_seed, chain(kept_seeds(), range(first, first + seeds)), chunksize=4):
+    marks: set[str] = set()
+    with ProcessPoolExecutor(processes) as pool:
+        for (_, theme), report in zip(jobs, pool.map(run_seed, jobs, chunksize=4), strict=True):
             done += 1
             events += report.event_count
             simulated_ms += report.simulated_ms
             faults += report.fault_count
+            marks |= report.marks
             if report.audit is not None:
                 acked += report.audit.acked_count
                 lost += report.audit.lost_count
@@ -66,7 +85,8 @@ def main(seed: int | None, seeds: int, first: int, jobs: int) -> None:
             if report.failure:
                 failed += 1
                 print(f"seed={report.seed} commit={commit} trace={report.trace_hash} FAILED: {report.failure}")
-                print(f"  replay: make sim SEED={report.seed}", flush=True)
+                print(f"  replay: make sim SEED={report.seed} THEME={theme}", end="; ")
+                print(f"fewest faults: make sim SEED={report.seed} THEME={theme} SHRINK=1", flush=True)
             if done % 50 == 0:
                 print(f"{done} runs, {failed} failed, {perf_counter() - started:.0f} s", flush=True)
     seconds = perf_counter() - started
@@ -74,8 +94,38 @@ def main(seed: int | None, seeds: int, first: int, jobs: int) -> None:
         f"{done} runs: {simulated_ms / 1000:.0f} simulated s, {events} events ({events / seconds:.0f}/s), "
         f"{faults} faults, {acked} acknowledged, {lost} lost (AP only), {duplicates} duplicates"
     )
+    if done >= RARE_COUNT:
+        print(f"rare paths that no run took: {'; '.join(not_hit(marks)) or 'none'}")
     print(f"{done - failed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)
+    return not failed
+
+
+@click.command()
+@click.option("--seed", type=int, help="Replay one seed with its trace.")
+@click.option("--seeds", type=int, default=200, show_default=True, help="How many fresh seeds to run.")
+@click.option("--first", type=int, default=1, show_default=True, help="The first of them.")
+@click.option(
+    "--theme",
+    type=click.Choice([*THEMES, ALL]),
+    help="What the runs are made of; all: half of them plain, the rest in turn. [default: plain with --seed, else all]",
+)
+@click.option("--shrink", "wants_shrink", is_flag=True, help="With --seed: find the fewest faults that still fail.")
+@click.option("--only", help="With --seed: let only the faults with these keys happen, as --shrink prints them.")
+@click.option("--jobs", type=int, default=cpu_count() or 1, show_default=True, help="Processes.")
+def main(
+    seed: int | None, seeds: int, first: int, theme: str | None, wants_shrink: bool, only: str | None, jobs: int
+) -> None:
+    """Simulate whole groups from seeds. Exit code 1 if any run violates an invariant."""
+    if seed is None:
+        if wants_shrink or only is not None:
+            raise click.UsageError("--shrink and --only need --seed: they look at one run")
+        fresh = [(each, theme_of(each, theme or ALL)) for each in range(first, first + seeds)]
+        sys.exit(0 if _many([*kept_seeds(), *fresh], jobs, _commit()) else 1)
+    chosen = theme_of(seed, theme or PLAIN)
+    if wants_shrink:
+        _shrink(seed, chosen)
+    elif not _replay(seed, chosen, only, _commit()):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

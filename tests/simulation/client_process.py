@@ -103,6 +103,7 @@ class ClientProcess(Process):
         if reply is not None and reply.code == ResponseCode.SUCCESS:
             send.acked_at_ms = self.scheduler.now_ms
             send.offset_id = reply.ext["msgId"]
+            send.queue_id = int(reply.ext["queueId"])
             send.queue_offset = int(reply.ext["queueOffset"])
             send.broker = address
             self.after(self._interval_ms, self._next)

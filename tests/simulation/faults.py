@@ -78,6 +78,7 @@ class Faults:
             ("heal", options.heal_per_mille, self._heal),
             ("clean", options.clean_per_mille, self._clean),
             ("stick", options.stick_per_mille, self._stick),
+            ("orphan", options.orphan_per_mille, self._orphan),
             ("pause-controller", options.pause_controller_per_mille, self._pause_controller),
             ("clock-step", options.clock_step_per_mille, self._step_clock),
             ("slow-disk", options.slow_disk_per_mille, self._slow_disk),
@@ -207,6 +208,46 @@ class Faults:
             conn = found[draws.below(len(found))]
             self._tell("stick", f"{conn.host}>{conn.peer_host}")
             self._transport.hold(conn, draws.between(200, 4000))
+            if draws.chance(1, 2):
+                self._transport.give_up(conn)
+
+    def _orphan(self, draws: SimPrng) -> None:
+        """A master's requests outlive it: a slave comes back while the link to the controllers stands still, so that
+        the request for the larger set is under way when the master dies; in its next life it cannot reach that slave.
+        """
+        masters = [item for item in self._brokers if item.alive and item.replica.is_master]
+        slaves = [item for item in self._brokers if item.alive and not item.replica.is_master]
+        if len(masters) != 1 or not slaves or masters[0].is_paused:
+            return
+        master, slave = masters[0], slaves[draws.below(len(slaves))]
+        stuck_ms, away_ms = draws.between(1000, 4000), draws.between(1, 800)
+        self._tell("orphan", f"{master.host} {slave.host}")
+        slave.kill(power_loss=False)
+
+        def stick() -> None:
+            if self._over:
+                return
+            controllers = [process.host for process in self._controllers]
+            for conn in self._transport.open_connections():
+                if conn.host == master.host and conn.peer_host in controllers:
+                    self._transport.hold(conn, stuck_ms)
+            boot(slave)
+
+        def die() -> None:
+            if self._over:
+                return
+            self._transport.block(master.host, slave.host)
+            self._transport.block(slave.host, master.host)
+            if master.alive:
+                master.kill(power_loss=False)
+            self._scheduler.after(away_ms, lambda: boot(master))
+
+        def boot(process: BrokerProcess) -> None:
+            if not process.alive:
+                process.boot()
+
+        self._scheduler.after(900, stick)
+        self._scheduler.after(900 + draws.between(150, 900), die)
 
     def _step_clock(self, draws: SimPrng) -> None:
         broker = self._brokers[draws.below(len(self._brokers))]

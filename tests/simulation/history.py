@@ -13,6 +13,7 @@ class Send:
     begun_at_ms: int
     acked_at_ms: int | None = None
     offset_id: str = ""
+    queue_id: int = -1
     queue_offset: int = -1
     broker: str = ""
 

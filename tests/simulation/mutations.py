@@ -170,8 +170,12 @@ def _set_epoch_unchecked(
     return alter_sync_state_set(group, master_id, master_epoch, new_set, group.sync_state_set_epoch, *rest, **kw)
 
 
-def _any_master_alters(group: Any, master_id: int, master_epoch: int, *rest: Any, **kw: Any) -> Any:
-    return alter_sync_state_set(group, group.master_id or master_id, group.master_epoch, *rest, **kw)
+def _nothing_fenced(
+    group: Any, master_id: int, master_epoch: int, new_set: Any, set_epoch: int, *rest: Any, **kw: Any
+) -> Any:
+    master = group.master_id or master_id
+    members = sorted({*new_set, master})
+    return alter_sync_state_set(group, master, group.master_epoch, members, group.sync_state_set_epoch, *rest, **kw)
 
 
 def _abandoned_as_done(self: AckQueue) -> list[Complete]:
@@ -240,7 +244,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "anyone is elected (A9)": lambda: patch.object(controller_elections, "electorate", _anyone),
     "the shortest log is elected (B6)": lambda: patch.object(controller_elections, "choose", _shortest_log),
     "the set epoch is not fenced (A4)": lambda: patch.object(controller_requests, ALTER, _set_epoch_unchecked),
-    "the master epoch is not fenced (A4)": lambda: patch.object(controller_requests, ALTER, _any_master_alters),
+    "no epoch is fenced (A4)": lambda: patch.object(controller_requests, ALTER, _nothing_fenced),
     "slaves ack what is not synced (A10)": lambda: patch.object(HaClient, "_ackable", _ack_all),
     "old files go before they are committed (A20)": lambda: patch.object(
         Store, "settled_offset", property(lambda self: self.max_phy_offset)

@@ -48,6 +48,8 @@ class Options:
     # What follows is drawn by themes only, so that plain runs stay as they were.
     stick_per_mille: int = 0
     """A connection stands still, others between the same hosts go on."""
+    orphan_per_mille: int = 0
+    """A master dies while its requests are under way and arrive after it has started again."""
     echo_per_mille: int = 0
     """Chance that a notice of a controller arrives once more, late."""
     kill_cut_per_mille: int = 0
@@ -131,13 +133,45 @@ def late(options: Options) -> Options:
     return replace(
         rough(options),
         max_delay_ms=20,
-        stick_per_mille=500,
+        stick_per_mille=400,
+        orphan_per_mille=40,
         echo_per_mille=400,
         kill_elected_per_mille=250,
         pause_broker_per_mille=30,
         cut_per_mille=40,
         one_way_per_mille=20,
         restart_after_ms=400,
+    )
+
+
+def orphans(options: Options) -> Options:
+    """Masters whose last requests arrive when they have started again, or when another leads; little else."""
+    return replace(
+        rough(options),
+        orphan_per_mille=60,
+        kill_broker_per_mille=30,
+        pause_broker_per_mille=0,
+        cut_per_mille=0,
+        one_way_per_mille=0,
+        slow_per_mille=30,
+        kill_controller_per_mille=0,
+        heal_per_mille=60,
+    )
+
+
+def stale(options: Options) -> Options:
+    """Old notices come again, to replicas that have restarted and cannot ask; new masters die at once."""
+    return replace(
+        rough(options),
+        max_delay_ms=20,
+        echo_per_mille=800,
+        kill_elected_per_mille=500,
+        kill_broker_per_mille=250,
+        pause_broker_per_mille=0,
+        cut_per_mille=0,
+        one_way_per_mille=400,
+        slow_per_mille=0,
+        restart_after_ms=500,
     )
 
 
@@ -221,6 +255,8 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "elections": elections,
     "short": short_logs,
     "late": late,
+    "orphans": orphans,
+    "stale": stale,
     "forgetful": forgetful,
     "loose": loose,
     "forks": forks,

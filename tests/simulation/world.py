@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
 
 from controller.config import ControllerConfig
 from rmqha.model.config import BrokerConfig
@@ -12,7 +14,6 @@ from rmqha.model.identity import Role
 from rmqha.sim.clock import SimClock
 from rmqha.sim.prng import SimPrng
 from rmqha.sim.scheduler import Scheduler
-from rmqha.sim.tracer import SimTracer
 from rmqha.sim.transport import Delays, Transport
 
 from .broker_process import BrokerProcess
@@ -28,6 +29,7 @@ from .client_process import ClientProcess
 from .controller_process import ControllerProcess
 from .faults import Faults
 from .history import History, InvariantError
+from .marks import MarkingTracer
 from .options import Options, seed_options
 
 START_MS = 20_000
@@ -51,10 +53,14 @@ class Report:
     fault_count: int
     trace_hash: str
     recent: tuple[str, ...]
+    marks: frozenset[str]
+    """Rare paths that the run took (`marks.MARKS`)."""
 
 
 class World:
     client_class: type[ClientProcess] = ClientProcess
+    more_config: Mapping[str, Any] = MappingProxyType({})
+    """Further keys of the brokers' configuration."""
 
     def __init__(self, seed: int, options: Options | None = None, only: frozenset[str] | None = None) -> None:
         """`only`: keys of the faults that may happen (`Faults.keys`), None for all that the seed draws."""
@@ -62,7 +68,7 @@ class World:
         self.seed = seed
         self.options = options or seed_options(seed)
         self.scheduler = Scheduler()
-        self.tracer = SimTracer(self.scheduler, keep_count=400)
+        self.tracer = MarkingTracer(self.scheduler, keep_count=400)
         self.history = History()
         self.operator_count = 0
         self.on_elected: Callable[[BrokerProcess], None] = lambda broker: None
@@ -139,6 +145,7 @@ class World:
             clean_resource_interval=CLEAN_INTERVAL_MS,
             ha_transfer_batch_size=options.batch_bytes,
             max_message_size=16 * 1024,
+            **self.more_config,
         )
         controllers = [f"c{each}:9878" for each in range(1, options.controller_count + 1)]
         return BrokerProcess(
@@ -189,6 +196,7 @@ class World:
             self.faults.count,
             self.tracer.trace_hash(),
             tuple(self.tracer.recent),
+            frozenset(self.tracer.marks),
         )
 
     def _run(self) -> Audit:

@@ -14,6 +14,11 @@ class Roles:
         self._epoch_of: dict[str, int] = {}
         self._confirm_of: dict[str, tuple[int, int, int]] = {}
 
+    @property
+    def master_epochs(self) -> list[int]:
+        """Epochs in which somebody was master."""
+        return sorted(self._master_of)
+
     def role_taken(self, broker: BrokerProcess, role: int, epoch: int) -> None:
         if epoch < self._epoch_of.get(broker.host, 0):
             raise InvariantError(f"{broker.host} fell from epoch {self._epoch_of[broker.host]} to {epoch}")

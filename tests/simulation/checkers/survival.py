@@ -1,5 +1,5 @@
-"""Every SEND_OK message survives (CP), at the queue offset it was acknowledged with, once or as a counted duplicate.
-In AP losses are counted and reported."""
+"""Every SEND_OK message survives (CP), at the queue offset it was acknowledged with, once or as a counted duplicate,
+and in the order in which its producer sent. In AP losses are counted and reported."""
 
 from __future__ import annotations
 
@@ -43,7 +43,23 @@ def audit(history: History, broker: BrokerProcess, *, cp: bool) -> Audit:
         raise InvariantError(
             f"{moved[0].key} was acknowledged at queue offset {moved[0].queue_offset} and is not there"
         )
+    if cp:
+        check_order(history)
     return Audit(len(history.acked), len(lost), sum(count - 1 for count in stored.values()))
+
+
+def check_order(history: History) -> None:
+    """What one producer sent to one queue, each after the answer to the one before, stands there in that order."""
+    last: dict[tuple[str, int], Send] = {}
+    for send in sorted(history.acked, key=lambda item: item.acked_at_ms or 0):
+        producer = send.key.rpartition("-")[0]
+        before = last.get((producer, send.queue_id))
+        if before is not None and send.queue_offset <= before.queue_offset:
+            raise InvariantError(
+                f"{send.key} was sent after {before.key} and stands before it in queue {send.queue_id}:"
+                f" {send.queue_offset} against {before.queue_offset}"
+            )
+        last[producer, send.queue_id] = send
 
 
 def _place(send: Send) -> int:
