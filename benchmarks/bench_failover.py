@@ -30,11 +30,12 @@ COUNTED_ROUNDS = 5
 SETTLE_S = 0.5
 
 
-async def rounds_of(cluster: Cluster, count: int) -> list[tuple[Failover, dict[str, int]]]:
+async def rounds_of(cluster: Cluster, count: int, *, started: bool = False) -> list[tuple[Failover, dict[str, int]]]:
     """Kill the master `count` times; each failover with its phases. Raises if anything acknowledged is lost."""
     found = []
     traffic = Traffic()
-    await cluster.up()
+    if not started:
+        await cluster.up()
     async with traffic.running(cluster.spec.namesrv_addresses):
         for _ in range(count):
             await traffic.goes_on()

@@ -44,6 +44,8 @@ class _Group:
     enable_acting_master: bool = False
     topics_from: tuple[str, DataVersion] | None = None
     """Address and version of the topic table that was applied last."""
+    topics_digest: str = ""
+    """Of the topic table that was applied last and has not been touched since; "" if unknown."""
     refused: dict[str, int] = field(default_factory=dict)
     """State version of each address whose claim of an occupied id was ignored; bounds the trace to one line each."""
 
@@ -93,6 +95,11 @@ class RouteTable:
     def groups(self) -> list[GroupData]:
         """All groups, sorted by name."""
         return [self._group_data(name) for name in sorted(self._groups)]
+
+    def topics_digest(self, broker_name: str) -> str:
+        """Of the group's topics as they stand, "" if they are to be read from its next registration."""
+        group = self._groups.get(broker_name)
+        return "" if group is None else group.topics_digest
 
     def route(self, topic: str) -> tuple[list[GroupData], dict[str, QueueData]] | None:
         """The groups that have the topic and its queues on each, sorted by group; None if no group has it."""
@@ -201,9 +208,14 @@ class RouteTable:
         """Take the topics of the master, or of the lowest id while there is none. True if a route changed.
 
         Only additions and changes: a registration may carry a part of the table (RocketMQ's incremental form)."""
-        if request.version is None or not request.topics or request.broker_id != min(group.addresses):
+        if request.version is None or request.broker_id != min(group.addresses):
             return False
         source = (request.address, request.version)
+        if request.digest and request.digest == group.topics_digest:
+            group.topics_from = source
+            return False
+        if not request.topics:
+            return False
         if group.topics_from == source:
             return False
         group.topics_from = source
@@ -213,6 +225,7 @@ class RouteTable:
             if queues.get(request.broker_name) != data:
                 queues[request.broker_name] = data
                 changed = True
+        group.topics_digest = request.digest
         return changed
 
     def heartbeat(self, now_ms: int, broker_name: str, address: str) -> bool:
@@ -262,6 +275,8 @@ class RouteTable:
             group = self._groups.get(broker_name)
             if cluster_name is None or group is None or group.cluster_name == cluster_name:
                 del queues[broker_name]
+                if group is not None:
+                    group.topics_digest = ""
         if not queues:
             self._topics.pop(topic, None)
 

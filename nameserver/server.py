@@ -22,7 +22,7 @@ from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteProtocolError, UsageError
 from rmqha.port import Clock
-from rmqha.wire.bodies import encode_cluster_info, encode_topic_route, parse_registration, required
+from rmqha.wire.bodies import Registration, encode_cluster_info, encode_topic_route, parse_registration, required
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
 
@@ -102,7 +102,7 @@ class NameServer:
         )
 
     def _register(self, session_id: int, request: Command) -> Command:
-        outcome = self.routes.register(self._clock.now_ms(), session_id, parse_registration(request))
+        outcome = self.routes.register(self._clock.now_ms(), session_id, self._parse(request))
         if outcome.refusal:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=outcome.refusal)
         ext = {"haServerAddr": outcome.ha_address, "masterAddr": outcome.master_address}
@@ -110,6 +110,9 @@ class NameServer:
         return request.reply(
             ext=ext if outcome.master_address else None, body=dumps({"table": order}) if order else b""
         )
+
+    def _parse(self, request: Command) -> Registration:
+        return parse_registration(request, self.routes.topics_digest)
 
     def _unregister(self, request: Command) -> Command:
         self.routes.unregister(required(request.ext, "brokerName"), required(request.ext, "brokerAddr"))

@@ -17,7 +17,6 @@ from rmqha.model.error import UnreachableError
 from rmqha.model.identity import Role
 from rmqha.model.offset import MASTER_ID, BrokerId
 from rmqha.port import Clock, Tracer
-from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
 CALL_TIMEOUT_MS = 3000
@@ -152,8 +151,7 @@ class NameServerLink:
         }
 
     async def _register(self, client: RemotingClient, address: str, broker_id: BrokerId) -> None:
-        wrapper = {"filterServerList": [], "topicConfigSerializeWrapper": self._topics.to_json()}
-        body = lenient_json.dumps(wrapper)
+        body, digest = self._topics.registration()
         ext = {
             **self._names(),
             "brokerId": str(broker_id),
@@ -161,6 +159,8 @@ class NameServerLink:
             "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
             "compressed": "false",
             "enableActingMaster": "false",
+            "topicsDigest": digest,
+            "topicsVersion": ";".join(map(str, self._topics.version.to_json().values())),
         }
         reply = await client.call(address, Command(RequestCode.REGISTER_BROKER, ext, body), CALL_TIMEOUT_MS)
         if reply.code != ResponseCode.SUCCESS:

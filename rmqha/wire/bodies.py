@@ -6,7 +6,7 @@ Members are written in the order of Apache RocketMQ's encoder, so that a body eq
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -64,6 +64,8 @@ class Registration:
     enable_acting_master: bool = False
     timeout_ms: int | None = None
     """How long the broker may stay silent before it counts as gone; None: the name server's own bound."""
+    digest: str = ""
+    """Of the topics without their version, from a broker of ours. `topics` is empty if it is the known one."""
 
 
 def register_broker_request(
@@ -102,22 +104,30 @@ def register_broker_request(
     return Command(RequestCode.REGISTER_BROKER, ext, body)
 
 
-def parse_registration(request: Command) -> Registration:
-    """Raises RemoteProtocolError for a missing or malformed field, a body whose CRC differs, or a compressed body."""
+def parse_registration(request: Command, known_digest: Callable[[str], str] = lambda name: "") -> Registration:
+    """`known_digest` by brokerName: topics with that digest are not read again, since a table of 20,000 takes 70 ms and
+    every failover brings it anew. Raises RemoteProtocolError for a missing or malformed field, a body whose CRC
+    differs, or a compressed body."""
     ext, body = request.ext, bytes(request.body)
     if ext.get("compressed") == "true":
         raise RemoteProtocolError("compressed registrations are not understood; set compressedRegister=false")
     declared = _number(ext.get("bodyCrc32", "0"), "bodyCrc32")
     if declared and declared != zlib.crc32(body) & 0x7FFFFFFF:
         raise RemoteProtocolError("the registration's body does not have the CRC-32 of its header")
-    version, topics = _parse_topics(body) if body else (None, dict[str, QueueData]())
+    broker_name, digest = required(ext, "brokerName"), ext.get("topicsDigest", "")
+    version: DataVersion | None = None
+    topics: dict[str, QueueData] = {}
+    if digest and digest == known_digest(broker_name):
+        version = _version_of(required(ext, "topicsVersion"))
+    elif body:
+        version, topics = _parse_topics(body)
     timeout = ext.get("heartbeatTimeoutMillis")
     broker_id = _number(required(ext, "brokerId"), "brokerId")
     if broker_id < 0:
         raise RemoteProtocolError(f"brokerId {broker_id} is negative")
     return Registration(
         cluster_name=required(ext, "clusterName"),
-        broker_name=required(ext, "brokerName"),
+        broker_name=broker_name,
         broker_id=broker_id,
         address=required(ext, "brokerAddr"),
         ha_address=ext.get("haServerAddr", ""),
@@ -125,7 +135,15 @@ def parse_registration(request: Command) -> Registration:
         topics=topics,
         enable_acting_master=ext.get("enableActingMaster") == "true",
         timeout_ms=_number(timeout, "heartbeatTimeoutMillis") if timeout else None,
+        digest=digest,
     )
+
+
+def _version_of(text: str) -> DataVersion:
+    parts = text.split(";")
+    if len(parts) != len(DataVersion._fields):
+        raise RemoteProtocolError(f"topicsVersion {text!r} is not counter;stateVersion;timestamp")
+    return DataVersion(*(_number(part, "topicsVersion") for part in parts))
 
 
 def _parse_topics(body: bytes) -> tuple[DataVersion, dict[str, QueueData]]:

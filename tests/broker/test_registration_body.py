@@ -1,0 +1,157 @@
+"""Request 103 of a broker with many topics: only what has changed is encoded, and a name server reads it once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nameserver.route_info import RouteTable
+from rmqha.broker.config_table import DataVersion
+from rmqha.broker.topics import TopicConfig, TopicTable
+from rmqha.host.disk import HostDisk
+from rmqha.model.code import RequestCode
+from rmqha.model.config import BrokerConfig
+from rmqha.model.error import RemoteProtocolError
+from rmqha.wire import bodies
+from rmqha.wire.bodies import parse_registration
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import dumps, loads
+from tests.broker.support import FakeClock
+
+GROUP = "broker-a"
+
+
+class Tracer:
+    def event(self, name: str, **fields: object) -> None:
+        """Nobody listens."""
+
+
+def table_at(directory: Path) -> TopicTable:
+    return TopicTable(HostDisk(directory), BrokerConfig(), FakeClock())
+
+
+def plain_body(table: TopicTable) -> bytes:
+    return dumps({"filterServerList": [], "topicConfigSerializeWrapper": table.to_json()})
+
+
+def request(table: TopicTable, *, address: str = "127.0.0.1:1", broker_id: int = 0, bare: bool = False) -> Command:
+    """As the broker sends it; `bare`: without what is ours."""
+    body, digest = table.registration()
+    ext = {
+        "brokerName": GROUP,
+        "brokerAddr": address,
+        "clusterName": "c",
+        "brokerId": str(broker_id),
+        "haServerAddr": address,
+        "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
+    }
+    if not bare:
+        ext["topicsDigest"] = digest
+        ext["topicsVersion"] = ";".join(map(str, table.version.to_json().values()))
+    return Command(RequestCode.REGISTER_BROKER, ext, body)
+
+
+def test_the_body_is_what_an_encoder_of_the_whole_would_write(tmp_path: Path) -> None:
+    """After each kind of change, and byte by byte: Apache's name servers read it."""
+    table = table_at(tmp_path)
+
+    def check() -> str:
+        body, digest = table.registration()
+        assert loads(body) == loads(plain_body(table))
+        return digest
+
+    digests = [check()]
+    table.put(TopicConfig("one", 4, 4))
+    digests.append(check())
+    table.put(TopicConfig("one", 8, 8, attributes={"queue.type": 'Simple"CQ'}))
+    digests.append(check())
+    table.restore({"two": [0, 1, 2]})
+    digests.append(check())
+    table.remove("one")
+    digests.append(check())
+    table.apply({"dataVersion": {}, "topicConfigTable": {"four": TopicConfig("four", 1, 1).to_json()}})
+    digests.append(check())
+    table.replace({"three": TopicConfig("three", 1, 1)}, DataVersion(9, 9, 9))
+    digests.append(check())
+    assert len(set(digests)) == len(digests)
+    table.new_epoch(10)
+    assert check() == digests[-1], "the version is no part of the digest"
+
+
+@given(names=st.lists(st.text(min_size=1, max_size=5), unique=True, max_size=5))
+def test_any_name_is_written_as_the_encoder_would(names: list[str], tmp_path_factory: pytest.TempPathFactory) -> None:
+    table = table_at(tmp_path_factory.mktemp("names"))
+    table.replace({name: TopicConfig(name, 1, 1) for name in names}, DataVersion(1, 1, 1))
+    assert loads(table.registration()[0]) == loads(plain_body(table))
+
+
+def routed(tmp_path: Path) -> tuple[TopicTable, RouteTable]:
+    table, routes = table_at(tmp_path), RouteTable(Tracer(), lite_timeout_ms=5000, register_timeout_ms=9000)
+    table.put(TopicConfig("orders", 2, 2))
+    return table, routes
+
+
+def register(routes: RouteTable, command: Command) -> None:
+    outcome = routes.register(0, 1, parse_registration(command, routes.topics_digest))
+    assert not outcome.ignored and not outcome.refusal
+
+
+def test_topics_that_are_known_are_not_read_again_after_a_failover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, routes = routed(tmp_path)
+    register(routes, request(table))
+    monkeypatch.setattr(bodies, "_parse_topics", lambda body: pytest.fail("it was read again"))
+    table.new_epoch(7)
+    register(routes, request(table, address="127.0.0.1:2"))
+    found = routes.route("orders")
+    assert found is not None
+    groups, queues = found
+    assert groups[0].addresses == {0: "127.0.0.1:2"}
+    assert queues[GROUP].read_queue_count == 2
+
+
+def test_a_changed_table_is_read(tmp_path: Path) -> None:
+    table, routes = routed(tmp_path)
+    register(routes, request(table))
+    table.put(TopicConfig("orders", 5, 5))
+    register(routes, request(table))
+    found = routes.route("orders")
+    assert found is not None and found[1][GROUP].read_queue_count == 5
+
+
+def test_a_topic_that_was_deleted_at_the_name_server_comes_back_with_the_next_change(tmp_path: Path) -> None:
+    """The table is not what the digest says any more, so the next new version of it is read."""
+    table, routes = routed(tmp_path)
+    register(routes, request(table))
+    routes.delete_topic("orders")
+    assert routes.route("orders") is None
+    table.new_epoch(3)
+    register(routes, request(table))
+    assert routes.route("orders") is not None
+
+
+def test_a_broker_that_sends_no_digest_is_read_each_time(tmp_path: Path) -> None:
+    table, routes = routed(tmp_path)
+    register(routes, request(table))
+    table.put(TopicConfig("orders", 3, 3))
+    register(routes, request(table, bare=True))
+    assert routes.topics_digest(GROUP) == ""
+    table.put(TopicConfig("orders", 2, 2))
+    register(routes, request(table))
+    found = routes.route("orders")
+    assert found is not None and found[1][GROUP].read_queue_count == 2
+
+
+@pytest.mark.parametrize("text", ["", "1;2", "1;2;x", "1;2;3;4"])
+def test_a_version_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
+    table, routes = routed(tmp_path)
+    register(routes, request(table))
+    command = request(table)
+    command.ext["topicsVersion"] = text
+    with pytest.raises(RemoteProtocolError):
+        parse_registration(command, routes.topics_digest)
