@@ -9,22 +9,20 @@ import trio
 
 from rmqha.client.consumer import Consumer
 from rmqha.client.message import Message
+from rmqha.client.outgoing import OutgoingMessage
 from rmqha.client.producer import Producer
 from rmqha.drill.cluster import Cluster, quickstart, until
 
 COUNT = 600
+MORE = 100
 BODY = b"x" * 20_000
 """A consumer reads a MiB ahead in each queue: there must be more than that."""
 
 
 async def send(producer: Producer, first: int, count: int) -> None:
-    async with trio.open_nursery() as nursery:
-        for number in range(first, first + count):
-            nursery.start_soon(send_one, producer, number)
-
-
-async def send_one(producer: Producer, number: int) -> None:
-    await producer.send("Reads", str(number).encode() + BODY, require_ok=True)
+    bodies = (str(number).encode() + BODY for number in range(first, first + count))
+    tally = await producer.send_many((OutgoingMessage("Reads", body) for body in bodies), timeout_ms=20_000)
+    assert tally.acknowledged == count
 
 
 async def read(consumer: Consumer, count: int) -> list[Message]:
@@ -62,8 +60,8 @@ async def test_a_consumer_reads_on_while_its_group_has_no_master(tmp_path: Path,
                 await consumer.receive()
             assert quiet.cancelled_caught and consumer.statistics()["offset_moves"] == 0
             await cluster.start(controller, master)
-            await send(producer, COUNT, COUNT)
-            more = await read(consumer, COUNT)
+            await send(producer, COUNT, MORE)
+            more = await read(consumer, MORE)
             assert {(item.queue_id, item.queue_offset) for item in more}.isdisjoint(found)
             assert consumer.statistics()["offset_moves"] == 0
 
