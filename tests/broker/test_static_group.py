@@ -15,7 +15,7 @@ from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import PhyOffset
 from rmqha.wire.command import Command
-from rmqha.wire.plain_ha import encode_report
+from rmqha.wire.plain_ha import encode_header, encode_report
 from tests.broker.support import MAX_FRAME_BYTES, pull_command, send_command
 from tests.broker.test_server import LIMIT_S, Registry, Shells
 
@@ -118,3 +118,33 @@ async def test_strangers_on_the_ha_port_of_a_static_master_are_dropped(tmp_path:
         await here.until_state(master, slaves=[])
         assert (await here.send(master, b"y")).code == ResponseCode.SLAVE_NOT_AVAILABLE
         await master.stop()
+
+
+async def test_a_slave_that_got_half_a_record_asks_for_all_of_it_again(tmp_path: Path) -> None:
+    """The connection breaks inside the second record; what came of it is cut before the slave reports where it ends."""
+    async with static_shells(tmp_path) as here:
+        source = await here.start("a", **(MASTER | {"broker_role": "ASYNC_MASTER"}))
+        first = (await here.send(source, b"one")).ext["msgId"]
+        second = (await here.send(source, b"two")).ext["msgId"]
+        begins = int(second[-16:], 16)  # an offset message id ends with the record's position
+        assert int(first[-16:], 16) == 0
+        await source.stop()
+        log = (tmp_path / "a" / "commitlog" / f"{0:020}").read_bytes()
+        end = begins + int.from_bytes(log[begins : begins + 4], "big")
+
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        ha_address = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        slave = await here.start("b", **SLAVE, ha_master_address=ha_address, namesrv_addr="127.0.0.1:9")
+        with trio.fail_after(LIMIT_S):
+            async with await listener.accept() as stream:
+                assert await stream.receive_some(8) == encode_report(PhyOffset(0))
+                await stream.send_all(encode_header(PhyOffset(0), begins + 50) + log[: begins + 50])
+                assert await stream.receive_some(8) == encode_report(PhyOffset(begins + 50))
+            async with await listener.accept() as stream:
+                assert await stream.receive_some(8) == encode_report(PhyOffset(begins))
+                await stream.send_all(encode_header(PhyOffset(begins), end - begins) + log[begins:end])
+                assert await stream.receive_some(8) == encode_report(PhyOffset(end))
+        await listener.aclose()
+        await here.until_state(slave, maxPhyOffset=end, dispatchedOffset=end)
+        await slave.stop()
+    assert (tmp_path / "b" / "commitlog" / f"{0:020}").read_bytes() == log
