@@ -217,12 +217,14 @@ class TopicTable:
 
     def restore(self, queues: Mapping[str, list[int]], batch_topics: Set[str] = frozenset()) -> list[str]:
         """Re-create topics that have queues on disk and no entry here, too few queues or another type (ruling 16).
-        Their names."""
+        `queues`: their ids, ascending. Returns the topics' names."""
         missing = []
-        self.deleted &= queues.keys()
+        if self.deleted:
+            self.deleted &= queues.keys()
+        topic_of = self._topics.get
         for name, ids in queues.items():
-            needed = max(ids, default=-1) + 1
-            present = self._topics.get(name)
+            needed = ids[-1] + 1 if ids else 0
+            present = topic_of(name)
             if present is not None and present.read_queue_count >= needed and name not in batch_topics:
                 continue  # a failover waits for this loop, and nearly every topic is so
             if name in self.deleted:

@@ -319,7 +319,7 @@ class Store:
     def queues(self) -> dict[str, list[int]]:
         """Topics with their queue ids, in order."""
         found: dict[str, list[int]] = {}
-        for topic, queue_id in sorted({*self._queues.table, *self._batch_queues.table}):
+        for topic, queue_id in sorted(dict.fromkeys((*self._queues.table, *self._batch_queues.table))):
             found.setdefault(topic, []).append(queue_id)
         return found
 
