@@ -172,7 +172,7 @@ class ControllerServer:
             else:
                 session.is_urgent |= command.code == RequestCode.RMQHA_RAFT_MESSAGE
                 machine.request(now_ms, session.id, session, command)
-        if self._turns.is_crowded and not session.is_urgent:
+        if self._turns.is_busy and not session.is_urgent:
             self._perform()
             self._unpumped.set()
         else:

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import trio
 
-ADMITTED_COUNT = 48
-"""At 0.1 to 0.3 ms for a request, some 10 ms of work."""
+ADMITTED_COUNT = 16
+"""At 0.1 to 0.5 ms for a request, some milliseconds of work."""
 
 
 class Turns(trio.abc.Instrument):
@@ -25,9 +25,9 @@ class Turns(trio.abc.Instrument):
         self._free_count = ADMITTED_COUNT - len(self._line)
 
     @property
-    def is_crowded(self) -> bool:
-        """As many have been admitted in this turn as may be."""
-        return self._free_count <= 0
+    def is_busy(self) -> bool:
+        """Others have been admitted in this turn before: what can be done for all together should wait for its end."""
+        return self._free_count < ADMITTED_COUNT - 1
 
     def admits(self) -> bool:
         """Whether one more session may read in this turn; it must `wait` otherwise."""
