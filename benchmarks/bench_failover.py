@@ -75,7 +75,7 @@ def failovers(scratch: Path, count: int) -> dict[str, Any]:
 
 def pauses(scratch: Path, count: int) -> dict[str, Any]:
     """The drill `pause`, with its own audit. Raises if anything acknowledged is lost."""
-    result = drill(Pause(), "cp", count, PER_SECOND, scratch, lambda done, text: None)
+    result = drill(Pause("cp"), count, PER_SECOND, scratch, lambda done, text: None)
     if result.broken:
         raise RuntimeError(f"the figures do not count: {'; '.join(result.broken)}")
     rows = []

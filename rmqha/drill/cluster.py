@@ -181,14 +181,15 @@ class Cluster:
                     nursery.start_soon(of, client, self.state.node(name))
         return found
 
-    async def master(self, *, without: str = "") -> str:
+    async def master(self, *, without: str | Collection[str] = ()) -> str:
         """Wait for a writable master, which is not to be `without`."""
+        others = [without] if isinstance(without, str) else list(without)
 
         async def writable() -> str:
-            states = await self.replica_states([name for name in self.brokers if name != without])
+            states = await self.replica_states([name for name in self.brokers if name not in others])
             return next((name for name, state in states.items() if state["writable"]), "")
 
-        return await until(writable, f"a writable master besides {without or 'none'}")
+        return await until(writable, f"a writable master besides {', '.join(others) or 'none'}")
 
     async def wait_level(self) -> int:
         """Wait until all replicas end and are committed at the same byte; that byte."""

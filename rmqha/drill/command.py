@@ -16,7 +16,7 @@ from rmqha.cli.main import nearest
 from rmqha.cli.options import echo_json, output_option
 from rmqha.cli.render import console, table
 from rmqha.drill.error import NotHereError
-from rmqha.drill.fault import FAULTS
+from rmqha.drill.fault import FAULTS, TARGETS
 from rmqha.drill.report import as_json
 from rmqha.drill.run import drill as run
 from rmqha.drill.traffic import PER_SECOND
@@ -34,6 +34,11 @@ def _scenario(context: click.Context, parameter: click.Parameter, value: str) ->
 )
 @click.argument("scenario", callback=_scenario, metavar="|".join(FAULTS))
 @click.option("--mode", type=click.Choice(["ap", "cp"]), default="cp", show_default=True, help="haMode of the cluster.")
+@click.option(
+    "--hit",
+    type=click.Choice(TARGETS),
+    help="Master, a slave, master and a slave, all; default: what the drill is about.",
+)
 @click.option("--n", "count", type=click.IntRange(1, 1000), default=3, show_default=True, help="Faults, one by one.")
 @click.option("--rate", type=click.IntRange(1, 5000), default=PER_SECOND, show_default=True, help="Messages a second.")
 @click.option(
@@ -41,7 +46,16 @@ def _scenario(context: click.Context, parameter: click.Parameter, value: str) ->
 )
 @click.option("--keep", is_flag=True, help="Leave the scratch directory with stores and logs.")
 @output_option
-def drill(scenario: str, mode: str, count: int, rate: int, scratch: Path | None, keep: bool, output: str) -> None:
+def drill(
+    scenario: str,
+    mode: str,
+    hit: str | None,
+    count: int,
+    rate: int,
+    scratch: Path | None,
+    keep: bool,
+    output: str,
+) -> None:
     """Start a scratch cluster, send at a steady rate, inject the fault N times, and audit every replica's log: is each
     acknowledged message there?
 
@@ -49,10 +63,13 @@ def drill(scenario: str, mode: str, count: int, rate: int, scratch: Path | None,
     """
     # Ctrl-C and SIGTERM end it the same way: through every clean-up
     signal.signal(signal.SIGTERM, _as_interrupt)
+    if hit is not None and hit not in FAULTS[scenario].targets:
+        raise UsageError(f"drill {scenario} cannot hit {hit!r}; it can {', '.join(FAULTS[scenario].targets)}")
+    fault = FAULTS[scenario](mode, hit or "")
     place = _place(scratch)
     try:
         with _Progress(scenario, count) as progress:
-            found = as_json(run(FAULTS[scenario](), mode, count, rate, place, progress.tell))
+            found = as_json(run(fault, count, rate, place, progress.tell))
     except NotHereError as error:
         if output == "json":
             echo_json({"scenario": scenario, "mode": mode, "n": count, "skipped": str(error)})
@@ -130,7 +147,9 @@ def show(found: dict[str, Any]) -> None:
     row("no acknowledgement", found["unavailable_ms"])
     row("heal to all well", found["recovery_ms"])
     headings = [("MILLISECONDS", "left"), ("P50", "right"), ("P90", "right"), ("MAX", "right"), ("N", "right")]
-    out.print(f"drill {found['scenario']}, {found['mode']}, {len(found['rounds'])} of {found['n']} faults")
+    out.print(
+        f"drill {found['scenario']}, {found['target']}, {found['mode']}, {len(found['rounds'])} of {found['n']} faults"
+    )
     out.print(table(headings, rows))
     out.print(
         f"{found['acked']} acknowledged, {found['lost']} lost, {found['duplicates']} duplicates, "

@@ -24,30 +24,58 @@ NOISE_MS = 1500
 """What a busy machine may add to a bound."""
 ON_ITS_WAY_MS = 500
 """An acknowledgement from before the cut may reach the client that much later."""
+DOWN_S = 2.0
+"""How long killed brokers stay down when nobody can take over."""
 SLOW_STEP_S = 0.1
 SLOW_RUNS = 0.1
 
 
+TARGETS = ("leader", "minor", "major", "all")
+
+
 class Fault(ABC):
-    """`hold_s`: how long it lasts at least; `replaces_master`: another replica must take over."""
+    """`target`, whom it hits: the leader (the master), a minority (a slave), a majority (the master and a slave), all.
+    `hold_s`: how long it lasts at least."""
 
     name = ""
     story = ""
+    targets: tuple[str, ...] = ("leader",)
     hold_s = 0.0
-    replaces_master = True
 
-    def document(self, mode: str) -> dict[str, Any]:
+    def __init__(self, mode: str = "cp", target: str = "") -> None:
+        """Without `target` the first of `targets`."""
+        self.mode = mode
+        self.target = target or self.targets[0]
+
+    @property
+    def replaces_master(self) -> bool:
+        """Another replica takes over while the fault lasts: in CP a minority cannot, in AP one survivor can."""
+        return self.target == "leader" or (self.target == "major" and self.mode == "ap")
+
+    @property
+    def sends_go_on(self) -> bool:
+        """While the fault lasts."""
+        return self.replaces_master or self.target == "minor"
+
+    def document(self) -> dict[str, Any]:
         """The cluster file of the scratch cluster."""
-        return quickstart(mode)
+        return quickstart(self.mode)
 
     @contextmanager
-    def cluster(self, mode: str, scratch: Path) -> Iterator[Cluster]:
+    def cluster(self, scratch: Path) -> Iterator[Cluster]:
         """The cluster, not yet started. Raises NotHereError if this machine cannot have it."""
-        with Cluster.of(self.document(mode), scratch, quiet=True) as cluster:
+        with Cluster.of(self.document(), scratch, quiet=True) as cluster:
             yield cluster
 
-    async def victim(self, cluster: Cluster) -> str:
-        return await cluster.master()
+    async def victims(self, cluster: Cluster) -> list[str]:
+        master = await cluster.master()
+        slaves = [name for name in BROKERS if name != master]
+        return {
+            "leader": [master],
+            "minor": slaves[:1],
+            "major": [master, slaves[0]],
+            "all": [master, *slaves],
+        }[self.target]
 
     @abstractmethod
     def struck(self, cluster: Cluster, found: Round) -> AbstractAsyncContextManager[None]:
@@ -55,104 +83,125 @@ class Fault(ABC):
 
     async def effect(self, cluster: Cluster, found: Round) -> None:
         """Wait until the fault has had its effect, and say who leads now. Raises DrillError if it never has."""
-        found.master = await cluster.master(without=found.hit)
+        if self.replaces_master:
+            found.master = await cluster.master(without=found.hit)
+        else:
+            await trio.lowlevel.checkpoint()
 
     async def learn(self, cluster: Cluster, found: Round, stamps: list[int]) -> None:
         """All is well again: ask what the nodes remember of it. `stamps` of acknowledgements."""
-        found.phases = await cluster.phases(Failover(found.hit, found.fault_at_ms, found.master), stamps)
-        found.failover_ms = found.phases["first_ack_ms"]
-        state = (await cluster.replica_states([found.hit])).get(found.hit, {})
-        found.cut_bytes = int(state.get("truncatedBytes") or 0)
+        hit = found.hit[0]
+        if self.replaces_master:
+            found.phases = await cluster.phases(Failover(hit, found.fault_at_ms, found.master), stamps)
+            found.failover_ms = found.phases["first_ack_ms"]
+        else:
+            found.master = await cluster.master()
+            if self.target == "minor" and found.master != found.old_master:
+                found.notes.append(f"{found.master} has become master")
+        states = await cluster.replica_states(found.hit)
+        found.cut_bytes = sum(int(state.get("truncatedBytes") or 0) for state in states.values())
 
     def objections(self, found: Round, unavailable_ms: int) -> list[str]:
         """What must not have happened in this round besides what holds for all drills."""
-        return []
+        if self.target != "minor":
+            return []
+        wrong = [f"trouble of a slave made another master: {note}" for note in found.notes]
+        if unavailable_ms > STALL_BOUND_MS + NOISE_MS:
+            wrong.append(f"sends stood still for {unavailable_ms} ms, haAckStallBoundMs is {STALL_BOUND_MS}")
+        return wrong
 
 
 class KillMaster(Fault):
     name = "failover"
     story = "kill -9 of the master, which is started again once another one serves"
+    targets = TARGETS
+
+    def __init__(self, mode: str = "cp", target: str = "") -> None:
+        super().__init__(mode, target)
+        if not self.replaces_master:
+            self.hold_s = DOWN_S
 
     @asynccontextmanager
     async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
-        found.fault_at_ms = await cluster.kill(found.hit)
+        found.fault_at_ms = await cluster.kill(*found.hit)
         yield
-        cluster.launch(found.hit)
+        cluster.launch(*found.hit)
 
 
 class Pause(Fault):
     name = "pause"
     story = "the master stands still (SIGSTOP) and goes on later as if nothing had happened"
+    targets = TARGETS
     hold_s = 4.0
 
     @asynccontextmanager
     async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
-        found.fault_at_ms = cluster.pause(found.hit)
+        found.fault_at_ms = min([cluster.pause(name) for name in found.hit])
         try:
             yield
         finally:
-            cluster.resume(found.hit)
+            for name in found.hit:
+                cluster.resume(name)
 
 
 class Isolate(Fault):
     name = "isolate"
     story = "the master's network cable is pulled; a client on its side goes on sending to it"
+    targets = TARGETS
     hold_s = 5.0
 
-    def __init__(self) -> None:
+    def __init__(self, mode: str = "cp", target: str = "") -> None:
+        super().__init__(mode, target)
         self._hosts: Namespaces | None = None
         self._scratch = Path()
 
     @contextmanager
-    def cluster(self, mode: str, scratch: Path) -> Iterator[Cluster]:
+    def cluster(self, scratch: Path) -> Iterator[Cluster]:
         sandbox.enter_own(network=True)
         sandbox.mount_tmpfs(Path("/run"), 1 << 20)
         with ExitStack() as stack:
             self._hosts = stack.enter_context(Namespaces(["ns-1", *BROKERS]))
             self._scratch = scratch
             stack.enter_context(self._hosts.inside(HUB))
-            yield stack.enter_context(cluster_of_hosts(self._hosts, self.document(mode), scratch, quiet=True))
+            yield stack.enter_context(cluster_of_hosts(self._hosts, self.document(), scratch, quiet=True))
 
     @asynccontextmanager
     async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
         assert self._hosts is not None
         heard = self._scratch / f"heard-{wall_ms()}"
+        address = cluster.state.node(found.old_master).address
 
         async def acknowledged() -> int:
             await trio.lowlevel.checkpoint()
             return len(DirectAnswers.of_lines(heard.read_text()).acked) if heard.exists() else 0
 
-        with direct_client(self._hosts, found.hit, cluster.state.node(found.hit).address, heard):
-            await until(acknowledged, "an acknowledgement for the client beside the master")
+        with direct_client(self._hosts, found.hit[0], address, heard):
+            await until(acknowledged, f"an acknowledgement for the client beside {found.hit[0]}")
             found.fault_at_ms = wall_ms()
-            self._hosts.cut(found.hit)
+            for name in found.hit:
+                self._hosts.cut(name)
             try:
                 yield
             finally:
                 joined_at_ms = wall_ms()
-                self._hosts.join(found.hit)
+                for name in found.hit:
+                    self._hosts.join(name)
         answers = DirectAnswers.of_lines(heard.read_text())
-        found.stale_acked = answers.acked_between(found.fault_at_ms + ON_ITS_WAY_MS, joined_at_ms)
         found.direct = answers.acked
-        found.notes.append(f"asked on its side of the cut: {dict(answers.counts)}")
+        found.stale_acked = answers.acked_between(found.fault_at_ms + ON_ITS_WAY_MS, joined_at_ms)
 
 
 class SlowSlave(Fault):
     name = "slow-slave"
     story = "a slave gets a tenth of the time (SIGSTOP and SIGCONT in turn)"
+    targets = ("minor",)
     hold_s = 6.0
-    replaces_master = False
-
-    async def victim(self, cluster: Cluster) -> str:
-        master = await cluster.master()
-        return next(name for name in BROKERS if name != master)
 
     @asynccontextmanager
     async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
-        found.master = await cluster.master()
         found.fault_at_ms = wall_ms()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._slow, cluster, found.hit)
+            nursery.start_soon(self._slow, cluster, found.hit[0])
             yield
             nursery.cancel_scope.cancel()
 
@@ -165,21 +214,6 @@ class SlowSlave(Fault):
                 cluster.resume(name)
             await trio.sleep(SLOW_STEP_S * SLOW_RUNS)
 
-    async def effect(self, cluster: Cluster, found: Round) -> None:
-        await trio.lowlevel.checkpoint()
-
-    async def learn(self, cluster: Cluster, found: Round, stamps: list[int]) -> None:
-        master = await cluster.master()
-        if master != found.master:
-            found.notes.append(f"{master} has become master")
-            found.master = master
-
-    def objections(self, found: Round, unavailable_ms: int) -> list[str]:
-        wrong = [f"a slow slave made another master: {note}" for note in found.notes]
-        if unavailable_ms > STALL_BOUND_MS + NOISE_MS:
-            wrong.append(f"sends stood still for {unavailable_ms} ms, haAckStallBoundMs is {STALL_BOUND_MS}")
-        return wrong
-
 
 class DiskFault(Fault):
     """Every broker has a small disk of its own. `freezable`: one that `sandbox.set_frozen` can stop."""
@@ -187,13 +221,13 @@ class DiskFault(Fault):
     hold_s = 3.0
     freezable = False
 
-    def document(self, mode: str) -> dict[str, Any]:
-        return quickstart(mode, broker=SMALL_FILES)
+    def document(self) -> dict[str, Any]:
+        return quickstart(self.mode, broker=SMALL_FILES)
 
     @contextmanager
-    def cluster(self, mode: str, scratch: Path) -> Iterator[Cluster]:
+    def cluster(self, scratch: Path) -> Iterator[Cluster]:
         sandbox.enter_own()
-        with cluster_of_disks(self.document(mode), scratch, freezable=self.freezable) as cluster:
+        with cluster_of_disks(self.document(), scratch, freezable=self.freezable) as cluster:
             yield cluster
 
     @abstractmethod
@@ -206,16 +240,17 @@ class DiskFault(Fault):
 
     @asynccontextmanager
     async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
-        store = cluster.store(found.hit)
+        (hit,) = found.hit
+        store = cluster.store(hit)
         found.fault_at_ms = wall_ms()
         self.spoil(store)
         try:
             yield
         finally:
             self.mend(store)
-        if not cluster.state.node(found.hit).alive:
-            found.notes.append(f"{found.hit} ended: {cluster.last_words(found.hit)}")
-            cluster.launch(found.hit)
+        if not cluster.state.node(hit).alive:
+            found.notes.append(f"{hit} ended: {cluster.last_words(hit)}")
+            cluster.launch(hit)
 
     async def learn(self, cluster: Cluster, found: Round, stamps: list[int]) -> None:
         await super().learn(cluster, found, stamps)
@@ -268,13 +303,20 @@ class KillController(Fault):
     name = "kill-controller"
     story = "kill -9 of the leading one of three controllers, which is started again once another one leads"
     hold_s = 1.0
-    replaces_master = False
 
-    def document(self, mode: str) -> dict[str, Any]:
-        return quickstart(mode, controllers=3)
+    @property
+    def replaces_master(self) -> bool:
+        return False
 
-    async def victim(self, cluster: Cluster) -> str:
-        return await until(lambda: self._leader(cluster), "a leading controller")
+    @property
+    def sends_go_on(self) -> bool:
+        return True
+
+    def document(self) -> dict[str, Any]:
+        return quickstart(self.mode, controllers=3)
+
+    async def victims(self, cluster: Cluster) -> list[str]:
+        return [await until(lambda: self._leader(cluster), "a leading controller")]
 
     async def _leader(self, cluster: Cluster, without: str = "") -> str:
         nodes = (await cluster.look()).nodes.values()
@@ -283,12 +325,13 @@ class KillController(Fault):
 
     @asynccontextmanager
     async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
-        found.fault_at_ms = await cluster.kill(found.hit)
+        found.fault_at_ms = await cluster.kill(*found.hit)
         yield
-        cluster.launch(found.hit)
+        cluster.launch(*found.hit)
 
     async def effect(self, cluster: Cluster, found: Round) -> None:
-        found.master = await until(lambda: self._leader(cluster, found.hit), "another leading controller")
+        (hit,) = found.hit
+        found.master = await until(lambda: self._leader(cluster, hit), "another leading controller")
 
     async def learn(self, cluster: Cluster, found: Round, stamps: list[int]) -> None:
         events, _ = await collect(cluster.state)

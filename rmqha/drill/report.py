@@ -22,7 +22,9 @@ SHOWN_LOST = 20
 class Round:
     """One fault. Wall stamps; `healed_at_ms`: the fault was taken back, `well_at_ms`: everything was well again."""
 
-    hit: str
+    hit: list[str]
+    """Node names."""
+    old_master: str
     fault_at_ms: int
     master: str = ""
     """Who led (or, of the controllers, leads) after the fault."""
@@ -54,6 +56,7 @@ class Result:
 
     scenario: str
     mode: str
+    target: str
     wanted: int
     rounds: list[Round]
     traffic: Traffic
@@ -137,6 +140,7 @@ def as_json(result: Result) -> dict[str, Any]:
     return {
         "scenario": result.scenario,
         "mode": result.mode,
+        "target": result.target,
         "n": result.wanted,
         "ok": not result.broken,
         "broken": result.broken,

@@ -24,21 +24,21 @@ Tell = Callable[[int, str], None]
 """(rounds that are over, a line about what happens)."""
 
 
-def drill(fault: Fault, mode: str, count: int, per_second: int, scratch: Path, tell: Tell) -> Result:
+def drill(fault: Fault, count: int, per_second: int, scratch: Path, tell: Tell) -> Result:
     """Run it in `scratch`, which must be empty; every process is ended when this returns or raises.
 
     Raises NotHereError if the machine cannot make the fault, RmqhaError if the cluster does not start."""
     started = time.monotonic()
     with ExitStack() as stack:
-        cluster = stack.enter_context(fault.cluster(mode, scratch))
-        result = trio.run(_run, cluster, fault, mode, count, per_second, tell)
+        cluster = stack.enter_context(fault.cluster(scratch))
+        result = trio.run(_run, cluster, fault, count, per_second, tell)
     result.seconds = time.monotonic() - started
     return result
 
 
-async def _run(cluster: Cluster, fault: Fault, mode: str, count: int, per_second: int, tell: Tell) -> Result:
+async def _run(cluster: Cluster, fault: Fault, count: int, per_second: int, tell: Tell) -> Result:
     traffic = Traffic(per_second=per_second)
-    result = Result(fault.name, mode, count, [], traffic, None, [])
+    result = Result(fault.name, fault.mode, fault.target, count, [], traffic, None, [])
     tell(0, f"starting {', '.join(cluster.state.nodes)}")
     with trio.fail_after(UP_S):
         await cluster.up()
@@ -62,21 +62,23 @@ async def _run(cluster: Cluster, fault: Fault, mode: str, count: int, per_second
     if result.found is None:
         result.broken.append("the logs could not be audited: see above")
     else:
-        result.broken += broken_promises(mode, result.rounds, traffic, result.found)
+        result.broken += broken_promises(fault.mode, result.rounds, traffic, result.found)
     return result
 
 
 async def _round(cluster: Cluster, fault: Fault, traffic: Traffic, result: Result) -> None:
     await traffic.goes_on()
     await trio.sleep(SETTLE_S)
-    found = Round(await fault.victim(cluster), wall_ms())
+    found = Round(await fault.victims(cluster), await cluster.master(), wall_ms())
     result.rounds.append(found)
     async with fault.struck(cluster, found):
         await fault.effect(cluster, found)
-        await traffic.goes_on()
+        if fault.sends_go_on:
+            await traffic.goes_on()
         await trio.sleep(max(0.0, fault.hold_s - (wall_ms() - found.fault_at_ms) / 1000))
         found.healed_at_ms = wall_ms()
     await cluster.wait_well()
+    await traffic.goes_on(1)
     found.well_at_ms = wall_ms()
     await fault.learn(cluster, found, traffic.stamps)
     result.broken += fault.objections(found, unavailable_ms(traffic, found))
@@ -92,7 +94,7 @@ def leaves(errors: BaseExceptionGroup[RmqhaError]) -> list[RmqhaError]:
 
 def line(found: Round, traffic: Traffic) -> str:
     """A round for people."""
-    parts = [f"{found.hit} hit"]
+    parts = [f"{' and '.join(found.hit)} hit"]
     if found.failover_ms is not None:
         parts.append(f"{found.master} took over, first acknowledgement or answer after {found.failover_ms} ms")
     parts.append(f"no acknowledgement for {unavailable_ms(traffic, found)} ms at most")

@@ -48,6 +48,27 @@ def test_a_drill_loses_nothing_in_cp(scenario: str, tmp_path: Path, tell: Tell) 
     assert list(tmp_path.iterdir()) == [], "the scratch directory is removed"
 
 
+@pytest.mark.parametrize(
+    "arguments", ["failover --hit major", "pause --hit minor", "isolate --hit all", "isolate --mode ap"]
+)
+def test_more_than_the_master_is_hit(arguments: str, tmp_path: Path) -> None:
+    """In AP the loss of what a cut-off master acknowledged alone is no broken promise, and is seen."""
+    command = ["drill", *arguments.split(), "--n", "1", "-o", "json", "--scratch", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "rmqha.cli.main", *command],
+        capture_output=True,
+        text=True,
+        timeout=START_AND_AUDIT_S + ROUND_S,
+        check=False,
+    )
+    assert done.stdout, done.stderr
+    found = json.loads(done.stdout)
+    if "skipped" in found:
+        pytest.skip(found["skipped"])
+    assert (found["broken"], done.returncode) == ([], 0)
+    assert (found["lost"] > 0) is (found["mode"] == "ap")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_drill_that_is_interrupted_leaves_nothing(number: signal.Signals, tmp_path: Path) -> None:
     arguments = ["drill", "failover", "--n", "50", "--scratch", str(tmp_path)]

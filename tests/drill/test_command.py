@@ -35,6 +35,11 @@ def test_bad_options_are_refused(arguments: list[str], capsys: pytest.CaptureFix
     assert "Invalid value" in capsys.readouterr().err
 
 
+def test_a_drill_hits_only_whom_it_can(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("disk-full", "--hit", "all") == 2
+    assert capsys.readouterr().err == "rmqha: drill disk-full cannot hit 'all'; it can leader\n"
+
+
 def test_a_scratch_place_that_cannot_be_made_is_one_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,14 +21,14 @@ def traffic(*stamps: int) -> Traffic:
 
 def one_round(failover_ms: int = 140) -> Round:
     phases: dict[str, int | None] = dict.fromkeys(PHASES, failover_ms)
-    return Round("broker-a-1", 1000, "broker-a-2", 1300, 1900, phases, failover_ms)
+    return Round(["broker-a-1"], "broker-a-1", 1000, "broker-a-2", 1300, 1900, phases, failover_ms)
 
 
 SENT = traffic(900, 950, 1140, 1500, 1950, 2000, 2300)
 
 
 def test_the_object_has_the_figures_that_scripts_read() -> None:
-    found = as_json(Result("failover", "cp", 1, [one_round()], SENT, CLEAN, []))
+    found = as_json(Result("failover", "cp", "leader", 1, [one_round()], SENT, CLEAN, []))
     assert (found["acked"], found["lost"], found["duplicates"], found["ok"]) == (7, 0, 0, True)
     assert (found["failover_ms_p50"], found["failover_ms_p90"], found["failover_ms_max"]) == (140, 140, 140)
     assert list(found["phases"]) == list(PHASES)
@@ -39,7 +39,7 @@ def test_the_object_has_the_figures_that_scripts_read() -> None:
 
 
 def test_a_drill_without_an_audit_knows_no_losses() -> None:
-    found = as_json(Result("failover", "cp", 3, [], traffic(), None, ["a writable master: not within 40 s"]))
+    found = as_json(Result("failover", "cp", "leader", 3, [], traffic(), None, ["a writable master: not within 40 s"]))
     assert (found["lost"], found["duplicates"], found["ok"], found["failover_ms_p50"]) == (None, None, False, None)
 
 
