@@ -176,6 +176,14 @@ def test_a_longer_log_of_the_same_epoch_is_cut_by_who_follows_the_shorter(tmp_pa
     assert found["bFollowsA"]["cutBytes"] == 0
 
 
+def test_an_epoch_without_bytes_is_replaced_by_the_next_masters(tmp_path: Path) -> None:
+    """Else its number would be lent to bytes that the old master of that epoch wrote elsewhere."""
+    a, b = replica(tmp_path / "a", (3, 10), (5, 0)), replica(tmp_path / "b", (3, 10), (5, 4))
+    found = json.loads(run("diff", a, b, "-o", "json").stdout)
+    assert found["bFollowsA"]["cutBytes"] == found["b"]["endOffset"] - found["a"]["endOffset"] > 0
+    assert (found["aFollowsB"]["cutBytes"], found["fork"]) == (0, False)
+
+
 def test_a_fork_of_uncommitted_bytes_is_cut_and_one_of_committed_bytes_is_refused_in_cp(tmp_path: Path) -> None:
     master = replica(tmp_path / "master", (3, 7), (5, 10))
     loose, firm = replica(tmp_path / "loose", (3, 10), committed_count=5), replica(tmp_path / "firm", (3, 10))
