@@ -3,8 +3,10 @@
 Three `rmqha controller` processes with all keys at their defaults. The leading one is killed (SIGKILL) and the others
 are asked every few milliseconds until one answers as leader. Then the master of a group of three dies (its port and
 connection close; the brokers are played here), and the leader's own trace tells how long it took from the decision to
-elect to the durable election. Heartbeats go to a sole controller, so that the load of the machine elects no other
-leader meanwhile; `heartbeat_load` sends them. `controller_scale` is the part with many replicas.
+elect to the durable election; these controllers write down their fdatasync calls. Heartbeats go to a sole controller,
+so that the load of the machine elects no other leader meanwhile; `heartbeat_load` sends them. The same load registers
+all its connections at once with three controllers, and the leader should stay. `controller_scale` is the part with many
+replicas.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ UP_S = 30.0
 CONNECTIONS = PER_SECOND = 6000
 SPARE_DESCRIPTORS = 200
 DECISIONS = 60_000
+SYNC_SLACK_MS = 20
+"""The slowest of three disks may be later than the election, which waits for two."""
 MAX_FRAME_BYTES = 1024 * 1024
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -46,7 +50,8 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 class Quorum:
     """Controller processes in `scratch`."""
 
-    def __init__(self, scratch: Path, count: int) -> None:
+    def __init__(self, scratch: Path, count: int, counted: bool) -> None:
+        self._counted = counted
         base = free_ports(count)
         self.addresses = [f"127.0.0.1:{base + number}" for number in range(count)]
         self._peers = ";".join(f"n{number}-{address}" for number, address in enumerate(self.addresses))
@@ -60,8 +65,10 @@ class Quorum:
             f"controllerDLegerPeers={self._peers}\ncontrollerDLegerSelfId=n{number}\n"
             f"controllerStorePath={self._scratch / f'n{number}'}\nlogFile={self._scratch / f'n{number}.log'}\n"
         )
-        arguments = [sys.executable, "-P", "-m", "rmqha.cli.main", "controller", "-c", str(path)]
-        self.processes[address] = subprocess.Popen(arguments)
+        program = ["-P", "-m", "rmqha.cli.main"]
+        if self._counted:
+            program = ["-m", "benchmarks.counted_server", str(self._scratch / f"n{number}.syncs")]
+        self.processes[address] = subprocess.Popen([sys.executable, *program, "controller", "-c", str(path)])
 
     def kill(self, address: str) -> None:
         process = self.processes.pop(address)
@@ -74,9 +81,9 @@ class Quorum:
 
 
 @contextmanager
-def quorum_in(scratch: Path, count: int = COUNT) -> Iterator[Quorum]:
+def quorum_in(scratch: Path, count: int = COUNT, *, counted: bool = False) -> Iterator[Quorum]:
     scratch.mkdir()
-    quorum = Quorum(scratch, count)
+    quorum = Quorum(scratch, count, counted)
     try:
         for address in quorum.addresses:
             quorum.start(address)
@@ -195,8 +202,8 @@ class PlayedBroker:
         self.client.close(leader)
 
 
-async def elections(quorum: Quorum, count: int) -> list[float]:
-    """Milliseconds from master_dead to master_elected, by the leader's clock."""
+async def elections(quorum: Quorum, count: int) -> list[tuple[int, int]]:
+    """Wall clock at master_dead and at master_elected, by the leader."""
     async with (
         RemotingClient() as watcher,
         RemotingClient() as first,
@@ -232,10 +239,34 @@ async def elections(quorum: Quorum, count: int) -> list[float]:
         item for item in json.loads(bytes(reply.body))["events"] if item["event"] in ("master_dead", "master_elected")
     ]
     pairs = pairwise(events)
+    return [(a["at_ms"], b["at_ms"]) for a, b in pairs if (a["event"], b["event"]) == ("master_dead", "master_elected")]
+
+
+def syncs_of(scratch: Path, spans: list[tuple[int, int]]) -> list[list[float]]:
+    """For each election the milliseconds of every node's first sync in it, ascending."""
+    nodes = []
+    for path in scratch.glob("*.syncs"):
+        lines = [line.split() for line in path.read_text().splitlines()]
+        nodes.append([(int(ended), float(taken)) for ended, taken in lines])
+    found = []
+    for dead_ms, elected_ms in spans:
+        firsts = (
+            next((taken for ended, taken in node if dead_ms <= ended <= elected_ms + SYNC_SLACK_MS), None)
+            for node in nodes
+        )
+        found.append(sorted(taken for taken in firsts if taken is not None))
+    return found
+
+
+def election_rows(spans: list[tuple[int, int]], syncs: list[list[float]]) -> list[dict[str, Any]]:
+    """An election is durable with the second of three syncs: what it took, of it that sync, and the rest."""
+    taken = [float(elected_ms - dead_ms) for dead_ms, elected_ms in spans]
+    waited = [found[COUNT // 2] if len(found) > COUNT // 2 else 0.0 for found in syncs]
+    rest = [max(0.0, whole - sync) for whole, sync in zip(taken, waited, strict=True)]
+    names = ("decision to elect until it is durable", "of it the second fdatasync of three", "the rest")
     return [
-        float(b["at_ms"] - a["at_ms"])
-        for a, b in pairs
-        if (a["event"], b["event"]) == ("master_dead", "master_elected")
+        {"ms": name, "n": len(values), **summary(values)}
+        for name, values in zip(names, (taken, waited, rest), strict=True)
     ]
 
 
@@ -256,23 +287,44 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND
 
 
-def heartbeats(quorum: Quorum, seconds: float) -> dict[str, Any]:
-    async def find() -> str:
-        async with RemotingClient() as client:
-            return await all_follow(client, quorum)
-
-    leader = trio.run(find)
+def load_arguments(leader: str, seconds: float, *more: str) -> list[str]:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     connections = min(CONNECTIONS, (limit - SPARE_DESCRIPTORS) // 3 * 3)
-    arguments = [
-        sys.executable,
-        "-m",
-        "benchmarks.heartbeat_load",
-        leader,
-        str(connections),
-        str(PER_SECOND),
-        str(seconds),
-    ]
+    numbers = [str(connections), str(PER_SECOND), str(seconds)]
+    return [sys.executable, "-m", "benchmarks.heartbeat_load", leader, *numbers, *more]
+
+
+async def found_leader(quorum: Quorum) -> str:
+    async with RemotingClient() as client:
+        return await all_follow(client, quorum)
+
+
+def resignations(scratch: Path) -> int:
+    return sum(path.read_text().count(" controller_resigned ") for path in scratch.glob("n*.log"))
+
+
+def herd(quorum: Quorum, scratch: Path) -> dict[str, Any]:
+    """All connections register in the same milliseconds; how often a leader lost its place by it."""
+    leader = trio.run(found_leader, quorum)
+    before = resignations(scratch)
+    with subprocess.Popen(
+        load_arguments(leader, 1.0, str(CONNECTIONS)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as load:
+        assert load.stdin is not None
+        assert load.stdout is not None
+        if load.stdout.readline().strip() != "READY":
+            raise RuntimeError("the leader was lost while all registered; see the load's error above")
+        resigned = resignations(scratch) - before
+        load.stdin.write("go\n")
+        load.stdin.flush()
+        found = json.loads(load.stdout.readline())
+    names = ("connections", "registered_s", "not_leader_count")
+    return {**{name: found[name] for name in names}, "resignations": resigned}
+
+
+def heartbeats(quorum: Quorum, seconds: float) -> dict[str, Any]:
+    leader = trio.run(found_leader, quorum)
+    arguments = load_arguments(leader, seconds)
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as load:
         assert load.stdin is not None
         assert load.stdout is not None
@@ -287,7 +339,7 @@ def heartbeats(quorum: Quorum, seconds: float) -> dict[str, Any]:
     per_beat_us = used / (found["answered_per_second"] * elapsed) * 1e6
     return {
         **found,
-        "descriptor_limit": limit,
+        "descriptor_limit": resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         "core_percent": used / elapsed * 100,
         "cpu_us_per_heartbeat": per_beat_us,
         "core_percent_at_6000": per_beat_us * PER_SECOND / 1e4,
@@ -318,23 +370,35 @@ def scale(replicas: int, rounds: int) -> dict[str, Any]:
 def controllers(scratch: Path, quick: bool, count: int) -> dict[str, Any]:
     with quorum_in(scratch / "kills") as quorum:
         kills = trio.run(leader_kills, quorum, count)
-    with quorum_in(scratch / "elections") as quorum:
-        durations = trio.run(elections, quorum, count)
-    rows = [
-        {"ms": "leader killed, the next one answers", "n": len(kills), **summary(kills)},
-        {"ms": "decision to elect until it is durable", "n": len(durations), **summary(durations)},
-    ]
+    with quorum_in(scratch / "elections", counted=True) as quorum:
+        spans = trio.run(elections, quorum, count)
+    syncs = syncs_of(scratch / "elections", spans)
+    killed = {"ms": "leader killed, the next one answers", "n": len(kills), **summary(kills)}
+    rows = [killed, *election_rows(spans, syncs)]
     show("three controllers", rows)
+    print(f"{sum(map(len, syncs))} fdatasync calls in {len(spans)} elections")
     with quorum_in(scratch / "heartbeats", 1) as quorum:
         beats = heartbeats(quorum, 5.0 if quick else 20.0)
     alone_us = decision_us(DECISIONS)
-    names = ("connections", "sent_per_second", "answered_per_second", "core_percent", "cpu_us_per_heartbeat")
+    with quorum_in(scratch / "herd") as quorum:
+        registered = herd(quorum, scratch / "herd")
+    rates = ("connections", "sent_per_second", "answered_per_second")
+    names = (*rates, "core_percent", "cpu_us_per_heartbeat", "load_core_percent")
     show("heartbeats at the leader", [{name.replace("_", " "): beats[name] for name in names}])
     print(f"answers {beats['answer_ms']} ms; the machine alone {alone_us:.1f} us per heartbeat")
+    show("all register at once", [{name.replace("_", " "): value for name, value in registered.items()}])
     sizes = (1000, 100_000) if quick else (1000, 100_000, 1_000_000)
     found = [scale(replicas, 3 if quick else 6) for replicas in sizes]
     show("many replicas", [scale_row(item) for item in found])
-    return {"times": rows, "kills_ms": kills, "heartbeats": beats, "decision_us": alone_us, "scale": found}
+    return {
+        "times": rows,
+        "kills_ms": kills,
+        "election_syncs_ms": syncs,
+        "heartbeats": beats,
+        "decision_us": alone_us,
+        "herd": registered,
+        "scale": found,
+    }
 
 
 def scale_row(item: dict[str, Any]) -> dict[str, Any]:

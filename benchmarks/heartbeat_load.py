@@ -1,11 +1,12 @@
 """Brokers' heartbeats over many connections: the load of `bench_controllers`, in a process of its own.
 
-    python -m benchmarks.heartbeat_load ADDRESS CONNECTIONS PER_SECOND SECONDS
+    python -m benchmarks.heartbeat_load ADDRESS CONNECTIONS PER_SECOND SECONDS [BURST]
 
 Each connection is one replica (groups of three, declared as Apache's brokers do, so that the first becomes master
 unasked): it applies for its id, registers, and then sends a heartbeat whenever its turn comes. Prints one line READY
-when all are registered, then one JSON object: beats sent and answered, and milliseconds of the answers. A plain epoll
-loop, since this side must not be the limit.
+when all are registered, then one JSON object: how long that took, BURST connections at once, and how often the
+controller said that it does not lead; beats sent and answered, milliseconds of the answers, CPU of this side. A plain
+epoll loop over frames that were made before, since this side must not be the limit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import time
 
 from benchmarks.figures import summary
 from rmqha.host.process import raise_file_limit
-from rmqha.model.code import RequestCode
+from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 
@@ -27,6 +28,7 @@ TIMEOUT_S = 60.0
 TICK_S = 0.005
 BURST = 200
 """Connections that register at once."""
+ASK_AGAIN_S = 0.2
 MAX_FRAME_BYTES = 1024 * 1024
 
 
@@ -68,6 +70,7 @@ class Load:
         self.poll = select.epoll()
         self.sockets: dict[int, socket.socket] = {}
         self.order: list[int] = []
+        self.not_leader_count = 0
         for _ in range(count):
             made = socket.create_connection((host, int(port)))
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -76,35 +79,45 @@ class Load:
             self.order.append(made.fileno())
             self.poll.register(made.fileno(), select.EPOLLIN)
 
-    def register(self) -> list[bytes]:
-        """Pass the set-up frames through, BURST connections at a time; the heartbeats."""
+    def register(self, burst: int) -> list[bytes]:
+        """Pass the set-up frames through, `burst` connections at a time; the heartbeats."""
         frames = [setup_frames(number) for number in range(len(self.order))]
         parsers = {fd: FrameParser(MAX_FRAME_BYTES) for fd in self.order}
         for turn in range(3):
             todo = [(fd, setup[turn]) for fd, (setup, _) in zip(self.order, frames, strict=True) if turn < len(setup)]
-            for start in range(0, len(todo), BURST):
-                waiting = set()
-                for fd, frame in todo[start : start + BURST]:
-                    self.sockets[fd].send(frame)
-                    waiting.add(fd)
-                self._await(waiting, parsers)
+            for start in range(0, len(todo), burst):
+                waiting = dict(todo[start : start + burst])
+                give_up = time.monotonic() + TIMEOUT_S
+                while waiting:
+                    if time.monotonic() > give_up:
+                        raise TimeoutError(f"the controller does not lead; {len(waiting)} connections wait for it")
+                    for fd, frame in waiting.items():
+                        self.sockets[fd].send(frame)
+                    waiting = self._await(waiting, parsers)
+                    time.sleep(ASK_AGAIN_S if waiting else 0)
         return [beat for _, beat in frames]
 
-    def _await(self, waiting: set[int], parsers: dict[int, FrameParser]) -> None:
+    def _await(self, sent: dict[int, bytes], parsers: dict[int, FrameParser]) -> dict[int, bytes]:
+        """Until all are answered; those that were told that the controller does not lead."""
         deadline = time.monotonic() + TIMEOUT_S
+        waiting, again = set(sent), dict[int, bytes]()
         while waiting:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{len(waiting)} connections got no answer while they registered")
             for fd, _ in self.poll.poll(1):
                 for reply in parsers[fd].feed(self.sockets[fd].recv(65536)):
-                    if reply.code:
+                    if reply.code == ResponseCode.CONTROLLER_NOT_LEADER:
+                        self.not_leader_count += 1
+                        again[fd] = sent[fd]
+                    elif reply.code:
                         raise RuntimeError(f"refused with code {reply.code}: {reply.remark}")
                     waiting.discard(fd)
+        return again
 
     def beat(self, beats: list[bytes], per_second: int, seconds: float) -> dict[str, object]:
         count, sent_at, taken = len(self.order), dict[int, float](), list[float]()
         sent = answered = late = 0
-        began = time.monotonic()
+        began, cpu_s = time.monotonic(), time.process_time()
         end = began + seconds
         while (now := time.monotonic()) < end:
             due = int((now - began) * per_second)
@@ -133,18 +146,22 @@ class Load:
             "answered_per_second": answered / elapsed,
             "answer_ms": summary(taken),
             "unanswered_when_next_due": late,
+            "load_core_percent": (time.process_time() - cpu_s) / elapsed * 100,
         }
 
 
 def main() -> None:
     raise_file_limit()
     address, count, per_second, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), float(sys.argv[4])
+    burst = int(sys.argv[5]) if len(sys.argv) > 5 else BURST
     load = Load(address, count)
-    beats = load.register()
+    began = time.monotonic()
+    beats = load.register(burst)
+    registered = {"registered_s": time.monotonic() - began, "not_leader_count": load.not_leader_count}
     load.beat(beats, per_second, min(2.0, seconds))
     print("READY", flush=True)
     sys.stdin.readline()
-    print(json.dumps(load.beat(beats, per_second, seconds)), flush=True)
+    print(json.dumps(registered | load.beat(beats, per_second, seconds)), flush=True)
 
 
 if __name__ == "__main__":
