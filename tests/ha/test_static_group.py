@@ -401,3 +401,29 @@ def test_bytes_at_another_offset_end_the_connection() -> None:
 def test_contradictory_keys_are_one_sentence(keys: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
         BrokerConfig(enable_controller_mode=False, **keys).check("broker.conf")
+
+
+def test_a_former_slave_made_master_cuts_the_half_record_at_its_end() -> None:
+    log = MemoryLog()
+    log.append_raw(PhyOffset(0), record(0) + record(100)[:40])
+    log.half_record_bytes = 40
+    pair = Pair(master_log=log)
+    assert log.max_phy_offset == 100
+    pair.master.add(pair.now_ms)
+    pair.connect()
+    assert pair.slave.log.data == record(0) + record(100)
+
+
+def test_under_sync_flush_the_first_report_waits_until_all_is_on_disk() -> None:
+    """It says where to send from: less than what is there would bring bytes twice."""
+    log = MemoryLog()
+    log.append_raw(PhyOffset(0), record(0) + record(100))
+    slave = Member(log, broker_role="SLAVE", broker_id=1, flush_disk_type="SYNC_FLUSH", ha_master_address=MASTER_HA)
+    log.synced = 100
+    slave.replica.start(0)
+    (dial,) = [item for item in slave.replica.actions() if isinstance(item, OpenHa)]
+    slave.replica.ha_opened(0, dial.conn_id)
+    assert not [item for item in slave.replica.actions() if isinstance(item, SendHa)]
+    log.sync()
+    slave.replica.synced(5)
+    assert SendHa(dial.conn_id, encode_report(PhyOffset(200))) in slave.replica.actions()
