@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import pytest
 
-from rmqha.ha.action import AckStatus
+from rmqha.ha.action import AckStatus, SendLog
 from rmqha.model.code import ResponseCode
+from rmqha.model.config import BrokerConfig
 from rmqha.model.epoch import EpochEntry, EpochHistory
+from rmqha.model.error import ConfigError
 from rmqha.model.identity import Role
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.wire.ha_stream import SlaveAck
@@ -359,3 +361,58 @@ def test_a_promoted_slave_commits_what_its_master_may_have_acknowledged(
     assert heir.done[third] is AckStatus.OK
     assert heir.log.data == b"a" * 40 + b"b" * 60 + b"c" * 10
     assert epochs_of(heir) == {1: 0, 2: 100}
+
+
+# --- what a master does alone -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ha_mode", ["cp", "ap"])
+def test_a_master_that_restarts_while_the_controllers_are_away_is_no_master_by_memory(ha_mode: str) -> None:
+    """Another may have been elected meanwhile: it waits for a controller's word."""
+    group = started(3, ha_mode=ha_mode)
+    group.send(1)
+    group.settle()
+    group.kill(1)
+    group.controller.away = True
+    again = group.restart(1)
+    group.run(3000)
+    assert again.replica.role is Role.STARTING
+    assert again.replica.admission(group.now_ms)[0] is ResponseCode.SERVICE_NOT_AVAILABLE
+    group.controller.away = False
+    group.run(1500)
+    assert group.master_is(1)
+
+
+def test_a_cut_off_master_goes_on_showing_what_was_confirmed_and_nothing_more() -> None:
+    """It holds no lease that would end: consumers may read what is committed for ever, the rest they never see."""
+    group = started(3)
+    group.send(1)
+    group.settle()
+    group.run(50)
+    group.cut = {(1, 2), (1, 3), (2, 1), (3, 1)}
+    group.controller.silent = True
+    group.send(1)
+    group.run(10_000)
+    log = group[1].log
+    assert group.master_is(1)
+    assert (log.max_phy_offset, log.confirm, log.dispatched) == (200, 100, 100)
+
+
+def test_no_transfer_is_larger_than_a_mebibyte() -> None:
+    """The cap for every peer, a Java slave too: its read buffer holds 4 MiB."""
+    group = started(2)
+    sizes: list[int] = []
+    perform = group.perform
+
+    def watched(node: Node, action: object) -> None:
+        if isinstance(action, SendLog):
+            sizes.append(action.size_bytes)
+        perform(node, action)
+
+    group.perform = watched  # type: ignore[method-assign]
+    group.send(1, b"x" * (2 * 1024 * 1024 + 1))
+    group.settle()
+    assert sizes == [1024 * 1024, 1024 * 1024, 1]
+    assert group[2].log.data == group[1].log.data
+    with pytest.raises(ConfigError, match="haTransferBatchSize"):
+        BrokerConfig.from_properties({"haTransferBatchSize": str(1024 * 1024 + 1)}, "broker.conf")

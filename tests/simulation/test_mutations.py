@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from .mutations import MUTATIONS, failure_of, planted
 
+PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 FOUND_BY = {
     "acks against the shrunk set (ruling 1)": ("rough", 1),
     "no majority needed (ruling 1)": ("rough", 1),
@@ -57,5 +60,8 @@ def test_without_the_bug_the_run_is_well(mode: str, seed: int) -> None:
     assert not failure_of(seed, mode)
 
 
-def test_every_entry_names_a_mutation() -> None:
+def test_every_entry_names_a_mutation_and_stands_in_the_docs() -> None:
     assert set(FOUND_BY) <= set(MUTATIONS)
+    rows = PAGE.read_text().splitlines()
+    for name, (mode, seed) in FOUND_BY.items():
+        assert f"| {name} | {mode}, {seed} |" in rows
