@@ -170,7 +170,11 @@ class BrokerCore:
     def _readers(self) -> dict[int, int]:
         """Replicas that a consumer of old messages may read from: a master's slaves, or a slave itself."""
         if self.replica.is_master:
-            return dict(self.replica.slave_acks())
+            acks: dict[int, int] = dict(self.replica.slave_acks())
+            if self.config.enable_controller_mode:
+                return acks
+            # Nobody says which slave of a static group is which: what all of them hold each of them can serve.
+            return dict.fromkeys(acks, min(acks.values(), default=0))
         own_id = self.replica.broker_id
         return {} if own_id is None else {own_id: self.store.confirm_offset}
 

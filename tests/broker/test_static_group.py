@@ -16,7 +16,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import PhyOffset
 from rmqha.wire.command import Command
 from rmqha.wire.plain_ha import encode_header, encode_report
-from tests.broker.support import MAX_FRAME_BYTES, pull_command, send_command
+from tests.broker.support import MAX_FRAME_BYTES, Broker, pull_command, send_command
 from tests.broker.test_server import LIMIT_S, Registry, Shells
 
 MASTER: dict[str, Any] = {"enable_controller_mode": False, "broker_role": "SYNC_MASTER"}
@@ -148,3 +148,23 @@ async def test_a_slave_that_got_half_a_record_asks_for_all_of_it_again(tmp_path:
         await here.until_state(slave, maxPhyOffset=end, dispatchedOffset=end)
         await slave.stop()
     assert (tmp_path / "b" / "commitlog" / f"{0:020}").read_bytes() == log
+
+
+def test_consumers_of_old_messages_are_sent_to_slaves_once_all_of_them_hold_these(tmp_path: Path) -> None:
+    broker = Broker(tmp_path, memory_bytes=1000, enable_controller_mode=False).start()
+    for _ in range(20):
+        broker.ask(send_command())
+
+    def suggested() -> str:
+        return broker.ask(pull_command(maxMsgNums="1")).ext["suggestWhichBrokerId"]
+
+    assert suggested() == "0", "nobody else has it"
+    driver, end = broker.core.driver, broker.store.max_phy_offset
+    for conn_id in (1, 2):
+        driver.ha_accepted(conn_id, "127.0.0.1:9")
+        driver.ha_received(conn_id, encode_report(PhyOffset(0)))
+    driver.ha_received(2, encode_report(end))
+    assert suggested() == "0", "one of the two has nothing yet, and which of them is replica 1 is not known"
+    driver.ha_received(1, encode_report(end))
+    assert suggested() == "1"
+    broker.close()
