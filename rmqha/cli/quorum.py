@@ -12,6 +12,7 @@ import click
 import trio
 from rich.text import Text
 
+from rmqha.cli.cluster_state import ClusterState
 from rmqha.cli.cluster_view import ask, ask_leader
 from rmqha.cli.options import controllers_option, echo_json, output_option
 from rmqha.cli.render import console, table
@@ -162,6 +163,17 @@ async def _ask_leader(client: RemotingClient, controllers: list[str], code: Requ
     return reply
 
 
+def member_id(given: str, addresses: dict[str, str]) -> str:
+    """The id of the controller that an operator names: by its id, by its node's name in the cluster directory, or by
+    its address. What nobody knows stays as it is: the controllers say so. `addresses` by id."""
+    if given in addresses:
+        return given
+    state = ClusterState.find(None)
+    known = state is not None and given in state.nodes
+    address = state.nodes[given].controller_address if state is not None and known else given
+    return next((node for node, listens in addresses.items() if listens == address), given)
+
+
 async def _until(client: RemotingClient, controllers: list[str], holds: Callable[[Quorum], bool]) -> Quorum:
     """Look again and again until `holds`; the caller sets the time."""
     while True:
@@ -288,17 +300,19 @@ def _members(result: dict[str, Any]) -> str:
 
 
 @quorum.command(epilog="Example: rmqha quorum remove ctl-3")
-@click.argument("node", metavar="ID")
+@click.argument("name", metavar="NODE")
 @controllers_option
 @output_option
-def remove(node: str, controllers: list[str], output: str) -> None:
-    """Remove controller ID from the group; stop its process afterwards.
+def remove(name: str, controllers: list[str], output: str) -> None:
+    """Remove a controller from the group; stop its process afterwards.
 
-    A leader that is removed hands over. The rest must have a majority that answers.
+    NODE is its id, its node's name in the cluster directory, or HOST:PORT. A leader that is removed hands over. The
+    rest must have a majority that answers.
     """
 
     async def asking() -> dict[str, Any]:
         async with RemotingClient() as client:
+            node = member_id(name, (await look(client, controllers)).word["addresses"])
             await _ask_leader(client, controllers, RequestCode.RMQHA_REMOVE_CONTROLLER, node=node)
             with trio.move_on_after(CHANGE_TIMEOUT_MS / 1000):
                 found = await _until(
@@ -311,19 +325,23 @@ def remove(node: str, controllers: list[str], output: str) -> None:
     if output == "json":
         echo_json(result)
     else:
-        click.echo(f"{node} is removed; {_members(result)}")
+        click.echo(f"{result['removed']} is removed; {_members(result)}")
 
 
 @quorum.command(epilog="Example: rmqha quorum transfer ctl-2")
-@click.argument("node", metavar="[ID]", required=False)
+@click.argument("name", metavar="[NODE]", required=False)
 @controllers_option
 @output_option
-def transfer(node: str | None, controllers: list[str], output: str) -> None:
-    """Hand the leadership to controller ID, or to the one that holds most of the log."""
+def transfer(name: str | None, controllers: list[str], output: str) -> None:
+    """Hand the leadership to another controller, or to the one that holds most of the log.
+
+    NODE is its id, its node's name in the cluster directory, or HOST:PORT.
+    """
 
     async def asking() -> str:
         async with RemotingClient() as client:
-            ext = {"node": node} if node else {}
+            addresses = (await look(client, controllers)).word["addresses"] if name else {}
+            ext = {"node": member_id(name, addresses)} if name else {}
             reply = await _ask_leader(client, controllers, RequestCode.RMQHA_TRANSFER_LEADERSHIP, **ext)
             target = reply.ext["node"]
             with trio.move_on_after(CHANGE_TIMEOUT_MS / 1000):
