@@ -98,7 +98,7 @@ def sentences(name: str, state: Mapping[str, Any]) -> list[str]:
     lines = []
     waits, rule = state.get("waits"), state.get("ackRule")
     if waits is None or rule is None:
-        lines.append(f"{name}: {state['waitingCount']} sends wait; a static group tells no more")
+        lines += _without_set(name, state)
     elif not waits["count"]:
         lines.append(f"{name}: no send waits; {_rule_words(state, rule)}")
     else:
@@ -114,6 +114,22 @@ def sentences(name: str, state: Mapping[str, Any]) -> list[str]:
         lines.append(f"replica {broker_id} came and went: it may join the set in {joins_in_ms} ms if it stays")
     if not state["writable"]:
         lines.append(f"no new send is taken: {state['whyNotWritable']}")
+    return lines
+
+
+def _without_set(name: str, state: Mapping[str, Any]) -> list[str]:
+    """A static group has no set, and an older release does not tell of it: then only who owes bytes is known."""
+    lines = [f"{name}: {state['waitingCount']} sends wait"]
+    needed = state.get("neededSlaves")
+    if needed is not None:
+        lines.append(
+            f"rule: the master and {needed} slaves must have it" if needed else "rule: the master must have it"
+        )
+    for item in state.get("slaves", []) if state["waitingCount"] else []:
+        if item["lagBytes"] is None:
+            lines.append(f"slave at {item['peer']} has acknowledged nothing yet")
+        elif item["lagBytes"] > 0:
+            lines.append(f"slave at {item['peer']} owes {item['lagBytes']} bytes and was level {item['lagMs']} ms ago")
     return lines
 
 

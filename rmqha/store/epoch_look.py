@@ -13,6 +13,8 @@ from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import StoreError, UsageError
 from rmqha.model.offset import OPEN_END, Epoch, PhyOffset
 from rmqha.port import ReadDisk
+from rmqha.store.boot_file import PATH as BOOT_PATH
+from rmqha.store.commit_log import DIRECTORY as LOG_DIRECTORY
 from rmqha.store.epoch_file import BACKUP_PATH, PATH, BadEpochFileError, parse
 from rmqha.store.log_reader import Why
 from rmqha.store.look import EPOCHS_LIMIT_BYTES, look
@@ -49,6 +51,9 @@ class EpochLook:
 
 def look_at_store(disk: ReadDisk) -> EpochLook:
     """UsageError for what is no store, StoreError for an epoch file that cannot be used."""
+    if not disk.is_directory(LOG_DIRECTORY) and disk.exists(BOOT_PATH):
+        # a replica of ours that never held a byte
+        return EpochLook(disk.label, EpochHistory(), PhyOffset(0), PhyOffset(0), PhyOffset(0), False, ())
     store = look(disk)
     notes: list[str] = []
     path = PATH if disk.exists(PATH) or not disk.exists(BACKUP_PATH) else BACKUP_PATH

@@ -211,9 +211,14 @@ def test_nothing_in_common_keeps_every_byte_and_tells_an_operator_what_to_do(tmp
     assert {found[way]["verdict"] for way in ("aFollowsB", "bFollowsA")} == {"refuse"}
 
 
-def test_an_empty_replica_copies_everything(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ours", [True, False])
+def test_an_empty_replica_copies_everything(tmp_path: Path, ours: bool) -> None:
     a, b = replica(tmp_path / "a", (3, 10)), str(tmp_path / "b")
-    (tmp_path / "b" / "commitlog").mkdir(parents=True)
+    if ours:
+        replica(tmp_path / "b")
+        assert not (tmp_path / "b" / "commitlog").exists()
+    else:
+        (tmp_path / "b" / "commitlog").mkdir(parents=True)
     done = run("diff", a, b, "-o", "json")
     found = json.loads(done.stdout)
     assert done.exit_code == 0

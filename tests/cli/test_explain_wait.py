@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from rmqha.cli.explain_wait import is_wrong, sentences
 from rmqha.ha.action import AckStatus
 from tests.ha.group import Group, started
@@ -140,7 +138,26 @@ def test_a_lost_answer_of_the_controllers_is_said() -> None:
     assert any(line.startswith("an answer of the controllers was lost") for line in told(group))
 
 
-@pytest.mark.parametrize("count", [0, 3])
-def test_a_static_group_tells_what_it_knows(count: int) -> None:
-    state = {"waitingCount": count, "writable": True}
-    assert sentences("g", state) == [f"g: {count} sends wait; a static group tells no more"]
+def test_a_static_group_tells_who_owes_bytes() -> None:
+    slaves = [
+        {"peer": "10.0.0.2:1", "lagBytes": 70, "lagMs": 900},
+        {"peer": "10.0.0.3:1", "lagBytes": 0, "lagMs": 0},
+        {"peer": "10.0.0.4:1", "lagBytes": None, "lagMs": 5},
+    ]
+    state = {"waitingCount": 3, "writable": True, "neededSlaves": 1, "slaves": slaves}
+    assert sentences("g", state) == [
+        "g: 3 sends wait",
+        "rule: the master and 1 slaves must have it",
+        "slave at 10.0.0.2:1 owes 70 bytes and was level 900 ms ago",
+        "slave at 10.0.0.4:1 has acknowledged nothing yet",
+    ]
+    assert sentences("g", {**state, "waitingCount": 0, "neededSlaves": 0}) == [
+        "g: 0 sends wait",
+        "rule: the master must have it",
+    ]
+
+
+def test_an_older_release_tells_how_many_wait() -> None:
+    state = {key: value for key, value in state_of(started()).items() if key not in ("waits", "ackRule", "setMembers")}
+    assert sentences("g", state) == ["g: 0 sends wait"]
+    assert not is_wrong(state)
