@@ -100,8 +100,13 @@ class GroupTable:
         removed = [name for name in names if name not in present]
         return {"dataVersion": self.version.to_json(), "removed": removed, "subscriptionGroupTable": present}
 
+    def has_changed_since(self, stamp: Stamp) -> bool:
+        """Whether a table of that stamp differs from this one, as far as is known."""
+        return self._lineage.since(stamp) != []
+
     def apply(self, changes: Mapping[str, Any]) -> None:
-        """A slave takes what its master's `changes_since` says, durably. Raises ValueError, OSError."""
+        """A slave takes what its master's `changes_since` says. Durable when it returns, but for a version that moved
+        alone. Raises ValueError, OSError."""
         present = parse_table(changes)
         removed = [str(name) for name in changes.get("removed") or ()]
         for name in removed:
@@ -109,7 +114,8 @@ class GroupTable:
         self._groups.update(present)
         self.version = DataVersion.from_json(changes.get("dataVersion"))
         self._lineage.advance(self.version.stamp, [*present, *removed])
-        self._save()
+        if present or removed:
+            self._save()
 
     def to_json(self, first: int = 0, count: int | None = None) -> dict[str, Any]:
         names = sorted(self._groups)[first : None if count is None else first + count]

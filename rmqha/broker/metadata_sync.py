@@ -33,7 +33,8 @@ from rmqha.wire.command import Command
 INTERVAL_MS = 5000
 FIRST_INTERVAL_MS = 500
 """Until the first success under a master, so that a new slave is useful soon."""
-RETRY_MS = 20
+RETRY_MS = 5
+"""A new master may hear of its election after its slaves do."""
 MAX_RETRY_MS = 500
 CALL_TIMEOUT_MS = 3000
 SLICE_COUNT = 2000

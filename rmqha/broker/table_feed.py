@@ -31,6 +31,8 @@ MAX_HOLD_MS = 10_000
 STALE_MS = MAX_HOLD_MS + 5_000
 """A slave that has not asked for so long may have been replaced by another program under its id."""
 MAX_OFFSETS_PER_ANSWER = 20_000
+MAX_FOLLOWER_COUNT = 64
+"""Ids that may follow in one epoch; anyone can claim one."""
 
 
 class Group(Protocol):
@@ -122,6 +124,8 @@ class TableFeed:
         now_ms, broker_id = self._clock.now_ms(), BrokerId(number(command, "brokerId"))
         topics, groups, offsets, delays = (_stamp(command, name) for name in ("topics", "groups", "offsets", "delays"))
         follower = _Follower(topics, groups, offsets, delays, now_ms)
+        if broker_id not in self._followers and len(self._followers) >= MAX_FOLLOWER_COUNT:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, f"{MAX_FOLLOWER_COUNT} replicas follow already")
         self._followers[broker_id] = follower
         self._foreign.discard(broker_id)
         wait_ms = max(0, min(number(command, "waitMs", 0), MAX_HOLD_MS))
@@ -135,11 +139,15 @@ class TableFeed:
 
     def _has_news(self, follower: _Follower, *, offsets: bool) -> bool:
         """`offsets`: consumer offsets too, which change all the time."""
-        if not self._holds_tables(follower) or follower.delays != self._delays.version.stamp:
+        if not self._is_current(follower) or follower.delays != self._delays.version.stamp:
             return True
         return offsets and follower.offsets < self._offsets.stamp
 
     def _holds_tables(self, follower: _Follower) -> bool:
+        """By content: the version alone moves with each election, and a failover need not wait for that."""
+        return not (self._topics.has_changed_since(follower.topics) or self._groups.has_changed_since(follower.groups))
+
+    def _is_current(self, follower: _Follower) -> bool:
         return follower.topics == self._topics.version.stamp and follower.groups == self._groups.version.stamp
 
     def _answer(self, broker_id: BrokerId) -> None:
@@ -200,7 +208,7 @@ class TableFeed:
 
     def state(self) -> dict[str, Any]:
         """For request 52000."""
-        level = sorted(item for item, follower in self._followers.items() if self._holds_tables(follower))
+        level = sorted(item for item, follower in self._followers.items() if self._is_current(follower))
         return {
             "metadataSync": "strict" if self.is_strict else "periodic",
             "offsetSync": self._config.offset_sync,

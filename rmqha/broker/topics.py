@@ -274,6 +274,10 @@ class TopicTable:
         removed = [name for name in names if name not in present]
         return {"dataVersion": self.version.to_json(), "removed": removed, "topicConfigTable": present}
 
+    def has_changed_since(self, stamp: Stamp) -> bool:
+        """Whether a table of that stamp differs from this one, as far as is known."""
+        return self._lineage.since(stamp) != []
+
     def apply(self, changes: Mapping[str, Any]) -> None:
         """A slave takes what its master's `changes_since` says. Durable when it returns, but for a version that moved
         alone. Raises ValueError for what is none of it, OSError."""

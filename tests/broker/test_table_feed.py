@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmqha.broker.lineage import MAX_REMEMBERED, NO_STAMP, Lineage, Stamp
-from rmqha.broker.table_feed import MAX_HOLD_MS, STALE_MS
+from rmqha.broker.table_feed import MAX_FOLLOWER_COUNT, MAX_HOLD_MS, STALE_MS
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import BrokerId, PhyOffset
 from rmqha.wire import lenient_json
@@ -120,6 +120,17 @@ def test_bad_polls_are_refused(broker: Broker, slave: Slave, changes: dict[str, 
     slave.poll(**changes)
     reply = slave.channel.one()
     assert reply.code == ResponseCode.SYSTEM_ERROR and reply.remark
+
+
+def test_only_so_many_follow(broker: Broker) -> None:
+    for broker_id in range(2, MAX_FOLLOWER_COUNT + 2):
+        Slave(broker, broker_id).poll()
+    other = Slave(broker, MAX_FOLLOWER_COUNT + 2)
+    other.poll()
+    assert other.channel.one().code == ResponseCode.SYSTEM_BUSY
+    known = Slave(broker, 2)
+    known.poll()
+    assert known.channel.take() == []
 
 
 def test_a_slave_has_no_tables_to_follow(make_broker: Callable[..., Broker]) -> None:
@@ -295,6 +306,23 @@ def test_a_slave_joins_the_set_with_the_tables_only(make_broker: Callable[..., B
     assert broker.controller.members == [1] and slave.heard()["topics"] == {"whole": True}
     slave.poll()
     assert broker.controller.members == [1, 2]
+
+
+def test_a_version_that_an_election_has_moved_keeps_no_slave_from_joining(make_broker: Callable[..., Broker]) -> None:
+    """Its first poll after a failover is enough: the tables are the same."""
+    broker = make_broker(ha_mode="cp", total_replicas=3, metadata_sync="")
+    broker.start()
+    broker.ask(update_topic())
+    broker.core.groups.put({"groupName": "G"})
+    topics, groups = broker.core.topics.version.stamp, broker.core.groups.version.stamp
+    broker.controller.epoch, broker.controller.set_epoch = 2, 7
+    broker.run(1000)
+    assert broker.core.replica.epoch == 2 and broker.core.topics.version.stamp > topics
+    broker.join_slave(2)
+    slave = Slave(broker)
+    slave.poll(topics=topics, groups=groups)
+    assert broker.controller.members == [1, 2]
+    assert slave.heard()["topics"]["topicConfigTable"] == {}
 
 
 def test_nothing_waits_for_a_slave_that_is_not_ours(strict: Broker) -> None:
