@@ -240,9 +240,10 @@ class BrokerConfig(ServerConfig):
     min_in_sync_replicas: int = 1
     """With a smaller SyncStateSet a send is refused unwritten. haMode=cp uses the majority instead."""
     all_ack_in_sync_state_set: bool = False
-    """Wait for the whole SyncStateSet. haMode=cp always does."""
+    """Wait for the whole SyncStateSet, whatever brokerRole and inSyncReplicas say. haMode=cp always does."""
     enable_auto_in_sync_replicas: bool = False
-    """Lower the needed acknowledgements with the set, never below minInSyncReplicas. AP only."""
+    """Lower inSyncReplicas while fewer of the set live and are close enough, never below minInSyncReplicas. Of effect
+    under SYNC_MASTER; AP only."""
     async_learner: bool = False
     """A copy that is never in the SyncStateSet, never elected and not counted by totalReplicas (docs/sites.md)."""
     broker_election_priority: int = 2147483647
