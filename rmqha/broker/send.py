@@ -140,6 +140,8 @@ class SendProcessor:
         self._has_made_topic = False
         self.when_held: Callable[[Callable[[str], None]], None] = lambda done: done("")
         """Calls back when the set holds the topics as they are now (`TableFeed.wait`)."""
+        self.hold: Callable[[Channel, list[Command]], bool] = lambda channel, commands: False
+        """Takes care of sends that come during or after a hand-over (`SendForwarder`)."""
         self.rates = Rates()
         """Messages by topic."""
         self.put_count = 0
@@ -148,6 +150,11 @@ class SendProcessor:
 
     def process(self, channel: Channel, commands: list[Command]) -> None:
         """Answer every command now or when its ack is due; oneway ones never."""
+        if not self.hold(channel, commands):
+            self.admit(channel, commands)
+
+    def admit(self, channel: Channel, commands: list[Command]) -> None:
+        """The same for commands that have been held long enough."""
         code, remark = self._log.admission()
         if code is not ResponseCode.SUCCESS:
             for command in commands:

@@ -19,6 +19,7 @@ from rmqha.broker.controller_link import ControllerLink
 from rmqha.broker.controller_route import parse_addresses
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.disk_probe import DiskProbe
+from rmqha.broker.forward import SendForwarder
 from rmqha.broker.ha_service import HaService
 from rmqha.broker.identity import BrokerIdentity
 from rmqha.broker.loops import BrokerLoops
@@ -26,6 +27,7 @@ from rmqha.broker.metadata_sync import ForeignProbe, Master, MetadataSync
 from rmqha.broker.nameserver_link import NameServerLink
 from rmqha.broker.retention_loop import RetentionLoop
 from rmqha.ha.action import RoleChanged
+from rmqha.ha.replica import Replica
 from rmqha.host import network, remoting
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
@@ -226,9 +228,13 @@ async def _serve(
         loops = BrokerLoops(core, clock)
         sync = _metadata_sync(core, client, tracer)
 
+        forwarder = _forwarder(core, client, nursery, clock, tracer)
+
         def role_changed(action: RoleChanged) -> None:
             link.role_changed(action)
             sync.role_changed()
+            if forwarder is not None:
+                forwarder.role_changed()
 
         core.on_role = role_changed
         for task in (loops.run, partial(link.run, client), sync.run, _probe(core, client, controllers).run):
@@ -250,6 +256,18 @@ def _metadata_sync(core: BrokerCore, client: remoting.RemotingClient, tracer: Ho
     tables = core.topics, core.groups, core.offsets, core.delay_offsets
     strict = core.config.offset_sync == "strict"
     return MetadataSync(*tables, client, lambda: _followed(core), tracer, saves_offsets=strict)
+
+
+def _forwarder(
+    core: BrokerCore, client: remoting.RemotingClient, nursery: trio.Nursery, clock: HostClock, tracer: HostTracer
+) -> SendForwarder | None:
+    """None: no master of this group ever hands over, or sends are not to be passed on."""
+    replica, window_ms = core.replica, core.config.forward_sends_millis
+    if not isinstance(replica, Replica) or not window_ms:
+        return None
+    made = SendForwarder(core.config.address, window_ms, replica, core.send.admit, client, nursery, clock, tracer)
+    core.send.hold = made.hold
+    return made
 
 
 def _probe(core: BrokerCore, client: remoting.RemotingClient, controllers: list[str]) -> ForeignProbe:

@@ -72,6 +72,8 @@ class Replica:
         self._stopping_at_ms: int | None = None
         self._hand_over_told = False
         self._switch = HandOver()
+        self.handed_over = False
+        """The last change of role was the end of a directed switch away from this broker."""
         self._speed = CopySpeed()
         self._copy_limit = CopyLimit(
             config.ha_transfer_bytes_per_second, lambda slave_id: slave_id in self._set.state.union
@@ -285,6 +287,7 @@ class Replica:
     def _leave_role(self, reason: str) -> None:
         """Acks of another epoch never count, so every HA connection ends with the role."""
         self._actions += self._commitment.abandon()
+        self.handed_over = self.hands_over
         self._actions += self._switch.end("this broker is no longer the master")
         for connection in self._connections.values():
             self._actions.append(connection.close(reason))
@@ -486,6 +489,11 @@ class Replica:
         return self._role in (Role.PROMOTING, Role.MASTER)
 
     @property
+    def hands_over(self) -> bool:
+        """A directed switch is under way: no messages are taken."""
+        return self._switch.target is not None
+
+    @property
     def broker_id(self) -> BrokerId | None:
         return self._link.broker_id
 
@@ -539,7 +547,6 @@ class Replica:
             "dispatchedOffset": log.dispatched_offset,
             "epochs": [[entry.epoch, entry.start_offset] for entry in log.epochs],
             "unclean": log.unclean,
-            "asyncLearner": self._config.async_learner,
             "asyncLearner": self._config.async_learner,
             "writable": admitted is ResponseCode.SUCCESS,
             "whyNotWritable": why_not,

@@ -272,6 +272,9 @@ class BrokerConfig(ServerConfig):
     """Own. How long a slave in the set may hold back acks before it is shrunk out; below slaveTimeout."""
     slave_timeout: int = 3000
     """How long a send waits for replicas before FLUSH_SLAVE_TIMEOUT."""
+    forward_sends_millis: int = 35_000
+    """Own. For so long after a directed switch the old master passes sends on to the new one, until clients have asked
+    for the route again (Java: each 30 s); 0: it refuses them with code 14 from the beginning of the switch."""
     sync_flush_timeout: int = 5000
     """How long a send waits for the disk before FLUSH_DISK_TIMEOUT."""
     flush_interval_commit_log: int = 500
@@ -430,6 +433,7 @@ class BrokerConfig(ServerConfig):
         self.require_range(source, "min_in_sync_replicas", 1, self.total_replicas)
         self.require_range(source, "broker_election_priority", -(2**31), 2**31 - 1)
         self.require_range(source, "disk_probe_interval_millis", 0, 3_600_000)
+        self.require_range(source, "forward_sends_millis", 0, 600_000)
         self.require_range(source, "disk_probe_timeout_millis", 100, 600_000)
         self.require_range(source, "mapped_file_size_commit_log", 64 * 1024, 2**31 - 1)
         self.require_range(source, "max_hash_slot_num", 1, 2**28)

@@ -1,0 +1,193 @@
+"""Sends during and after a hand-over: held in order, passed on once, bounded."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+
+from rmqha.broker.forward import FORWARDED, HOLD_MS, MAX_HELD_COUNT, SendForwarder
+from rmqha.broker.request import Channel
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import UnreachableError
+from rmqha.model.identity import Role
+from rmqha.wire.command import FLAG_ONEWAY, Command
+
+OWN, NEXT = "127.0.0.1:1", "127.0.0.1:2"
+
+
+class Client:
+    """A connection that remembers its answers."""
+
+    peer = "127.0.0.1:9"
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[int, int]] = []
+
+    def send(self, command: Command) -> None:
+        self.answers.append((command.opaque, command.code))
+
+
+class TrioClock:
+    def now_ms(self) -> int:
+        return round(trio.current_time() * 1000)
+
+    def wall_ms(self) -> int:
+        return self.now_ms()
+
+
+@dataclass
+class Replica:
+    role: Role = Role.MASTER
+    hands_over: bool = False
+    handed_over: bool = False
+    master_address: str = OWN
+
+    @property
+    def is_master(self) -> bool:
+        return self.role in (Role.MASTER, Role.PROMOTING)
+
+    def becomes_slave(self, *, handed_over: bool) -> None:
+        self.role, self.hands_over, self.handed_over, self.master_address = Role.SLAVE, False, handed_over, NEXT
+
+
+@dataclass
+class NextMaster:
+    """`codes`: what it answers first; then SUCCESS. None: no connection."""
+
+    codes: list[int | None] = field(default_factory=list)
+    seen: list[Command] = field(default_factory=list)
+    oneways: list[Command] = field(default_factory=list)
+
+    async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
+        await trio.lowlevel.checkpoint()
+        assert address == NEXT and 0 < timeout_ms <= HOLD_MS
+        code = self.codes.pop(0) if self.codes else 0
+        if code is None:
+            raise UnreachableError("no")
+        self.seen.append(command)
+        return command.reply(code, {"queueOffset": "7"})
+
+    async def oneway(self, address: str, command: Command) -> None:
+        await trio.lowlevel.checkpoint()
+        self.oneways.append(command)
+
+
+class Story:
+    def __init__(self, nursery: trio.Nursery, window_ms: int = 35_000) -> None:
+        self.replica, self.next, self.client, self.admitted = Replica(), NextMaster(), Client(), list[int]()
+        self.forwarder = SendForwarder(OWN, window_ms, self.replica, self.admit, self.next, nursery, TrioClock(), self)
+
+    def event(self, name: str, **fields: object) -> None:
+        """Nobody listens."""
+
+    def admit(self, channel: Channel, commands: list[Command]) -> None:
+        self.admitted += [command.opaque for command in commands]
+
+    def send(self, opaque: int, *, client: Client | None = None, flag: int = 0) -> bool:
+        command = Command(RequestCode.SEND_MESSAGE_V2, {}, memoryview(b"body"), opaque=opaque, flag=flag)
+        return self.forwarder.hold(client or self.client, [command])
+
+    def switch(self) -> None:
+        self.replica.becomes_slave(handed_over=True)
+        self.forwarder.role_changed()
+
+
+@pytest.fixture
+async def story(autojump_clock: trio.testing.MockClock) -> AsyncIterator[Story]:
+    async with trio.open_nursery() as nursery:
+        yield Story(nursery)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_master_that_hands_over_nothing_holds_nothing(story: Story) -> None:
+    assert not story.send(1)
+    story.replica.becomes_slave(handed_over=False)
+    story.forwarder.role_changed()
+    assert not story.send(2), "an unplanned demotion: the client shall ask for the route"
+
+
+async def test_what_comes_during_a_switch_goes_to_the_new_master_in_order(story: Story) -> None:
+    story.replica.hands_over = True
+    assert all(story.send(number) for number in (1, 2, 3))
+    await trio.sleep(0.1)
+    assert story.client.answers == []
+    story.switch()
+    await trio.sleep(0.1)
+    assert story.client.answers == [(1, 0), (2, 0), (3, 0)]
+    assert [command.ext for command in story.next.seen] == [{FORWARDED: OWN}] * 3
+    assert all(bytes(command.body) == b"body" for command in story.next.seen)
+    assert story.send(4), "clients that have not asked for the route yet"
+    await trio.sleep(0.1)
+    assert story.client.answers[-1] == (4, 0) and story.forwarder.forwarded_count == 4
+
+
+async def test_a_switch_that_fails_lets_the_old_master_take_them(story: Story) -> None:
+    story.replica.hands_over = True
+    assert story.send(1) and story.send(2)
+    await trio.sleep(0.1)
+    story.replica.hands_over = False
+    await trio.sleep(0.1)
+    assert (story.admitted, story.client.answers) == ([1, 2], [])
+    assert not story.send(3)
+
+
+async def test_the_new_master_is_waited_for_until_it_has_taken_over(story: Story) -> None:
+    story.next.codes = [None, ResponseCode.SERVICE_NOT_AVAILABLE, None, ResponseCode.SERVICE_NOT_AVAILABLE]
+    story.switch()
+    assert story.send(1)
+    await trio.sleep(0.1)
+    assert story.client.answers == [(1, 0)]
+
+
+async def test_any_other_refusal_of_the_new_master_is_the_answer(story: Story) -> None:
+    story.next.codes = [ResponseCode.TOPIC_NOT_EXIST]
+    story.switch()
+    assert story.send(1)
+    await trio.sleep(0.1)
+    assert story.client.answers == [(1, ResponseCode.TOPIC_NOT_EXIST)]
+
+
+async def test_waiting_ends_before_the_client_gives_up(story: Story) -> None:
+    story.replica.hands_over = True
+    assert story.send(1)
+    await trio.sleep(HOLD_MS / 1000 + 0.1)
+    assert story.client.answers == [(1, ResponseCode.SERVICE_NOT_AVAILABLE)]
+
+
+async def test_a_request_that_was_passed_on_is_not_passed_on_again(story: Story) -> None:
+    story.switch()
+    command = Command(RequestCode.SEND_MESSAGE_V2, {FORWARDED: "127.0.0.1:7"})
+    assert not story.forwarder.hold(story.client, [command])
+
+
+async def test_a_oneway_send_gets_no_answer(story: Story) -> None:
+    story.switch()
+    assert story.send(1, flag=FLAG_ONEWAY)
+    await trio.sleep(0.1)
+    assert (story.client.answers, len(story.next.oneways)) == ([], 1)
+
+
+async def test_what_is_held_is_bounded(story: Story) -> None:
+    story.replica.hands_over = True
+    assert sum(story.send(number, client=Client()) for number in range(MAX_HELD_COUNT + 10)) == MAX_HELD_COUNT
+    story.switch()
+    await trio.sleep(0.1)
+    assert story.send(1), "they are gone"
+
+
+async def test_the_window_ends_and_a_new_mastership_ends_it_too(autojump_clock: trio.testing.MockClock) -> None:
+    async with trio.open_nursery() as nursery:
+        story = Story(nursery, window_ms=1000)
+        story.switch()
+        assert story.send(1)
+        await trio.sleep(0.1)
+        await trio.sleep(1)
+        assert not story.send(2)
+        story.switch()
+        story.replica.role = Role.MASTER
+        story.forwarder.role_changed()
+        assert not story.send(3)
+        nursery.cancel_scope.cancel()
