@@ -17,6 +17,7 @@ from rmqha.cli.options import echo_json, output_option
 from rmqha.cli.render import console, table
 from rmqha.drill.error import NotHereError
 from rmqha.drill.fault import FAULTS, TARGETS
+from rmqha.drill.page import page
 from rmqha.drill.report import as_json
 from rmqha.drill.run import drill as run
 from rmqha.drill.traffic import PER_SECOND
@@ -45,6 +46,7 @@ def _scenario(context: click.Context, parameter: click.Parameter, value: str) ->
     "--scratch", type=click.Path(path_type=Path), metavar="DIR", help="Where; default: a temporary directory."
 )
 @click.option("--keep", is_flag=True, help="Leave the scratch directory with stores and logs.")
+@click.option("--report", type=click.Path(path_type=Path), metavar="FILE", help="Write an HTML page with plots.")
 @output_option
 def drill(
     scenario: str,
@@ -54,6 +56,7 @@ def drill(
     rate: int,
     scratch: Path | None,
     keep: bool,
+    report: Path | None,
     output: str,
 ) -> None:
     """Start a scratch cluster, send at a steady rate, inject the fault N times, and audit every replica's log: is each
@@ -65,11 +68,13 @@ def drill(
     signal.signal(signal.SIGTERM, _as_interrupt)
     if hit is not None and hit not in FAULTS[scenario].targets:
         raise UsageError(f"drill {scenario} cannot hit {hit!r}; it can {', '.join(FAULTS[scenario].targets)}")
+    if report is not None and not report.absolute().parent.is_dir():
+        raise UsageError(f"--report {report}: {report.absolute().parent} is no directory; make it or name another one")
     fault = FAULTS[scenario](mode, hit or "")
     place = _place(scratch)
     try:
         with _Progress(scenario, count) as progress:
-            found = as_json(run(fault, count, rate, place, progress.tell))
+            result = run(fault, count, rate, place, progress.tell)
     except NotHereError as error:
         if output == "json":
             echo_json({"scenario": scenario, "mode": mode, "n": count, "skipped": str(error)})
@@ -79,6 +84,9 @@ def drill(
             click.echo(f"kept: {place}", err=True)
         else:
             shutil.rmtree(place, ignore_errors=True)
+    found = as_json(result)
+    if report is not None:
+        report.write_text(page(result), encoding="utf-8")
     if output == "json":
         echo_json(found)
     else:

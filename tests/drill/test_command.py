@@ -48,6 +48,14 @@ def test_a_scratch_place_that_cannot_be_made_is_one_sentence(
     assert "--scratch" in capsys.readouterr().err
 
 
+def test_a_report_that_has_no_place_is_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("failover", "--report", str(tmp_path / "no" / "x.html"), "--scratch", str(tmp_path)) == 2
+    assert "is no directory; make it or name another one" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_fault_that_this_machine_forbids_is_skipped_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
