@@ -56,6 +56,8 @@ def test_the_slave_serves_while_the_master_is_away_and_goes_on_when_it_is_back(c
     done = cluster.up()
     assert done.returncode == 0, done.stderr
     assert cluster.master() == "broker-a-1"
+    done = cluster.rmqha("elect", "broker-a")
+    assert done.returncode == 2 and "broker-a is a static group" in done.stderr
     sent = send(cluster, 0)
     assert cluster.rmqha("kill", "broker-a-1").returncode == 0
     assert received(cluster, BATCH) == sent
