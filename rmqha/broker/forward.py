@@ -26,6 +26,8 @@ HOLD_MS = 2500
 MAX_HELD_COUNT = 1000
 """Requests held at a time; more are refused with code 14."""
 POLL_S = 0.005
+TOO_FEW = "in-sync replicas not enough"
+"""How a refusal begins that a new master gives, nothing written, until the others are in its set."""
 FORWARDED = "forwardedBy"
 """Field of a request that was passed on: it is not passed on again."""
 
@@ -141,7 +143,7 @@ class SendForwarder:
             reply = await self._client.call(master, request, timeout_ms)
         except UnreachableError:
             return False
-        if reply.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+        if reply.code == ResponseCode.SERVICE_NOT_AVAILABLE or (reply.remark or "").startswith(TOO_FEW):
             return False
         self.forwarded_count += 1
         channel.send(command.reply(reply.code, dict(reply.ext), bytes(reply.body), reply.remark))

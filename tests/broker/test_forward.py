@@ -58,6 +58,7 @@ class NextMaster:
     """`codes`: what it answers first; then SUCCESS. None: no connection."""
 
     codes: list[int | None] = field(default_factory=list)
+    remark: str = ""
     seen: list[Command] = field(default_factory=list)
     oneways: list[Command] = field(default_factory=list)
 
@@ -68,7 +69,7 @@ class NextMaster:
         if code is None:
             raise UnreachableError("no")
         self.seen.append(command)
-        return command.reply(code, {"queueOffset": "7"})
+        return command.reply(code, {"queueOffset": "7"}, remark=self.remark if code else None)
 
     async def oneway(self, address: str, command: Command) -> None:
         await trio.lowlevel.checkpoint()
@@ -140,6 +141,18 @@ async def test_the_new_master_is_waited_for_until_it_has_taken_over(story: Story
     assert story.send(1)
     await trio.sleep(0.1)
     assert story.client.answers == [(1, 0)]
+
+
+async def test_a_new_master_whose_set_is_too_small_yet_is_waited_for(story: Story) -> None:
+    """Its other refusals of that code are final."""
+    story.next.codes, story.next.remark = [ResponseCode.SYSTEM_ERROR] * 2, "in-sync replicas not enough: 1 of 2"
+    story.switch()
+    assert story.send(1)
+    await trio.sleep(0.1)
+    story.next.codes, story.next.remark = [ResponseCode.SYSTEM_ERROR], "request queueId[9] is illegal"
+    assert story.send(2)
+    await trio.sleep(0.1)
+    assert story.client.answers == [(1, 0), (2, ResponseCode.SYSTEM_ERROR)]
 
 
 async def test_any_other_refusal_of_the_new_master_is_the_answer(story: Story) -> None:

@@ -8,7 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
+from rmqha.cli.cluster_state import ClusterState
+from rmqha.drill.audit import audit
+from rmqha.drill.traffic import SEND_OK, DirectAnswers, DirectSender, Traffic
 from tests.process.cluster import LocalCluster
 
 MESSAGES = 1500
@@ -93,3 +97,33 @@ def test_what_cannot_be_asked(cluster: LocalCluster) -> None:
     unknown = cluster.rmqha("explain", "broker-x")
     assert unknown.returncode == 1
     assert "there is no group broker-x" in unknown.stderr
+
+
+async def test_a_switch_is_no_error_at_200_messages_a_second(cluster: LocalCluster) -> None:
+    """To a client of ours, and to one that goes on at the old master: that passes on what it gets."""
+    assert cluster.up().returncode == 0
+    traffic = Traffic(200)
+    state = ClusterState.require(cluster.directory)
+    old = cluster.master()
+    stays = DirectAnswers()
+    with trio.fail_after(120):
+        async with traffic.running(cluster.namesrv), trio.open_nursery() as nursery:
+            await traffic.goes_on(100)
+            nursery.start_soon(DirectSender(state.node(old).address, stays.heard).run, 10_000)
+            for target in ("broker-a-1", "broker-a-2", "broker-a-3"):
+                if target == old:
+                    continue
+                started = await trio.to_thread.run_sync(cluster.rmqha, "start", target)
+                assert started.returncode == 0, started.stderr
+                done = await trio.to_thread.run_sync(cluster.rmqha, "elect", "broker-a", "--to", target)
+                assert done.returncode == 0, done.stderr
+                await traffic.goes_on(200)
+            nursery.cancel_scope.cancel()
+    assert not traffic.failures
+    assert set(stays.counts) == {SEND_OK}, stays.counts
+    end = cluster.node(old)["state"]["confirmOffset"]
+    found = audit(state.data_path(state.node(old)), end, traffic.acked, stays.acked)
+    assert (found.lost, found.misplaced, found.swapped) == ([], [], 0)
+    longest_ms = max(item.latency_ms for item in traffic.acked)
+    print(f"{len(traffic.acked)} acknowledged, longest {longest_ms} ms, {found.line}; {len(stays.acked)} passed on")
+    assert longest_ms < 3000, "what a Java producer waits for one send"
