@@ -44,12 +44,29 @@ class _Log(NamedTuple):
 
 
 class _Connection:
-    __slots__ = ("queue", "scope", "wake")
+    __slots__ = ("is_writing", "queue", "scope", "stream", "wake")
 
     def __init__(self) -> None:
+        self.stream: trio.SocketStream | None = None
+        """None while it is dialled."""
+        self.is_writing = False
+        """The writer is in the midst of an item: nothing may come in between."""
         self.queue: deque[bytes | _Log] = deque()
         self.wake = trio.Event()
         self.scope = trio.CancelScope()
+
+    def send(self, data: bytes) -> None:
+        """At once if nothing is on its way: an ack waits for no other task. What the kernel does not take is queued."""
+        if self.stream is not None and not self.queue and not self.is_writing:
+            try:
+                data = data[os.write(self.stream.socket.fileno(), data) :]
+            except BlockingIOError:
+                pass
+            except OSError:
+                self.scope.cancel()
+                return
+        if data:
+            self.put(data)
 
     def put(self, item: bytes | _Log) -> None:
         self.queue.append(item)
@@ -83,7 +100,7 @@ class HaService:
     def send(self, conn_id: int, data: bytes) -> None:
         connection = self._connections.get(conn_id)
         if connection is not None:
-            connection.put(data)
+            connection.send(data)
 
     def send_log(self, conn_id: int, header: bytes, phy_offset: PhyOffset, size_bytes: int) -> None:
         connection = self._connections.get(conn_id)
@@ -149,6 +166,7 @@ class HaService:
                 await self._run(conn_id, connection, stream, b"")
 
     async def _run(self, conn_id: int, connection: _Connection, stream: trio.SocketStream, first: bytes) -> None:
+        connection.stream = stream
         try:
             with connection.scope:
                 async with trio.open_nursery() as nursery:
@@ -185,11 +203,13 @@ class HaService:
                 # A connection that is closed already may name bytes that are cut already.
                 while connection.queue and conn_id in self._connections:
                     item = connection.queue.popleft()
-                    if isinstance(item, _Log):
-                        if await self._write_log(conn_id, item, stream):
-                            self._driver.ha_sent(conn_id)
-                    else:
+                    connection.is_writing = True
+                    if isinstance(item, bytes):
                         await stream.send_all(item)
+                        connection.is_writing = False
+                    elif await self._write_log(conn_id, item, stream):
+                        connection.is_writing = False
+                        self._driver.ha_sent(conn_id)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             connection.scope.cancel()
 

@@ -35,7 +35,10 @@ from rmqha.wire.command import Command
 DISPATCH_BYTES = 512 * 1024
 """Log dispatched in one slice, so that other work gets its turn within milliseconds."""
 COPY_BYTES = 4 * 1024 * 1024
-"""A slave that is so far behind is copying, and dispatches so much at a time."""
+"""A slave that is so far behind is copying, and dispatches so much at a time, in bulk."""
+BACKLOG_BYTES = 16 * 1024 * 1024
+"""So is done too with a backlog that would take a tenth of a second record by record. With less a broker never waits
+for NumPy to be imported."""
 
 
 class HaPort(Protocol):
@@ -194,7 +197,8 @@ class ReplicaDriver:
     def dispatch(self) -> bool:
         """Put one slice of committed records into the queues; True if more remains."""
         before = self.store.dispatched_offset
-        more = self.store.dispatch(DISPATCH_BYTES)
+        in_bulk = self.is_copying or self.store.dispatch_behind_bytes >= BACKLOG_BYTES
+        more = self.store.dispatch(COPY_BYTES if in_bulk else DISPATCH_BYTES)
         if self.store.dispatched_offset > before:
             if self.replica.role is Role.PROMOTING:
                 # Only the way to serving waits for the queues; a master that serves is spared the call per batch.

@@ -30,8 +30,6 @@ from rmqha.store.record import (
 
 BULK_BYTES = 1024 * 1024
 """From so much log on that is committed and not dispatched, NumPy is faster than a loop over the records."""
-BULK_STEP_BYTES = 4 * 1024 * 1024
-"""Most of one slice: some milliseconds."""
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_\-]{1,255}", re.ASCII)
 _CHOICES = "remove this replica's store and let it copy the group's, if another replica has this record whole"
 
@@ -198,13 +196,14 @@ class Reput:
 
 
 def dispatch(log: CommitLog, queues: ConsumeQueues, reput: Reput, end_offset: int, limit_bytes: int) -> bool:
-    """As `reput.dispatch`, in larger slices and in bulk if so much is due that this is faster."""
+    """As `reput.dispatch`, but in bulk if as much is due, and may be done at once, as makes that faster."""
     position = reput.position
-    if end_offset - position >= BULK_BYTES:
-        dispatch_in_bulk(log, queues, reput, min(end_offset, position + BULK_STEP_BYTES))
+    bulk_end = min(end_offset, position + limit_bytes)
+    if bulk_end - position >= BULK_BYTES:
+        dispatch_in_bulk(log, queues, reput, bulk_end)
     if reput.position > position:
         return reput.position < end_offset
-    return reput.dispatch(end_offset, limit_bytes)
+    return reput.dispatch(end_offset, min(limit_bytes, BULK_BYTES))
 
 
 def dispatch_in_bulk(log: CommitLog, queues: ConsumeQueues, reput: Reput, end_offset: int) -> None:

@@ -99,3 +99,18 @@ def test_an_operator_sets_the_limit_of_copies(broker: Broker, key: str) -> None:
     broker.join_slave(2)
     logs = [action for action in broker.ports.ha_actions if action[0] == "log"]
     assert logs == [("log", 1, 0, 1024)]
+
+
+def test_a_master_dispatches_in_small_slices_unless_much_waits(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[int] = []
+    dispatch = broker.store.dispatch
+
+    def noted(limit_bytes: int) -> bool:
+        limits.append(limit_bytes)
+        return dispatch(limit_bytes)
+
+    monkeypatch.setattr(broker.store, "dispatch", noted)
+    broker.ask(send_command())
+    monkeypatch.setattr(replica_driver, "BACKLOG_BYTES", 100)
+    broker.ask(send_command(body=bytes(1000)))
+    assert limits == [replica_driver.DISPATCH_BYTES, replica_driver.COPY_BYTES]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import struct
 from typing import Any, cast
 
 import trio
@@ -151,6 +154,38 @@ async def test_a_transfer_whose_bytes_were_removed_ends_the_connection() -> None
         with trio.fail_after(20):
             while await slave.receive_some(1 << 20):
                 pass
+            while ("closed", 1) not in driver.told:
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_ack_leaves_at_once_and_what_the_kernel_does_not_take_follows_in_order() -> None:
+    driver = Driver()
+    async with trio.open_nursery() as nursery:
+        service, slave = await connected(nursery, driver)
+        nursery.start_soon(held_open, slave)
+        await trio.testing.wait_all_tasks_blocked()
+        service.send(1, b"ack")
+        assert os.read(slave.socket.fileno(), 10) == b"ack", "no other task has run"
+        much = b"".join(number.to_bytes(4, "big") for number in range(LOG_BYTES // 4))
+        service.send(1, much)
+        service.send(1, b"end")
+        got = bytearray()
+        with trio.fail_after(20):
+            while len(got) < LOG_BYTES + 3:
+                got += await slave.receive_some()
+        assert got == much + b"end"
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_ack_to_a_peer_that_has_gone_ends_the_connection() -> None:
+    driver = Driver()
+    async with trio.open_nursery() as nursery:
+        service, slave = await connected(nursery, driver)
+        slave.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+        await slave.aclose()
+        service.send(1, b"ack")
+        with trio.fail_after(20):
             while ("closed", 1) not in driver.told:
                 await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()

@@ -194,7 +194,6 @@ def test_a_store_without_queues_makes_them_in_bulk(monkeypatch: pytest.MonkeyPat
 
 def test_a_slave_that_copies_dispatches_in_bulk_and_the_rest_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reput_module, "BULK_BYTES", 5000)
-    monkeypatch.setattr(reput_module, "BULK_STEP_BYTES", 20_000)
     log = log_of([Entry(message(number, queue_id=number % 3, properties=b"TAGS\1a\2"), 0) for number in range(300)])
     plain = made(log, log.end_offset, in_bulk=False)
     disk, positions = sim_disk(), [0]
@@ -208,8 +207,8 @@ def test_a_slave_that_copies_dispatches_in_bulk_and_the_rest_one_by_one(monkeypa
         return plain_way(end_offset, limit_bytes)
 
     monkeypatch.setattr(slow, "dispatch", counted)
-    for end_offset in (log.end_offset - 4000, log.end_offset):
-        while reput_module.dispatch(log, queues, slow, end_offset, 1000):
+    for end_offset, limit_bytes in ((log.end_offset - 4000, 20_000), (log.end_offset, 1000)):
+        while reput_module.dispatch(log, queues, slow, end_offset, limit_bytes):
             positions.append(slow.position)
     assert slow.position == log.end_offset
     assert Made(disk, slow, Trace()).content() == plain.content()
@@ -218,3 +217,15 @@ def test_a_slave_that_copies_dispatches_in_bulk_and_the_rest_one_by_one(monkeypa
     assert max(in_bulk) <= 20_000
     assert len(one_by_one) > 3
     assert all(log.end_offset - at < 4000 + 5000 for at in one_by_one)
+
+
+def test_slices_that_are_small_are_never_made_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NumPy takes a while to be imported: a master that serves, with its small slices, is not to wait for that."""
+    monkeypatch.setattr(bulk, "rebuild", lambda *given: pytest.fail("in bulk"))
+    log = log_of([Entry(message(number, body=b"x" * 2000), 0) for number in range(700)])
+    assert log.end_offset > reput_module.BULK_BYTES
+    queues = ConsumeQueues(sim_disk(), QUEUE_FILE_BYTES, Trace())
+    reput = Reput(log, [queues], Trace())
+    while reput_module.dispatch(log, queues, reput, log.end_offset, reput_module.BULK_BYTES // 2):
+        pass
+    assert reput.position == log.end_offset
