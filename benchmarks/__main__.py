@@ -12,9 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bench_acks import acks
 from benchmarks.bench_catchup import catch_ups
 from benchmarks.bench_controllers import controllers
 from benchmarks.bench_failover import failovers, pauses, syncs_on_the_path
+from benchmarks.bench_metadata import metadata
 from benchmarks.bench_rejoin import rejoins
 from benchmarks.bench_restart import restarts
 from benchmarks.bench_roll import rolls
@@ -50,6 +52,8 @@ def main() -> None:
             "roll",
             "spark",
             "catchup",
+            "metadata",
+            "acks",
         ],
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that all works, not to quote")
@@ -77,7 +81,9 @@ def main() -> None:
         ),
         "restart": lambda scratch: restarts(scratch, 1 << 28 if quick else 4 << 30, 1 if quick else 3),
         "roll": lambda scratch: rolls(scratch, 1 if quick else 2),
+        "metadata": lambda scratch: metadata(scratch, 10 if quick else 100),
         "catchup": lambda scratch: catch_ups(scratch, 1 << 28 if quick else 3 << 30, 1 if quick else 3),
+        "acks": lambda scratch: acks(scratch, 3.0 if quick else 10.0, 1 if quick else 3),
         "spark": lambda scratch: program("bench_spark.py", scratch, "--mib", "128" if quick else "512"),
     }
     for name, work in works.items():

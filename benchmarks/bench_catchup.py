@@ -131,6 +131,11 @@ def look(node: Node) -> tuple[int, int]:
     return end, end - int(table.get("dispatchBehindBytes", 0))
 
 
+def without_c1_only(command: list[str]) -> list[str]:
+    """The laboratory starts Java so that it is there soon; here it may have its whole JIT."""
+    return [item for item in command if item != "-XX:TieredStopAtLevel=1"]
+
+
 def cpu_seconds(node: Node) -> float:
     fields = Path(f"/proc/{node.running.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
@@ -172,6 +177,8 @@ def of_kind(java: Java | None, kind: str, source: Path, scratch: Path, end: int)
         lab.start_our_name_server()
         make = lab.our_broker if kind == "ours" else lab.java_broker
         master, slave = make("master", **KEYS), make("slave", **KEYS)
+        for node in (master, slave):
+            node.command = without_c1_only(node.command)
         master.store.parent.mkdir(parents=True)
         subprocess.run(["cp", "-r", "--reflink=auto", str(source), str(master.store)], check=True)
         return catch_up(lab, master, slave, end)

@@ -1,0 +1,166 @@
+"""Sends that three replicas hold before they are acknowledged, per second: ours in CP, and the real RocketMQ 5.4.0.
+
+    python -m benchmarks --only acks
+
+64 senders on 8 connections, each with one message under way; the same frames, by one process that knows only sockets,
+go to both kinds in turns. RocketMQ: controller mode, SYNC_MASTER, allAckInSyncStateSet=true, all else at its defaults,
+the JIT with all its tiers. Both: ASYNC_FLUSH, files of 1 GiB. Every answer is looked at: only SEND_OK counts, "broker
+busy" (RocketMQ's for what waited 200 ms in its queue) is sent again, anything else voids the run.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import shutil
+import socket
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bench_catchup import KEYS, cpu_seconds, without_c1_only
+from benchmarks.figures import show
+from rmqha.model.code import RequestCode
+from rmqha.model.identity import parse_address
+from rmqha.wire.command import Command
+from rmqha.wire.frame import encode_frame
+from tests.interop.group import whole_set
+from tests.interop.java import Java, MissingError
+from tests.interop.lab import Lab, Node
+from tests.interop.processes import until
+
+CONNECTIONS = 8
+UNDER_WAY = 8
+"""For each connection."""
+SIZES = (128, 1024)
+WARM_UP_S = 4.0
+TOPIC = "Acks"
+QUEUE_COUNT = 4
+START_S = 60
+READ_BYTES = 1 << 16
+OURS = {"haMode": "cp", "totalReplicas": "3"}
+THEIRS = {"brokerRole": "SYNC_MASTER", "allAckInSyncStateSet": "true", "inSyncReplicas": "3"}
+
+
+class Connection:
+    """Keeps UNDER_WAY requests of the same frame on their way."""
+
+    def __init__(self, address: str, body: bytes, queue_id: int) -> None:
+        fields = {
+            "a": "bench",
+            "b": TOPIC,
+            "c": "TBW102",
+            "d": str(QUEUE_COUNT),
+            "e": str(queue_id),
+            "f": "0",
+            "g": "1",
+        }
+        more = {"h": "0", "i": f"UNIQ_KEY\x01{'0' * 32}\x02WAIT\x01true\x02", "j": "0", "k": "false", "m": "false"}
+        self._frame = encode_frame(Command(RequestCode.SEND_MESSAGE_V2, {**fields, **more}, body))
+        self.socket = socket.create_connection(parse_address(address), 10)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._waiting = bytearray()
+        self.count = self.busy_count = 0
+
+    def start(self) -> None:
+        self.socket.sendall(self._frame * UNDER_WAY)
+
+    def readable(self) -> None:
+        """Count the answers that are whole, and send as many again."""
+        data = self.socket.recv(READ_BYTES)
+        if not data:
+            raise RuntimeError("the broker closed the connection")
+        self._waiting += data
+        at = whole = 0
+        while len(self._waiting) - at >= 8:
+            end = at + 4 + int.from_bytes(self._waiting[at : at + 4], "big")
+            if end > len(self._waiting):
+                break
+            if self._waiting.find(b'"code":2,', at, end) >= 0:
+                self.busy_count += 1
+            elif self._waiting.find(b'"code":0,', at, end) >= 0:
+                self.count += 1
+            else:
+                raise RuntimeError(f"refused: {bytes(self._waiting[at:end])!r}")
+            at = end
+            whole += 1
+        del self._waiting[:at]
+        if whole:
+            self.socket.sendall(self._frame * whole)
+
+
+def rate(master: Node, brokers: list[Node], size_bytes: int, seconds: float) -> dict[str, float]:
+    """Acknowledged a second, and microseconds of CPU for each by the three brokers together."""
+    body = os.urandom(size_bytes)
+    connections = [Connection(master.address, body, number % QUEUE_COUNT) for number in range(CONNECTIONS)]
+    selector = selectors.DefaultSelector()
+    for connection in connections:
+        selector.register(connection.socket, selectors.EVENT_READ, connection)
+        connection.start()
+    counted, cpu_before = 0, 0.0
+    began_at, until_at = time.perf_counter(), time.perf_counter() + WARM_UP_S + seconds
+    measured_at = 0.0
+    while (now := time.perf_counter()) < until_at:
+        if not measured_at and now >= began_at + WARM_UP_S:
+            measured_at = now
+            counted = sum(item.count for item in connections)
+            cpu_before = sum(map(cpu_seconds, brokers))
+        for key, _ in selector.select(1):
+            key.data.readable()
+    done = sum(item.count for item in connections) - counted
+    cpu = sum(map(cpu_seconds, brokers)) - cpu_before
+    for connection in connections:
+        connection.socket.close()
+    busy = sum(item.busy_count for item in connections)
+    return {"per second": done / (now - measured_at), "cpu us": cpu / done * 1e6, "busy": busy}
+
+
+def of_kind(java: Java | None, kind: str, scratch: Path, seconds: float) -> dict[int, dict[str, float]]:
+    lab = Lab(java, scratch)
+    try:
+        lab.start_our_name_server()
+        names = [f"{kind}-{number}" for number in range(3)]
+        if kind == "ours":
+            brokers = [lab.our_broker(name, **KEYS, **OURS) for name in names]
+        else:
+            brokers = [lab.java_broker(name, **KEYS, **THEIRS) for name in names]
+        for node in brokers:
+            node.command = without_c1_only(node.command)
+            lab.run(node)
+        whole_set(lab, *brokers)
+        until("there is a master", lambda: bool(lab.master()), START_S)
+        master = next(node for node in brokers if node.address == lab.master())
+        return {size: rate(master, brokers, size, seconds) for size in SIZES}
+    finally:
+        lab.close()
+        shutil.rmtree(scratch)
+
+
+def acks(scratch: Path, seconds: float, rounds: int) -> dict[str, Any]:
+    try:
+        home = scratch / "java"
+        home.mkdir()
+        java: Java | None = Java(home)
+    except MissingError as error:
+        print(f"without the real RocketMQ: {error}")
+        java = None
+    kinds = ("ours", "rocketmq") if java is not None else ("ours",)
+    each = [{kind: of_kind(java, kind, scratch / kind, seconds) for kind in kinds} for _ in range(rounds)]
+    rows = []
+    for size in SIZES:
+        median = {
+            kind: {
+                name: statistics.median(found[kind][size][name] for found in each) for name in ("per second", "cpu us")
+            }
+            for kind in kinds
+        }
+        row: dict[str, Any] = {"bytes": size}
+        for kind in kinds:
+            row[f"{kind}, per second"] = median[kind]["per second"]
+            row[f"{kind}, CPU us each"] = median[kind]["cpu us"]
+        if "rocketmq" in kinds:
+            row["× theirs"] = median["ours"]["per second"] / median["rocketmq"]["per second"]
+        rows.append(row)
+    show(f"{CONNECTIONS * UNDER_WAY} senders, acknowledged by three of three, median of {rounds}", rows)
+    return {"seconds": seconds, "each": each, "rows": rows}
