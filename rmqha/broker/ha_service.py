@@ -61,7 +61,8 @@ class _Connection:
             try:
                 data = data[os.write(self.stream.socket.fileno(), data) :]
             except BlockingIOError:
-                pass
+                self.put(data)
+                return
             except OSError:
                 self.scope.cancel()
                 return
