@@ -89,6 +89,8 @@ class Leader:
     """(round, sent at) of rounds from the last one that a majority answered."""
     quorum_at_ms: int = 0
     """When the newest round that a majority answered was sent; the time of election before there is one."""
+    paused_ms: int = 0
+    """How long this process has stood still since then: nobody could be heard meanwhile."""
     lease_at_ms: int | None = None
     """The same, None before there is one."""
     reads: list[PendingRead] = field(default_factory=list)

@@ -82,6 +82,7 @@ def _count_rounds(core: Core, role: Leader) -> None:
     newest = core.configuration.majority_reached(acked_round)
     while role.rounds and role.rounds[0][0] <= newest:
         role.quorum_at_ms = role.lease_at_ms = role.rounds.popleft()[1]
+        role.paused_ms = 0
     done = [read for read in role.reads if read.round <= newest]
     if done:
         role.reads = role.reads[len(done) :]
@@ -242,7 +243,11 @@ def _order_transfer(core: Core, transfer: Transfer, progress: Progress) -> None:
 def timed_out(core: Core, role: Leader, now_ms: int) -> bool:
     """Heartbeats, check-quorum, the end of a transfer. True if this node must campaign again: TimeoutNow may still
     arrive and its votes ignore the lease, so an abandoned transfer must end the term."""
-    if now_ms >= role.quorum_at_ms + core.config.quorum_timeout_ms and not core.is_sole_voter:
+    late_ms = now_ms - role.heartbeat_deadline_ms
+    if late_ms >= core.config.heartbeat_interval_ms:
+        # this process stood still, and so did its ears: what the others answered has not been read yet
+        role.paused_ms += late_ms
+    if now_ms >= _quorum_deadline_ms(core, role) and not core.is_sole_voter:
         core.trace("raft_quorum_lost", term=core.term)
         core.step_down(now_ms, core.term)
         return False
@@ -257,10 +262,14 @@ def timed_out(core: Core, role: Leader, now_ms: int) -> bool:
     return False
 
 
+def _quorum_deadline_ms(core: Core, role: Leader) -> int:
+    return role.quorum_at_ms + core.config.quorum_timeout_ms + role.paused_ms
+
+
 def deadline_ms(core: Core, role: Leader) -> int:
     deadlines = [role.heartbeat_deadline_ms]
     if not core.is_sole_voter:
-        deadlines.append(role.quorum_at_ms + core.config.quorum_timeout_ms)
+        deadlines.append(_quorum_deadline_ms(core, role))
     if role.transfer is not None:
         deadlines.append(role.transfer.deadline_ms)
     return min(deadlines)

@@ -2,7 +2,8 @@
 
 group a b c [learners=d]      fresh nodes; the first deadline is part of the trace
 campaign a                    let a's deadline pass
-wait 50                       let time pass; whoever is due times out
+wait 50 [a b …]               let time pass at once; whoever is due times out
+endure 500 a b                let time pass in steps; what is sent meanwhile is lost
 stabilize [a b …]             Ready by Ready and message by message until these nodes are quiet
 deliver a>b … | drop a>b …    take that link's messages off the pool, in order
 propose a TEXT | compact a | restart a | transfer a b | read a NAME | lease a | log a | state a
@@ -141,6 +142,14 @@ class Script:
         self.now_ms += int(duration_ms)
         for name in names or self.nodes:
             self.nodes[name].timeout(self.now_ms)
+
+    def do_endure(self, duration_ms: str, *names: str) -> None:
+        for _ in range(0, int(duration_ms), 50):
+            self.do_wait("50", *names)
+            for name in names:
+                self._take_ready(name)
+        self.pool = [message for message in self.pool if id_of(message.sender) not in names]
+        self.out = [line for line in self.out if " ready" not in line]
 
     def do_elect(self, name: str, *names: str) -> None:
         self.do_campaign(name)
