@@ -48,7 +48,7 @@ class HandedOver(Protocol):
     def handed_over(self) -> bool: ...
 
     @property
-    def master_address(self) -> str: ...
+    def newest_master_address(self) -> str: ...
 
 
 class Caller(Protocol):
@@ -91,7 +91,9 @@ class SendForwarder:
             self._until_ms = 0
         elif self._replica.handed_over:
             self._until_ms = self._clock.now_ms() + self._window_ms
-            self._tracer.event("forwards_sends", master_address=self._replica.master_address, for_ms=self._window_ms)
+            self._tracer.event(
+                "forwards_sends", master_address=self._replica.newest_master_address, for_ms=self._window_ms
+            )
 
     def hold(self, channel: Channel, commands: list[Command]) -> bool:
         """True if they are taken care of."""
@@ -121,7 +123,7 @@ class SendForwarder:
     async def _settle(self, channel: Channel, command: Command, deadline_ms: int) -> None:
         replica = self._replica
         while (left_ms := deadline_ms - self._clock.now_ms()) > 0:
-            master = replica.master_address
+            master = replica.newest_master_address
             if replica.role is Role.MASTER and not replica.hands_over:
                 self._admit(channel, [command])
                 return

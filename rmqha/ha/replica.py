@@ -74,6 +74,8 @@ class Replica:
         self._switch = HandOver()
         self.handed_over = False
         """The last change of role was the end of a directed switch away from this broker."""
+        self.newest_master_address = ""
+        """Broker address of the newest master heard of, even if the disk has not taken its epoch yet."""
         self._speed = CopySpeed()
         self._copy_limit = CopyLimit(
             config.ha_transfer_bytes_per_second, lambda slave_id: slave_id in self._set.state.union
@@ -226,6 +228,7 @@ class Replica:
     def _become_master(self, now_ms: int, info: GroupInfo, own_id: BrokerId) -> None:
         log, before = self._log, self._log.highest_epoch
         self._leave_role("elected master")
+        self.newest_master_address = self._config.address
         if not self._accept(info.epoch):
             return
         last = log.epochs.last
@@ -257,6 +260,7 @@ class Replica:
         if unchanged and self._client is not None and self._client.master_address == ha_address:
             return
         self._leave_role(f"broker {info.master_id} is master of epoch {info.epoch}")
+        self.newest_master_address = info.master_address
         if not self._accept(info.epoch):
             return
         self._epoch = info.epoch

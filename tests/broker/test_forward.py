@@ -43,14 +43,14 @@ class Replica:
     role: Role = Role.MASTER
     hands_over: bool = False
     handed_over: bool = False
-    master_address: str = OWN
+    newest_master_address: str = OWN
 
     @property
     def is_master(self) -> bool:
         return self.role in (Role.MASTER, Role.PROMOTING)
 
     def becomes_slave(self, *, handed_over: bool) -> None:
-        self.role, self.hands_over, self.handed_over, self.master_address = Role.SLAVE, False, handed_over, NEXT
+        self.role, self.hands_over, self.handed_over, self.newest_master_address = Role.SLAVE, False, handed_over, NEXT
 
 
 @dataclass

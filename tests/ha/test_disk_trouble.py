@@ -46,6 +46,17 @@ def test_it_follows_nobody_in_an_epoch_that_it_has_not_recorded() -> None:
     assert group[1].trace.names().count("epoch_not_accepted") == 1
 
 
+def test_it_knows_whom_to_pass_sends_on_to() -> None:
+    """Nobody may follow in an epoch that is not durable; to tell a client's send where to go needs no epoch."""
+    group, _ = full_master()
+    group.elect(2)
+    group.run(600)
+    assert group[1].replica.master_address == ""
+    assert group[1].replica.newest_master_address == group[2].config.address
+    group.elect(3)
+    assert group[1].replica.newest_master_address == group[3].config.address
+
+
 def test_it_follows_as_soon_as_the_disk_takes_the_epoch() -> None:
     group, log = full_master()
     group.elect(2)
