@@ -16,6 +16,7 @@ from benchmarks.bench_acks import acks
 from benchmarks.bench_catchup import catch_ups
 from benchmarks.bench_controllers import controllers
 from benchmarks.bench_failover import failovers, pauses, syncs_on_the_path
+from benchmarks.bench_failover_topics import failovers_by_topics
 from benchmarks.bench_metadata import metadata
 from benchmarks.bench_rejoin import rejoins
 from benchmarks.bench_restart import restarts
@@ -44,6 +45,7 @@ def main() -> None:
             "start",
             "memory",
             "failover",
+            "topics",
             "rejoin",
             "controllers",
             "send",
@@ -74,6 +76,7 @@ def main() -> None:
             **pauses(made(scratch / "paused"), 2 if quick else max(10, failover_count // 5)),
         },
         "rejoin": lambda scratch: rejoins(scratch, 2 if quick else 10),
+        "topics": lambda scratch: failovers_by_topics(scratch, 2 if quick else 10),
         "controllers": lambda scratch: controllers(scratch, quick, failover_count),
         "send": lambda scratch: sends(scratch, quick),
         "store": lambda scratch: program(
