@@ -20,7 +20,7 @@ public final class Produce {
     public static void main(String[] arguments) throws Exception {
         DefaultMQProducer producer = new DefaultMQProducer("interop-producers", Account.hook());
         producer.setNamesrvAddr(arguments[0]);
-        producer.setPollNameServerInterval(1000);
+        producer.setPollNameServerInterval(Integer.getInteger("interop.poll", 1000));
         producer.setSendMsgTimeout(3000);
         producer.start();
         int first = Integer.parseInt(arguments[2]);
