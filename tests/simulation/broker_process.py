@@ -14,7 +14,7 @@ from rmqha.ha.action import CallController, RoleChanged
 from rmqha.ha.replica import Replica
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
-from rmqha.model.error import RemoteProtocolError, StoreError
+from rmqha.model.error import DamagedError, RemoteProtocolError, StoreError
 from rmqha.model.offset import PhyOffset
 from rmqha.sim.clock import SimClock
 from rmqha.sim.disk import SimDisk
@@ -80,6 +80,7 @@ class BrokerProcess(Process):
         self._observe = observe
         self._sync_ms = SYNC_MS
         self._slow_until_ms = 0
+        self.disk_fails = False
         self.store: Store
         self.core: BrokerCore
         self._rpc: Rpc
@@ -92,6 +93,9 @@ class BrokerProcess(Process):
     # --- life -------------------------------------------------------------------------------------------------------
     def boot(self) -> None:
         """Open the store and join. A store that cannot be opened leaves the process dead, its reason in `failed`."""
+        if self.disk_fails:
+            self.failed = "the disk fails"
+            return
         self.begin_life()
         config = self.config
         store_config = StoreConfig(
@@ -160,6 +164,30 @@ class BrokerProcess(Process):
         self.end_life(power_loss=power_loss)
         self.disk.crash(power_loss=power_loss)
         self._observe(self, "died", {})
+
+    def post(self, life: int, work: Callable[[], None]) -> None:
+        """A failure of the disk ends the process, as it ends the host's; without such a fault it is a finding."""
+        try:
+            super().post(life, work)
+        except (StoreError, OSError) as error:
+            if not self.disk_fails or isinstance(error, DamagedError):
+                raise
+            self._tracer.event("disk_failed", reason=str(error))
+            if self.alive:
+                self.kill(power_loss=False)
+
+    def fail_disk(self, *, full: bool) -> None:
+        """No room for another byte, or every write and sync ends with EIO; until `mend_disk`."""
+        self.disk_fails = True
+        if full:
+            self.disk.capacity_bytes = self.disk.used_bytes
+        else:
+            self.disk.failing = frozenset(("write", "sync"))
+
+    def mend_disk(self) -> None:
+        self.disk_fails = False
+        self.disk.capacity_bytes = None
+        self.disk.failing = frozenset()
 
     def slow_disk(self, duration_ms: int, sync_ms: int) -> None:
         """For that long a sync may take up to `sync_ms`."""
@@ -310,6 +338,8 @@ class BrokerProcess(Process):
         self.after(self.config.clean_resource_interval, self._clean_tick)
 
     def _clean_tick(self) -> None:
+        if self.store.index.has_failed:
+            self.store.index.retry()
         self._clean()
         self._clean_later()
 

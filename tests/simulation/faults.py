@@ -51,6 +51,8 @@ class Faults:
         self._over = True
         self._tell("heal", "all")
         self._transport.heal()
+        for broker in self._brokers:
+            broker.mend_disk()
         for process in (*self._controllers, *self._brokers):
             if not process.alive:
                 process.boot()
@@ -77,6 +79,7 @@ class Faults:
             ("away", options.all_controllers_away_per_mille, self._all_away),
             ("heal", options.heal_per_mille, self._heal),
             ("clean", options.clean_per_mille, self._clean),
+            ("fail-disk", options.fail_disk_per_mille, self._fail_disk),
             ("stick", options.stick_per_mille, self._stick),
             ("orphan", options.orphan_per_mille, self._orphan),
             ("pause-controller", options.pause_controller_per_mille, self._pause_controller),
@@ -258,6 +261,21 @@ class Faults:
         broker = self._brokers[draws.below(len(self._brokers))]
         self._tell("slow-disk", broker.host)
         broker.slow_disk(draws.between(100, 4000), draws.between(50, 3000))
+
+    def _fail_disk(self, draws: SimPrng) -> None:
+        broker = self._brokers[draws.below(len(self._brokers))]
+        if not broker.alive or broker.disk_fails:
+            return
+        full = draws.chance(1, 2)
+        self._tell("full-disk" if full else "bad-disk", broker.host)
+        broker.fail_disk(full=full)
+
+        def mend() -> None:
+            broker.mend_disk()
+            if not broker.alive and not self._over:
+                self._restart_later(broker, draws)
+
+        self._scheduler.after(draws.between(100, 4000), mend)
 
     def _rot(self, draws: SimPrng) -> None:
         """As a loss of power: what a minority may suffer. The next start must see it, whatever CP had promised."""

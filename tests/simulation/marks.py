@@ -35,6 +35,8 @@ MARKS: dict[str, tuple[str, Callable[[Fields], bool]]] = {
     "an HA peer is dropped": ("ha_dropped", _always),
     "old files are removed": ("log_trimmed", _always),
     "a log is cut": ("log_truncated", _always),
+    "a broker ends because its disk fails": ("disk_failed", _always),
+    "the index of keys stops for want of room": ("index_stopped", _always),
     "a replica boots unclean": ("booted", lambda fields: fields["unclean"]),
     "a replica is whole again": ("whole_again", _always),
     "an unclean replica is made master": ("unclean_accepted", _always),

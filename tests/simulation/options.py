@@ -52,6 +52,8 @@ class Options:
     """A master dies while its requests are under way and arrive after it has started again."""
     echo_per_mille: int = 0
     """Chance that a notice of a controller arrives once more, late."""
+    fail_disk_per_mille: int = 0
+    """A broker's disk is full, or every write ends with an error, for a while."""
     kill_cut_per_mille: int = 0
     """Chance that a replica dies within milliseconds of cutting its log."""
     pause_controller_per_mille: int = 0
@@ -208,6 +210,19 @@ def forks(options: Options) -> Options:
     )
 
 
+def broken(options: Options) -> Options:
+    """Disks that are full or fail: the broker ends with an error and starts again when its disk is well."""
+    return replace(
+        rough(options),
+        sync_flush=options.sync_flush,
+        kept_files=0,
+        send_interval_ms=2,
+        kill_broker_per_mille=40,
+        slow_disk_per_mille=60,
+        fail_disk_per_mille=200,
+    )
+
+
 def controllers(options: Options) -> Options:
     """Three controllers that die, stand still and are cut off, often; the brokers are left alone."""
     return replace(
@@ -260,6 +275,7 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "forgetful": forgetful,
     "loose": loose,
     "forks": forks,
+    "broken": broken,
     "controllers": controllers,
     "heirs": heirs,
     "disks": disks,
