@@ -94,6 +94,12 @@ class ControllerProcess(Process):
         return self._raft.term if self._raft.is_leader else None
 
     # --- requests ---------------------------------------------------------------------------------------------------
+    def ask(self, command: Command) -> None:
+        """An operator's oneway request."""
+        assert command.is_oneway
+        self.machine.request(self.clock.now_ms(), 0, None, command)
+        self._pump()
+
     def _handle(self, conn: Connection, command: Command) -> None:
         self.machine.request(self.clock.now_ms(), conn.number, (conn, command), command)
         self._pump()

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from rmqha.model.code import RequestCode
 from rmqha.sim.prng import SimPrng
 from rmqha.sim.scheduler import Scheduler
 from rmqha.sim.tracer import SimTracer
 from rmqha.sim.transport import Delays, Transport
+from rmqha.wire.command import FLAG_ONEWAY, Command
 
 from .broker_process import BrokerProcess
 from .controller_process import ControllerProcess
@@ -86,6 +88,8 @@ class Faults:
             ("clock-step", options.clock_step_per_mille, self._step_clock),
             ("slow-disk", options.slow_disk_per_mille, self._slow_disk),
             ("rot", options.rot_per_mille, self._rot),
+            ("switch", options.switch_per_mille, self._switch),
+            ("resize", options.resize_per_mille, self._resize),
         ):
             if per_mille:
                 self._chance(name, str(self._scheduler.now_ms), per_mille, act)
@@ -203,6 +207,31 @@ class Faults:
         if source != target:
             self._tell("slow", f"{source}>{target}")
             self._transport.slow_down(source, target, Delays(50, draws.between(51, 800)))
+
+    def _switch(self, draws: SimPrng) -> None:
+        """To a replica that may be the master, away, or behind: the controllers decide."""
+        broker = self._brokers[draws.below(len(self._brokers))]
+        ext = {
+            "clusterName": broker.config.broker_cluster_name,
+            "brokerName": broker.config.broker_name,
+            "brokerId": str(broker.replica.broker_id),
+            "designateElect": "true",
+        }
+        self._ask_leader(
+            f"switch to {broker.host}", Command(RequestCode.CONTROLLER_ELECT_MASTER, ext, flag=FLAG_ONEWAY)
+        )
+
+    def _resize(self, draws: SimPrng) -> None:
+        """n replicas make a majority of n, n + 1 and n + 2 (3, 4 and 5 for n = 3)."""
+        count = len(self._brokers) + draws.below(3)
+        ext = {"brokerName": self._brokers[0].config.broker_name, "totalReplicas": str(count)}
+        self._ask_leader(f"resize to {count}", Command(RequestCode.RMQHA_RESIZE_GROUP, ext, flag=FLAG_ONEWAY))
+
+    def _ask_leader(self, what: str, command: Command) -> None:
+        for process in self._controllers:
+            if process.alive and not process.is_paused and process.led_term is not None:
+                self._tell(what, process.host)
+                process.ask(command)
 
     def _stick(self, draws: SimPrng) -> None:
         hosts = self._hosts()

@@ -44,6 +44,7 @@ MARKS: dict[str, tuple[str, Callable[[Fields], bool]]] = {
     "damage in the middle of the log is seen": _found("A whole record stands at"),
     "a first election": _elected("FIRST_ELECTION"),
     "an election because the master died": _elected("MASTER_DEAD"),
+    "an operator's choice is elected": _elected("DESIGNATED"),
     "an election that accepts loss": ("master_elected", lambda fields: "UNCLEAN" in fields["cause"]),
     "an election finds nobody": ("election_failed", _always),
     "a group is left without a master": ("group_masterless", _always),

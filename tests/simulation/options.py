@@ -63,6 +63,10 @@ class Options:
     """A broker's syncs take up to seconds for a while."""
     rot_per_mille: int = 0
     """A broker dies and a byte that recovery must read again is another one."""
+    switch_per_mille: int = 0
+    """An operator asks for another master by name (request 1002, as `rmqha elect --to`)."""
+    resize_per_mille: int = 0
+    """An operator changes totalReplicas: to a number whose majority can still be had, and back."""
     bereave: bool = False
     """After the heal the master dies, then whoever is elected, before it has done anything; both stay away."""
 
@@ -250,6 +254,19 @@ def heirs(options: Options) -> Options:
     )
 
 
+def operators(options: Options) -> Options:
+    """Masters are changed by name and the group's size by number, in the middle of the faults."""
+    count = 5 if options.broker_count == 5 else 3
+    return replace(
+        rough(options),
+        broker_count=count,
+        kill_broker_per_mille=60,
+        switch_per_mille=250,
+        resize_per_mille=80,
+        kill_controller_per_mille=40,
+    )
+
+
 def disks(options: Options) -> Options:
     """Disks that are slow or rot, wall clocks that jump."""
     return replace(
@@ -279,6 +296,7 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "controllers": controllers,
     "heirs": heirs,
     "disks": disks,
+    "operators": operators,
 }
 """What a run may be made of, by name."""
 
