@@ -34,7 +34,7 @@ CONNECTIONS = 8
 UNDER_WAY = 8
 """For each connection."""
 SIZES = (128, 1024)
-WARM_UP_S = 4.0
+WARM_UP_S = 10.0
 TOPIC = "Acks"
 QUEUE_COUNT = 4
 START_S = 60

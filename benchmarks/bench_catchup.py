@@ -3,8 +3,9 @@
     python -m benchmarks --only catchup
 
 In one run, on the same bytes: a plain loop of two processes, sendfile on one side and recv_into a mapped file on the
-other, which is what kernel and disk allow; ours; the real RocketMQ 5.4.0 at its defaults, where Java is there. All are
-asked in the same way (request 28) by the same poll, and the clock starts with the first byte that a slave has.
+other; the same loop that receives into one buffer and writes that to the file; ours; the real RocketMQ 5.4.0 at its
+defaults, where Java is there. Brokers are asked in the same way (request 28) by the same poll, and the clock starts
+with the first byte that a slave has.
 """
 
 from __future__ import annotations
@@ -78,26 +79,30 @@ def log_files(directory: Path) -> list[Path]:
     return sorted((directory / "commitlog").iterdir())
 
 
-def receive(target: Path, size_bytes: int) -> None:
-    """Child: take so many bytes from the first connection into mapped files; print the seconds."""
+def receive(target: Path, size_bytes: int, *, buffered: bool) -> None:
+    """Child: take so many bytes from the first connection into mapped files, or by a buffer; print the seconds."""
     target.mkdir(parents=True)
     listener = socket.create_server(("127.0.0.1", 0))
     print(listener.getsockname()[1], flush=True)
     connection, _ = listener.accept()
     started, left, number = time.perf_counter(), size_bytes, 0
+    buffer = memoryview(bytearray(PIECE_BYTES))
     while left:
         with (target / f"{number}").open("w+b") as file:
             os.posix_fallocate(file.fileno(), 0, LOG_FILE_BYTES)
-            mapped = mmap.mmap(file.fileno(), LOG_FILE_BYTES)
-        view, at, stop = memoryview(mapped), 0, min(left, LOG_FILE_BYTES)
-        while at < stop:
-            at += connection.recv_into(view[at : min(stop, at + PIECE_BYTES)])
+            view, at, stop = memoryview(mmap.mmap(file.fileno(), LOG_FILE_BYTES)), 0, min(left, LOG_FILE_BYTES)
+            while at < stop:
+                if buffered:
+                    size = connection.recv_into(buffer[: stop - at])
+                    at += os.pwrite(file.fileno(), buffer[:size], at)
+                else:
+                    at += connection.recv_into(view[at : min(stop, at + PIECE_BYTES)])
         left -= stop
         number += 1
     print(time.perf_counter() - started, flush=True)
 
 
-def plain_loop(source: Path, scratch: Path, size_bytes: int) -> float:
+def plain_loop(source: Path, scratch: Path, size_bytes: int, *, buffered: bool) -> float:
     """Bytes a second."""
     arguments = [
         sys.executable,
@@ -108,6 +113,8 @@ def plain_loop(source: Path, scratch: Path, size_bytes: int) -> float:
         "--bytes",
         str(size_bytes),
     ]
+    if buffered:
+        arguments.append("--buffered")
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as receiver:
         assert receiver.stdout is not None
         with socket.create_connection(("127.0.0.1", int(receiver.stdout.readline()))) as connection:
@@ -201,7 +208,10 @@ def catch_ups(scratch: Path, size_bytes: int, rounds: int) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     each: list[dict[str, Any]] = []
     for number in range(rounds):
-        found: dict[str, Any] = {"plain": {"bytes": plain_loop(source, scratch / "plain", end)}}
+        found: dict[str, Any] = {
+            "plain": {"bytes": plain_loop(source, scratch / "plain", end, buffered=False)},
+            "buffered": {"bytes": plain_loop(source, scratch / "plain", end, buffered=True)},
+        }
         for kind in ("ours", "rocketmq") if java is not None else ("ours",):
             found[kind] = of_kind(java, kind, source, scratch / kind, end)
         each.append(found)
@@ -211,6 +221,7 @@ def catch_ups(scratch: Path, size_bytes: int, rounds: int) -> dict[str, Any]:
             {
                 "round": number + 1,
                 "plain MB/s": limit / 1e6,
+                "by a buffer": found["buffered"]["bytes"] / 1e6,
                 "ours, bytes": ours["bytes"] / 1e6,
                 "of plain": ours["bytes"] / limit,
                 "ours, in the set": ours["in the set"] / 1e6,
@@ -229,8 +240,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--receive", type=Path, required=True, help=argparse.SUPPRESS)
     parser.add_argument("--bytes", type=int, required=True, help=argparse.SUPPRESS)
+    parser.add_argument("--buffered", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
-    receive(given.receive, given.bytes)
+    receive(given.receive, given.bytes, buffered=given.buffered)
 
 
 if __name__ == "__main__":
