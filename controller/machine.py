@@ -28,7 +28,7 @@ from controller.leadership import Leadership
 from controller.observers import Observers, RoleFeed
 from controller.peer_addresses import PeerAddresses
 from controller.quorum_requests import QUORUM_CODES, QuorumRequests
-from controller.replicas_info import ReplicasInfo
+from controller.replicas_info import Group, ReplicasInfo
 from controller.requests import LEADER_CODES, Requests
 from controller.state_view import controller_state
 from rmqha.model.code import RequestCode, ResponseCode
@@ -45,6 +45,8 @@ from rmqha.wire.raft_message import AnyMessage, Entry, EntryKind, Snapshot
 
 SLICE_ENTRIES = 64
 """Entries applied in one slice after a leader's snapshot was read."""
+FREED_GROUPS = 500
+"""Groups let go of in one slice; about a ms of work."""
 
 
 class ControllerMachine:
@@ -77,6 +79,8 @@ class ControllerMachine:
         """A leader's snapshot being read; what is committed after it waits in `_backlog` to be applied."""
         self._restored_index = RaftIndex(0)
         self._backlog: deque[Entry] = deque()
+        self._outdated: dict[str, Group] = {}
+        """What a leader's snapshot has replaced, being let go of."""
         self._observers = Observers(self._feed)
         self._actions: list[Action] = []
         self._addresses = PeerAddresses(config, raft)
@@ -102,6 +106,7 @@ class ControllerMachine:
         """Call at or after deadline_ms, and whenever in doubt."""
         self._write_image(now_ms)
         self._read_image(now_ms)
+        self._let_go(now_ms)
         self._raft.timeout(now_ms)
         self._settle(now_ms)
         if self._leadership is not None:
@@ -113,7 +118,7 @@ class ControllerMachine:
         """When to call timeout next."""
         own_ms = self._leadership.deadline_ms() if self._leadership is not None else None
         writing = self._image is not None and not self._image.is_done
-        image_ms = self._image_at_ms if writing or self._restoring is not None else None
+        image_ms = self._image_at_ms if writing or self._restoring is not None or self._outdated else None
         deadlines = (self._raft.deadline_ms(), own_ms, self._observers.deadline_ms(), image_ms)
         return min((item for item in deadlines if item is not None), default=None)
 
@@ -410,6 +415,13 @@ class ControllerMachine:
         self._backlog.clear()
         self._changes = {index: item for index, item in self._changes.items() if index > snapshot.index}
 
+    def _let_go(self, now_ms: int) -> None:
+        """One slice."""
+        if self._outdated:
+            self._image_at_ms = now_ms
+            for _ in range(min(FREED_GROUPS, len(self._outdated))):
+                self._outdated.popitem()
+
     def _read_image(self, now_ms: int) -> None:
         """One slice; at its end the state is the leader's at `_restored_index`. Then the backlog, in slices as well."""
         reader = self._restoring
@@ -421,7 +433,7 @@ class ControllerMachine:
             if not reader.is_done:
                 return
         if self._feed.index < self._restored_index:
-            self._info.replace(reader.info)
+            self._outdated = self._info.replace(reader.info)
             self._views = MasterViews(self._info)
             self._feed.restart(self._restored_index)
         self._apply_backlog(now_ms, SLICE_ENTRIES)

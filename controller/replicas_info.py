@@ -147,9 +147,12 @@ class ReplicasInfo:
             self._names = list(self.groups)
         return self._names
 
-    def replace(self, other: ReplicasInfo) -> None:
-        """Take over everything that `other` knows; it must not be used any more."""
+    def replace(self, other: ReplicasInfo) -> dict[str, Group]:
+        """Take over everything that `other` knows; it must not be used any more. Returns what was known before: freeing
+        a million replicas at once takes a second, so the caller lets go of them in slices."""
+        before = self.groups
         self.groups, self._names = other.groups, other.names
+        return before
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ReplicasInfo) and self.groups == other.groups

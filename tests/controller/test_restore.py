@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from controller import machine
 from controller.image import SLICE_GROUPS, encode_image
 from rmqha.model.code import RequestCode
 from tests.controller.harness import CLUSTER, Cluster, Node
@@ -36,6 +39,31 @@ def test_a_snapshot_is_read_in_slices_and_what_follows_it_is_applied_after_it() 
     assert len(follower.machine.info.groups) == 0, "nothing shows before all is read"
     with_groups(cluster, 10_000, 3)
     cluster.run(1000)
+    assert encode_image(follower.machine.info) == encode_image(cluster.leader.machine.info)
+
+
+def test_what_a_snapshot_replaces_is_let_go_of_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "FREED_GROUPS", 10)
+    cluster, follower = behind()
+    cluster.run(1000)
+    cluster.cut = {follower.node_id}
+    with_groups(cluster, 20_000, 40)
+    cluster.run(100)
+    cluster.cut = set()
+    before = follower.machine.info.groups
+    count = len(before)
+    assert count > 40
+    freed = []
+
+    def watch() -> bool:
+        nonlocal count
+        if len(before) != count and follower.machine.info.groups is not before:
+            freed.append(count - len(before))
+            count = len(before)
+        return False
+
+    cluster.run(3000, until=watch)
+    assert count == 0 and max(freed) <= 10
     assert encode_image(follower.machine.info) == encode_image(cluster.leader.machine.info)
 
 
