@@ -7,8 +7,9 @@ unquoted (formats.md §9). A file written here is byte for byte what a Java brok
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from json.encoder import encode_basestring
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rmqha.broker.lineage import Stamp
@@ -92,27 +93,45 @@ def write(disk: Disk, name: str, data: bytes) -> None:
     config_file.replace(disk, name, data)
 
 
-def pretty(value: Any) -> str:
-    return "".join(_pieces(value, "\n"))
+class Encoded(NamedTuple):
+    """A value that `pretty` has written before, at the place where it stands again."""
+
+    text: str
 
 
-def _pieces(value: Any, line: str) -> Iterator[str]:
-    """`line` is a line feed and the indentation of the value's own closing bracket."""
-    inner = line + "\t"
-    if isinstance(value, Mapping):
-        yield "{" + inner
-        for place, (key, item) in enumerate(value.items()):
-            if place:
-                yield "," + inner
-            yield (f"{key}:" if isinstance(key, int) else json.dumps(key, ensure_ascii=False) + ":")
-            yield from _pieces(item, inner)
-        yield line + "}"
+def pretty(value: Any, line: str = "\n") -> str:
+    """As fastjson writes for people. `line`: a line feed and the indentation that `value` stands at."""
+    parts: list[str] = []
+    _put(value, line, parts.append)
+    return "".join(parts)
+
+
+def _put(value: Any, line: str, put: Callable[[str], object]) -> None:
+    """Broker loops wait for this: 20,000 topics have 200,000 values, so the common ones come first."""
+    kind = type(value)
+    if kind is str:
+        put(encode_basestring(value))
+    elif kind is int:
+        put(str(value))
+    elif kind is Encoded:
+        put(value.text)
+    elif isinstance(value, Mapping):
+        inner = line + "\t"
+        put("{" + inner)
+        separator = ""
+        for key, item in value.items():
+            put(f"{separator}{key}:" if isinstance(key, int) else separator + encode_basestring(key) + ":")
+            _put(item, inner, put)
+            separator = "," + inner
+        put(line + "}")
     elif isinstance(value, (list, tuple)):
-        yield "[" + inner
-        for place, item in enumerate(value):
-            if place:
-                yield "," + inner
-            yield from _pieces(item, inner)
-        yield line + "]"
+        inner = line + "\t"
+        put("[" + inner)
+        separator = ""
+        for item in value:
+            put(separator)
+            _put(item, inner, put)
+            separator = "," + inner
+        put(line + "]")
     else:
-        yield json.dumps(value, ensure_ascii=False)
+        put(json.dumps(value, ensure_ascii=False))

@@ -36,6 +36,8 @@ PERM_READ = 4
 DEFAULT_TOPIC = "TBW102"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 DELETED = "rmqhaDeletedTopics"
+ROW_LINE = "\n\t\t"
+"""Where a topic stands in topics.json."""
 
 QUEUE_TYPE = "queue.type"
 BATCH_QUEUE = "BatchCQ"
@@ -151,6 +153,8 @@ class TopicTable:
         self._table_text = b""
         """All of them together; empty when the table has changed."""
         self._table_digest = ""
+        self._rows: dict[str, tuple[TopicConfig, config_table.Encoded]] = {}
+        """Each topic's member of the file, with the topic that it was made from."""
         self.configure(config)
         for topic in _system_topics(config):
             self._topics[topic.name] = topic
@@ -364,7 +368,14 @@ class TopicTable:
         return self._table_text
 
     def _whole(self) -> dict[str, Any]:
-        table = {name: self._topics[name].to_json() for name in self.names()}
+        rows = {}
+        for name in self.names():
+            topic, known = self._topics[name], self._rows.get(name)
+            if known is None or known[0] is not topic:
+                known = topic, config_table.Encoded(config_table.pretty(topic.to_json(), ROW_LINE))
+            rows[name] = known
+        self._rows = rows
+        table = {name: text for name, (_, text) in rows.items()}
         own = {"dataVersion": self.version.to_json(), "topicConfigTable": table, **self._unknown}
         return own | self._deleted_part()
 

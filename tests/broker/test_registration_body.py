@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nameserver.route_info import RouteTable
-from rmqha.broker.config_table import DataVersion
+from rmqha.broker.config_table import DataVersion, pretty
 from rmqha.broker.topics import TopicConfig, TopicTable
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode
@@ -155,3 +155,32 @@ def test_a_version_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     command.ext["topicsVersion"] = text
     with pytest.raises(RemoteProtocolError):
         parse_registration(command, routes.topics_digest)
+
+
+def test_the_file_is_what_one_encoding_of_the_whole_would_write(tmp_path: Path) -> None:
+    """Only what has changed is encoded anew, and no byte differs from what Apache's broker would find."""
+    table = table_at(tmp_path)
+
+    def check() -> None:
+        rows = {name: topic.to_json() for name in table.names() if (topic := table.get(name)) is not None}
+        whole: dict[str, object] = {"dataVersion": table.version.to_json(), "topicConfigTable": rows}
+        if table.deleted:
+            whole["rmqhaDeletedTopics"] = sorted(table.deleted)
+        assert (tmp_path / "config" / "topics.json").read_bytes() == pretty(whole).encode()
+
+    table.put(TopicConfig("one", 4, 4, attributes={"queue.type": 'Simple"CQ'}))
+    check()
+    table.put(TopicConfig("two", 1, 1))
+    check()
+    table.put(TopicConfig("one", 8, 8))
+    check()
+    table.remove("two")
+    check()
+
+
+def test_the_form_is_fastjsons() -> None:
+    value = {"a": {}, "é\n": [1, "x", {"c": None, 7: 1.5}], "t": True, "e": []}
+    assert pretty(value) == (
+        '{\n\t"a":{\n\t\t\n\t},\n\t"é\\n":[\n\t\t1,\n\t\t"x",\n\t\t{\n\t\t\t"c":null,\n\t\t\t7:1.5\n\t\t}\n\t],'
+        '\n\t"t":true,\n\t"e":[\n\t\t\n\t]\n}'
+    )
