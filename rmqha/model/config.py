@@ -350,8 +350,8 @@ class BrokerConfig(ServerConfig):
     metadata_sync_timeout_ms: int = 3000
     """Own. How long a strict change waits for a silent member before it is answered with an error."""
     slave_read_enable: bool = True
-    """Slaves serve pulls, up to their confirm offset: of consumers that see no master, and of those whom the master sends
-    since what they read is no longer in its memory (accessMessageInMemoryMaxRatio). RocketMQ: false."""
+    """Slaves serve pulls, up to their confirm offset: of consumers that see no master, and of those whom the master
+    sends since what they read is no longer in its memory (accessMessageInMemoryMaxRatio). RocketMQ: false."""
     access_message_in_memory_max_ratio: int = 40
     """Percent of the machine's memory; a consumer further behind the log's end than that is sent to a slave."""
     long_polling_max_ms: int = 30000
