@@ -38,7 +38,9 @@ RETRY_MS = 5
 MAX_RETRY_MS = 500
 CALL_TIMEOUT_MS = 3000
 SLICE_COUNT = 2000
-"""Topics or groups asked for at once, as Java does."""
+"""Topics or groups asked of Apache's master at once, as its slaves do."""
+OWN_SLICE_COUNT = 10_000
+"""The same of ours: fewer slices, so that a table seldom changes between them."""
 MAX_SLICES = 1000
 MAX_TABLE_TRIES = 5
 """A table that changes while its slices are read is read anew."""
@@ -162,7 +164,7 @@ class MetadataSync:
             if changes is None or self._master() != master:
                 continue
             if changes.get("whole"):
-                await pull(master)
+                await pull(master, OWN_SLICE_COUNT)
             else:
                 apply(changes)
 
@@ -203,34 +205,34 @@ class MetadataSync:
             raise RemoteError(reply.code, reply.remark or "", master.address)
         return reply, _object(master.address, reply)
 
-    async def _whole(self, master: Master, code: RequestCode, what: str) -> list[dict[str, Any]]:
+    async def _whole(self, master: Master, code: RequestCode, what: str, count: int) -> list[dict[str, Any]]:
         """All slices of one version of a table; `what` is Topic or Group, as in the names of the fields."""
         for _ in range(MAX_TABLE_TRIES):
-            bodies = await self._slices(master, code, what)
+            bodies = await self._slices(master, code, what, count)
             if all(body.get("dataVersion") == bodies[0].get("dataVersion") for body in bodies):
                 return bodies
         raise RemoteProtocolError(f"{master.address} changes its table too often to be read: request {code}")
 
-    async def _slices(self, master: Master, code: RequestCode, what: str) -> list[dict[str, Any]]:
+    async def _slices(self, master: Master, code: RequestCode, what: str, count: int) -> list[dict[str, Any]]:
         bodies: list[dict[str, Any]] = []
         for place in range(MAX_SLICES):
-            first = place * SLICE_COUNT
-            ext = {f"{what.lower()}Seq": str(first), f"max{what}Num": str(SLICE_COUNT), "dataVersion": ""}
+            first = place * count
+            ext = {f"{what.lower()}Seq": str(first), f"max{what}Num": str(count), "dataVersion": ""}
             reply, body = await self._ask(master, code, ext)
             bodies.append(body)
-            if first + SLICE_COUNT >= int(reply.ext.get(f"total{what}Num") or 0):
+            if first + count >= int(reply.ext.get(f"total{what}Num") or 0):
                 break
         return bodies
 
-    async def _pull_topics(self, master: Master) -> None:
-        bodies = await self._whole(master, RequestCode.GET_ALL_TOPIC_CONFIG, "Topic")
+    async def _pull_topics(self, master: Master, count: int = SLICE_COUNT) -> None:
+        bodies = await self._whole(master, RequestCode.GET_ALL_TOPIC_CONFIG, "Topic", count)
         table = {name: topic for body in bodies for name, topic in topic_table.parse_table(body).items()}
         if self._master() == master and table:
             deleted = topic_table.parse_deleted(bodies[-1])
             self._topics.replace(table, DataVersion.from_json(bodies[-1].get("dataVersion")), deleted)
 
-    async def _pull_groups(self, master: Master) -> None:
-        bodies = await self._whole(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "Group")
+    async def _pull_groups(self, master: Master, count: int = SLICE_COUNT) -> None:
+        bodies = await self._whole(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "Group", count)
         table = {name: group for body in bodies for name, group in group_table.parse_table(body).items()}
         if self._master() == master:
             self._groups.replace(bodies[-1], table)

@@ -111,9 +111,9 @@ class OffsetTable:
         return Stamp(self.epoch, max(self.stamp.sequence, self._floor) + 1)
 
     def new_epoch(self, epoch: int, wall_ms: int) -> None:
-        """This replica became master. Sequences go on from the wall time: a master that restarts in its old epoch has
-        lost the last ones it gave, and may not give them again."""
-        self.epoch, self._floor = epoch, wall_ms
+        """This replica became master. Sequences go on from the wall time in microseconds: a master that restarts in its
+        old epoch has lost the last ones it gave, and may not give them again."""
+        self.epoch, self._floor = epoch, wall_ms * 1000
 
     def query(self, group: str, topic: str, queue_id: int) -> int | None:
         queues = self._offsets.get(f"{topic}@{group}")

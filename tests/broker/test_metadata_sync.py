@@ -9,8 +9,9 @@ from typing import cast
 import pytest
 import trio
 
+from rmqha.broker import metadata_sync
 from rmqha.broker.lineage import NO_STAMP, Stamp
-from rmqha.broker.metadata_sync import SLICE_COUNT, ForeignProbe, Master, MetadataSync
+from rmqha.broker.metadata_sync import ForeignProbe, Master, MetadataSync
 from rmqha.broker.offsets import OffsetChange
 from rmqha.broker.topics import TopicConfig
 from rmqha.host.remoting import RemotingClient
@@ -168,12 +169,13 @@ async def test_a_new_slave_takes_tables_whole_and_then_changes_alone(slave: Slav
     again.close()
 
 
-async def test_a_table_that_changes_between_its_slices_is_read_anew(slave: Slave, line: Line) -> None:
-    for number in range(SLICE_COUNT):
-        line.broker.core.topics._topics[f"X{number}"] = TopicConfig(f"X{number}", 1, 1)
+async def test_a_table_that_changes_between_its_slices_is_read_anew(
+    slave: Slave, line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata_sync, "OWN_SLICE_COUNT", 3)
 
     def change(command: Command) -> None:
-        if command.ext.get("topicSeq") == str(SLICE_COUNT) and line.codes.count(21) == 1:
+        if command.ext.get("topicSeq") == "3" and line.codes.count(21) == 1:
             line.broker.core.topics.put(TopicConfig("AAA", 1, 1))  # sorts into the slice that has been read
 
     line.before = change
