@@ -216,10 +216,12 @@ class SlowSlave(Fault):
 
 
 class DiskFault(Fault):
-    """Every broker has a small disk of its own. `freezable`: one that `sandbox.set_frozen` can stop."""
+    """Every broker has a small disk of its own. `freezable`: one that `sandbox.set_frozen` can stop. `there_when_made`:
+    there is no trouble before `spoil` has ended."""
 
     hold_s = 3.0
     freezable = False
+    there_when_made = False
 
     def document(self) -> dict[str, Any]:
         return quickstart(self.mode, broker=SMALL_FILES)
@@ -243,11 +245,15 @@ class DiskFault(Fault):
         (hit,) = found.hit
         store = cluster.store(hit)
         found.fault_at_ms = wall_ms()
-        self.spoil(store)
+        # in a thread: the producer lives in this one
+        await trio.to_thread.run_sync(self.spoil, store)
+        if self.there_when_made:
+            found.fault_at_ms = wall_ms()
         try:
             yield
         finally:
-            self.mend(store)
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(self.mend, store)
         if not cluster.state.node(hit).alive:
             found.notes.append(f"{hit} ended: {cluster.last_words(hit)}")
             cluster.launch(hit)
@@ -268,6 +274,7 @@ class DiskFault(Fault):
 class DiskFull(DiskFault):
     name = "disk-full"
     story = "the master's disk fills up to the last byte, and is emptied later"
+    there_when_made = True
 
     def spoil(self, store: Path) -> None:
         fill(store)
