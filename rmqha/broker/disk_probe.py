@@ -50,10 +50,11 @@ class DiskProbe:
         try:
             file = self._disk.open_append(PATH)
             try:
-                if file.size_bytes >= MAX_FILE_BYTES:
-                    file.truncate(0)
                 file.append(PROBE)
                 file.sync()
+                if file.size_bytes >= MAX_FILE_BYTES:
+                    # only now: on a full disk the blocks that this frees would let the next writes pass
+                    file.truncate(0)
             finally:
                 file.close()
         except OSError as error:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
 
+import pytest
 import trio
 
 from rmqha.broker.disk_probe import MAX_FILE_BYTES, PATH, DiskProbe
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.model.config import BrokerConfig
-from rmqha.port import AppendFile
+from rmqha.port import AppendFile, Buffer
 
 CONFIG = BrokerConfig(disk_probe_interval_millis=1, disk_probe_timeout_millis=100)
 
@@ -67,3 +69,50 @@ async def test_the_probes_file_stays_small(tmp_path: Path) -> None:
             while (tmp_path / PATH).stat().st_size >= MAX_FILE_BYTES:  # noqa: ASYNC110
                 await trio.sleep(0.005)
         nursery.cancel_scope.cancel()
+
+
+class SmallFile:
+    """An append file on a disk without a free block: it may have as many bytes as `limit_bytes`."""
+
+    def __init__(self, file: AppendFile, limit_bytes: int | None) -> None:
+        self._file = file
+        self._limit_bytes = limit_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        return self._file.size_bytes
+
+    def append(self, data: Buffer) -> None:
+        if self._limit_bytes is not None and self._file.size_bytes + len(data) > self._limit_bytes:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self._file.append(data)
+
+    def truncate(self, size_bytes: int) -> None:
+        self._file.truncate(size_bytes)
+
+    def sync(self) -> None:
+        self._file.sync()
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class SmallDisk(HostDisk):
+    """Full as soon as `limit_bytes` is set: a file that gives blocks back may use them again."""
+
+    limit_bytes: int | None = None
+
+    def open_append(self, path: str) -> AppendFile:
+        return SmallFile(super().open_append(path), self.limit_bytes)
+
+
+@pytest.mark.parametrize("blocks", range(17))
+async def test_a_full_disk_is_found_wherever_the_probes_file_has_got_to(tmp_path: Path, blocks: int) -> None:
+    disk, found = SmallDisk(tmp_path), list[str]()
+    (tmp_path / PATH).write_bytes(bytes(4096 * blocks))
+    disk.limit_bytes = 4096 * blocks
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(DiskProbe(CONFIG, disk, HostClock(), found.append).run)
+        await until(found, "No space left on device")
+        nursery.cancel_scope.cancel()
+    assert (tmp_path / PATH).stat().st_size == 4096 * blocks
