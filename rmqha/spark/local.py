@@ -56,6 +56,8 @@ def session(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.local.dir": str(directory),
+        # its default, 15 s, is short for a worker that starts on a busy machine
+        "spark.python.authenticate.socketTimeout": "60s",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.python.filterPushdown.enabled": "true",

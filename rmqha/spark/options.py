@@ -34,6 +34,9 @@ OPTIONS = {
     "verifyCrc": "false does not compare bodies with their CRC",
     "onCorrupt": "fail, the only way so far to treat a damaged record",
     "pushFilters": "true lets WHERE prune the read; only for a DataFrame that is scanned once (see spark/source.py)",
+    "startingOffsets": "earliest or latest: where a new streaming query begins",
+    "maxBytesPerTrigger": "a micro-batch holds about so many bytes of log at most",
+    "failOnDataLoss": "false lets a streaming query go on where the log now begins when old files went too early",
     "minPartitions": "at least so many tasks, where ranges do not fall below 4 MiB",
 }
 
@@ -61,6 +64,9 @@ class ReadOptions:
     verify_crc: bool = True
     push_filters: bool = False
     min_partitions: int | None = None
+    from_latest: bool = False
+    max_bytes_per_trigger: int | None = None
+    fail_on_data_loss: bool = True
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> ReadOptions:
@@ -86,6 +92,9 @@ class ReadOptions:
             verify_crc=_switch(values, "verifyCrc", default=True),
             push_filters=_switch(values, "pushFilters", default=False),
             min_partitions=_count(values, "minPartitions", 1, 100_000),
+            from_latest=_choice(values, "startingOffsets", ("earliest", "latest")) == "latest",
+            max_bytes_per_trigger=_count(values, "maxBytesPerTrigger", 1),
+            fail_on_data_loss=_switch(values, "failOnDataLoss", default=True),
         )
 
     @property

@@ -24,11 +24,12 @@ from pyspark.sql.types import StructType
 
 from rmqha.model.error import UsageError
 from rmqha.spark.options import ReadOptions, column_type, known_column
+from rmqha.spark.partition import TASK_MAX_BYTES, TASKS_PER_CORE, LogPartition
 from rmqha.spark.pushdown import push
-from rmqha.store.scan import LogRange, RowFilter, group_ranges, plan_ranges, read_range
-
-TASK_MAX_BYTES = 1024 * 1024 * 1024
-TASKS_PER_CORE = 2
+from rmqha.spark.stream import CommitLogStreamReader
+from rmqha.spark.write_rows import check_schema, parse_write_options
+from rmqha.spark.writer import CommitLogWriter
+from rmqha.store.scan import RowFilter, group_ranges, plan_ranges, read_range
 
 
 class CommitLogSource(DataSource):
@@ -44,6 +45,21 @@ class CommitLogSource(DataSource):
         return options.ddl
 
     def reader(self, schema: StructType) -> CommitLogReader:
+        options, properties_as = self._checked(schema)
+        kind = PushingReader if options.push_filters else CommitLogReader
+        return kind(options, schema.fieldNames(), properties_as)
+
+    def streamReader(self, schema: StructType) -> CommitLogStreamReader:  # noqa: N802 - the base class's name
+        options, properties_as = self._checked(schema)
+        return CommitLogStreamReader(options, schema.fieldNames(), properties_as)
+
+    def writer(self, schema: StructType, overwrite: bool) -> CommitLogWriter:
+        path, config = parse_write_options(self.options)
+        check_schema({field.name: field.dataType.simpleString() for field in schema.fields})
+        return CommitLogWriter(path, config, overwrite=overwrite)
+
+    def _checked(self, schema: StructType) -> tuple[ReadOptions, str]:
+        """The options, and the form of the properties that the schema asks for. UsageError for a foreign column."""
         options = ReadOptions.parse(self.options)
         properties_as = options.properties_as
         for field in schema.fields:
@@ -55,15 +71,7 @@ class CommitLogSource(DataSource):
                 raise UsageError(f"commitlog's column {name} is a {' or '.join(types)}, not a {given}")
             if name == "properties":
                 properties_as = types[given]
-        kind = PushingReader if options.push_filters else CommitLogReader
-        return kind(options, schema.fieldNames(), properties_as)
-
-
-class LogPartition(InputPartition):
-    """The ranges that one task reads."""
-
-    def __init__(self, ranges: tuple[LogRange, ...]) -> None:
-        super().__init__(ranges)
+        return options, properties_as
 
 
 class CommitLogReader(DataSourceReader):

@@ -1,0 +1,152 @@
+"""Rows of a DataFrame as messages: which columns a writer takes, and what each becomes in a record."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from rmqha.model.error import UsageError
+from rmqha.model.message import (
+    MAX_PROPERTIES_BYTES,
+    MAX_TOPIC_BYTES,
+    PROPERTY_KEYS,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQUE_KEY,
+    encode_properties,
+)
+from rmqha.store.config import StoreConfig
+from rmqha.store.record import NewMessage
+
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "topic": ("string",),
+    "body": ("binary", "string"),
+    "queueId": ("int", "bigint"),
+    "keys": ("array<string>", "string"),
+    "tags": ("string",),
+    "uniqKey": ("string",),
+    "properties": ("map<string,string>", "string"),
+    "flag": ("int", "bigint"),
+    "bornTimestamp": ("timestamp", "bigint"),
+    "storeTimestamp": ("timestamp", "bigint"),
+    "reconsumeTimes": ("int", "bigint"),
+}
+"""Column → types that it may have; only topic and body must be there. Others that a read gives are made anew."""
+MADE_ANEW = (
+    "queueOffset",
+    "physicalOffset",
+    "storeSize",
+    "sysFlag",
+    "msgId",
+    "offsetMsgId",
+    "bornHost",
+    "storeHost",
+    "bodyCRC",
+    "epoch",
+    "brokerName",
+    "preparedTransactionOffset",
+)
+LOOPBACK = (b"\x7f\x00\x00\x01", 0)
+
+
+SIZES: Mapping[str, str] = {
+    "mappedFileSizeCommitLog": "mapped_file_size_commit_log",
+    "mappedFileSizeConsumeQueue": "mapped_file_size_consume_queue",
+    "maxHashSlotNum": "max_hash_slot_num",
+    "maxIndexNum": "max_index_num",
+}
+"""Options of a write, with RocketMQ's defaults: a broker opens a store only with the sizes that it was made with."""
+
+
+def parse_write_options(given: Mapping[str, str]) -> tuple[str, StoreConfig]:
+    """The directory and the sizes of its files. Raises UsageError naming the nearest option."""
+    known = {name.lower(): name for name in ("path", *SIZES)}
+    values: dict[str, str] = {}
+    for name, value in given.items():
+        if name.lower() not in known:
+            near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]
+            raise UsageError(f"unknown option {name} of a commitlog write; the nearest known one is {known[near]}")
+        values[known[name.lower()]] = value
+    if not values.get("path"):
+        raise UsageError("commitlog needs a path to write to: save('/data/new-store')")
+    sizes: dict[str, Any] = {}
+    for name, field in SIZES.items():
+        if name in values:
+            if not values[name].isdecimal() or not 0 < int(values[name]) < 2**40:
+                raise UsageError(f"option {name} = {values[name]!r} must be a whole number above 0")
+            sizes[field] = int(values[name])
+    return values["path"], replace(StoreConfig(), **sizes)
+
+
+def check_schema(columns: Mapping[str, str]) -> None:
+    """Raise UsageError, one sentence, unless a DataFrame with these columns and types can be written."""
+    for name, kind in columns.items():
+        if name in MADE_ANEW:
+            continue
+        if name not in COLUMNS:
+            near = difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.0)[0]
+            raise UsageError(f"commitlog cannot write a column {name}; the nearest one is {near}")
+        if kind not in COLUMNS[name]:
+            raise UsageError(f"commitlog's column {name} is written from {' or '.join(COLUMNS[name])}, not from {kind}")
+    for name in ("topic", "body"):
+        if name not in columns:
+            raise UsageError(f"commitlog needs a column {name} to write")
+
+
+def messages(rows: Sequence[Mapping[str, Any]], now_ms: int) -> Iterator[tuple[NewMessage, int]]:
+    """Each row as a message and the store timestamp that it asks for, in ms. Raises UsageError for a row that cannot be
+    one."""
+    for row in rows:
+        topic, body = row["topic"], row["body"]
+        if not topic or body is None:
+            raise UsageError("commitlog cannot write a row whose topic or body is null")
+        if len(topic.encode()) > MAX_TOPIC_BYTES or "/" in topic:
+            raise UsageError(f"commitlog cannot write the topic {topic[:80]!r}: brokers take no such name")
+        stored_ms = _millis(row.get("storeTimestamp"), now_ms)
+        yield (
+            NewMessage(
+                topic=topic,
+                queue_id=int(row.get("queueId") or 0),
+                body=body.encode() if isinstance(body, str) else body,
+                properties=_properties(row),
+                born_at_ms=_millis(row.get("bornTimestamp"), stored_ms),
+                born_host=LOOPBACK,
+                store_host=LOOPBACK,
+                flag=int(row.get("flag") or 0),
+                reconsume_times=int(row.get("reconsumeTimes") or 0),
+            ),
+            stored_ms,
+        )
+
+
+def _millis(value: Any, default_ms: int) -> int:
+    if value is None:
+        return default_ms
+    if isinstance(value, datetime):
+        aware = value if value.tzinfo else value.replace(tzinfo=UTC)
+        return round(aware.timestamp() * 1000)
+    return int(value)
+
+
+def _properties(row: Mapping[str, Any]) -> bytes:
+    given = row.get("properties") or {}
+    try:
+        found = dict(json.loads(given) if isinstance(given, str) else given)
+        keys = row.get("keys")
+        if keys:
+            found[PROPERTY_KEYS] = keys if isinstance(keys, str) else " ".join(keys)
+        for name, column in ((PROPERTY_TAGS, "tags"), (PROPERTY_UNIQUE_KEY, "uniqKey")):
+            if row.get(column):
+                found[name] = row[column]
+        data = encode_properties({str(name): str(value) for name, value in found.items() if value is not None})
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"commitlog cannot write the properties of a row of topic {row['topic']}: {error}") from None
+    if len(data) > MAX_PROPERTIES_BYTES:
+        raise UsageError(
+            f"commitlog cannot write the properties of a row of topic {row['topic']}: they take {len(data)} bytes, and "
+            f"{MAX_PROPERTIES_BYTES} fit"
+        )
+    return data

@@ -1,0 +1,147 @@
+"""`df.write.format("commitlog")`: a DataFrame becomes a store that our brokers and Apache RocketMQ's open.
+
+One log has one order, so the tasks only put their rows aside, as Arrow files beside the target; the commit appends them
+in the order of the partitions, dispatches all of it into queues and index, and closes the store. A write that fails
+leaves the store as it was. The target must be a directory that the driver and the tasks share.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from rmqha.host.disk import HostDisk
+from rmqha.model.error import UsageError
+from rmqha.spark.write_rows import messages
+from rmqha.store import config_file
+from rmqha.store.config import StoreConfig
+from rmqha.store.store import Store
+from rmqha.wire import lenient_json
+
+DISPATCH_BYTES = 4 * 1024 * 1024
+INDEX_COUNT = 10_000
+ROWS_PER_BATCH = 4096
+
+
+@dataclass
+class Part(WriterCommitMessage):
+    """What one task put aside."""
+
+    partition: int
+    path: str
+    row_count: int
+
+
+class _NoTrace:
+    def event(self, name: str, **fields: Any) -> None:
+        """A library keeps no log; what must be told is raised."""
+
+
+class CommitLogWriter(DataSourceArrowWriter):
+    def __init__(self, path: str, config: StoreConfig, *, overwrite: bool) -> None:
+        """Raises UsageError, one sentence, if nothing can be written there."""
+        self._root = Path(path.removeprefix("file://"))
+        self._config = config
+        if overwrite:
+            raise UsageError(f"commitlog does not overwrite {self._root}: remove it yourself, or use mode('append')")
+        if self._root.exists() and any(self._root.iterdir()) and not (self._root / "commitlog").is_dir():
+            raise UsageError(f"{self._root} is not a store and not empty: choose another directory")
+        self._staging = self._root.parent / f".{self._root.name}.rmqha-write-{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        self._staging.mkdir(parents=True, exist_ok=True)
+        path = self._staging / f"{context.partitionId()}-{context.taskAttemptId()}.arrow"
+        row_count, sink = 0, None
+        with path.open("wb") as file:
+            for batch in iterator:
+                if sink is None:
+                    sink = pa.ipc.new_stream(file, batch.schema)
+                sink.write_batch(batch)
+                row_count += batch.num_rows
+            if sink is not None:
+                sink.close()
+        return Part(context.partitionId(), str(path), row_count)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        parts = sorted((item for item in messages if isinstance(item, Part)), key=lambda item: item.partition)
+        try:
+            self._append([item for item in parts if item.row_count])
+        finally:
+            self._discard()
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._discard()
+
+    def _discard(self) -> None:
+        shutil.rmtree(self._staging, ignore_errors=True)
+
+    def _append(self, parts: list[Part]) -> None:
+        is_new = not self._root.exists()
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            disk = HostDisk(self._root.absolute())
+            store = Store.open(disk, self._config, _NoTrace(), process_id=os.getpid())
+            begin = store.max_phy_offset
+            try:
+                _add_topics(disk, _append_parts(store, parts))
+            except BaseException:
+                store.truncate(begin)
+                raise
+            finally:
+                store.close()
+        except BaseException:
+            if is_new:
+                shutil.rmtree(self._root, ignore_errors=True)
+            raise
+
+
+def _append_parts(store: Store, parts: list[Part]) -> dict[str, int]:
+    """How many queues each topic has got."""
+    queue_counts: dict[str, int] = {}
+    for part in parts:
+        _append_part(store, part, queue_counts)
+    store.commit()
+    store.set_confirm_offset(store.max_phy_offset)
+    while store.dispatch(DISPATCH_BYTES):
+        pass
+    while store.index.build(INDEX_COUNT):
+        pass
+    return queue_counts
+
+
+def _append_part(store: Store, part: Part, queue_counts: dict[str, int]) -> None:
+    now_ms = time.time_ns() // 1_000_000
+    with Path(part.path).open("rb") as file, pa.ipc.open_stream(file) as batches:
+        for whole in batches:
+            for first in range(0, whole.num_rows, ROWS_PER_BATCH):
+                for message, stored_ms in messages(whole.slice(first, ROWS_PER_BATCH).to_pylist(), now_ms):
+                    store.append(message, stored_ms)
+                    count = queue_counts.get(message.topic, 0)
+                    queue_counts[message.topic] = max(count, message.queue_id + 1)
+
+
+def _add_topics(disk: HostDisk, queue_counts: Mapping[str, int]) -> None:
+    """Brokers serve only topics that their table has; what is known already stays."""
+    table = config_file.load(disk, "topics", dict).value or {}
+    topics = dict(table.get("topicConfigTable") or {})
+    for name, count in queue_counts.items():
+        known = topics.get(name) or {"order": False, "perm": 6, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}
+        queues = {key: max(count, int(known.get(key, 0))) for key in ("readQueueNums", "writeQueueNums")}
+        topics[name] = {**known, **queues, "topicName": name}
+    version = dict(table.get("dataVersion") or {"stateVersion": 0, "timestamp": 0, "counter": 0})
+    version["counter"] = int(version.get("counter", 0)) + 1
+    version["timestamp"] = time.time_ns() // 1_000_000
+    data = lenient_json.dumps({**table, "dataVersion": version, "topicConfigTable": topics})
+    config_file.replace(disk, "topics", data)

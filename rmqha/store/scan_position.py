@@ -1,0 +1,84 @@
+"""Places in a log that outlive a look at it: where a reader stopped, and whether the log still says what it said there.
+
+A position is a record's end with the epoch that wrote the byte before it. If the log was cut below it, or another epoch
+wrote that byte since, what was read up to it is no longer the group's log (rulings on truncation: an AP master's tail).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+
+from rmqha.model.error import StoreError
+from rmqha.store.scan_files import FileName, StoreView, map_file
+from rmqha.store.scan_walk import walk
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """`epoch` and `epoch_start` are −1 where nothing was written before, or by no known epoch."""
+
+    physical_offset: int
+    epoch: int = -1
+    epoch_start: int = -1
+
+
+def position_at(view: StoreView, physical_offset: int) -> Position:
+    """The position at a record's end (or the log's first record)."""
+    if physical_offset <= view.min_offset:
+        return Position(physical_offset)
+    found = bisect_right([start for _, start in view.epochs], physical_offset - 1) - 1
+    return Position(physical_offset, *view.epochs[found]) if found >= 0 else Position(physical_offset)
+
+
+def check_position(view: StoreView, position: Position) -> None:
+    """StoreError, one sentence, if the log was cut below the position or has another history there."""
+    at = position.physical_offset
+    if at > view.end_offset:
+        raise StoreError(
+            f"{view.root} ends at {view.end_offset}, and {at} had been read: what was read behind it was cut and is "
+            "not in the group's log; start a new query (another checkpointLocation)"
+        )
+    now = position_at(view, at)
+    if position.epoch >= 0 and now.epoch >= 0 and now != position:
+        raise StoreError(
+            f"{view.root}: epoch {position.epoch} from {position.epoch_start} had been read up to {at}, and now epoch "
+            f"{now.epoch} from {now.epoch_start} wrote those bytes: the log was cut and written anew; start a new "
+            "query (another checkpointLocation)"
+        )
+
+
+def end_within(view: StoreView, start: int, max_bytes: int) -> int:
+    """The last record end at most `max_bytes` behind `start`, but one record further if that is `start` itself."""
+    goal = start + max_bytes
+    if goal >= view.end_offset:
+        return view.end_offset
+    for name, first in zip(view.files, view.starts, strict=True):
+        if name.end_offset > goal:
+            begin = max(first, start) if start < name.end_offset else first
+            return _last_end(name, begin, goal, start, view.end_offset)
+    return view.end_offset
+
+
+def _last_end(name: FileName, begin: int, goal: int, start: int, view_end: int) -> int:
+    file, base = map_file(name), name.base_offset
+    stop = min(name.end_offset, view_end)
+    ends = walk(file, begin - base, stop - base)
+    starts = [*(ends.starts + base).tolist(), ends.end + base]
+    place = bisect_right(starts, goal) - 1
+    found = starts[place] if place >= 0 else begin
+    if found > start:
+        return int(found)
+    return int(starts[min(place + 1, len(starts) - 1)])
+
+
+def between(view: StoreView, start: int, end: int) -> StoreView:
+    """The records of [start, end), both of them record starts or ends."""
+    kept = [
+        (name, max(first, start))
+        for name, first in zip(view.files, view.starts, strict=True)
+        if name.end_offset > start and name.base_offset < end
+    ]
+    return replace(
+        view, files=tuple(name for name, _ in kept), starts=tuple(first for _, first in kept), end_offset=end
+    )

@@ -1,0 +1,150 @@
+"""A DataFrame written as a store: read back, opened by our store, checked by fsck, refused where it must be."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from rmqha.cli.fsck import fsck
+from rmqha.host.disk import HostDisk
+from rmqha.model.error import UsageError
+from rmqha.spark import session
+from rmqha.spark.errors import translate
+from rmqha.spark.write_rows import check_schema, parse_write_options
+from rmqha.store.config import StoreConfig
+from rmqha.store.store import Store
+from tests.store.support import Trace
+from tests.store.test_scan import unpack
+
+SIZES = {
+    "mappedFileSizeCommitLog": "1048576",
+    "mappedFileSizeConsumeQueue": "20000",
+    "maxHashSlotNum": "500",
+    "maxIndexNum": "2000",
+}
+CONFIG = StoreConfig(
+    mapped_file_size_commit_log=1048576,
+    mapped_file_size_consume_queue=20000,
+    max_hash_slot_num=500,
+    max_index_num=2000,
+)
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    started = session("writes", cores="2", settings={"spark.sql.shuffle.partitions": "2"})
+    yield started
+    started.stop()
+
+
+def save(frame: DataFrame, root: Path, mode: str = "append", **options: str) -> None:
+    frame.write.format("commitlog").options(**(SIZES | options)).mode(mode).save(str(root))
+
+
+def load(spark: SparkSession, root: Path, **options: str) -> DataFrame:
+    return spark.read.format("commitlog").options(**options).load(str(root))
+
+
+KEPT = ["topic", "queueId", "body", "keys", "tags", "uniqKey", "flag", "reconsumeTimes", "bornTimestamp"]
+
+
+@pytest.mark.spark
+def test_a_copy_of_a_real_store_holds_the_same_messages(spark: SparkSession, tmp_path: Path) -> None:
+    golden = unpack("n0", tmp_path) / "n0"
+    source = load(spark, golden, topic="GoldNormal,GoldMixed,GoldOrder").orderBy("physicalOffset")
+    copy = tmp_path / "copy"
+    save(source, copy)
+    found = load(spark, copy)
+
+    def rows(frame: DataFrame) -> list[Any]:
+        return [tuple(row) for row in frame.orderBy("physicalOffset").select(*KEPT, "properties").collect()]
+
+    assert rows(found) == rows(source) and found.count() > 500
+    done = CliRunner().invoke(fsck, [str(copy)])
+    assert done.exit_code == 0, done.output
+    store = Store.open(HostDisk(copy), CONFIG, Trace(), process_id=1)
+    try:
+        (line,) = store.recovery.lines
+        assert line.startswith("After a clean stop the log was checked from ")
+        for topic, queues in store.queues().items():
+            counted = found.where(f"topic = '{topic}'").groupBy("queueId").count().collect()
+            assert {row["queueId"]: row["count"] for row in counted} == {
+                queue: store.queue_range(topic, queue)[1] for queue in queues
+            }
+        key = source.where("topic = 'GoldNormal'").first()
+        assert key is not None and store.index.query("GoldNormal", key["keys"][0]).records
+    finally:
+        store.close()
+    assert '"GoldOrder"' in (copy / "config/topics.json").read_text()
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.spark
+def test_a_second_write_goes_on_where_the_first_ended(spark: SparkSession, tmp_path: Path) -> None:
+    first = spark.range(0, 30, 1, 3).selectExpr("'T' topic", "cast(id as string) body", "cast(id % 2 as int) queueId")
+    save(first, tmp_path / "s")
+    save(spark.sql("select 'U' topic, 'x' body, map('a', '1', 'b', null) properties"), tmp_path / "s")
+    rows = load(spark, tmp_path / "s").orderBy("physicalOffset").collect()
+    assert [int(bytes(row.body)) for row in rows[:30]] == list(range(30)), "in the order of the partitions"
+    assert (rows[30].topic, rows[30].properties) == ("U", '{"a":"1"}')
+
+
+@pytest.mark.spark
+def test_a_write_that_fails_leaves_the_store_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    root = tmp_path / "s"
+    good = spark.sql("select 'T' topic, 'x' body")
+    bad = spark.sql("select 'T' topic, 'y' body union all select null topic, 'z' body").coalesce(1)
+    with pytest.raises(PySparkException):
+        save(bad, root)
+    assert not root.exists()
+    save(good, root)
+
+    def told(frame: DataFrame, **options: str) -> str:
+        with pytest.raises(PySparkException) as caught:
+            save(frame, root, **options)
+        return str(translate(caught.value))
+
+    assert told(bad) == "commitlog cannot write a row whose topic or body is null"
+    assert load(spark, root).count() == 1
+    with (root / "lock").open("r+b") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
+        assert "is in use by another process" in told(good)
+    assert "does not overwrite" in told(good, mode="overwrite")
+    save(good, root)
+    assert load(spark, root).count() == 2
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({"topic": "string"}, "commitlog needs a column body to write"),
+        ({"topic": "string", "boddy": "binary"}, "commitlog cannot write a column boddy; the nearest one is body"),
+        ({"topic": "int", "body": "binary"}, "commitlog's column topic is written from string, not from int"),
+    ],
+)
+def test_columns_that_cannot_be_written(columns: dict[str, str], sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_schema(columns)
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({}, "commitlog needs a path to write to"),
+        ({"path": "p", "topics": "T"}, "unknown option topics of a commitlog write; the nearest known one is"),
+        ({"path": "p", "maxIndexNum": "0"}, "option maxIndexNum = '0' must be a whole number above 0"),
+    ],
+)
+def test_options_that_are_wrong(options: dict[str, str], sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_write_options(options)
+    assert sentence in str(caught.value)

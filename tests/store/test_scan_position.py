@@ -1,0 +1,72 @@
+"""Places in a log that outlive a look at it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rmqha.model.error import StoreError
+from rmqha.store.scan import Decoding, StoreView, open_store, read_store
+from rmqha.store.scan_position import Position, between, check_position, end_within, position_at
+from tests.store.log_writer import LogWriter, Message
+
+OFFSETS = Decoding(columns=("physicalOffset", "storeSize"))
+EPOCHS = "2\n0\n1-0\n4-6000\n"
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> tuple[StoreView, list[int]]:
+    """Three files with blanks between them; the offsets of all records."""
+    writer = LogWriter(tmp_path_factory.mktemp("log"), file_bytes=8192)
+    offsets = writer.append_all([Message(body=bytes(300), queue_offset=number) for number in range(40)])
+    view = open_store(str(writer.write(confirm_offset=writer.end, epochs=EPOCHS)))
+    assert len(view.files) == 3
+    return view, offsets
+
+
+def offsets_of(view: StoreView) -> list[int]:
+    return [row["physicalOffset"] for batch in read_store(view, OFFSETS) for row in batch.to_pylist()]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.data())
+def test_any_split_at_record_ends_gives_every_record_once(
+    log: tuple[StoreView, list[int]], data: st.DataObject
+) -> None:
+    view, offsets = log
+    at, found = view.min_offset, list[int]()
+    while at < view.end_offset:
+        end = end_within(view, at, data.draw(st.integers(1, 5000)))
+        assert at < end <= view.end_offset
+        found += offsets_of(between(view, at, end))
+        at = end
+    assert found == offsets
+
+
+def test_a_limit_holds_unless_one_record_is_longer(log: tuple[StoreView, list[int]]) -> None:
+    view, offsets = log
+    for start, following in pairwise(offsets):
+        assert end_within(view, start, 1) in (following, following - following % 8192)
+        assert end_within(view, start, 900) <= start + 900
+
+
+def test_a_position_names_the_epoch_of_the_byte_before(log: tuple[StoreView, list[int]]) -> None:
+    view, _ = log
+    assert position_at(view, 0) == Position(0)
+    assert position_at(view, 6000) == Position(6000, 1, 0)
+    assert position_at(view, 6001) == Position(6001, 4, 6000)
+
+
+def test_a_log_that_was_cut_or_written_anew_is_told(log: tuple[StoreView, list[int]], tmp_path: Path) -> None:
+    view, offsets = log
+    for position in (Position(0), position_at(view, offsets[5]), position_at(view, view.end_offset), Position(9)):
+        check_position(view, position)
+    with pytest.raises(StoreError, match=r"ends at \d+, and \d+ had been read: what was read behind it was cut"):
+        check_position(between(view, 0, offsets[9]), Position(offsets[10], 1, 0))
+    for other in (Position(7000, 3, 6000), Position(7000, 4, 5000), Position(5000, 2, 4000)):
+        with pytest.raises(StoreError, match="the log was cut and written anew; start a new query"):
+            check_position(view, other)
