@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import socket
 
+import pytest
 import trio
 
+from rmqha.host import turns as module
 from rmqha.host.remoting import Session, serve
-from rmqha.host.turns import ADMITTED_COUNT, Turns
+from rmqha.host.turns import Turns
 from rmqha.wire.command import Command
 from rmqha.wire.frame import encode_frame
 
+ADMITTED_COUNT = 40
 CROWD_COUNT = 5 * ADMITTED_COUNT
 URGENT = 2
 FRAME = encode_frame(Command(1))
@@ -50,7 +53,8 @@ async def _answers(stream: socket.socket) -> None:
     assert stream.recv(65536)
 
 
-async def test_a_crowd_is_served_some_in_each_turn_and_the_urgent_at_once() -> None:
+async def test_a_crowd_is_served_some_in_each_turn_and_the_urgent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ADMITTED_COUNT", ADMITTED_COUNT)
     turn, turns = TurnCount(), Turns()
     service = Counter(turn)
     trio.lowlevel.add_instrument(turn)
