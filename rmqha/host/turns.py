@@ -11,7 +11,7 @@ from __future__ import annotations
 import trio
 
 ADMITTED_COUNT = 256
-"""At 0.1 to 0.3 ms for a request some 50 ms, a quarter of a lease. A turn itself costs milliseconds among 6,000 sockets:
+"""At 0.1 to 0.3 ms for a request some 50 ms, a quarter of a lease. A turn itself costs some ms among 6,000 sockets:
 with 16 a heartbeat took 490 us of CPU instead of 165."""
 
 
