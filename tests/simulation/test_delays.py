@@ -29,6 +29,7 @@ class DelayingClient(ClientProcess):
 
 class DelayWorld(World):
     client_class = DelayingClient
+    ordered = False  # a delayed message is answered with its offset in the queue of its level
 
     def unsettled(self) -> str:
         for broker in self.brokers:

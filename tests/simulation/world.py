@@ -59,6 +59,8 @@ class Report:
 
 class World:
     client_class: type[ClientProcess] = ClientProcess
+    ordered = True
+    """All messages of a queue are answered with their offset in that queue."""
     more_config: Mapping[str, Any] = MappingProxyType({})
     """Further keys of the brokers' configuration."""
 
@@ -219,7 +221,7 @@ class World:
         for broker in self.brokers:
             self.visibility.verify(broker)
         agreement.verify(self.brokers)
-        found = audit(self.history, self.brokers[0], cp=self.options.cp)
+        found = audit(self.history, self.brokers[0], cp=self.options.cp, ordered=self.ordered)
         self.tracer.event("audited", acked=found.acked_count, lost=found.lost_count, duplicates=found.duplicate_count)
         return found
 
