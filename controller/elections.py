@@ -28,6 +28,8 @@ from rmqha.wire.command import FLAG_ONEWAY, Command
 MAX_REASON_CHARS = 255
 HANDED_OVER = frozenset({Cause.DESIGNATED, Cause.DISK_FAILED, Cause.DRAINED, Cause.PREFERRED})
 """Elections ahead of which a live master of ours hands over."""
+SWITCH_PATIENCE = 10
+"""So many times probeTimeoutMs may the target of a switch take: on a busy machine a Java broker needs over 50 ms."""
 LEAVES_A_LIVE_MASTER = frozenset({Cause.DISK_FAILED, Cause.DRAINED})
 """Of our own accord, and only for a replica that is well."""
 
@@ -45,6 +47,8 @@ class Ballot:
     answers: dict[BrokerId, LogEnd] = field(default_factory=dict)
     handed_over: bool = False
     """The master refuses messages because of it."""
+    timeout_ms: int = 0
+    """What candidates are given to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +199,19 @@ class Elections:
             ballot.answers = {item: self._reported_end(group, item) for item in who.ids}
             self._count(now_ms, ballot)
             return
-        question, timeout_ms = Command(RequestCode.GET_BROKER_EPOCH_CACHE), self._config().probe_timeout_ms
+        question, ballot.timeout_ms = Command(RequestCode.GET_BROKER_EPOCH_CACHE), self._patience_ms(now_ms, ballot)
         for broker_id in who.ids:
-            probe_id = self._probes.send(now_ms, group.replicas[broker_id].address, question, timeout_ms)
+            probe_id = self._probes.send(now_ms, group.replicas[broker_id].address, question, ballot.timeout_ms)
             self._ballot_probes[probe_id] = ballot
             ballot.waiting[probe_id] = broker_id
+
+    def _patience_ms(self, now_ms: int, ballot: Ballot) -> int:
+        """How long candidates may take to answer: longer where a live master is there meanwhile."""
+        group, timeout_ms = ballot.group, self._config().probe_timeout_ms
+        if ballot.wish.cause not in HANDED_OVER or group.master_id is None:
+            return timeout_ms
+        is_led = self._table.is_alive(now_ms, BrokerKey(group.broker_name, group.master_id))
+        return timeout_ms * SWITCH_PATIENCE if is_led else timeout_ms
 
     def _reported_end(self, group: Group, broker_id: BrokerId) -> LogEnd:
         broker = self._table.get(BrokerKey(group.broker_name, broker_id))
@@ -215,8 +227,7 @@ class Elections:
             if not who.ask or who.cause in ACCEPTS_LOSS or self._table.is_fit(BrokerKey(name, item))
         }
         if len(answers) < who.needed_answers:
-            timeout_ms = self._config().probe_timeout_ms
-            told = f"{len(answers)} of the replicas {list(who.ids)} answered request 1007 within {timeout_ms} ms"
+            told = f"{len(answers)} of the replicas {list(who.ids)} answered request 1007 within {ballot.timeout_ms} ms"
             self._give_up(now_ms, ballot, f"{told}; {who.needed_answers} must")
             return
         live = [item for item in group.replicas if self._table.is_alive(now_ms, BrokerKey(name, item))]

@@ -25,6 +25,8 @@ from rmqha.wire.raft_message import Entry, HardState, Snapshot
 
 GROUP = "broker-a"
 CLUSTER = "DefaultCluster"
+SLOW_MS = 300
+"""What a Java broker on a busy machine takes to answer a probe."""
 
 
 class Tracer:
@@ -57,8 +59,8 @@ class Prng:
 
 @dataclass
 class Broker:
-    """`probes`: "answer", "silent" or "refuse" what request 1007 gets. `hand_over`: the code that a request to hand
-    over is answered with, None = never."""
+    """`probes`: "answer", "slow", "silent" or "refuse" what request 1007 gets. `hand_over`: the code that a request to
+    hand over is answered with, None = never."""
 
     broker_id: int
     epoch: int = -1
@@ -211,6 +213,10 @@ class Node:
         machine = self.machine
         if how == "silent":
             cluster.later(probe.timeout_ms, lambda: self._probed(machine, probe.probe_id, None, False))
+        elif how == "slow":
+            assert broker is not None
+            reply = broker.epoch_cache() if probe.timeout_ms >= SLOW_MS else None
+            cluster.later(min(SLOW_MS, probe.timeout_ms), lambda: self._probed(machine, probe.probe_id, reply, False))
         elif how == "refuse" or broker is None:
             self._probed(machine, probe.probe_id, None, True)
         else:

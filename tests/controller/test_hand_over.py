@@ -55,6 +55,15 @@ def test_a_target_that_dies_after_the_hand_over_lets_the_master_go_on() -> None:
 
 
 @pytest.mark.parametrize("ha_mode", ["", "ap"])
+def test_a_target_that_is_slow_to_answer_is_waited_for_while_there_is_a_master(ha_mode: str) -> None:
+    cluster, brokers = group_of(3)
+    cluster.group().replicas[BrokerId(1)].ha_mode = ha_mode
+    brokers[2].probes = "slow"
+    assert cluster.elect(3).code == 0
+    assert cluster.group().master_id == 3
+
+
+@pytest.mark.parametrize("ha_mode", ["", "ap"])
 def test_a_master_that_knows_no_hand_over_is_replaced_at_once(ha_mode: str) -> None:
     """Apache's brokers are not even asked."""
     cluster, brokers = group_of(3)
