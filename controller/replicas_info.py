@@ -128,6 +128,29 @@ class Group:
         self.elections = (*self.elections, record)[-REMEMBERED_ELECTIONS:]
 
 
+def least_acknowledging_size(group: Group, master_id: BrokerId) -> int:
+    """Members that the confirmed set must have before this master may acknowledge.
+
+    1 for AP, for Apache brokers and for up to two replicas, where a replica that the controller leaves alone
+    acknowledges alone (ruling 6). The smaller of the declared and the stored number of replicas counts.
+    """
+    master = group.replicas[master_id]
+    if master.ha_mode != "cp" or not master.total_replicas:
+        return 1
+    total_replicas = min(master.total_replicas, group.total_replicas or master.total_replicas)
+    return 1 if total_replicas <= 2 else total_replicas // 2 + 1
+
+
+def _end_eligibility(group: Group) -> None:
+    """CP: once the set, as it stands, is enough to acknowledge, those beside it may lack what is acknowledged. A
+    smaller totalReplicas makes it so without a change of the set (simulation: `operators`, seed 500351)."""
+    if group.eligible:
+        masters = group.counted_ids if group.master_id is None else (group.master_id,)
+        promising = [item for item in masters if group.replicas[item].ha_mode == "cp"]
+        if promising and len(group.sync_state_set) >= min(least_acknowledging_size(group, item) for item in promising):
+            group.eligible = ()
+
+
 def without(ids: tuple[BrokerId, ...], *gone: BrokerId) -> tuple[BrokerId, ...]:
     return tuple(broker_id for broker_id in ids if broker_id not in gone)
 
@@ -171,6 +194,7 @@ class ReplicasInfo:
         group = self.groups.get(event.broker_name)
         if group is not None:
             _APPLY[type(event)](group, event)
+            _end_eligibility(group)
 
     def _broker_id_applied(self, event: BrokerIdApplied) -> None:
         group = self.groups.get(event.broker_name)

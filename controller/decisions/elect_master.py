@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from controller.decisions.refusal import Refusal
-from controller.decisions.sync_state_set import least_acknowledging_size
 from controller.event import Cause, MasterElected
-from controller.replicas_info import Group
+from controller.replicas_info import Group, least_acknowledging_size
 from rmqha.model.code import ResponseCode
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 

@@ -14,22 +14,9 @@ from collections.abc import Callable, Sequence
 
 from controller.decisions.refusal import Refusal
 from controller.event import SyncStateSetAltered
-from controller.replicas_info import Group, without
+from controller.replicas_info import Group, least_acknowledging_size, without
 from rmqha.model.code import ResponseCode
 from rmqha.model.offset import BrokerId
-
-
-def least_acknowledging_size(group: Group, master_id: BrokerId) -> int:
-    """Members that the confirmed set must have before this master may acknowledge.
-
-    1 for AP, for Apache brokers and for up to two replicas, where a replica that the controller leaves alone
-    acknowledges alone (ruling 6). The smaller of the declared and the stored number of replicas counts.
-    """
-    master = group.replicas[master_id]
-    if master.ha_mode != "cp" or not master.total_replicas:
-        return 1
-    total_replicas = min(master.total_replicas, group.total_replicas or master.total_replicas)
-    return 1 if total_replicas <= 2 else total_replicas // 2 + 1
 
 
 def alter_sync_state_set(

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.decisions.refusal import Refusal
-from controller.decisions.sync_state_set import alter_sync_state_set, least_acknowledging_size
-from controller.event import SyncStateSetAltered
-from controller.replicas_info import ReplicasInfo
+from controller.decisions.sync_state_set import alter_sync_state_set
+from controller.event import GroupSized, SyncStateSetAltered
+from controller.replicas_info import ReplicasInfo, least_acknowledging_size
 from rmqha.model.offset import BrokerId
 from tests.controller.values import make_group
 
@@ -120,3 +120,24 @@ def test_a_refusal_changes_nothing_and_an_event_applies(
         assert sorted(group.sync_state_set) == sorted(members)
         assert group.sync_state_set_epoch == before.sync_state_set_epoch + 1
         assert group.master_epoch == before.master_epoch
+
+
+@pytest.mark.parametrize(
+    ("ha_mode", "master_id", "members", "total", "expected"),
+    [
+        ("cp", 1, (1, 2), 3, ()),
+        ("cp", None, (1, 2), 3, ()),
+        ("cp", 1, (1,), 2, ()),
+        ("cp", 1, (1,), 3, (3,)),
+        ("ap", 1, (1, 2), 3, (3,)),
+    ],
+)
+def test_a_smaller_group_may_make_the_set_enough_to_acknowledge(
+    ha_mode: str, master_id: int | None, members: tuple[int, ...], total: int, expected: tuple[int, ...]
+) -> None:
+    """Who was eligible beside it may lack what is acknowledged from then on."""
+    group = make_group(3, sync_state_set=members, eligible=(3,), ha_mode=ha_mode, total_replicas=5, master_id=master_id)
+    info = ReplicasInfo()
+    info.groups["g"] = group
+    info.apply(GroupSized("g", total))
+    assert group.eligible == expected
