@@ -233,14 +233,20 @@ class World:
         self.tracer.event("fault", what="bereave", whom=master.host)
         master.kill(power_loss=False)
         heirs: list[BrokerProcess] = []
+        lives: list[int] = []
+        """Of the heir at its election: a fault of the run may kill it too, and start it again at once."""
 
         def elected(broker: BrokerProcess) -> None:
             if not heirs:
                 heirs.append(broker)
+                lives.append(broker.life)
                 broker.at(broker.clock.now_ms(), lambda: broker.kill(power_loss=False))
 
         self.on_elected = elected
-        self._until(HEIR_MS, lambda: "" if heirs and not heirs[0].alive else "nobody is elected")
+        self._until(
+            HEIR_MS,
+            lambda: "" if heirs and (not heirs[0].alive or heirs[0].life != lives[0]) else "nobody is elected",
+        )
         if len(self.brokers) < 5:
             master.boot()
         acked = len(self.history.acked)
