@@ -64,7 +64,7 @@ class SendReport:
         self._last_ack_ms = now_ms
         self.acknowledged += 1
         self.retried += outcome.tries > 1
-        self.duplicates_possible += outcome.duplicate_possible
+        self.duplicates_possible += outcome.copies_possible
         if self.acked is not None:
             self.acked.write(json.dumps(_acked_line(line, message, outcome, wall_ms), ensure_ascii=False) + "\n")
 

@@ -55,7 +55,7 @@ class _Progress:
     deadline: float
     failure: RmqhaError | None = None
     tries: int = 0
-    duplicate_possible: bool = False
+    copies_possible: int = 0
     avoid: str = ""
 
 
@@ -295,11 +295,11 @@ class Producer:
                 return await self._remoting.call(address, outgoing.request(queue), progress.timeout_ms)
             except UnreachableError as error:
                 progress.failure = error
-                progress.duplicate_possible = True
+                progress.copies_possible += 1
                 return None
             finally:
                 del self._tries[number]
-        progress.duplicate_possible = True
+        progress.copies_possible += 1
         if waiting.given_up:
             self._hedged_count += 1
             progress.failure = UnreachableError(
@@ -325,7 +325,7 @@ class Producer:
             lagging = answer.code == ResponseCode.TOPIC_NOT_EXIST and not route.auto_created
             if answer.code not in RETRIABLE and not lagging:
                 raise RemoteError(answer.code, answer.remark or "", address)
-            progress.duplicate_possible |= answer.code not in NOTHING_WRITTEN
+            progress.copies_possible += answer.code not in NOTHING_WRITTEN
             return None
         ext = answer.ext
         result = SendResult(
@@ -336,9 +336,9 @@ class Producer:
             int(ext.get("queueId", queue.queue_id)),
             int(ext.get("queueOffset", -1)),
             progress.tries,
-            progress.duplicate_possible,
+            progress.copies_possible,
         )
-        progress.duplicate_possible |= status is not SendStatus.SEND_OK
+        progress.copies_possible += status is not SendStatus.SEND_OK
         return result
 
     def _choose(self, route: TopicRoute, outgoing: Outgoing, avoid: str) -> tuple[MessageQueue, str | None]:

@@ -31,7 +31,7 @@ STATUS_OF_CODE = {
 @dataclass(frozen=True, slots=True)
 class SendResult:
     """`msg_id` is the UNIQ_KEY, `offset_msg_id` the broker's (several joined by commas for a batch). `tries` counts
-    requests; `duplicate_possible` says that an earlier one may have been stored too."""
+    requests; `copies_possible` those of the earlier ones that may have been stored too."""
 
     status: SendStatus
     msg_id: str
@@ -40,12 +40,17 @@ class SendResult:
     queue_id: int
     queue_offset: int
     tries: int
-    duplicate_possible: bool
+    copies_possible: int
+
+    @property
+    def duplicate_possible(self) -> bool:
+        return self.copies_possible > 0
 
 
 @dataclass(slots=True)
 class SendTally:
-    """What `send_many` did. `retried` and `duplicates_possible` count acknowledged messages."""
+    """What `send_many` did. `retried` counts acknowledged messages, `duplicates_possible` the further copies
+    of them that lost answers and weaker ones may have left in the log: several for a message that was tried often."""
 
     sent: int = 0
     acknowledged: int = 0
@@ -56,7 +61,7 @@ class SendTally:
     def add(self, result: SendResult) -> None:
         self.acknowledged += 1
         self.retried += result.tries > 1
-        self.duplicates_possible += result.duplicate_possible
+        self.duplicates_possible += result.copies_possible
 
 
 OnResult = Callable[[int, OutgoingMessage, "SendResult | RmqhaError"], None]

@@ -115,6 +115,14 @@ async def test_stored_but_not_safe_is_a_status_or_with_require_ok_a_retry(code: 
         assert [item.properties["UNIQ_KEY"] for item in fake.stored if item.body == b"y"] == [result.msg_id] * 2
 
 
+async def test_each_try_that_may_have_been_stored_counts_as_a_copy() -> None:
+    async with FakeCluster() as fake, Producer(fake.namesrv) as producer:
+        fake.group.master.script = InTurn((12, True), Do.CLOSE_AFTER, (12, True))
+        result = await producer.send("T", b"x", require_ok=True)
+        assert (result.tries, result.copies_possible, len(fake.stored)) == (4, 3, 4)
+        assert producer.statistics()["duplicates_possible"] == 3
+
+
 async def test_the_deadline_ends_it_with_the_last_reason() -> None:
     async with FakeCluster() as fake, Producer(fake.namesrv) as producer:
         fake.group.master.script = lambda node, command: (Code.SYSTEM_ERROR, False)
