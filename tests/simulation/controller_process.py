@@ -52,6 +52,8 @@ class ControllerProcess(Process):
         self.wipe_count = 0
         self.echo_per_mille = 0
         """Chance that a notice arrives once more, late: brokers must stand old news."""
+        self._notices: dict[str, list[Command]] = {}
+        """To each address, oldest first."""
         self.stepped: Callable[[ControllerProcess], None] = lambda process: None
 
     def boot(self) -> None:
@@ -144,6 +146,7 @@ class ControllerProcess(Process):
                     conn.send(encode_frame(command))
                 case Notify(address, command):
                     self._rpc.oneway(address, command)
+                    self._notices.setdefault(address, []).append(command)
                     self._echo(address, command)
                 case Probe(probe_id, address, command, timeout_ms):
                     self._rpc.call(address, command, timeout_ms, partial(self._probed, probe_id))
@@ -154,6 +157,12 @@ class ControllerProcess(Process):
                     self.after(self._prng.between(0, 30), partial(self._write_snapshot, snapshot))
                 case SaveConfig():
                     pass
+
+    def repeat_older(self, address: str, epoch: int) -> None:
+        """The newest notice to `address` that is older than `epoch` arrives once more."""
+        older = [item for item in self._notices.get(address, ()) if int(item.ext["masterEpoch"]) < epoch]
+        if older:
+            self._rpc.oneway(address, Command(older[-1].code, dict(older[-1].ext), older[-1].body))
 
     def _echo(self, address: str, command: Command) -> None:
         if self.echo_per_mille and self._prng.child("echo").child(str(self.scheduler.now_ms)).chance(

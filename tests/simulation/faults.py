@@ -124,6 +124,33 @@ class Faults:
         """So may a replica that has just cut a fork off its log."""
         self._dies_soon("cut-log", broker, self._options.kill_cut_per_mille)
 
+    def told(self, broker: BrokerProcess, epoch: int) -> None:
+        """So may a replica that has just heard of a new master, before it has greeted it. An older notice, held up on
+        its way, reaches its next life before that has asked the controllers."""
+        life = broker.life
+
+        def die(draws: SimPrng) -> None:
+            self._scheduler.after(0, lambda: kill(draws))
+
+        def kill(draws: SimPrng) -> None:
+            if broker.alive and broker.life == life and not self._over:
+                self._tell("kill-told", broker.host)
+                broker.kill(power_loss=False)
+                self._scheduler.after(draws.between(1, 50), start)
+
+        def start() -> None:
+            if self._over or broker.alive:
+                return
+            self._tell("start", broker.host)
+            broker.boot()
+            for process in self._controllers:
+                if process.alive and not process.is_paused:
+                    process.repeat_older(broker.config.address, epoch)
+
+        if not self._over and self._options.kill_told_per_mille:
+            moment = f"{broker.host} {self._scheduler.now_ms}"
+            self._chance("told", moment, self._options.kill_told_per_mille, die)
+
     def _dies_soon(self, name: str, broker: BrokerProcess, per_mille: int) -> None:
         life = broker.life
 

@@ -56,6 +56,8 @@ class Options:
     """A broker's disk is full, or every write ends with an error, for a while."""
     kill_cut_per_mille: int = 0
     """Chance that a replica dies within milliseconds of cutting its log."""
+    kill_told_per_mille: int = 0
+    """Chance that a replica dies as it hears of a new master; in its next life it hears of the one before first."""
     pause_controller_per_mille: int = 0
     clock_step_per_mille: int = 0
     """A broker's wall clock jumps, either way."""
@@ -181,6 +183,22 @@ def stale(options: Options) -> Options:
     )
 
 
+def told(options: Options) -> Options:
+    """Replicas die between the news of an election and their first word to the new master; when they are back older
+    news come before they have asked."""
+    return replace(
+        rough(options),
+        max_delay_ms=20,
+        kill_told_per_mille=500,
+        kill_broker_per_mille=100,
+        kill_elected_per_mille=100,
+        pause_broker_per_mille=0,
+        one_way_per_mille=0,
+        slow_per_mille=30,
+        restart_after_ms=500,
+    )
+
+
 def forgetful(options: Options) -> Options:
     """A sole controller that loses its disk again and again, while replicas are away for long."""
     return replace(
@@ -289,6 +307,7 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "late": late,
     "orphans": orphans,
     "stale": stale,
+    "told": told,
     "forgetful": forgetful,
     "loose": loose,
     "forks": forks,

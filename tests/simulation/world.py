@@ -167,6 +167,8 @@ class World:
             if values["role"] == Role.MASTER:
                 self.faults.elected(broker)
                 self.on_elected(broker)
+            else:
+                self.faults.told(broker, values["epoch"])
         elif what == "cut":
             self.faults.cut(broker)
         elif what == "stepped" and broker.alive:
