@@ -168,7 +168,7 @@ class ControllerServer:
             return
         for command in commands:
             if command.code == RequestCode.RMQHA_GET_HISTORY:
-                session.send(command.reply(body=lenient_json.dumps({"events": self._tracer.history()})))
+                session.send(command.reply(body=lenient_json.dumps(self._tracer.told())))
             else:
                 session.is_urgent |= command.code == RequestCode.RMQHA_RAFT_MESSAGE
                 machine.request(now_ms, session.id, session, command)

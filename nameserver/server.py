@@ -170,7 +170,7 @@ class NameServer:
         return request.reply(body=dumps(view))
 
     def _history(self, request: Command) -> Command:
-        return request.reply(body=dumps({"events": self._tracer.history()}))
+        return request.reply(body=dumps(self._tracer.told()))
 
 
 def open_kv_config(path: str) -> KvConfig:

@@ -14,6 +14,7 @@ from rmqha.broker.schedule import ScheduleService
 from rmqha.broker.send import SendProcessor
 from rmqha.broker.statistics import Meter
 from rmqha.broker.waiter import HandOverWaiter
+from rmqha.host.clock import StepWatch
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import ConfigError
 from rmqha.model.offset import MASTER_ID, OPEN_END, BrokerId, Epoch
@@ -54,6 +55,7 @@ class AdminRequests:
         self._history = history
         self._put, self._found, self._missed = Meter(), Meter(), Meter()
         self._started_at_ms = clock.wall_ms()
+        self._steps = StepWatch(clock)
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -154,7 +156,7 @@ class AdminRequests:
         return command.reply(body=lenient_json.dumps(state))
 
     def _events(self, channel: Channel, command: Command) -> Command:
-        return command.reply(body=lenient_json.dumps({"events": self._history()}))
+        return command.reply(body=lenient_json.dumps({"events": self._history(), **self._steps.view()}))
 
     # --- process ----------------------------------------------------------------------------------------------------
     def _broker_config(self, channel: Channel, command: Command) -> Command:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+from rmqha.port import Clock
+
 
 class HostClock:
     def now_ms(self) -> int:
@@ -11,3 +13,17 @@ class HostClock:
 
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
+
+
+class StepWatch:
+    """How far the wall clock was set, against the monotonic one, since this was made: slewing, as NTP does it, moves
+    both."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._distance_ms = clock.wall_ms() - clock.now_ms()
+
+    def view(self) -> dict[str, int]:
+        """`wallMs` now, and `clockSteppedMs`: above zero if the clock was set forward."""
+        wall_ms = self._clock.wall_ms()
+        return {"wallMs": wall_ms, "clockSteppedMs": wall_ms - self._clock.now_ms() - self._distance_ms}

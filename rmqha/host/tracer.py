@@ -16,7 +16,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
 
-from rmqha.host.clock import HostClock
+from rmqha.host.clock import HostClock, StepWatch
 from rmqha.model.error import UsageError
 from rmqha.port import Clock
 
@@ -55,6 +55,7 @@ class HostTracer:
         """Lines go to `log_file`, rotated at `max_bytes` with KEPT_FILE_COUNT old ones, or to standard error if it is
         empty; `write` replaces standard error. Raises UsageError if the file cannot be opened."""
         self._clock: Clock = HostClock() if clock is None else clock
+        self._steps = StepWatch(self._clock)
         self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY_COUNT)
         self._write: Callable[[str], object] = sys.stderr.write if write is None else write
         self._file: _LogFile | None = None
@@ -78,6 +79,10 @@ class HostTracer:
     def history(self) -> list[dict[str, Any]]:
         """The last HISTORY_COUNT events, oldest first: `at_ms`, `event` and the event's fields, ready for JSON."""
         return list(self._history)
+
+    def told(self) -> dict[str, Any]:
+        """The answer to request 52001: `events`, and what a `StepWatch` says of the clock."""
+        return {"events": self.history(), **self._steps.view()}
 
     def statistics(self) -> dict[str, int]:
         return {"lost_line_count": self._file.lost_count if self._file is not None else 0}

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from rmqha.host.clock import HostClock
+from rmqha.host.clock import HostClock, StepWatch
 from rmqha.host.prng import HostPrng
 from rmqha.port import Clock, Prng
 
@@ -44,3 +44,25 @@ def test_ranges() -> None:
     assert 150 < sum(prng.chance(1, 4) for _ in range(1000)) < 350
     with pytest.raises(ValueError):
         prng.below(0)
+
+
+class SetClock:
+    """Both clocks by hand."""
+
+    mono_ms, now_wall_ms = 1_000, 5_000_000
+
+    def now_ms(self) -> int:
+        return self.mono_ms
+
+    def wall_ms(self) -> int:
+        return self.now_wall_ms
+
+
+def test_a_wall_clock_that_was_set_is_seen() -> None:
+    clock = SetClock()
+    watch = StepWatch(clock)
+    clock.mono_ms += 700
+    clock.now_wall_ms += 700
+    assert watch.view() == {"wallMs": 5_000_700, "clockSteppedMs": 0}
+    clock.now_wall_ms -= 60_000
+    assert watch.view() == {"wallMs": 4_940_700, "clockSteppedMs": -60_000}
