@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rmqha.cli.explain_wait import is_wrong, sentences
+from rmqha.cli.wait_words import is_wrong, sentences
 from rmqha.ha.action import AckStatus
 from tests.ha.group import Group, started
 
