@@ -24,6 +24,7 @@ from rmqha.broker.schedule import ScheduleService
 from rmqha.broker.selectors import SelectorRequests
 from rmqha.broker.send import SendProcessor
 from rmqha.broker.table_feed import TableFeed
+from rmqha.broker.table_follower import Master
 from rmqha.broker.table_requests import TableRequests
 from rmqha.broker.topics import TopicTable
 from rmqha.ha.action import RoleChanged
@@ -142,6 +143,14 @@ class BrokerCore:
     def config(self) -> BrokerConfig:
         """As it is now: some keys change while the broker runs."""
         return self.live.current
+
+    @property
+    def followed_master(self) -> Master | None:
+        """The master whose tables this replica takes."""
+        replica = self.replica
+        if replica.role is not Role.SLAVE or not replica.master_address or replica.broker_id is None:
+            return None
+        return Master(replica.master_address, replica.epoch, replica.broker_id)
 
     def _configure(self, config: BrokerConfig) -> None:
         for part in self._configured:

@@ -23,7 +23,7 @@ from rmqha.broker.forward import SendForwarder
 from rmqha.broker.ha_service import HaService
 from rmqha.broker.identity import BrokerIdentity
 from rmqha.broker.loops import BrokerLoops
-from rmqha.broker.metadata_sync import ForeignProbe, Master, MetadataSync
+from rmqha.broker.metadata_sync import ForeignProbe, MetadataSync
 from rmqha.broker.nameserver_link import NameServerLink
 from rmqha.broker.retention_loop import RetentionLoop
 from rmqha.ha.action import RoleChanged
@@ -35,7 +35,7 @@ from rmqha.host.tracer import HostTracer
 from rmqha.model.config import BrokerConfig
 from rmqha.model.delay_level import parse_delay_levels
 from rmqha.model.error import ConfigError
-from rmqha.model.identity import Role, parse_address
+from rmqha.model.identity import parse_address
 from rmqha.model.offset import BrokerId
 from rmqha.store.config import StoreConfig
 from rmqha.store.identity_file import IdentityFile
@@ -255,7 +255,7 @@ async def _serve(
 def _metadata_sync(core: BrokerCore, client: remoting.RemotingClient, tracer: HostTracer) -> MetadataSync:
     tables = core.topics, core.groups, core.offsets, core.delay_offsets
     strict = core.config.offset_sync == "strict"
-    return MetadataSync(*tables, client, lambda: _followed(core), tracer, saves_offsets=strict)
+    return MetadataSync(*tables, client, lambda: core.followed_master, tracer, saves_offsets=strict)
 
 
 def _forwarder(
@@ -277,14 +277,6 @@ def _probe(core: BrokerCore, client: remoting.RemotingClient, controllers: list[
         return [slave_id for slave_id, _ in replica.slave_acks()] if replica.is_master else []
 
     return ForeignProbe(core.feed, client, controllers, core.config.broker_name, slaves, lambda: replica.epoch)
-
-
-def _followed(core: BrokerCore) -> Master | None:
-    """The master whose tables this replica takes."""
-    replica = core.replica
-    if replica.role is not Role.SLAVE or not replica.master_address or replica.broker_id is None:
-        return None
-    return Master(replica.master_address, replica.epoch, replica.broker_id)
 
 
 async def _leave(core: BrokerCore, link: NameServerLink, loops: BrokerLoops, tracer: HostTracer) -> None:

@@ -9,10 +9,11 @@ from typing import cast
 import pytest
 import trio
 
-from rmqha.broker import metadata_sync
+from rmqha.broker import table_follower
 from rmqha.broker.lineage import NO_STAMP, Stamp
-from rmqha.broker.metadata_sync import ForeignProbe, Master, MetadataSync
+from rmqha.broker.metadata_sync import ForeignProbe, MetadataSync
 from rmqha.broker.offsets import OffsetChange
+from rmqha.broker.table_follower import Master
 from rmqha.broker.topics import TopicConfig
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
@@ -172,7 +173,7 @@ async def test_a_new_slave_takes_tables_whole_and_then_changes_alone(slave: Slav
 async def test_a_table_that_changes_between_its_slices_is_read_anew(
     slave: Slave, line: Line, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metadata_sync, "OWN_SLICE_COUNT", 3)
+    monkeypatch.setattr(table_follower, "OWN_SLICE_COUNT", 3)
 
     def change(command: Command) -> None:
         if command.ext.get("topicSeq") == "3" and line.codes.count(21) == 1:
@@ -191,7 +192,7 @@ async def test_what_comes_from_a_master_of_yesterday_is_dropped(slave: Slave, li
             slave.master = None
 
     line.before = switch
-    await slave.sync.pull(MASTER)
+    await slave.sync.follower.pull(MASTER)
     assert slave.core.offsets.query("G", "T", 0) == 1
     assert slave.core.delay_offsets.levels() == []
 
@@ -202,7 +203,7 @@ async def test_an_answer_of_a_master_of_yesterday_is_dropped(slave: Slave, line:
             slave.master = None
 
     line.before = switch
-    await slave.sync._follow(MASTER)
+    await slave.sync.follower.follow(MASTER)
     assert slave.core.offsets.stamp == NO_STAMP and slave.core.topics.get("T") is None
 
 
@@ -211,8 +212,8 @@ async def test_a_master_that_refuses_is_told_once(slave: Slave, line: Line, monk
         return command.reply(ResponseCode.SYSTEM_ERROR, remark="no")
 
     monkeypatch.setattr(line, "call", refuse)
-    assert not await slave.sync.pull(MASTER)
-    assert not await slave.sync.pull(MASTER)
+    assert not await slave.sync.follower.pull(MASTER)
+    assert not await slave.sync.follower.pull(MASTER)
     assert slave.broker.tracer.names().count("metadata_not_synced") == 1
 
 
