@@ -155,6 +155,8 @@ class Session:
         self._half_written = False
         """A write is under way, or was cut off: nothing may follow the half frame."""
         self._aborted = False
+        self._nonsense = False
+        """The peer sent what is no frame of the protocol."""
         self._closed = False
         self._wake = trio.Event()
         self._scope = trio.CancelScope()
@@ -194,18 +196,25 @@ class Session:
         call = self._calls[opaque] = _Call()
         try:
             self.send(command)
+            if self._nonsense:
+                raise UnreachableError(self._foreign())
             if self._closed or self._aborted:
                 raise UnreachableError(f"{self.peer} closed the connection")
             with trio.move_on_after(timeout_ms / 1000):
                 await call.done.wait()
             if call.response is not None:
                 return call.response
+            if self._nonsense:
+                raise UnreachableError(self._foreign())
             if self._closed:
                 raise UnreachableError(f"{self.peer} closed the connection before it answered")
             self._statistics.timeout_count += 1
             raise UnreachableError(f"{self.peer} did not answer request {command.code} within {timeout_ms} ms")
         finally:
             self._calls.pop(opaque, None)
+
+    def _foreign(self) -> str:
+        return f"{self.peer} does not speak RocketMQ's protocol: another program listens there, or it wants TLS"
 
     def close(self) -> None:
         """Stop reading, write what is queued (bounded time), close. Returns at once."""
@@ -266,7 +275,7 @@ class Session:
                         self._wake.set()
         except RemoteProtocolError:
             statistics.bad_frame_count += 1
-            self._aborted = True
+            self._aborted = self._nonsense = True
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._aborted = True
         except trio.Cancelled:

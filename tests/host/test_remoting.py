@@ -173,6 +173,22 @@ async def test_nobody_there() -> None:
         await client.call(address, Command(1), 5_000)
 
 
+@pytest.mark.parametrize("banner_first", [True, False])
+async def test_another_program_listens_there(banner_first: bool) -> None:
+    async def stranger(stream: trio.SocketStream) -> None:
+        if not banner_first:
+            await stream.receive_some(1)
+        await stream.send_all(b"SSH-2.0-OpenSSH_9.6\r\n" if banner_first else b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(trio.serve_tcp, stranger, 0)
+        async with RemotingClient() as client:
+            address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+            with pytest.raises(UnreachableError, match="does not speak RocketMQ's protocol"):
+                await client.call(address, Command(1), 5_000)
+        nursery.cancel_scope.cancel()
+
+
 async def test_an_error_of_the_body_leaves_the_client_as_it_is() -> None:
     with pytest.raises(KeyError):
         async with RemotingClient():
