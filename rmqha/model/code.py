@@ -91,6 +91,7 @@ class RequestCode(IntEnum):
     RMQHA_REMOVE_CONTROLLER = 52022
     RMQHA_TRANSFER_LEADERSHIP = 52023
     RMQHA_TAKE_SNAPSHOT = 52024
+    RMQHA_ECHO = 52090
 
 
 class ResponseCode(IntEnum):
