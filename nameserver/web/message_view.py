@@ -1,0 +1,105 @@
+"""A message as the page shows it: the body as text or as a hex dump, bounded, nothing that acts on the reader. Pure.
+
+What a producer sent is hostile until shown otherwise. The page sets it as text, never as markup; here control and
+direction characters become visible, so that what is read is what is there.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping
+from typing import Any
+
+from rmqha.client.message import Message
+
+BODY_LIMIT_BYTES = 16 * 1024
+"""Of the body, in an answer with one message; with more messages each has a share of it, at least BODY_LEAST_BYTES."""
+BODY_LEAST_BYTES = 1024
+VALUE_LIMIT_CHARS = 1024
+MAX_PROPERTIES = 100
+_HEX_ROW_BYTES = 16
+_LAYOUT = "\n\t"
+_UNSHOWN = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+"""Unicode categories: control, format (direction marks are among them), surrogates, private, unassigned, separators."""
+
+
+def visible(text: str) -> str:
+    """`text` with every character that cannot be seen as an escape; line ends and tabs stay."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        char if char in _LAYOUT or unicodedata.category(char) not in _UNSHOWN else f"\\u{{{ord(char):x}}}"
+        for char in text
+    )
+
+
+def short(text: str, limit_chars: int = VALUE_LIMIT_CHARS) -> str:
+    """`visible`, cut with a note of how much is missing."""
+    if len(text) <= limit_chars:
+        return visible(text)
+    return f"{visible(text[:limit_chars])}… ({len(text) - limit_chars} more characters)"
+
+
+def body_view(body: bytes, limit_bytes: int) -> dict[str, Any]:
+    """`kind` text, hex or empty; `text` what to show; `note` what was left out, "" for nothing."""
+    part = body[:limit_bytes]
+    note = ""
+    if len(body) > limit_bytes:
+        note = f"the first {limit_bytes} of {len(body)} bytes; `rmqha receive` and `rmqha log cat` show all"
+    text = _as_text(part, whole=len(part) == len(body))
+    if text is None:
+        return {"kind": "hex", "bytes": len(body), "text": hex_dump(part), "note": note}
+    return {"kind": "text" if body else "empty", "bytes": len(body), "text": visible(text), "note": note}
+
+
+def _as_text(part: bytes, *, whole: bool) -> str | None:
+    """None for what is no text: not UTF-8, or full of control characters. A cut may have split the last character."""
+    for dropped in range(1 if whole else 4):
+        try:
+            text = part[: len(part) - dropped].decode()
+        except UnicodeDecodeError:
+            continue
+        odd_count = sum(1 for char in text if char not in "\n\t\r" and unicodedata.category(char) == "Cc")
+        return text if 10 * odd_count <= len(text) else None
+    return None
+
+
+def hex_dump(data: bytes) -> str:
+    """Rows of offset, sixteen bytes, and the printable ASCII among them."""
+    rows = []
+    for at in range(0, len(data), _HEX_ROW_BYTES):
+        row = data[at : at + _HEX_ROW_BYTES]
+        shown = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in row)
+        rows.append(f"{at:06x}  {row.hex(' '):<{3 * _HEX_ROW_BYTES - 1}}  {shown}")
+    return "\n".join(rows)
+
+
+def message_view(message: Message, limit_bytes: int = BODY_LIMIT_BYTES) -> dict[str, Any]:
+    """JSON-ready; every text in it is `visible`."""
+    names = list(message.properties)
+    return {
+        "topic": visible(message.topic),
+        "group": message.broker_name,
+        "queueId": message.queue_id,
+        "queueOffset": message.queue_offset,
+        "physicalOffset": message.phy_offset,
+        "msgId": short(message.msg_id),
+        "offsetMsgId": message.offset_msg_id,
+        "keys": short(message.keys),
+        "tags": short(message.tags),
+        "bornAtMs": message.born_at_ms,
+        "storedAtMs": message.stored_at_ms,
+        "reconsumeTimes": message.reconsume_times,
+        "properties": _properties(message.properties, names[:MAX_PROPERTIES]),
+        "propertiesLeftOut": max(0, len(names) - MAX_PROPERTIES),
+        "body": body_view(message.body, limit_bytes),
+    }
+
+
+def _properties(properties: Mapping[str, str], names: list[str]) -> list[list[str]]:
+    return [[short(name), short(properties[name])] for name in names]
+
+
+def share_bytes(message_count: int) -> int:
+    """How much of each body is shown if there are so many messages."""
+    return max(BODY_LEAST_BYTES, BODY_LIMIT_BYTES // max(1, message_count))
