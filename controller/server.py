@@ -10,7 +10,7 @@ loop; timers and the other controllers do not stand in line.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -304,8 +304,13 @@ class ControllerServer:
     async def _send_raft(self, address: str, queue: trio.MemoryReceiveChannel[Command]) -> None:
         reachable = True
         async for command in queue:
+            # All that has come together: a message in each turn of a crowded event loop is slower than they come.
+            waiting = [command]
+            with suppress(trio.WouldBlock):
+                while True:
+                    waiting.append(queue.receive_nowait())
             try:
-                await self._client.oneway(address, command)
+                await self._client.oneway(address, *waiting)
                 reachable = True
             except UnreachableError as error:
                 if reachable:
@@ -326,7 +331,7 @@ class ControllerServer:
 
     async def _notify(self, address: str, command: Command) -> None:
         try:
-            await self._client.oneway(address, command, NOTIFY_TIMEOUT_MS)
+            await self._client.oneway(address, command, timeout_ms=NOTIFY_TIMEOUT_MS)
         except UnreachableError as error:
             self._tracer.event("notice_undelivered", address=address, why=str(error))
 

@@ -507,13 +507,14 @@ class RemotingClient:
             sign(command, self._security.credentials)
         return await session.call(command, max(1, round((deadline - trio.current_time()) * 1000)))
 
-    async def oneway(self, address: str, command: Command, timeout_ms: int = network.DIAL_TIMEOUT_MS) -> None:
-        """Queue a request that gets no response. Raises UnreachableError if there is no connection."""
+    async def oneway(self, address: str, *commands: Command, timeout_ms: int = network.DIAL_TIMEOUT_MS) -> None:
+        """Queue requests that get no response. Raises UnreachableError if there is no connection."""
         session = await self._session(address, timeout_ms)
-        command.flag |= FLAG_ONEWAY
-        if self._security.credentials is not None:
-            sign(command, self._security.credentials)
-        session.send(command)
+        for command in commands:
+            command.flag |= FLAG_ONEWAY
+            if self._security.credentials is not None:
+                sign(command, self._security.credentials)
+            session.send(command)
 
     def close(self, address: str) -> None:
         """Close the connection to `address`, if any; the next call opens a new one."""
