@@ -9,7 +9,8 @@ import click
 
 @click.command("controller", short_help="Run a controller.")
 @click.option("-c", "--config", "config_file", metavar="FILE", help="RocketMQ-style properties file.")
-def controller(config_file: str | None) -> None:
+@click.option("--check", is_flag=True, help="Only check the configuration; exit code 2 says what is wrong with it.")
+def controller(config_file: str | None, check: bool) -> None:
     """Run a controller in the foreground: one of the nodes that elect the masters of broker groups.
 
     SIGTERM hands its leadership over and stops it, a second one stops it at once; SIGHUP reopens the log.
@@ -24,6 +25,8 @@ def controller(config_file: str | None) -> None:
 
     config = ControllerConfig() if config_file is None else read_config(config_file)
     security.use(config)
+    if check:
+        return
     tracer = HostTracer(config.log_file, config.log_max_bytes)
 
     async def serve(stopping: trio.Event) -> None:

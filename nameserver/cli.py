@@ -9,7 +9,8 @@ import click
 
 @click.command("namesrv", short_help="Run a name server, with or without an embedded controller.")
 @click.option("-c", "--config", "config_file", metavar="FILE", help="RocketMQ-style properties file.")
-def namesrv(config_file: str | None) -> None:
+@click.option("--check", is_flag=True, help="Only check the configuration; exit code 2 says what is wrong with it.")
+def namesrv(config_file: str | None, check: bool) -> None:
     """Run a name server in the foreground. With enableControllerInNamesrv=true it also holds a controller.
 
     SIGTERM stops it in order, a second one at once; SIGHUP reopens the log.
@@ -24,6 +25,8 @@ def namesrv(config_file: str | None) -> None:
 
     config, controller_config = read_config(config_file)
     security.use(config)
+    if check:
+        return
     tracer = HostTracer(config.log_file, config.log_max_bytes)
 
     async def serve(stopping: trio.Event) -> None:

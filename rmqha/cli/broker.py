@@ -36,7 +36,8 @@ def read_config(path: Path) -> BrokerConfig:
     metavar="FILE",
     help="Properties file, as RocketMQ's broker.conf.",
 )
-def broker(config_path: Path) -> None:
+@click.option("--check", is_flag=True, help="Only check the configuration; exit code 2 says what is wrong with it.")
+def broker(config_path: Path, check: bool) -> None:
     """Run a broker: one replica of a group, until SIGTERM.
 
     SIGTERM hands the mastership over and flushes (at most ten seconds), a second one stops at once; SIGHUP reopens
@@ -44,6 +45,8 @@ def broker(config_path: Path) -> None:
     """
     config = read_config(config_path)
     security.use(config)
+    if check:
+        return
     tracer = HostTracer(config.log_file, config.log_max_bytes)
     try:
         run_server(partial(run_broker, config, tracer), on_hangup=tracer.reopen)
