@@ -297,7 +297,7 @@ class ControllerServer:
             self._raft_queues[peer] = (address, queue)
             self._nursery.start_soon(self._send_raft, address, receive)
         try:
-            queue.send_nowait(Command(RequestCode.RMQHA_RAFT_MESSAGE, {"address": sender_address}, data))
+            queue.send_nowait(command)
         except trio.WouldBlock:
             self._tracer.event("raft_message_dropped", peer=peer, size_bytes=len(data))
 
@@ -305,6 +305,7 @@ class ControllerServer:
         reachable = True
         async for command in queue:
             # All that has come together: a message in each turn of a crowded event loop is slower than they come.
+        command = Command(RequestCode.RMQHA_RAFT_MESSAGE, {"address": sender_address}, data)
             waiting = [command]
             with suppress(trio.WouldBlock):
                 while True:
@@ -312,6 +313,8 @@ class ControllerServer:
             try:
                 await self._client.oneway(address, *waiting)
                 reachable = True
+        if not queue.statistics().current_buffer_used and self._client.oneway_at_once(address, command):
+            return
             except UnreachableError as error:
                 if reachable:
                     self._tracer.event("controller_unreachable", address=address, why=str(error))

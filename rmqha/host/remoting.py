@@ -12,21 +12,18 @@ import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import trio
 
 from rmqha.host import network
+from rmqha.host.guard import Guard
 from rmqha.host.security import Security, accept, ambient, connect
 from rmqha.host.turns import Turns
-from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteProtocolError, UnreachableError
-from rmqha.wire.acl import refusal, sign
+from rmqha.wire.acl import sign
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from rmqha.wire.frame import FrameParser, encode_frame
-
-if TYPE_CHECKING:
-    from rmqha.host.accounts import AccessFile
 
 READ_BYTES = 64 * 1024
 """A longer one costs an mmap for every read: its size is beyond what malloc keeps (16 us instead of 2)."""
@@ -36,8 +33,6 @@ HANDSHAKE_TIMEOUT_MS = 10_000
 """A connection must send its first whole frame within this time."""
 IDLE_TIMEOUT_MS = 120_000
 MAX_SESSION_COUNT = 20_000
-ACCOUNTS_INTERVAL_S = 1.0
-"""A changed accounts file counts after this time at the latest."""
 _LAST_WORDS_S = 1.0
 """How long a closing session may take to write what is queued."""
 
@@ -75,40 +70,6 @@ class Service(Protocol):
     def received(self, session: Session, commands: list[Command]) -> None: ...
 
     def closed(self, session: Session) -> None: ...
-
-
-class Guard:
-    """Before a service: requests that the accounts do not allow are answered NO_PERMISSION and go no further."""
-
-    def __init__(self, service: Service, accounts: AccessFile, statistics: Statistics) -> None:
-        self._service = service
-        self._accounts = accounts
-        self._statistics = statistics
-        self._look_at = 0.0
-
-    def opened(self, session: Session) -> None:
-        self._service.opened(session)
-
-    def closed(self, session: Session) -> None:
-        self._service.closed(session)
-
-    def received(self, session: Session, commands: list[Command]) -> None:
-        now = trio.current_time()
-        if now >= self._look_at:
-            self._look_at = now + ACCOUNTS_INTERVAL_S
-            self._accounts.refresh()
-        host = session.peer.rpartition(":")[0].strip("[]")
-        allowed = []
-        for command in commands:
-            reason = refusal(self._accounts.access, command, host)
-            if not reason:
-                allowed.append(command)
-                continue
-            self._statistics.denied_count += 1
-            if not command.is_oneway:
-                session.send(command.reply(ResponseCode.NO_PERMISSION, remark=reason))
-        if allowed:
-            self._service.received(session, allowed)
 
 
 class _Call:
@@ -183,6 +144,28 @@ class Session:
             self._statistics.slow_reader_count += 1
             self._abort()
         elif not self._corked and not self._writing:
+            self._wake.set()
+
+    def send_at_once(self, command: Command) -> None:
+        """As `send`, but in this turn of the event loop if the socket takes it: for what must not wait for the next."""
+        handle = self._handle
+        if handle is None or self._queue or self._half_written or self._closed or self._aborted:
+            self.send(command)
+            return
+        frame = encode_frame(command)
+        try:
+            sent = os.write(handle, frame)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._abort()
+            return
+        self._statistics.sent_bytes += sent
+        if sent == len(frame):
+            self._statistics.sent_count += 1
+        else:
+            self._queue.append(frame[sent:])
+            self._queued_bytes += len(frame) - sent
             self._wake.set()
 
     async def call(self, command: Command, timeout_ms: int) -> Command:
@@ -515,6 +498,17 @@ class RemotingClient:
             if self._security.credentials is not None:
                 sign(command, self._security.credentials)
             session.send(command)
+
+    def oneway_at_once(self, address: str, command: Command) -> bool:
+        """As `oneway`, in this turn of the event loop. False, with nothing done, if there is no open connection."""
+        peer = self._peers.get(address)
+        if peer is None or peer.session is None or peer.session.closed:
+            return False
+        command.flag |= FLAG_ONEWAY
+        if self._security.credentials is not None:
+            sign(command, self._security.credentials)
+        peer.session.send_at_once(command)
+        return True
 
     def close(self, address: str) -> None:
         """Close the connection to `address`, if any; the next call opens a new one."""

@@ -98,6 +98,20 @@ async def test_oneway_gets_no_answer_and_says_so() -> None:
     assert (first.code, first.flag, second.flag) == (1, FLAG_ONEWAY, 0)
 
 
+async def test_what_is_sent_at_once_needs_an_open_connection_and_keeps_its_order() -> None:
+    """Big ones do not fit the socket's buffer: what is left of them waits, and nothing overtakes it."""
+    service = Recorder()
+    async with running(service) as address, RemotingClient() as client:
+        assert not client.oneway_at_once(address, Command(0))
+        await client.oneway(address, Command(1))
+        for code in range(2, 40):
+            assert client.oneway_at_once(address, Command(code, body=bytes(300_000 if code % 3 else 10)))
+        await client.call(address, Command(40), 5_000)
+    commands = [command for batch in service.batches for command in batch]
+    assert [command.code for command in commands] == list(range(1, 41))
+    assert {command.flag for command in commands[:-1]} == {FLAG_ONEWAY}
+
+
 async def test_big_bodies_both_ways_do_not_block_each_other() -> None:
     body = bytes(700_000)
     service = Recorder(lambda command: command.reply(body=command.body))
