@@ -3,11 +3,13 @@
 Life of a queue: the group's members divide the queues (heartbeat 34, list 38, notice 40) → a task per own queue finds
 the start → pulls with long polling, one batch ahead of the reader → what the reader has finished is committed each 5 s
 and at the end. At a change of the master the queue goes on from its local offset, never from the broker's copy of the
-committed one, which may be older (A13). Messages come at least once.
+committed one, which may be older (A13). Messages come at least once. What `retry` sends back comes again by the group's
+retry topic, which its members read as well.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -16,15 +18,17 @@ from typing import Any, Literal
 
 import trio
 
-from rmqha.client.membership import CALL_TIMEOUT_MS, Membership
-from rmqha.client.message import Message, decode_messages
+from rmqha.client.membership import CALL_TIMEOUT_MS, TAG, Membership
+from rmqha.client.message import Message, MessageBatch, MessageView
+from rmqha.client.offsets import BrokerOffsets, FileOffsets, Offsets, answered_offset
 from rmqha.client.outgoing import check_topic
 from rmqha.client.rebalance import allocate_averagely
-from rmqha.client.route import Backoff, MessageQueue, TopicRoute
+from rmqha.client.route import Backoff, MessageQueue
 from rmqha.client.session import ClientSession
 from rmqha.host.security import Security
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import RemoteError, RemoteProtocolError, RmqhaError, UnreachableError, UsageError
+from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
+from rmqha.model.message import RETRY_PREFIX
 from rmqha.wire.command import Command
 
 Start = Literal["committed", "first", "last"]
@@ -32,6 +36,7 @@ Start = Literal["committed", "first", "last"]
 SUSPEND_MS = 15_000
 PULL_TIMEOUT_MS = 20_000
 CLOSE_TIMEOUT_MS = 3_000
+SEND_BACK_TIMEOUT_MS = 10_000
 COMMIT_MS = 5_000
 REBALANCE_MS = 20_000
 RETRY_MS = 1_000
@@ -62,15 +67,29 @@ class _Assigned:
 @dataclass(slots=True)
 class _Batch:
     assigned: _Assigned
-    messages: list[Message]
+    messages: MessageBatch
     next_offset: int
     index: int = 0
+
+
+class Batches:
+    """Async iterator of `Consumer.receive_batch`."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def __aiter__(self) -> Batches:
+        return self
+
+    async def __anext__(self) -> MessageBatch:
+        return await self._consumer.receive_batch()
 
 
 class Consumer:
     """Async context manager and async iterator of Message; one task reads from it.
 
-    A message counts as finished when the next one is asked for, the last one when the block ends without an error.
+    A message (or batch) counts as finished when the next one is asked for, the last one when the block ends without an
+    error.
     """
 
     def __init__(
@@ -80,25 +99,38 @@ class Consumer:
         topic: str,
         tags: str = "*",
         *,
+        selector: str = "",
         start: Start = "committed",
         standalone: bool = False,
+        offset_file: str | os.PathLike[str] | None = None,
         security: Security | None = None,
     ) -> None:
-        """`tags`: "*" or "A || B". `start`: where queues begin at first: "committed" (nothing committed: the first
-        message), "first" or "last". `standalone`: read all queues without joining the group, commit nothing.
+        """`tags`: "*" or "A || B"; `selector`: SQL92 over the properties instead (brokers need enablePropertyFilter).
+        `start`: where queues begin at first: "committed" (nothing committed: the first message), "first" or "last".
+
+        By default the group's members share the queues. `offset_file` makes this a broadcast reader: it reads all
+        queues and keeps its own offsets there. `standalone`: read all queues without joining the group, commit nothing.
 
         Raises UsageError for a wrong address, topic or expression."""
         check_topic(topic)
         if not group:
             raise UsageError("a consumer needs the name of its group")
+        if offset_file is not None and standalone:
+            raise UsageError("a standalone consumer keeps no offsets, so it takes no offset_file")
         self._session = ClientSession(namesrv, on_request=self._asked, security=security)
         self._routes = self._session.routes
         self._remoting = self._session.remoting
         self._group = group
         self._topic = topic
-        self._membership = Membership(self._session, group, topic, tags)
+        self._membership = Membership(
+            self._session, group, topic, tags, selector=selector, broadcast=offset_file is not None
+        )
         self._start = start
         self._standalone = standalone
+        self._offset_file = offset_file
+        self._reads_all = standalone or offset_file is not None
+        self._retry_topic = RETRY_PREFIX + group
+        self._offsets: Offsets = BrokerOffsets(self._ask_group)
         self._assigned: dict[MessageQueue, _Assigned] = {}
         self._kept_offsets: dict[MessageQueue, int] = {}
         self._rebalanced = False
@@ -107,19 +139,28 @@ class Consumer:
         self._unfinished: tuple[_Assigned, int] | None = None
         self._ready_in, self._ready = trio.open_memory_channel[_Batch](0)
         self._counts = dict.fromkeys(
-            ("received", "pulls", "failed_pulls", "offset_moves", "rebalances", "commits", "failed_commits"), 0
+            ("received", "pulls", "failed_pulls", "offset_moves", "rebalances", "commits", "failed_commits", "retried"),
+            0,
         )
         self._last_error = ""
 
     async def __aenter__(self) -> Consumer:
-        """Raises UnreachableError if no name server answers, RemoteError (17) if none knows the topic."""
-        await self._session.__aenter__()
+        """Raises UnreachableError if no name server answers, RemoteError (17) if none knows the topic, UsageError and
+        StoreError for a file of offsets that cannot be used."""
+        if self._offset_file is not None:
+            self._offsets = FileOffsets(self._offset_file, self._group)
+        try:
+            await self._session.__aenter__()
+        except BaseException:
+            self._offsets.close()
+            raise
         try:
             await self._routes.get(self._topic)
             nursery = self._session.nursery
             for task in (self._keep_rebalanced, self._watch_routes, self._poll_routes, self._keep_committed):
                 nursery.start_soon(task)
         except BaseException as error:
+            self._offsets.close()
             await self._session.__aexit__(type(error), error, error.__traceback__)
             raise
         return self
@@ -135,6 +176,7 @@ class Consumer:
             await self.commit()
             if not self._standalone:
                 await self._membership.leave()
+        self._offsets.close()
         await self._session.__aexit__(kind, error, trace)
 
     def __aiter__(self) -> AsyncIterator[Message]:
@@ -144,22 +186,84 @@ class Consumer:
         return await self.receive()
 
     async def receive(self) -> Message:
-        """The next message; waits as long as it takes, so bound it with `trio.move_on_after`."""
+        """The next message; waits as long as it takes, so bound it with `trio.move_on_after`.
+
+        Raises UsageError if its body needs a library that is not installed, RemoteProtocolError if it does not
+        decompress; the next call gives the same message again."""
         self._finish()
+        batch = self._batch
+        if batch is None or batch.assigned.dropped or batch.index == len(batch.messages):
+            batch = await self._next_batch()
+        message = batch.messages[batch.index].message()
+        batch.index += 1
+        self._unfinished = batch.assigned, message.queue_offset + 1
+        self._counts["received"] += 1
+        return message
+
+    def batches(self) -> Batches:
+        """All that arrives, in batches whose messages are decoded when they are looked at."""
+        return Batches(self)
+
+    async def receive_batch(self) -> MessageBatch:
+        """The next messages of one queue, up to PULL_MAX_COUNT, the rest of a batch that `receive` began. Waits as long
+        as it takes."""
+        self._finish()
+        batch = self._batch
+        if batch is None or batch.assigned.dropped or batch.index == len(batch.messages):
+            batch = await self._next_batch()
+        messages = batch.messages.after(batch.index)
+        batch.index = len(batch.messages)
+        self._unfinished = batch.assigned, batch.next_offset
+        self._counts["received"] += len(messages)
+        return messages
+
+    async def retry(
+        self, message: Message | MessageView, *, delay_level: int = 0, max_reconsume_times: int | None = None
+    ) -> None:
+        """Hand back a message that could not be worked off: a member of the group gets it again later, and after too
+        many times it goes to the dead letters (%DLQ%<group>). Then go on with the next: this one counts as finished.
+
+        `delay_level`: 0 leaves the delay to the broker, which makes it longer each time; 1 to 18 say it; -1: to the
+        dead letters at once. `max_reconsume_times` None takes the group's (16).
+        Raises UsageError for a consumer outside a group, RemoteError or UnreachableError if the group has not stored it
+        within SEND_BACK_TIMEOUT_MS."""
+        if self._reads_all:
+            raise UsageError("only a member of a group that shares its queues may hand messages back")
+        ext = {
+            "group": self._group,
+            "offset": str(message.phy_offset),
+            "delayLevel": str(delay_level),
+            "originMsgId": message.offset_msg_id,
+            "originTopic": message.topic,
+            "unitMode": "false",
+            "bname": message.broker_name,
+        }
+        if max_reconsume_times is not None:
+            ext["maxReconsumeTimes"] = str(max_reconsume_times)
+        queue, backoff = MessageQueue(self._topic, message.broker_name, message.queue_id), Backoff()
+        deadline = trio.current_time() + SEND_BACK_TIMEOUT_MS / 1000
+        while True:
+            try:
+                await self._ask_group(queue, RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+                break
+            except (RemoteError, UnreachableError) as error:
+                if trio.current_time() >= deadline:
+                    raise
+                self._last_error = str(error)
+            with trio.CancelScope(deadline=deadline):
+                await self._routes.recover(self._topic, backoff)
+        self._counts["retried"] += 1
+
+    async def _next_batch(self) -> _Batch:
+        """The next one that holds a message of a queue that is still this member's."""
         while True:
             batch = self._batch
-            if batch is None:
-                batch = self._batch = await self._ready.receive()
-            if batch.assigned.dropped or batch.index == len(batch.messages):
-                if not batch.assigned.dropped:
-                    batch.assigned.finished = batch.next_offset
-                self._batch = None
-                continue
-            message = batch.messages[batch.index]
-            batch.index += 1
-            self._unfinished = batch.assigned, message.queue_offset + 1
-            self._counts["received"] += 1
-            return message
+            if batch is not None and not batch.assigned.dropped:
+                batch.assigned.finished = max(batch.assigned.finished, batch.next_offset)
+            self._batch = None
+            batch = self._batch = await self._ready.receive()
+            if len(batch.messages) and not batch.assigned.dropped:
+                return batch
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that this member reads now."""
@@ -203,7 +307,7 @@ class Consumer:
             self._wake = trio.Event()
             wait_ms = REBALANCE_MS
             try:
-                await self._rebalance(await self._routes.get(self._topic))
+                await self._rebalance()
             except RmqhaError as error:
                 self._last_error = str(error)
                 wait_ms = RETRY_MS
@@ -214,8 +318,8 @@ class Consumer:
         """Give up the long polls to who is no longer the one to ask, as soon as the route says so."""
         while True:
             await self._routes.wait_changed()
-            route = self._routes.cached(self._topic)
             for assigned in self._assigned.values():
+                route = self._routes.cached(assigned.queue.topic)
                 if route is not None and assigned.pull_scope is not None:
                     reader = route.reader(assigned.queue.broker_name, assigned.preferred_id)
                     if reader not in (None, assigned.address):
@@ -225,16 +329,21 @@ class Consumer:
     async def _poll_routes(self) -> None:
         while True:
             await trio.sleep(ROUTE_MS / 1000)
-            with suppress(RmqhaError):
-                await self._routes.refresh(self._topic)
+            for topic in (self._topic,) if self._reads_all else (self._topic, self._retry_topic):
+                with suppress(RmqhaError):
+                    await self._routes.refresh(topic)
 
-    async def _rebalance(self, route: TopicRoute) -> None:
+    async def _rebalance(self) -> None:
+        route = await self._routes.get(self._topic)
         if route.auto_created:
             raise RemoteError(ResponseCode.TOPIC_NOT_EXIST, f"topic {self._topic} has no messages yet")
         queues = route.read_queues()
-        if not self._standalone:
-            members = await self._membership.members(route)
-            queues = allocate_averagely(queues, members, self._membership.client_id)
+        if self._offset_file is not None:
+            await self._membership.heartbeat(route)
+        elif not self._standalone:
+            members, client_id = await self._membership.members(route), self._membership.client_id
+            queues = allocate_averagely(queues, members, client_id)
+            queues += allocate_averagely(await self._retry_queues(), members, client_id)
         mine = set(queues)
         lost = [assigned for queue, assigned in self._assigned.items() if queue not in mine]
         for assigned in lost:
@@ -247,6 +356,14 @@ class Consumer:
         if lost or gained:
             self._counts["rebalances"] += 1
         self._rebalanced = True
+
+    async def _retry_queues(self) -> list[MessageQueue]:
+        """[] until a broker has made the group's retry topic; `_poll_routes` finds it then."""
+        try:
+            route = await self._routes.get(self._retry_topic)
+        except RmqhaError:
+            return []
+        return [] if route.auto_created else route.read_queues()
 
     async def _drop(self, assigned: _Assigned) -> None:
         """Stop reading a queue; what could not be committed is remembered in case it comes back."""
@@ -271,7 +388,7 @@ class Consumer:
         if self._standalone or offset < 0 or offset == assigned.committed:
             return True
         try:
-            await self._ask_group(assigned.queue, RequestCode.UPDATE_CONSUMER_OFFSET, {"commitOffset": str(offset)})
+            await self._offsets.store(assigned.queue, offset)
         except RmqhaError as error:
             self._last_error = str(error)
             self._counts["failed_commits"] += 1
@@ -282,7 +399,7 @@ class Consumer:
 
     async def _ask_group(self, queue: MessageQueue, code: RequestCode, more: dict[str, str]) -> Command:
         """Ask the queue's master, or a slave if there is none. Raises UnreachableError, RemoteError."""
-        route = await self._routes.get(self._topic)
+        route = await self._routes.get(queue.topic)
         address = route.reader(queue.broker_name)
         if address is None:
             raise UnreachableError(f"group {queue.broker_name} has no broker")
@@ -301,18 +418,13 @@ class Consumer:
     async def _first_offset(self, queue: MessageQueue, start: Start) -> int:
         """Where to begin. Raises UnreachableError, RemoteError."""
         if start == "committed":
-            kept = self._kept_offsets.get(queue, -1)
-            try:
-                answer = await self._ask_group(queue, RequestCode.QUERY_CONSUMER_OFFSET, {})
-                return max(kept, _offset(answer))
-            except RemoteError as error:
-                if error.code != ResponseCode.QUERY_NOT_FOUND:
-                    raise
+            known = await self._offsets.load(queue)
+            kept = max(self._kept_offsets.get(queue, -1), -1 if known is None else known)
             if kept >= 0:
                 return kept
-        if start == "last":
-            return _offset(await self._ask_group(queue, RequestCode.GET_MAX_OFFSET, {"committed": "true"}))
-        return _offset(await self._ask_group(queue, RequestCode.GET_MIN_OFFSET, {}))
+        if start == "last" and queue.topic == self._topic:
+            return answered_offset(await self._ask_group(queue, RequestCode.GET_MAX_OFFSET, {"committed": "true"}))
+        return answered_offset(await self._ask_group(queue, RequestCode.GET_MIN_OFFSET, {}))
 
     # -- one queue -------------------------------------------------------------------------------------------------
 
@@ -323,7 +435,7 @@ class Consumer:
                 try:
                     assigned.pulled = await self._first_offset(assigned.queue, start)
                 except RmqhaError as error:
-                    await self._pull_failed(error, backoff)
+                    await self._pull_failed(assigned, error, backoff)
             self._kept_offsets.pop(assigned.queue, None)
             backoff.reset()
             while True:
@@ -331,26 +443,27 @@ class Consumer:
                 offset = assigned.pulled
                 try:
                     answer = await self._pull(assigned)
-                    messages = self._accept(assigned, answer) if answer is not None else []
+                    messages = self._accept(assigned, answer) if answer is not None else None
                 except RmqhaError as error:
-                    await self._pull_failed(error, backoff)
+                    await self._pull_failed(assigned, error, backoff)
                     continue
                 backoff.reset()
-                if messages or assigned.pulled > offset:
+                if messages is not None and (messages or assigned.pulled > offset):
                     await self._ready_in.send(_Batch(assigned, messages, assigned.pulled))
                 elif answer is not None and (trio.current_time() - began) * 1000 < EMPTY_ANSWER_MS:
                     # an answer without progress that was not held, e.g. of a slave that is still behind
                     await trio.sleep(EMPTY_ANSWER_MS / 1000)
 
-    async def _pull_failed(self, error: RmqhaError, backoff: Backoff) -> None:
+    async def _pull_failed(self, assigned: _Assigned, error: RmqhaError, backoff: Backoff) -> None:
         self._last_error = str(error)
         self._counts["failed_pulls"] += 1
-        await self._routes.recover(self._topic, backoff)
+        await self._routes.recover(assigned.queue.topic, backoff)
 
     async def _pull(self, assigned: _Assigned) -> Command | None:
         """One pull; None if the route changed meanwhile. Raises UnreachableError."""
         queue = assigned.queue
-        route = await self._routes.get(self._topic)
+        route = await self._routes.get(queue.topic)
+        own_topic = queue.topic == self._topic
         address = route.reader(queue.broker_name, assigned.preferred_id)
         if address is None:
             raise UnreachableError(f"group {queue.broker_name} has no broker")
@@ -364,9 +477,9 @@ class Consumer:
             "sysFlag": str(SUSPEND_AND_SUBSCRIPTION),
             "commitOffset": "0",
             "suspendTimeoutMillis": str(SUSPEND_MS),
-            "subscription": self._membership.expression,
+            "subscription": self._membership.expression if own_topic else "*",
             "subVersion": str(self._membership.sub_version),
-            "expressionType": "TAG",
+            "expressionType": self._membership.expression_type if own_topic else TAG,
             "bname": queue.broker_name,
         }
         self._counts["pulls"] += 1
@@ -381,20 +494,15 @@ class Consumer:
                 assigned.pull_scope = None
         return None
 
-    def _accept(self, assigned: _Assigned, answer: Command) -> list[Message]:
+    def _accept(self, assigned: _Assigned, answer: Command) -> MessageBatch:
         """The wanted messages of an answer; moves `pulled`. Raises RemoteError for one that is no answer to a pull."""
         ext, offset = answer.ext, assigned.pulled
         next_offset = _number(ext, "nextBeginOffset", offset)
         suggested = _number(ext, "suggestWhichBrokerId", assigned.preferred_id)
-        messages: list[Message] = []
+        body: bytes | memoryview = b""
         match answer.code:
             case ResponseCode.SUCCESS:
-                tags = self._membership.tags
-                messages = [
-                    message
-                    for message in decode_messages(assigned.queue.broker_name, answer.body)
-                    if message.queue_offset >= offset and (tags is None or message.tags in tags)
-                ]
+                body = answer.body
             case ResponseCode.PULL_NOT_FOUND | ResponseCode.PULL_RETRY_IMMEDIATELY:
                 next_offset = max(next_offset, offset)
             case ResponseCode.PULL_OFFSET_MOVED:
@@ -402,6 +510,9 @@ class Consumer:
             case _:
                 assigned.preferred_id = 0
                 raise RemoteError(answer.code, answer.remark or "", assigned.address)
+        is_retry = assigned.queue.topic != self._topic
+        tags = None if is_retry else self._membership.tags
+        messages = MessageBatch(assigned.queue.broker_name, body, from_offset=offset, tags=tags, is_retry=is_retry)
         assigned.pulled = next_offset
         assigned.preferred_id = suggested
         return messages
@@ -412,7 +523,7 @@ class Consumer:
         offset = assigned.pulled
         low, high = _number(ext, "minOffset", 0), _number(ext, "maxOffset", offset)
         if offset > high:
-            route = self._routes.cached(self._topic)
+            route = self._routes.cached(assigned.queue.topic)
             if route is None or assigned.address != route.master(assigned.queue.broker_name):
                 return offset
             next_offset = high
@@ -427,10 +538,3 @@ class Consumer:
 def _number(ext: dict[str, str], name: str, default: int) -> int:
     text = ext.get(name, "")
     return int(text) if text.lstrip("-").isdigit() else default
-
-
-def _offset(answer: Command) -> int:
-    offset = _number(answer.ext, "offset", -1)
-    if offset < 0:
-        raise RemoteProtocolError(f"an answer lacks its offset: {answer.ext}")
-    return offset

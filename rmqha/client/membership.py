@@ -15,14 +15,16 @@ from rmqha.client.rebalance import parse_tags
 from rmqha.client.route import TopicRoute
 from rmqha.client.session import ClientSession
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import RemoteProtocolError, UnreachableError
-from rmqha.model.message import java_string_hash
+from rmqha.model.error import RemoteProtocolError, UnreachableError, UsageError
+from rmqha.model.message import RETRY_PREFIX, java_string_hash
+from rmqha.model.selector import SelectorError, parse_selector
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 
 CALL_TIMEOUT_MS = 3_000
 LEAVE_TIMEOUT_MS = 1_000
 HEARTBEAT_MS = 30_000
+TAG, SQL92 = "TAG", "SQL92"
 
 _client_numbers = count(1)
 
@@ -30,15 +32,27 @@ _client_numbers = count(1)
 class Membership:
     """One member of consumer group `group` with one subscription. The session must be open before the first call."""
 
-    def __init__(self, session: ClientSession, group: str, topic: str, tags: str) -> None:
-        """`tags`: "*" or "A || B". Raises UsageError for another expression."""
+    def __init__(
+        self, session: ClientSession, group: str, topic: str, tags: str, *, selector: str = "", broadcast: bool = False
+    ) -> None:
+        """`tags`: "*" or "A || B"; `selector`: SQL92 instead. `broadcast`: each member reads all queues.
+        Raises UsageError for another expression, or both."""
         self._session = session
         self._remoting = session.remoting
         self._group = group
         self._topic = topic
-        self.expression = tags.strip() or "*"
+        self._broadcast = broadcast
+        self.expression, self.expression_type = tags.strip() or "*", TAG
         self.tags = parse_tags(tags)
         """The wanted tags, None for all."""
+        if selector:
+            if self.tags is not None:
+                raise UsageError("a consumer takes tags or a selector, not both")
+            try:
+                parse_selector(selector)
+            except SelectorError as error:
+                raise UsageError(f"selector {selector!r}: {error}") from None
+            self.expression, self.expression_type = selector, SQL92
         self.sub_version = time.time_ns() // 1_000_000
         self._number = next(_client_numbers)
         self._heard: dict[str, float] = {}
@@ -80,21 +94,26 @@ class Membership:
 
     def _body(self) -> dict[str, Any]:
         tags = sorted(self.tags or ())
-        subscription = {
-            "topic": self._topic,
-            "subString": self.expression,
-            "tagsSet": tags,
-            "codeSet": [java_string_hash(tag) for tag in tags],
-            "subVersion": self.sub_version,
-            "expressionType": "TAG",
-            "classFilterMode": False,
-        }
+        subscriptions = [
+            {
+                "topic": self._topic,
+                "subString": self.expression,
+                "tagsSet": tags,
+                "codeSet": [java_string_hash(tag) for tag in tags],
+                "subVersion": self.sub_version,
+                "expressionType": self.expression_type,
+                "classFilterMode": False,
+            }
+        ]
+        if not self._broadcast:
+            retry = {"topic": RETRY_PREFIX + self._group, "subString": "*", "tagsSet": [], "codeSet": []}
+            subscriptions.append({**subscriptions[0], "expressionType": TAG, **retry})
         consumer = {
             "groupName": self._group,
             "consumeType": "CONSUME_PASSIVELY",
-            "messageModel": "CLUSTERING",
+            "messageModel": "BROADCASTING" if self._broadcast else "CLUSTERING",
             "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-            "subscriptionDataSet": [subscription],
+            "subscriptionDataSet": subscriptions,
             "unitMode": False,
         }
         return {

@@ -63,8 +63,14 @@ class Group:
     offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     members: dict[str, dict[str, Session]] = field(default_factory=lambda: defaultdict(dict))
 
-    def queue(self, queue_id: int) -> list[Stored]:
-        return [item for item in self.stored if item.queue_id == queue_id]
+    def queue(self, queue_id: int, topic: str = "") -> list[Stored]:
+        """Retry topics are topics of their own, the others share one set of queues."""
+        retry = topic if topic.startswith("%RETRY%") else ""
+        return [
+            item
+            for item in self.stored
+            if item.queue_id == queue_id and (item.topic == retry if retry else item.topic[:1] != "%")
+        ]
 
     @property
     def master(self) -> Node:
@@ -131,8 +137,27 @@ class Node:
             case RequestCode.GET_CONSUMER_LIST_BY_GROUP:
                 ids = list(self.group.members[command.ext["consumerGroup"]])
                 return command.reply(body=json.dumps({"consumerIdList": ids}).encode())
+            case RequestCode.CONSUMER_SEND_MSG_BACK:
+                return self._send_back(command)
             case _:
                 return self._offsets(command)
+
+    def _send_back(self, command: Command) -> Command:
+        """Stored again at once, whatever the delay; the fake's physical offsets are queue offsets times 1000."""
+        if self.group.master_id != self.broker_id:
+            return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark="not master")
+        ext = command.ext
+        failed = next(
+            item for item in self.group.stored
+            if item.queue_offset * 1000 == int(ext["offset"]) and item.queue_id == int(ext["queueId"])
+        )  # fmt: skip
+        topic = f"%RETRY%{ext['group']}"
+        properties = {**failed.properties, "RETRY_TOPIC": ext["originTopic"], "DELAY": ext["delayLevel"]}
+        offset = len(self.group.queue(0, topic))
+        self.group.stored.append(Stored(topic, 0, offset, failed.body, properties, failed.sys_flag, dict(ext)))
+        for node in self.group.nodes.values():
+            node.wake()
+        return command.reply()
 
     def _offsets(self, command: Command) -> Command:
         ext = command.ext
@@ -147,7 +172,7 @@ class Node:
                 self.group.offsets[key] = int(ext["commitOffset"])
                 return command.reply()
             case RequestCode.GET_MAX_OFFSET:
-                return command.reply(ext={"offset": str(len(self.group.queue(queue_id)))})
+                return command.reply(ext={"offset": str(len(self.group.queue(queue_id, ext["topic"])))})
             case RequestCode.GET_MIN_OFFSET:
                 return command.reply(ext={"offset": "0"})
             case _:
@@ -210,7 +235,7 @@ class Node:
 
     def _pull(self, session: Session, command: Command) -> Command | None:
         ext = command.ext
-        offset, queue = int(ext["queueOffset"]), self.group.queue(int(ext["queueId"]))
+        offset, queue = int(ext["queueOffset"]), self.group.queue(int(ext["queueId"]), ext["topic"])
         answer = {"minOffset": "0", "maxOffset": str(len(queue)), "suggestWhichBrokerId": "0"}
         if offset > len(queue):
             answer["nextBeginOffset"] = str(len(queue))

@@ -1,0 +1,187 @@
+"""Lazy batches, messages handed back, broadcast readers and selectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from rmqha.client.consumer import Consumer
+from rmqha.client.message import Message, MessageBatch
+from rmqha.client.producer import Producer
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RemoteError, RemoteProtocolError, UsageError
+from rmqha.store import sidecar
+from tests.client.fake import FakeCluster, Stored, encode_stored
+from tests.client.test_consumer import bodies, fill, take
+
+
+async def test_batches_hold_all_messages_as_views() -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, [f"{number:02}" for number in range(30)], tags="A")
+        seen = []
+        async with Consumer(fake.namesrv, "G", "T") as consumer:
+            with trio.fail_after(5):
+                async for batch in consumer.batches():
+                    for view in batch:
+                        assert isinstance(view.body, memoryview) and view.body.obj is batch.buffer.obj
+                        assert view.message().body == view.body
+                        seen.append(bytes(view.body).decode())
+                    if len(seen) == 30:
+                        break
+        assert sorted(seen) == [f"{number:02}" for number in range(30)]
+        assert sum(offset for (group, _, _), offset in fake.group.offsets.items() if group == "G") == 30
+
+
+def test_a_view_says_what_the_decoded_message_says() -> None:
+    properties = {"UNIQ_KEY": "U", "KEYS": "k", "TAGS": "A", "own": "x"}
+    data = encode_stored(Stored("T", 3, 41, b"body", properties, 0, {}))
+    (view,) = MessageBatch("g", data)
+    message = view.message()
+    for name in (*message.__dataclass_fields__, "keys", "tags", "msg_id"):
+        assert getattr(view, name) == getattr(message, name), name
+    assert (message.queue_id, message.queue_offset, message.properties) == (3, 41, properties)
+
+
+async def test_a_batch_that_was_looked_at_but_not_finished_comes_again() -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, "abcdef", queue_count=1)
+        with pytest.raises(KeyError):
+            async with Consumer(fake.namesrv, "G", "T") as consumer:
+                with trio.fail_after(5):
+                    await consumer.receive_batch()
+                    second = await consumer.receive_batch()
+                    raise KeyError(second[0].queue_offset)
+        assert fake.group.offsets["G", "T", 0] == 3
+        async with Consumer(fake.namesrv, "G", "T") as consumer:
+            (message,) = await take(consumer, 1)
+            assert message.body == b"d"
+            # the rest of what `receive` began
+            batch = await consumer.receive_batch()
+            assert [bytes(view.body) for view in batch] == [b"e", b"f"]
+        assert fake.group.offsets["G", "T", 0] == 6
+
+
+async def test_a_message_that_is_handed_back_comes_again_under_its_own_topic() -> None:
+    async with FakeCluster() as fake:
+        fake.name_servers[0].topics.add("%RETRY%G")
+        fill(fake.group, "ab", queue_count=1)
+        async with Consumer(fake.namesrv, "G", "T") as consumer:
+            first, second = await take(consumer, 2)
+            await consumer.retry(first, delay_level=5, max_reconsume_times=3)
+            (again,) = await take(consumer, 1)
+            assert (again.body, again.topic, again.msg_id) == (b"a", "T", first.msg_id)
+            assert consumer.statistics()["retried"] == 1
+        (asked,) = [node for node in fake.group.master.requests if node.code == RequestCode.CONSUMER_SEND_MSG_BACK]
+        assert {name: asked.ext[name] for name in ("group", "offset", "delayLevel", "originMsgId", "originTopic")} == {
+            "group": "G",
+            "offset": str(first.phy_offset),
+            "delayLevel": "5",
+            "originMsgId": first.offset_msg_id,
+            "originTopic": "T",
+        }
+        assert asked.ext["maxReconsumeTimes"] == "3"
+        assert fake.group.offsets["G", "%RETRY%G", 0] == 1
+        assert second.body == b"b" and fake.group.offsets["G", "T", 0] == 2
+
+
+async def test_handing_back_waits_for_the_next_master() -> None:
+    async with FakeCluster() as fake:
+        fake.name_servers[0].topics.add("%RETRY%G")
+        fill(fake.group, "a", queue_count=1)
+        async with Consumer(fake.namesrv, "G", "T") as consumer:
+            (first,) = await take(consumer, 1)
+            fake.fail_over(after_ms=300)
+            await consumer.retry(first)
+            (again,) = await take(consumer, 1)
+            assert again.body == b"a"
+
+
+async def test_a_group_that_cannot_store_it_is_an_error_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmqha.client.consumer.SEND_BACK_TIMEOUT_MS", 200)
+    async with FakeCluster() as fake:
+        fill(fake.group, "a", queue_count=1)
+        async with Consumer(fake.namesrv, "G", "T") as consumer:
+            (first,) = await take(consumer, 1)
+            fake.group.master_id = None
+            with pytest.raises(RemoteError, match="not master"):
+                await consumer.retry(first)
+
+
+async def test_broadcast_readers_each_read_all_and_go_on_from_their_own_file(tmp_path: Path) -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, "abcdef")
+        stored = list("abcdef")
+        for name in ("one", "two"):
+            async with Consumer(fake.namesrv, "G", "T", offset_file=tmp_path / "new" / name) as consumer:
+                assert bodies(await take(consumer, len(stored))) == sorted(stored)
+                with pytest.raises(UsageError, match="in use by another consumer"):
+                    async with Consumer(fake.namesrv, "G", "T", offset_file=tmp_path / "new" / name):
+                        pass
+                with pytest.raises(UsageError, match="shares its queues"):
+                    await consumer.retry(await _one_more(fake, consumer, name))
+            stored.append(name)
+        assert fake.group.offsets == {}
+        async with Consumer(fake.namesrv, "G", "T", offset_file=tmp_path / "new" / "one") as consumer:
+            assert bodies(await take(consumer, 1)) == ["two"]
+        beat = next(item for item in fake.group.master.requests if item.code == RequestCode.HEART_BEAT)
+        assert b'"messageModel":"BROADCASTING"' in bytes(beat.body)
+
+
+async def _one_more(fake: FakeCluster, consumer: Consumer, body: str) -> Message:
+    fill(fake.group, [body], queue_count=1)
+    (message,) = await take(consumer, 1)
+    return message
+
+
+async def test_files_that_hold_no_offsets_of_this_group_are_a_sentence(tmp_path: Path) -> None:
+    async with FakeCluster() as fake:
+        (tmp_path / "other").write_bytes(b"something else")
+        with pytest.raises(UsageError, match="is no file of offsets"):
+            async with Consumer(fake.namesrv, "G", "T", offset_file=tmp_path / "other"):
+                pass
+        (tmp_path / "foreign").write_bytes(sidecar.encode({"group": "H", "offsets": []}))
+        with pytest.raises(UsageError, match="offsets of group H, not of G"):
+            async with Consumer(fake.namesrv, "G", "T", offset_file=tmp_path / "foreign"):
+                pass
+        (tmp_path / "odd").write_bytes(sidecar.encode({"group": "G", "offsets": [["g-a", "T", "0", 1]]}))
+        with pytest.raises(UsageError, match="an offset that is none"):
+            async with Consumer(fake.namesrv, "G", "T", offset_file=tmp_path / "odd"):
+                pass
+        (tmp_path / "file").write_text("")
+        with pytest.raises(UsageError, match="cannot be opened"):
+            async with Consumer(fake.namesrv, "G", "T", offset_file=tmp_path / "file" / "below"):
+                pass
+    with pytest.raises(UsageError, match="keeps no offsets"):
+        Consumer("127.0.0.1:1", "G", "T", standalone=True, offset_file=tmp_path / "x")
+
+
+async def test_a_selector_goes_with_each_pull_and_heartbeat() -> None:
+    async with FakeCluster() as fake:
+        fake.name_servers[0].topics.add("%RETRY%G")
+        async with Consumer(fake.namesrv, "G", "T", selector="a > 3") as consumer:
+            with trio.move_on_after(0.3):
+                await consumer.receive()
+        asked = fake.group.master.requests
+        pulls = [item.ext for item in asked if item.code == RequestCode.PULL_MESSAGE]
+        assert {(ext["topic"], ext["subscription"], ext["expressionType"]) for ext in pulls} == {
+            ("T", "a > 3", "SQL92"),
+            ("%RETRY%G", "*", "TAG"),
+        }
+        beat = next(item for item in asked if item.code == RequestCode.HEART_BEAT)
+        assert b'"subString":"a > 3"' in bytes(beat.body) and b'"topic":"%RETRY%G"' in bytes(beat.body)
+    with pytest.raises(UsageError, match="not both"):
+        Consumer("127.0.0.1:1", "G", "T", "A", selector="a > 3")
+    with pytest.raises(UsageError, match="selector 'a >'"):
+        Consumer("127.0.0.1:1", "G", "T", selector="a >")
+
+
+async def test_a_body_that_does_not_decompress_is_told_and_not_skipped() -> None:
+    async with FakeCluster() as fake, Producer(fake.namesrv):
+        fake.group.stored.append(Stored("T", 0, 0, b"no zlib", {"UNIQ_KEY": "U"}, 1, {}))
+        async with Consumer(fake.namesrv, "G", "T") as consumer:
+            for _ in range(2):
+                with pytest.raises(RemoteProtocolError, match="does not decompress"):
+                    await take(consumer, 1)
+        assert fake.group.offsets == {}
