@@ -289,6 +289,7 @@ class ControllerServer:
     # --- peers ------------------------------------------------------------------------------------------------------
 
     def _queue_raft(self, peer: str, address: str, sender_address: str, data: bytes) -> None:
+        command = Command(RequestCode.RMQHA_RAFT_MESSAGE, {"address": sender_address}, data)
         known_address, queue = self._raft_queues.get(peer, ("", None))
         if queue is None or known_address != address:
             if queue is not None:
