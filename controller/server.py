@@ -297,6 +297,8 @@ class ControllerServer:
             queue, receive = trio.open_memory_channel[Command](MAX_RAFT_QUEUED)
             self._raft_queues[peer] = (address, queue)
             self._nursery.start_soon(self._send_raft, address, receive)
+        if not queue.statistics().current_buffer_used and self._client.oneway_at_once(address, command):
+            return
         try:
             queue.send_nowait(command)
         except trio.WouldBlock:
@@ -306,7 +308,6 @@ class ControllerServer:
         reachable = True
         async for command in queue:
             # All that has come together: a message in each turn of a crowded event loop is slower than they come.
-        command = Command(RequestCode.RMQHA_RAFT_MESSAGE, {"address": sender_address}, data)
             waiting = [command]
             with suppress(trio.WouldBlock):
                 while True:
@@ -314,8 +315,6 @@ class ControllerServer:
             try:
                 await self._client.oneway(address, *waiting)
                 reachable = True
-        if not queue.statistics().current_buffer_used and self._client.oneway_at_once(address, command):
-            return
             except UnreachableError as error:
                 if reachable:
                     self._tracer.event("controller_unreachable", address=address, why=str(error))
