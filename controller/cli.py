@@ -20,6 +20,7 @@ def controller(config_file: str | None, check: bool) -> None:
     from controller.config import ControllerConfig
     from controller.server import read_config, run_controller
     from rmqha.host import security
+    from rmqha.host.exposure import expose
     from rmqha.host.process import run_server, spare_loaded_state
     from rmqha.host.tracer import HostTracer
 
@@ -30,8 +31,11 @@ def controller(config_file: str | None, check: bool) -> None:
     tracer = HostTracer(config.log_file, config.log_max_bytes)
 
     async def serve(stopping: trio.Event) -> None:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(partial(run_controller, config, tracer, stopping=stopping))
-            spare_loaded_state()
+        async with trio.open_nursery() as shown:
+            exposure = await expose(config, tracer, ("controller",), shown)
+            async with trio.open_nursery() as nursery:
+                await nursery.start(partial(run_controller, config, tracer, stopping=stopping, exposure=exposure))
+                spare_loaded_state()
+            shown.cancel_scope.cancel()
 
     run_server(serve, on_hangup=tracer.reopen)

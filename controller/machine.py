@@ -34,7 +34,7 @@ from controller.state_view import controller_state
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import parse_properties
 from rmqha.model.error import ConfigError, RemoteProtocolError
-from rmqha.model.offset import RaftIndex, Term
+from rmqha.model.offset import BrokerId, RaftIndex, Term
 from rmqha.port import Tracer
 from rmqha.raft.node import RaftNode, Ready
 from rmqha.raft.quorum import id_of
@@ -224,6 +224,15 @@ class ControllerMachine:
     @property
     def config(self) -> ControllerConfig:
         return self._config
+
+    def raft_view(self, now_ms: int) -> dict[str, Any]:
+        """JSON-ready: the part of `state` that is Raft's."""
+        return self._raft.state(now_ms)
+
+    def live_ids(self, now_ms: int, group: Group) -> list[BrokerId]:
+        """Replicas of the group that are heard of; none unless this controller leads."""
+        leadership = self._leadership
+        return [item for item in group.replicas if leadership is not None and leadership.is_alive(now_ms, group, item)]
 
     def state(self, now_ms: int) -> dict[str, Any]:
         """JSON-ready view of everything, for request 52003."""

@@ -19,9 +19,11 @@ import trio
 from controller.action import Notify, Probe, Reply, SaveConfig, SendRaft, WriteSnapshot
 from controller.config import ControllerConfig
 from controller.machine import ControllerMachine
+from controller.metrics import collect, standing
 from controller.raft_log import DurableRaftLog
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
+from rmqha.host.exposure import Exposure
 from rmqha.host.prng import HostPrng
 from rmqha.host.remoting import RemotingClient, Session, serve
 from rmqha.host.tracer import HostTracer
@@ -29,6 +31,8 @@ from rmqha.host.turns import Turns
 from rmqha.model.code import RequestCode
 from rmqha.model.config import parse_properties
 from rmqha.model.error import StoreError, UnreachableError, UsageError
+from rmqha.model.series import Sheet
+from rmqha.model.standing import Standing
 from rmqha.port import Disk
 from rmqha.raft.config import RaftConfig
 from rmqha.raft.node import RaftNode, Ready
@@ -151,6 +155,18 @@ class ControllerServer:
         self._nursery.start_soon(self._tick)
         self._nursery.start_soon(self._pump_later)
         self._pump()
+
+    # --- look -------------------------------------------------------------------------------------------------------
+
+    def standing(self) -> Standing:
+        """For /readyz and /role (`rmqha.host.exposure.Part`)."""
+        assert self._machine is not None
+        return standing(self._machine, self._clock.now_ms())
+
+    def collect(self) -> Sheet:
+        """For /metrics."""
+        assert self._machine is not None
+        return collect(self._machine, self._clock.now_ms())
 
     @property
     def is_sole_voter(self) -> bool:
@@ -357,6 +373,7 @@ async def run_controller(
     tracer: HostTracer,
     *,
     stopping: trio.Event | None = None,
+    exposure: Exposure | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Bind, report the actual port by `task_status.started`, and serve until `stopping` is set (the leadership is then
@@ -383,6 +400,8 @@ async def run_controller(
             store = _Store(config, tracer)
             cleanup.callback(store.close)
             server.start(store.config.with_self_port(port), store)
+            if exposure is not None:
+                exposure.parts["controller"] = server
             if server.is_sole_voter:
                 await server.leading.wait()  # a sole controller serves as soon as its first entry is durable
             tracer.event("controller_started", node=config.controller_dleger_self_id, port=port)

@@ -20,6 +20,7 @@ def namesrv(config_file: str | None, check: bool) -> None:
     from nameserver.config import read_config
     from nameserver.server import run_name_server
     from rmqha.host import security
+    from rmqha.host.exposure import expose
     from rmqha.host.process import run_server, spare_loaded_state
     from rmqha.host.tracer import HostTracer
 
@@ -31,13 +32,17 @@ def namesrv(config_file: str | None, check: bool) -> None:
 
     async def serve(stopping: trio.Event) -> None:
         async with trio.open_nursery() as nursery:
-            await nursery.start(run_name_server, config, tracer)
+            servers = ("namesrv",) if controller_config is None else ("namesrv", "controller")
+            exposure = await expose(config, tracer, servers, nursery)
+            await nursery.start(partial(run_name_server, config, tracer, exposure=exposure))
             if controller_config is not None:
                 # a name server alone must start without loading the controller
                 from controller.server import run_controller
 
                 async with trio.open_nursery() as embedded:
-                    await embedded.start(partial(run_controller, controller_config, tracer, stopping=stopping))
+                    await embedded.start(
+                        partial(run_controller, controller_config, tracer, stopping=stopping, exposure=exposure)
+                    )
                     spare_loaded_state()
             await stopping.wait()
             tracer.event("name_server_stopping")

@@ -13,14 +13,18 @@ import trio
 from nameserver.config import NamesrvConfig
 from nameserver.follower import ElectionFollower
 from nameserver.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
+from nameserver.metrics import collect
 from nameserver.route_info import RouteTable
 from rmqha.broker.controller_route import parse_addresses
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
+from rmqha.host.exposure import Exposure
 from rmqha.host.remoting import RemotingClient, Session, Statistics, serve
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteProtocolError, UsageError
+from rmqha.model.series import Sheet
+from rmqha.model.standing import Standing
 from rmqha.port import Clock
 from rmqha.wire.bodies import Registration, encode_cluster_info, encode_topic_route, parse_registration, required
 from rmqha.wire.command import Command
@@ -70,6 +74,18 @@ class NameServer:
             "topic_count": len(self.routes.topic_names),
             "suspects_itself": int(self.routes.suspects_itself),
         }
+
+    # exposure.Part
+
+    def standing(self) -> Standing:
+        """Ready, also when most brokers are silent: its routes are then the best that there are."""
+        suspicion = {"suspectsItself": self.routes.suspects_itself}
+        return Standing("namesrv", True, facts={"brokers": self.routes.broker_count, **suspicion})
+
+    def collect(self) -> Sheet:
+        address = f"{self._config.listen_address}:{self._config.listen_port}"
+        index = None if self.follower is None else self.follower.index
+        return collect(address, self.routes, index, self.remoting.as_dict())
 
     # remoting.Service
 
@@ -190,6 +206,7 @@ async def run_name_server(
     tracer: HostTracer,
     *,
     clock: Clock | None = None,
+    exposure: Exposure | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled; reports the actual port. Raises UsageError if the address or a file cannot be used."""
@@ -197,6 +214,8 @@ async def run_name_server(
     server = NameServer(config, tracer, clock, open_kv_config(config.kv_config_path))
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(_serve, server, config)
+        if exposure is not None:
+            exposure.parts["namesrv"] = server
         tracer.event("name_server_started", address=config.listen_address, port=port)
         task_status.started(port)
         if server.follower is not None:

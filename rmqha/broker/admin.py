@@ -51,7 +51,7 @@ class AdminRequests:
         self._schedule = schedule
         self._clock = clock
         self._process = process
-        self._disk_usage = disk_usage
+        self.disk_usage = disk_usage
         self._history = history
         self._put, self._found, self._missed = Meter(), Meter(), Meter()
         self._started_at_ms = clock.wall_ms()
@@ -183,7 +183,7 @@ class AdminRequests:
         store, send, pull = self._driver.store, self._send, self._pull
         put, found, missed = self._put.per_second(), self._found.per_second(), self._missed.per_second()
         uptime_s = max(0, self._clock.wall_ms() - self._started_at_ms) // 1000
-        total_bytes, free_bytes = self._disk_usage()
+        total_bytes, free_bytes = self.disk_usage()
         used = str(round(1 - free_bytes / total_bytes, 2) if total_bytes else 0.0)
         days, hours, minutes = uptime_s // 86400, uptime_s // 3600 % 24, uptime_s // 60 % 60
         return dict.fromkeys(_ABSENT, "0") | {
@@ -200,7 +200,7 @@ class AdminRequests:
             "indexBehindBytes": str(store.index.behind_bytes),
             "remainHowManyDataToCommit": f"{store.uncommitted_bytes} B",
             "remainHowManyDataToFlush": f"{store.max_phy_offset - store.synced_offset} B",
-            "earliestMessageTimeStamp": str(self._earliest_at_ms()),
+            "earliestMessageTimeStamp": str(self.earliest_at_ms()),
             "getFoundTps": f"{found} {found}",
             "getMissTps": f"{missed} {missed}",
             "getTotalTps": f"{round(found + missed, 2)} {round(found + missed, 2)}",
@@ -217,7 +217,10 @@ class AdminRequests:
             "timerEnqueueTps": "0.0",
         }
 
-    def _earliest_at_ms(self) -> int:
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    def earliest_at_ms(self) -> int:
         """storeTimestamp of the oldest record, −1 if there is none."""
         store = self._driver.store
         record = store.record_at(store.min_phy_offset) if store.confirm_offset > store.min_phy_offset else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -96,6 +96,15 @@ class ClientTable:
 
     def producer_groups(self) -> list[str]:
         return sorted(self._producers)
+
+    @property
+    def producer_connection_count(self) -> int:
+        return sum(len(members) for members in self._producers.values())
+
+    def consumer_connections(self) -> Iterator[tuple[str, str, int]]:
+        """(group, message model, number of members) of each connected consumer group."""
+        for name, group in sorted(self._consumers.items()):
+            yield name, group.message_model, len(group.channels)
 
     def heartbeat(
         self, channel: Channel, body: Mapping[str, Any], language: int = Language.OTHER, version: int = 0

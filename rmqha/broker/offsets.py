@@ -137,6 +137,12 @@ class OffsetTable:
             self._touch(place)
         return offset
 
+    def pairs(self) -> Iterator[tuple[str, str, Mapping[int, int]]]:
+        """(topic, group, offsets by queue id) of every group that has an offset in a topic."""
+        for key, queues in self._offsets.items():
+            topic, _, group = key.rpartition("@")
+            yield topic, group, queues
+
     def topics_of(self, group: str) -> list[str]:
         """Topics in which the group has an offset, sorted."""
         places = (key.rpartition("@") for key in self._offsets)

@@ -31,6 +31,7 @@ from rmqha.ha.replica import Replica
 from rmqha.host import network, remoting
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
+from rmqha.host.exposure import Exposure
 from rmqha.host.tracer import HostTracer
 from rmqha.model.config import BrokerConfig
 from rmqha.model.delay_level import parse_delay_levels
@@ -86,6 +87,7 @@ async def run_broker(
     tracer: HostTracer,
     stopping: trio.Event | None = None,
     *,
+    exposure: Exposure | None = None,
     task_status: trio.TaskStatus[Ports] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stopping` is set (then hand over, drain, flush) or cancelled. `task_status.started(ports)` follows
@@ -104,6 +106,8 @@ async def run_broker(
             gate = _Gate()
             config, ports = await _listen(config, gate, nursery)
             core = _open(config, tracer, await _store_host(config))
+            if exposure is not None:
+                _show(exposure, core)
             stop = trio.Event() if stopping is None else stopping
             await _serve(core, gate, tracer, controllers, name_servers, ports, stop, task_status)
             nursery.cancel_scope.cancel()
@@ -113,6 +117,13 @@ async def run_broker(
     finally:
         if core is not None:
             _close(core, tracer, in_order)
+
+
+def _show(exposure: Exposure, core: BrokerCore) -> None:
+    # only a broker with httpPort loads it
+    from rmqha.broker.exposed import ExposedBroker
+
+    exposure.parts["broker"] = ExposedBroker(core)
 
 
 async def _listen(config: BrokerConfig, gate: _Gate, nursery: trio.Nursery) -> tuple[BrokerConfig, Ports]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import click
+import trio
 
 from rmqha.broker.server import run_broker
 from rmqha.host import security
+from rmqha.host.exposure import expose
 from rmqha.host.process import run_server
 from rmqha.host.tracer import HostTracer
 from rmqha.model.config import BrokerConfig, parse_properties
@@ -48,7 +49,14 @@ def broker(config_path: Path, check: bool) -> None:
     if check:
         return
     tracer = HostTracer(config.log_file, config.log_max_bytes)
+
+    async def serve(stopping: trio.Event) -> None:
+        async with trio.open_nursery() as nursery:
+            exposure = await expose(config, tracer, ("broker",), nursery)
+            await run_broker(config, tracer, stopping, exposure=exposure)
+            nursery.cancel_scope.cancel()
+
     try:
-        run_server(partial(run_broker, config, tracer), on_hangup=tracer.reopen)
+        run_server(serve, on_hangup=tracer.reopen)
     finally:
         tracer.close()

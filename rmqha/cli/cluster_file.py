@@ -1,6 +1,6 @@
 """The cluster file: one TOML file that says what `rmqha up` starts, expanded to one properties file per node.
 
-    [cluster]      name, directory, haMode (ap or cp), listenAddress
+    [cluster]      name, directory, haMode (ap or cp), listenAddress, httpPort
     [namesrv]      count, listenPort, portStep, embedController
     [controllers]  count, listenPort, portStep
     [[group]]      name, replicas, listenPort, portStep, static
@@ -106,9 +106,12 @@ SET_BY = {
     "haMasterAddress": "the name servers",
     "storePathRootDir": "[cluster] directory",
     "logFile": "[cluster] directory",
+    "httpPort": "[cluster] httpPort",
 }
 """Broker keys that differ from node to node or are given once elsewhere, and where."""
 
+HTTP_BLOCK = 10
+"""Ports for each kind of server and each group; none has more than 9 nodes."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
@@ -118,6 +121,7 @@ class _Cluster:
     directory: str = ""
     ha_mode: str = field(default="cp", metadata={"key": "haMode"})
     listen_address: str = field(default="127.0.0.1", metadata={"key": "listenAddress"})
+    http_port: int = field(default=0, metadata={"key": "httpPort"})
 
 
 @dataclass(frozen=True)
@@ -245,6 +249,8 @@ def parse(
     for node in nodes:
         if node.kind is NodeKind.BROKER:
             BrokerConfig.from_properties(node.properties, source)
+    if cluster.http_port:
+        nodes = _with_http(reader, nodes, groups, cluster.http_port)
     _check_distinct(reader, nodes)
     return ClusterSpec(
         source,
@@ -334,6 +340,21 @@ def _broker_nodes(
         address = f"{layout.ip}:{port}"
         nodes.append(NodeSpec(name, NodeKind.BROKER, address, ports, properties, group=group.name))
     return nodes
+
+
+def _with_http(reader: _Reader, nodes: list[NodeSpec], groups: tuple[Group, ...], first_port: int) -> list[NodeSpec]:
+    """Each node with a port of its own for health and metrics. It follows from the node's name, so that a replica that
+    is added moves nobody: name servers have the first HTTP_BLOCK ports, controllers the next, then each group."""
+    blocks = {"ns": 0, "ctl": 1} | {group.name: place for place, group in enumerate(groups, 2)}
+    reader.within("[cluster] httpPort", first_port, 1, 65536 - HTTP_BLOCK * len(blocks))
+    found = []
+    for node in nodes:
+        prefix, _, number = node.name.rpartition("-")
+        port = first_port + HTTP_BLOCK * blocks[prefix] + int(number) - 1
+        properties = {**node.properties, "httpPort": str(port)}
+        ports = (*node.ports, Port(port, "[cluster] httpPort"))
+        found.append(dataclasses.replace(node, ports=ports, properties=properties))
+    return found
 
 
 def _check_servers(reader: _Reader, *, elects: bool) -> tuple[_Namesrv, _Controllers]:
@@ -438,6 +459,9 @@ def _check_distinct(reader: _Reader, nodes: list[NodeSpec]) -> None:
             other = taken.setdefault(port.number, node.name)
             if other != node.name:
                 raise reader.wrong(f"{node.name} and {other} would both bind port {port.number}; change {port.key}")
+        numbers = [port.number for port in node.ports]
+        if len(set(numbers)) < len(numbers):
+            raise reader.wrong(f"{node.name} would bind one of its ports {numbers} twice; change {node.ports[-1].key}")
 
 
 def properties_text(spec: ClusterSpec, node: NodeSpec) -> str:

@@ -159,6 +159,17 @@ class ClusterState:
     def config_path(self, name: str) -> Path:
         return self.directory / name / "node.conf"
 
+    def http_address(self, name: str) -> str:
+        """Where the node answers /metrics, "" if it does not."""
+        from rmqha.model.config import ServerConfig, parse_properties
+
+        try:
+            properties = parse_properties(self.config_path(name).read_text(encoding="utf-8"), name)
+        except FileNotFoundError:
+            return ""
+        port = properties.get("httpPort", "0")
+        return "" if port == "0" else f"{properties.get('httpHost', ServerConfig.http_host)}:{port}"
+
     def log_path(self, name: str) -> Path:
         return self.directory / name / "log" / f"{name}.log"
 

@@ -45,6 +45,7 @@ def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:
         "confirmOffset": None,
         "inSync": None,
         "address": node.node.address,
+        "httpAddress": view.state.http_address(node.node.name) or None,
         "pid": node.node.pid if node.alive else None,
         "dataDirectory": str(view.state.data_path(node.node)),
     }

@@ -132,6 +132,11 @@ class ServerConfig(Config):
     """Own. Where the log goes; empty = standard error. Reopened on SIGHUP."""
     log_max_bytes: int = 16 * 1024 * 1024
     """Own. Size at which the log rotates; three old files are kept."""
+    http_port: int = 0
+    """Own. Port of /healthz, /readyz, /role and /metrics (docs/metrics.md); 0: none is opened. A name server and the
+    controller in it share one."""
+    http_host: str = "127.0.0.1"
+    """Own. The address to bind for httpPort."""
     max_frame_bytes: int = 16 * 1024 * 1024
     """Own. A longer remoting frame closes the connection, as com.rocketmq.remoting.frameMaxLength does."""
     acl_enable: bool = False
@@ -163,6 +168,7 @@ class ServerConfig(Config):
     """Private key of that certificate, PEM, not encrypted; empty: it is in the same file."""
 
     def check(self, source: str) -> None:
+        self.require_range(source, "http_port", 0, 65535)
         for name, known in (
             ("tls_server_mode", ("disabled", "permissive", "enforcing")),
             ("tls_server_need_client_auth", ("none", "optional", "require")),

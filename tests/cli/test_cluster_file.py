@@ -223,3 +223,23 @@ def test_keys_of_one_node_are_its_own_and_a_learner_is_not_counted() -> None:
 def test_slips_in_the_keys_of_one_node_are_named(node: dict[str, object], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse("c.toml", QUICK | {"node": node})
+
+
+def test_each_node_has_an_http_port_that_a_new_replica_does_not_move() -> None:
+    text = "[cluster]\nhttpPort = 9900\n[controllers]\ncount = 2\n[namesrv]\nembedController = false\n"
+    groups = '[[group]]\nname = "a"\nreplicas = {}\n[[group]]\nname = "b-2"\nreplicas = 1\nlistenPort = 12911\n'
+    small, large = (spec(text + groups.format(replicas)) for replicas in (1, 2))
+    ports = {node.name: node.properties["httpPort"] for node in large.nodes}
+    assert ports == {"ns-1": "9900", "ctl-1": "9910", "ctl-2": "9911", "a-1": "9920", "a-2": "9921", "b-2-1": "9930"}
+    assert {node.name: node.properties["httpPort"] for node in small.nodes}.items() <= ports.items()
+    assert broker_config(large, "a-2").http_port == 9921
+    assert "httpPort" not in spec(GROUP).node("broker-a-1").properties
+
+
+def test_an_http_port_that_another_node_needs_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"broker-a-2 and ns-1 would both bind port 10921; change \[\[group\]\]"):
+        spec("[cluster]\nhttpPort = 10921\n" + GROUP + "replicas = 2\n")
+    with pytest.raises(ConfigError, match=r"broker-a-1 would bind one of its ports .* twice; change \[cluster\]"):
+        spec("[cluster]\nhttpPort = 10891\n" + GROUP)
+    with pytest.raises(ConfigError, match=r"\[cluster\] httpPort = 65530 must lie between 1 and"):
+        spec("[cluster]\nhttpPort = 65530\n" + GROUP)

@@ -1,0 +1,48 @@
+"""A name server's metrics, read from its tables when somebody scrapes. RocketMQ's has none. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nameserver.route_info import RouteTable
+from rmqha.model.offset import MASTER_ID
+from rmqha.model.series import Kind, Series, Sheet
+
+MAX_GROUPS = 1000
+
+BROKERS = Series("rmqha_namesrv_brokers", Kind.GAUGE, "Registered brokers of a group", ("cluster", "broker_set"))
+MASTERS = Series(
+    "rmqha_namesrv_group_has_master", Kind.GAUGE, "1 if clients are told a master", ("cluster", "broker_set")
+)
+TOPICS = Series("rmqha_namesrv_topics", Kind.GAUGE, "Topics that routes are known for")
+SUSPECTS = Series(
+    "rmqha_namesrv_suspects_itself", Kind.GAUGE, "1 while most heartbeats are missing: it is probably cut off itself"
+)
+GROUPS_LEFT_OUT = Series("rmqha_namesrv_groups_left_out", Kind.GAUGE, f"Groups beyond {MAX_GROUPS}")
+EVENT_INDEX = Series(
+    "rmqha_namesrv_election_index", Kind.GAUGE, "Version of the controllers' elections that it routes by"
+)
+SESSIONS = Series("rmqha_remoting_sessions", Kind.GAUGE, "Open connections")
+REQUESTS = Series("rmqha_remoting_received_total", Kind.COUNTER, "Requests received")
+DENIED = Series("rmqha_remoting_denied_total", Kind.COUNTER, "Requests that the accounts do not allow")
+
+
+def collect(address: str, routes: RouteTable, election_index: int | None, remoting: Mapping[str, int]) -> Sheet:
+    """`remoting`: the counts of `rmqha.host.remoting.Statistics`."""
+    sheet = Sheet({"node_type": "namesrv", "node_id": address})
+    groups = routes.groups()
+    for group in groups[:MAX_GROUPS]:
+        sheet.put(BROKERS, len(group.addresses), group.cluster_name, group.broker_name)
+        sheet.put(MASTERS, MASTER_ID in group.addresses, group.cluster_name, group.broker_name)
+    sheet.put(GROUPS_LEFT_OUT, max(0, len(groups) - MAX_GROUPS))
+    sheet.put(TOPICS, len(routes.topic_names))
+    sheet.put(SUSPECTS, routes.suspects_itself)
+    if election_index is not None:
+        sheet.put(EVENT_INDEX, election_index)
+    sheet.put(SESSIONS, remoting["session_count"])
+    sheet.put(REQUESTS, remoting["received_count"])
+    sheet.put(DENIED, remoting["denied_count"])
+    return sheet
+
+
+SERIES = tuple(item for item in list(globals().values()) if isinstance(item, Series))

@@ -1,0 +1,191 @@
+"""A broker's metrics, read from its state when somebody scrapes: RocketMQ 5's names where it has them. No trio.
+
+`SERIES` is the list in docs/metrics.md. What only a master knows is absent on a slave, so a lost role takes its series
+with it. Topics and groups come from clients, so the number of series is bounded (MAX_PAIRS).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rmqha.broker.core import BrokerCore
+from rmqha.model.code import ResponseCode
+from rmqha.model.identity import Role
+from rmqha.model.message import RETRY_PREFIX
+from rmqha.model.series import Kind, Series, Sheet
+
+MAX_PAIRS = 1000
+"""Pairs of topic and group whose lag is shown."""
+_LAG_LABELS = ("consumer_group", "topic", "is_retry", "is_system")
+_STORAGE = ("storage_type", "storage_medium")
+_LOCAL_DISK = ("local", "disk")
+_READ, _WRITE = 4, 2
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+PERMISSION = Series("rocketmq_broker_permission", Kind.GAUGE, "4 = serves reads, 2 = takes sends", own=False)
+TOPICS = Series("rocketmq_topic_number", Kind.GAUGE, "Topics in the table", own=False)
+GROUPS = Series("rocketmq_consumer_group_number", Kind.GAUGE, "Subscription groups in the table", own=False)
+WATERMARK = Series(
+    "rocketmq_processor_watermark",
+    Kind.GAUGE,
+    "Requests that wait: sends for their acknowledgement; there are no thread pools",
+    ("processor",),
+    own=False,
+)
+PRODUCERS = Series("rocketmq_producer_connections", Kind.GAUGE, "Producer connections", own=False)
+CONSUMERS = Series(
+    "rocketmq_consumer_connections", Kind.GAUGE, "Consumer connections", ("consumer_group", "consume_mode"), own=False
+)
+LAG = Series("rocketmq_consumer_lag_messages", Kind.GAUGE, "Messages not consumed yet", _LAG_LABELS, own=False)
+READY = Series("rocketmq_consumer_ready_messages", Kind.GAUGE, "Messages not pulled yet", _LAG_LABELS, own=False)
+INFLIGHT = Series(
+    "rocketmq_consumer_inflight_messages", Kind.GAUGE, "Messages pulled and not consumed yet", _LAG_LABELS, own=False
+)
+STORAGE_SIZE = Series("rocketmq_storage_size", Kind.GAUGE, "Bytes in use on the store's disk", _STORAGE, own=False)
+FLUSH_BEHIND = Series(
+    "rocketmq_storage_flush_behind_bytes", Kind.GAUGE, "Log bytes not synced to the disk yet", _STORAGE, own=False
+)
+DISPATCH_BEHIND = Series(
+    "rocketmq_storage_dispatch_behind_bytes", Kind.GAUGE, "Committed bytes not in the queues yet", _STORAGE, own=False
+)
+RESERVE_TIME = Series(
+    "rocketmq_storage_message_reserve_time", Kind.GAUGE, "Age of the oldest message, ms", _STORAGE, own=False
+)
+
+ROLE = Series("rocketmq_ha_role", Kind.GAUGE, "1 for the present role, no series for others", ("role", "broker_id"))
+EPOCH = Series("rocketmq_ha_epoch", Kind.GAUGE, "Master epoch that this replica goes by")
+MIN_OFFSET = Series("rocketmq_ha_min_phy_offset", Kind.GAUGE, "Start of the log")
+MAX_OFFSET = Series("rocketmq_ha_max_phy_offset", Kind.GAUGE, "End of the log")
+CONFIRM_OFFSET = Series("rocketmq_ha_confirm_offset", Kind.GAUGE, "Records that end at or below it are visible")
+SYNCED_OFFSET = Series("rocketmq_ha_synced_offset", Kind.GAUGE, "What is safe from a power loss ends here")
+DISK_PROBLEM = Series("rocketmq_ha_disk_problem", Kind.GAUGE, "1 while the disk probe fails or the disk is full")
+CONTROLLER_AWAY = Series("rocketmq_ha_controller_away", Kind.GAUGE, "1 while no controller answers this broker")
+UNCLEAN = Series("rocketmq_ha_unclean", Kind.GAUGE, "1 after a power loss, until the log is whole again")
+WRITABLE = Series("rocketmq_ha_writable", Kind.GAUGE, "Master only: 1 if it takes sends")
+SET_SIZE = Series("rocketmq_ha_sync_state_set_size", Kind.GAUGE, "Master only: confirmed members, itself included")
+SET_EPOCH = Series("rocketmq_ha_sync_state_set_epoch", Kind.GAUGE, "Master only: epoch of the SyncStateSet")
+TOTAL_REPLICAS = Series("rocketmq_ha_total_replicas", Kind.GAUGE, "Replicas that the group should have")
+SET_UNCONFIRMED = Series(
+    "rocketmq_ha_set_unconfirmed_seconds",
+    Kind.GAUGE,
+    "Master only, AP: how long the set has been smaller than the controllers know",
+)
+SLAVE_LAG = Series(
+    "rocketmq_ha_slave_lag_bytes", Kind.GAUGE, "Master only: log bytes not acknowledged", ("slave", "in_sync")
+)
+SLAVE_LAG_TIME = Series(
+    "rocketmq_ha_slave_lag_seconds", Kind.GAUGE, "Master only: since the slave was level last", ("slave", "in_sync")
+)
+FOLLOWING = Series("rocketmq_ha_following", Kind.GAUGE, "Slave only: 1 if it follows its master")
+COPY_LEFT = Series("rocketmq_ha_copy_left_bytes", Kind.GAUGE, "Slave only: what it still lacks of the master's log")
+HELD_PULLS = Series("rmqha_held_pulls", Kind.GAUGE, "Pulls that wait for messages")
+REFUSED = Series("rmqha_sends_refused_total", Kind.COUNTER, "Sends refused before anything was written")
+INDEX_BEHIND = Series("rmqha_index_behind_bytes", Kind.GAUGE, "Dispatched bytes not in the index of keys yet")
+PAIRS_LEFT_OUT = Series("rmqha_lag_series_left_out", Kind.GAUGE, f"Pairs of topic and group beyond {MAX_PAIRS}")
+
+
+def collect(core: BrokerCore) -> Sheet:
+    config = core.config
+    # the labels that RocketMQ's brokers have
+    sheet = Sheet({"cluster": config.broker_cluster_name, "node_type": "broker", "node_id": config.broker_name})
+    state = core.driver.state()
+    _put_replica(sheet, core, state)
+    if core.replica.is_master:
+        _put_master(sheet, core, state)
+    else:
+        sheet.put(FOLLOWING, core.replica.is_following)
+        sheet.put(COPY_LEFT, core.replica.copy_left_bytes)
+    _put_store(sheet, core)
+    _put_clients(sheet, core)
+    return sheet
+
+
+def _put_replica(sheet: Sheet, core: BrokerCore, state: dict[str, Any]) -> None:
+    replica, store = core.replica, core.store
+    broker_id = "" if replica.broker_id is None else str(replica.broker_id)
+    sheet.put(ROLE, 1, replica.role.name.lower(), broker_id)
+    sheet.put(EPOCH, replica.epoch)
+    sheet.put(MIN_OFFSET, store.min_phy_offset)
+    sheet.put(MAX_OFFSET, store.max_phy_offset)
+    sheet.put(CONFIRM_OFFSET, store.confirm_offset)
+    sheet.put(SYNCED_OFFSET, store.synced_offset)
+    sheet.put(DISK_PROBLEM, bool(state["diskProblem"]))
+    sheet.put(CONTROLLER_AWAY, state["controller"] == "away")
+    sheet.put(UNCLEAN, bool(state["unclean"]))
+    if "totalReplicas" in state:
+        sheet.put(TOTAL_REPLICAS, state["totalReplicas"])
+
+
+def _put_master(sheet: Sheet, core: BrokerCore, state: dict[str, Any]) -> None:
+    """Members of a static group have no set, and no name but their address."""
+    sheet.put(WRITABLE, bool(state["writable"]))
+    sheet.put(WATERMARK, state["waitingCount"], "send")
+    if "syncStateSet" in state:
+        sheet.put(SET_SIZE, len(state["syncStateSet"]))
+        sheet.put(SET_EPOCH, state["syncStateSetEpoch"])
+        sheet.put(SET_UNCONFIRMED, (state["unconfirmedForMs"] or 0) / 1000)
+    for slave in state["slaves"]:
+        if slave["lagBytes"] is None:
+            continue
+        name = str(slave["peer"] if slave["brokerId"] is None else slave["brokerId"])
+        labels = (name, truth(slave["inSet"]))
+        sheet.put(SLAVE_LAG, slave["lagBytes"], *labels)
+        sheet.put(SLAVE_LAG_TIME, slave["lagMs"] / 1000 if slave["lagBytes"] else 0, *labels)
+
+
+def _put_store(sheet: Sheet, core: BrokerCore) -> None:
+    store = core.store
+    total_bytes, free_bytes = core.admin.disk_usage()
+    sheet.put(STORAGE_SIZE, total_bytes - free_bytes, *_LOCAL_DISK)
+    sheet.put(FLUSH_BEHIND, store.max_phy_offset - store.synced_offset, *_LOCAL_DISK)
+    sheet.put(DISPATCH_BEHIND, store.dispatch_behind_bytes, *_LOCAL_DISK)
+    earliest_at_ms = core.admin.earliest_at_ms()
+    if earliest_at_ms > 0:
+        sheet.put(RESERVE_TIME, core.admin.wall_ms() - earliest_at_ms, *_LOCAL_DISK)
+    sheet.put(INDEX_BEHIND, store.index.behind_bytes)
+
+
+def _put_clients(sheet: Sheet, core: BrokerCore) -> None:
+    takes_sends = core.driver.admission()[0] is ResponseCode.SUCCESS
+    serves_reads = core.replica.role is Role.MASTER or (core.config.slave_reads and core.replica.is_following)
+    sheet.put(PERMISSION, _READ * serves_reads + _WRITE * takes_sends)
+    sheet.put(TOPICS, len(core.topics))
+    sheet.put(GROUPS, len(core.groups))
+    sheet.put(HELD_PULLS, core.pull.hold_count)
+    sheet.put(REFUSED, core.send.refused_count)
+    if not core.driver.is_serving:
+        return
+    sheet.put(PRODUCERS, core.clients.producer_connection_count)
+    for group, mode, count in core.clients.consumer_connections():
+        sheet.put(CONSUMERS, count, group, mode)
+    _put_lag(sheet, core)
+
+
+def _put_lag(sheet: Sheet, core: BrokerCore) -> None:
+    count = 0
+    for topic, group, offsets in core.offsets.pairs():
+        count += 1
+        if count > MAX_PAIRS:
+            continue
+        lag = ready = 0
+        for queue_id, offset in offsets.items():
+            _, end = core.store.queue_range(topic, queue_id)
+            lag += max(0, end - offset)
+            ready += max(0, end - max(offset, core.pull.pulled_to(group, topic, queue_id)))
+        labels = (group, topic, truth(topic.startswith(RETRY_PREFIX)), truth(is_system(core, topic, group)))
+        sheet.put(LAG, lag, *labels)
+        sheet.put(READY, ready, *labels)
+        sheet.put(INFLIGHT, lag - ready, *labels)
+    sheet.put(PAIRS_LEFT_OUT, max(0, count - MAX_PAIRS))
+
+
+def truth(value: bool) -> str:
+    """As OpenTelemetry writes it."""
+    return "true" if value else "false"
+
+
+def is_system(core: BrokerCore, topic: str, group: str = "") -> bool:
+    return topic in core.topics.system_topics or group.startswith(SYSTEM_GROUP_PREFIX)
+
+
+SERIES = tuple(item for item in list(globals().values()) if isinstance(item, Series))

@@ -1,0 +1,104 @@
+"""What a process shows over HTTP: /healthz, /readyz, /role, /metrics and routes that its servers add. Shell.
+
+Only a process with httpPort loads the HTTP server and the metrics library. The port is bound before anything else: a
+port in use leaves no trace, and /readyz says "starting" from the beginning.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import trio
+
+from rmqha.host.tracer import HostTracer
+from rmqha.model.config import ServerConfig
+from rmqha.model.series import Sheet
+from rmqha.model.standing import Standing
+
+if TYPE_CHECKING:
+    from rmqha.host.http import Handler, Post, Request, Response
+
+
+class Part(Protocol):
+    """One server of the process. Both are asked at any time and change nothing."""
+
+    def standing(self) -> Standing: ...
+
+    def collect(self) -> Sheet: ...
+
+
+STARTING = Standing("starting", False, "it is starting")
+
+
+class Exposure:
+    """`parts` are added by the servers when they serve; `expected` names them all from the beginning. `routes` may be
+    added to."""
+
+    def __init__(self, tracer: HostTracer, expected: tuple[str, ...]) -> None:
+        self._tracer = tracer
+        self._expected = expected
+        self.parts: dict[str, Part] = {}
+        self.routes: dict[str, Handler | Post] = {
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            "/role": self._role,
+            "/role/*": self._role_is,
+            "/metrics": self._metrics,
+        }
+
+    def trouble(self, line: str) -> None:
+        """A bug behind a route."""
+        self._tracer.event("http_failed", reason=line)
+
+    def _standings(self) -> dict[str, Standing]:
+        return {name: self.parts[name].standing() if name in self.parts else STARTING for name in self._expected}
+
+    def _view(self) -> dict[str, Any]:
+        """The first server's standing, those of servers inside it under their names."""
+        first, *rest = ((name, standing.to_json()) for name, standing in self._standings().items())
+        return {"server": first[0], **first[1], **dict(rest)}
+
+    async def _healthz(self, request: Request) -> Response:
+        from rmqha.host.http import Response
+
+        return Response.text("the process lives\n")
+
+    async def _readyz(self, request: Request) -> Response:
+        from rmqha.host.http import Response
+
+        wrong = [f"{name}: {found.reason}" for name, found in self._standings().items() if not found.ready]
+        return Response.text(f"{'; '.join(wrong)}\n", 503) if wrong else Response.text("ready\n")
+
+    async def _role(self, request: Request) -> Response:
+        from rmqha.host.http import Response
+
+        return Response.json(self._view())
+
+    async def _role_is(self, request: Request) -> Response:
+        """200 only where the process has that role, for load balancers."""
+        from rmqha.host.http import Response
+
+        is_so = any(standing.role == request.tail for standing in self._standings().values())
+        return Response.json(self._view(), 200 if is_so else 503)
+
+    async def _metrics(self, request: Request) -> Response:
+        from rmqha.host import metrics
+        from rmqha.host.http import Response
+
+        text = metrics.exposition([self.parts[name].collect() for name in self._expected if name in self.parts])
+        return Response(text, content_type=metrics.CONTENT_TYPE)
+
+
+async def expose(
+    config: ServerConfig, tracer: HostTracer, expected: tuple[str, ...], nursery: trio.Nursery
+) -> Exposure | None:
+    """Serve httpPort in `nursery`; None if that is 0. Raises UsageError if the port cannot be bound."""
+    if not config.http_port:
+        return None
+    from rmqha.host import http, metrics  # noqa: F401 (loaded now, not at the first scrape)
+
+    made = Exposure(tracer, expected)
+    host = f"[{config.http_host}]" if ":" in config.http_host else config.http_host
+    await nursery.start(partial(http.serve, made.routes, f"{host}:{config.http_port}", trouble=made.trouble))
+    return made

@@ -1,0 +1,44 @@
+"""Sheets of metrics as Prometheus' text, by its own client library, with the process's own figures. Shell.
+
+The library is loaded by `load`, when a process that is to be scraped starts: at the first scrape its import would hold
+up the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
+from prometheus_client.registry import Collector
+
+from rmqha.model.series import Series, Sheet
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class _Sheets(Collector):
+    """Series of one name are one family, whichever server they are of."""
+
+    def __init__(self, sheets: Sequence[Sheet]) -> None:
+        self._sheets = sheets
+
+    def collect(self) -> Iterable[Metric]:
+        families: dict[Series, Metric] = {}
+        for sheet in self._sheets:
+            for series, samples in sheet.samples.items():
+                family = families.get(series)
+                if family is None:
+                    # the library adds "_total" to the names of counters
+                    name = series.name.removesuffix("_total")
+                    family = families[series] = Metric(name, series.help, series.kind.value)
+                for sample in samples:
+                    family.add_sample(series.name + sample.suffix, dict(sample.labels), sample.value)
+        return families.values()
+
+
+def exposition(sheets: Sequence[Sheet]) -> bytes:
+    """The text format 0.0.4, process_* series included."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Sheets(sheets))
+    ProcessCollector(registry=registry)
+    return generate_latest(registry)
