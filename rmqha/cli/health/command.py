@@ -1,0 +1,188 @@
+"""`rmqha health`: HEALTHY, or each reason in one sentence with its fix. Control plane."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+from rich.text import Text
+
+from rmqha.cli.cluster_state import ClusterState
+from rmqha.cli.health.agreement import Agreement, groups_of
+from rmqha.cli.health.findings import Health, is_unsettled, judge
+from rmqha.cli.health.survey import Kind, Seeds, Word, look
+from rmqha.cli.main import nearest
+from rmqha.cli.options import DEFAULT_NAMESRV, directory_option, echo_json, output_option, resolve_controllers
+from rmqha.cli.options import resolve_namesrv as checked_namesrv
+from rmqha.cli.render import console
+from rmqha.model.error import UsageError
+
+INTERVAL_S = 1.0
+
+
+@click.command(epilog="Example: rmqha health -e --within 60")
+@click.argument("group", required=False)
+@click.option("-w", "--watch", is_flag=True, help="Go on and print each change, until Ctrl-C.")
+@click.option("-e", "--exit-when-healthy", is_flag=True, help="Watch, and end as soon as all is well.")
+@click.option("--within", type=click.FloatRange(min=0), metavar="S", help="Seconds after which a watch ends.")
+@click.option(
+    "--timeout", type=click.FloatRange(min=0.2), default=5.0, show_default=True, help="Seconds for one look at all."
+)
+@click.option("--namesrv", metavar="HOST:PORT", help="Name servers to begin with, joined by ';'.")
+@click.option("--controller", metavar="HOST:PORT", help="Controllers to begin with, joined by ';'.")
+@directory_option
+@output_option
+def health(
+    group: str | None,
+    watch: bool,
+    exit_when_healthy: bool,
+    within: float | None,
+    timeout: float,
+    namesrv: str | None,
+    controller: str | None,
+    directory: Path | None,
+    output: str,
+) -> None:
+    """Tell whether the cluster, or GROUP, is healthy: HEALTHY, or each reason with its fix.
+
+    Asks every name server, controller and broker at once and compares what they say: the views of one kind of nodes are
+    MATCHING, DIVERGENT, PARTIAL (some do not answer) or UNAVAILABLE. Without --namesrv and --controller it begins with
+    the nodes of the cluster directory.
+
+    Exit code: 0 healthy, 1 not, 2 nobody to ask; of a watch the last state's.
+    """
+    seeds = partial(_seeds, namesrv, controller, directory)
+    if not watch and not exit_when_healthy:
+        found, words = trio.run(examine, seeds(), group, timeout)
+        show(found, words, group, output)
+    else:
+        found = trio.run(_watched, seeds, group, timeout, exit_when_healthy, within, output)
+    if not found.answered:
+        sys.exit(2)
+    if not found.healthy:
+        sys.exit(1)
+
+
+def _seeds(namesrv: str | None, controller: str | None, directory: Path | None) -> Seeds:
+    """What is given, else the nodes of the cluster directory, else the quick start's name server."""
+    if namesrv is None and controller is None:
+        state = ClusterState.find(directory) if directory is None else ClusterState.require(directory)
+        return Seeds.of_state(state) if state is not None else Seeds(name_servers=(DEFAULT_NAMESRV,))
+    name_servers = tuple(checked_namesrv(namesrv).split(";")) if namesrv else ()
+    return Seeds(name_servers, tuple(resolve_controllers(controller)) if controller else ())
+
+
+async def examine(seeds: Seeds, group: str | None, timeout_s: float) -> tuple[Health, list[Word]]:
+    """One look, judged. Raises UsageError for a group that nobody knows although name servers or controllers tell."""
+    words = await look(seeds, timeout_s, group, lambda found: is_unsettled(list(found)))
+    known = groups_of(words)
+    if group is not None and group not in known and any(word.answers for word in words):
+        told = sorted({name for word in words for name in [*word.routes, *word.state.get("groups", {})]})
+        hint = nearest(group, told) or (f"; they know {', '.join(told)}" if told else "; they know no group")
+        raise UsageError(f"nobody of {_addresses(words)} knows a group {group!r}{hint}")
+    return judge(words, known if group is None else [group] if group in known else []), words
+
+
+def _addresses(words: list[Word]) -> str:
+    return ", ".join(word.address for word in words if word.answers and word.kind is not Kind.BROKER)
+
+
+async def _watched(
+    seeds: Callable[[], Seeds],
+    group: str | None,
+    timeout_s: float,
+    until_healthy: bool,
+    within_s: float | None,
+    output: str,
+) -> Health:
+    """Look again and again, print each change, until healthy or the time is over; the last state. `seeds` is asked each
+    time: which processes live changes."""
+    deadline = trio.current_time() + (within_s if within_s is not None else float("inf"))
+    shown: object = None
+    while True:
+        began = trio.current_time()
+        found, words = await examine(seeds(), group, timeout_s)
+        essence = _essence(found)
+        if essence != shown:
+            shown = essence
+            if output == "json":
+                click.echo(json.dumps({"at": _now(), **as_json(found, words)}, ensure_ascii=False))
+            else:
+                click.echo(_now())
+                show(found, words, group, output)
+        now = trio.current_time()
+        if (until_healthy and found.healthy) or now >= deadline:
+            return found
+        await trio.sleep_until(min(began + max(INTERVAL_S, now - began), deadline))
+
+
+def _now() -> str:
+    return datetime.now().astimezone().isoformat(timespec="milliseconds")
+
+
+def _essence(found: Health) -> object:
+    """What makes it another state: no number that only counts on."""
+    return found.healthy, [(item.where, re.sub(r"\d+", "#", item.what)) for item in found.reasons]
+
+
+# --- told -------------------------------------------------------------------------------------------------------------
+def state_word(found: Health) -> str:
+    return "HEALTHY" if found.healthy else "UNHEALTHY" if found.answered else "UNKNOWN"
+
+
+def as_json(found: Health, words: list[Word]) -> dict[str, Any]:
+    return {
+        "health": state_word(found),
+        "reasons": [{"where": item.where, "what": item.what, "fix": item.fix} for item in found.reasons],
+        "notes": [
+            {"where": item.where, "what": item.what, "fix": item.fix} for item in found.findings if item.note
+        ],
+        "views": [
+            {
+                "group": view.group,
+                "about": view.about,
+                "agreement": view.agreement.value,
+                "says": dict(view.says),
+                "silent": list(view.silent),
+            }
+            for view in found.views
+        ],
+        "nodes": [
+            {"kind": word.kind.value, "address": word.address, "name": word.name or None, "error": word.error or None}
+            for word in words
+        ],
+    }  # fmt: skip
+
+
+def show(found: Health, words: list[Word], group: str | None, output: str) -> None:
+    """For scripts or for people; those who do not answer also where nobody does."""
+    if output == "json":
+        echo_json(as_json(found, words))
+        return
+    out = console()
+    groups = len({view.group for view in found.views})
+    scope = group or f"{groups} group{'' if groups == 1 else 's'}"
+    count = f"{found.answered} of {len(words)} nodes answer"
+    style = "bold green" if found.healthy else "bold red"
+    out.print(Text(f"{state_word(found)}: {scope}, {count}", style), soft_wrap=True)
+    for item in found.reasons:
+        out.print(Text(item.sentence, "red"), soft_wrap=True)
+    for view in found.views:
+        title = f"{view.group}: {view.about} {view.agreement.value}"
+        asked = f"{len(view.says)} of {len(view.says) + len(view.silent)}"
+        if view.agreement is Agreement.DIVERGENT:
+            told = "; ".join(f"{name}: {sentence}" for name, sentence in view.says.items())
+        else:
+            told = next(iter(view.says.values()), f"none of {', '.join(view.silent)} answers")
+        out.print(Text(f"{title} ({asked}): {told}"), soft_wrap=True)
+    for item in found.findings:
+        if item.note:
+            out.print(Text(f"note: {item.sentence}", "yellow"), soft_wrap=True)

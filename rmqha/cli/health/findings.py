@@ -1,0 +1,298 @@
+"""What is wrong with a cluster, each with what to do about it, from what its nodes say. Pure.
+
+The controllers' word on a group is that of their leader, else of whoever has seen the highest epoch. What the
+controllers say, what each replica says of itself and where clients are routed must fit together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rmqha.cli.cluster_view import copy_words
+from rmqha.cli.health.agreement import LEADERS, Agreement, View, groups_of, views
+from rmqha.cli.health.survey import Kind, Word
+
+LONG_WAIT_MS = 500
+UNCLEAN_CAUSES = ("UNCLEAN_BY_OPERATOR", "UNCLEAN_AUTOMATIC")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`where` a node or a group, `what` is wrong there, `fix` what to do; `note`: nothing is wrong."""
+
+    where: str
+    what: str
+    fix: str = ""
+    note: bool = False
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.where}: {self.what}" + (f"; {self.fix}" if self.fix else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    findings: list[Finding]
+    views: list[View]
+    answered: int
+    """Nodes that answered."""
+
+    @property
+    def reasons(self) -> list[Finding]:
+        return [item for item in self.findings if not item.note]
+
+    @property
+    def healthy(self) -> bool:
+        return self.answered > 0 and not self.reasons
+
+
+def judge(words: list[Word], groups: list[str]) -> Health:
+    """`groups`: those to look at, which need not be known to anybody."""
+    seen = [view for group in groups for view in views(words, group)]
+    absent = maintained(words)
+    found = [*_silent(words, absent), *_quorum(words)]
+    for group in groups:
+        found += _Group(words, group).findings()
+    for view in seen:
+        if view.agreement is Agreement.DIVERGENT:
+            told = "; ".join(f"{title} says {sentence}" for title, sentence in view.says.items())
+            fix = (
+                f"if it stays so for more than some seconds see rmqha explain {view.group} and the logs of those nodes"
+            )
+            found.append(Finding(view.group, f"its {view.about} do not agree: {told}", fix))
+    announced = {word.title for word in words if word.address in absent and word.state.get("role") not in LEADERS}
+    found = [replace(item, note=True) if item.where in announced else item for item in found]
+    return Health(found, seen, sum(word.answers for word in words))
+
+
+def is_unsettled(words: list[Word]) -> bool:
+    """Something may be a moment's difference only: it takes a second look to tell."""
+    behind = any(
+        word.state.get("role") in LEADERS and word.state["confirmOffset"] < word.state["maxPhyOffset"] for word in words
+    )
+    return behind or bool(judge(words, groups_of(words)).reasons)
+
+
+def maintained(words: list[Word]) -> set[str]:
+    """Addresses of replicas whose absence an operator has announced (`rmqha maintenance on`)."""
+    found = set()
+    for word in words:
+        for row in word.state.get("groups", {}).values() if word.kind is Kind.CONTROLLER else ():
+            found |= {item["address"] for item in row["replicas"] if item.get("inMaintenance")}
+    return found
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+def _silent(words: list[Word], absent: set[str]) -> Iterator[Finding]:
+    """One finding per node that does not answer."""
+    told = set[str]()
+    for word in words:
+        if word.answers or (word.runs is False and word.name in told):
+            continue
+        where = word.name or f"{word.kind.value} {word.address}"
+        if word.kind is Kind.BROKER and word.address in absent:
+            yield Finding(where, f"in maintenance, does not answer ({word.error})", note=True)
+        elif word.runs is False:
+            told.add(word.name)
+            yield Finding(where, "does not run", f"rmqha start {word.name}")
+        elif word.runs:
+            what = f"its process lives and its {word.kind.value} does not answer: {word.error}"
+            yield Finding(where, what, f"see rmqha logs {word.name}; a frozen one is ended by rmqha kill {word.name}")
+        else:
+            fix = "start it, or if it is gone for good take it out of the configuration of the others"
+            if word.kind is Kind.BROKER:
+                fix = "start it, or if it is gone for good clean it from the controllers (rmqha remove)"
+            yield Finding(where, f"does not answer: {word.error}", fix)
+
+
+def _quorum(words: list[Word]) -> Iterator[Finding]:
+    """The controllers' own group."""
+    answering = [word for word in words if word.kind is Kind.CONTROLLER and word.answers]
+    if not answering or any(not word.is_ours for word in answering):
+        if answering and not any(word.leads for word in answering):
+            yield Finding("controllers", "none of those that answer leads", "start the others")
+        return
+    leading = sorted((word for word in answering if word.leads), key=lambda word: -word.state["raft"]["term"])
+    if not leading:
+        voters = max((word.state["raft"]["voters"] for word in answering), key=len)
+        needed = len(voters) // 2 + 1
+        told = f"{len(answering)} of {len(voters)} answer and {needed} must" if voters else "their group is not formed"
+        yield Finding(
+            "controllers", f"none of them leads: {told}", "start the others, then see rmqha quorum show; no election "
+            "and no change of a set is possible until then"
+        )  # fmt: skip
+    elif len(leading) > 1 and leading[0].state["raft"]["term"] == leading[1].state["raft"]["term"]:
+        names = " and ".join(word.title for word in leading)
+        yield Finding("controllers", f"{names} both lead term {leading[0].state['raft']['term']}", "report this bug")
+    for member in leading[0].state["raft"]["members"] if leading else ():
+        if member["kind"] == "JOINING":
+            what = f"{member['node']} is still catching up and has no vote yet"
+            yield Finding("controllers", what, "wait; see rmqha quorum show", note=True)
+
+
+# --- a group ----------------------------------------------------------------------------------------------------------
+class _Group:
+    def __init__(self, words: list[Word], name: str) -> None:
+        self.name = name
+        self.brokers = [word for word in words if word.kind is Kind.BROKER and name in word.groups | {word.group}]
+        self.ours = [word for word in self.brokers if word.state]
+        self.name_servers = [word for word in words if word.kind is Kind.NAME_SERVER and word.answers]
+        self.controllers = [word for word in words if word.kind is Kind.CONTROLLER and word.answers]
+        self.info = self._info()
+        self.is_static = any(word.keys.get("enableControllerMode") == "false" for word in self.brokers)
+
+    def _info(self) -> Mapping[str, Any] | None:
+        """The group as the leading controller has it, else as the controller that knows the highest epoch."""
+        told = [word for word in self.controllers if self.name in word.state.get("groups", {})]
+        best = max(told, key=lambda word: (word.leads, self._row(word)["masterEpoch"]), default=None)
+        return None if best is None else self._row(best)
+
+    def _row(self, word: Word) -> dict[str, Any]:
+        row: dict[str, Any] = word.state["groups"][self.name]
+        return row
+
+    def findings(self) -> Iterator[Finding]:
+        if not self.brokers:
+            yield Finding(self.name, "nobody knows a replica of it", "start its brokers, or check the group's name")
+            return
+        if self.is_static:
+            yield from self._static()
+        elif self.info is not None:
+            yield from self._controlled(self.info)
+        elif any(word.is_ours for word in self.controllers):
+            yield Finding(self.name, "its replicas are registered at no controller", "check their controllerAddr")
+        yield from self._two_masters()
+        for word in self.ours:
+            yield from self._replica(word)
+        yield from self._routed()
+
+    # the controllers' word against the replicas'
+    def _controlled(self, info: Mapping[str, Any]) -> Iterator[Finding]:
+        if info["masterBrokerId"] is None:
+            why = f": {info['whyNoMaster']}" if info.get("whyNoMaster") else ""
+            yield Finding(self.name, f"has no master{why}", f"see rmqha explain {self.name}")
+        known, total = [item for item in info["replicas"] if not item["asyncLearner"]], info["totalReplicas"]
+        if len(known) < total:
+            what = f"{len(known)} of {total} replicas have registered"
+            yield Finding(self.name, what, "start the others, or rmqha group resize if there are no more")
+        if info.get("nextTotalReplicas"):
+            what = f"totalReplicas is changing from {total} to {info['nextTotalReplicas']}"
+            yield Finding(self.name, what, note=True)
+        last = info["elections"][-1] if info["elections"] else None
+        if last is not None and last["cause"] in UNCLEAN_CAUSES and last["masterEpoch"] == info["masterEpoch"]:
+            what = f"epoch {last['masterEpoch']} was elected unclean: messages of earlier epochs may be lost"
+            yield Finding(self.name, what, note=True)
+        for item in info["replicas"]:
+            yield from self._registered(info, item)
+
+    def _registered(self, info: Mapping[str, Any], item: Mapping[str, Any]) -> Iterator[Finding]:
+        word = next((word for word in self.brokers if word.address == item["address"]), None)
+        where = word.title if word is not None else f"replica {item['brokerId']} at {item['address']}"
+        if item.get("inMaintenance"):
+            yield Finding(where, "in maintenance", f"end it with rmqha maintenance off {where}", note=True)
+        if item["drained"]:
+            yield Finding(where, "drained: in no set", f"take it back with rmqha drain {where} --undo", note=True)
+        if item["asyncLearner"]:
+            yield Finding(where, "a learner: in no set and never elected", note=True)
+        if word is None or not word.state:
+            return
+        state = word.state
+        if state.get("brokerId") != item["brokerId"] or state.get("role") == "STARTING":
+            return
+        if item["isMaster"]:
+            if state["role"] not in LEADERS:
+                what = f"elected master of epoch {info['masterEpoch']}, its role is still {state['role']}"
+                yield Finding(where, what, f"see rmqha logs {where}")
+            return
+        if state["role"] in LEADERS:
+            return
+        if state["epoch"] is not None and info["masterBrokerId"] is not None and state["epoch"] < info["masterEpoch"]:
+            what = f"its epoch {state['epoch']} is behind the group's {info['masterEpoch']}"
+            yield Finding(where, what, "it has not heard of the last election: check its way to the controllers")
+        elif info["masterBrokerId"] is None or state.get("diskProblem") or state.get("refusal"):
+            return
+        elif item["drained"] or item["asyncLearner"]:
+            if state.get("followState") != "following":
+                yield Finding(where, "does not follow the master", f"see rmqha logs {where}")
+        elif not item["inSyncStateSet"]:
+            copying = copy_words(state.get("copy"))
+            fix = "wait: it comes in when it has all" if copying else f"see rmqha explain-wait {self.name}"
+            yield Finding(where, copying or "not in the SyncStateSet", fix)
+
+    def _static(self) -> Iterator[Finding]:
+        """A group without a controller: the configured master is there, every slave follows."""
+        if self.ours and not any(word.state["role"] in LEADERS for word in self.ours):
+            yield Finding(self.name, "no master answers", "start the broker whose brokerRole is no SLAVE")
+        for word in self.ours:
+            state = word.state
+            if state["role"] in LEADERS or state.get("refusal"):
+                continue
+            if state.get("followState") != "following":
+                yield Finding(word.title, "does not follow its master", f"see rmqha logs {word.title}")
+
+    def _two_masters(self) -> Iterator[Finding]:
+        masters = sorted(
+            (word for word in self.ours if word.state["role"] in LEADERS), key=lambda word: -(word.state["epoch"] or 0)
+        )
+        for old in masters[1:]:
+            new = masters[0]
+            what = (
+                f"says that it is master of epoch {old.state['epoch']}, but {new.title} is master of epoch "
+                f"{new.state['epoch']}"
+            )
+            yield Finding(old.title, what, "check its way to the controllers, or stop it")
+
+    # each replica's own word
+    def _replica(self, word: Word) -> Iterator[Finding]:
+        state = word.state
+        if state["role"] == "STARTING":
+            why = state.get("controllerRefusal") or "the controllers have given it no role yet"
+            yield Finding(word.title, f"starting: {why}", f"see rmqha explain {self.name}")
+        if state.get("diskProblem"):
+            yield Finding(word.title, f"disk: {state['diskProblem']}", "mend or free that disk")
+        if state.get("refusal"):
+            yield Finding(word.title, f"follows nobody: {state['refusal']}", "see rmqha epochs diff of the two stores")
+        if state.get("unclean"):
+            what = "it lost power, so it leads nobody until it has followed a master to its end"
+            yield Finding(word.title, what, f"start its master, or rmqha elect {self.name} --unclean")
+        if state["role"] not in LEADERS:
+            return
+        if not state["writable"] and not (state["role"] == "MASTER" and state.get("handsOverTo")):
+            why = state.get("whyNotWritable") or "no reason given"
+            yield Finding(word.title, f"master, takes no messages: {why}", f"see rmqha explain-wait {self.name}")
+        if state.get("oneCopySynced"):
+            what = "one copy, synced: it acknowledges alone, each message from its disk, until the other is back"
+            yield Finding(word.title, what, note=True)
+        yield from self._standing(word)
+
+    def _standing(self, word: Word) -> Iterator[Finding]:
+        """Replication that does not move, seen twice."""
+        state, before = word.state, word.before
+        oldest_ms = (state.get("waits") or {}).get("oldestAgeMs") or 0
+        still = (
+            before.get("role") == state["role"]
+            and before.get("maxPhyOffset", 0) > before.get("confirmOffset", 0)
+            and before.get("confirmOffset") == state["confirmOffset"]
+        )
+        if oldest_ms > LONG_WAIT_MS:
+            what = f"a send has waited for {oldest_ms} ms"
+        elif still:
+            behind = state["maxPhyOffset"] - state["confirmOffset"]
+            what = f"its confirm offset stands still at {state['confirmOffset']}, {behind} bytes behind its log"
+        else:
+            return
+        yield Finding(word.title, what, f"rmqha explain-wait {self.name} tells for whom it waits")
+
+    # where clients go
+    def _routed(self) -> Iterator[Finding]:
+        masters = [word.address for word in self.ours if word.state["role"] == "MASTER" and word.state["writable"]]
+        if len(masters) != 1:
+            return
+        for word in self.name_servers:
+            routed = word.routes.get(self.name, {}).get(0)
+            if routed != masters[0]:
+                where = f"to {routed}" if routed else "to no master"
+                what = f"routes clients of {self.name} {where}, its master is {masters[0]}"
+                yield Finding(word.title, what, "check that the master's namesrvAddr names it and that it is reachable")

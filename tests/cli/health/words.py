@@ -1,0 +1,79 @@
+"""What the nodes of a cluster would say: three controllers, two name servers, a group of three replicas."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rmqha.cli.health.survey import Kind, Word
+
+MASTER_ID = 1
+EPOCH = 4
+
+
+def replica_row(broker_id: int, **more: Any) -> dict[str, Any]:
+    """A replica as a controller tells it."""
+    return {
+        "brokerId": broker_id,
+        "address": f"127.0.0.1:1091{broker_id}",
+        "isMaster": broker_id == MASTER_ID,
+        "inSyncStateSet": True,
+        "asyncLearner": False,
+        "drained": False,
+    } | more
+
+
+def controller(number: int, *, leads: bool = False, **more: Any) -> Word:
+    """`more` changes the group."""
+    group = {
+        "masterBrokerId": MASTER_ID,
+        "masterEpoch": EPOCH,
+        "syncStateSet": [1, 2, 3],
+        "syncStateSetEpoch": 9,
+        "totalReplicas": 3,
+        "nextTotalReplicas": None,
+        "whyNoMaster": None,
+        "elections": [],
+        "replicas": [replica_row(broker_id) for broker_id in (1, 2, 3)],
+    } | more
+    raft = {"term": 7, "voters": ["n0", "n1", "n2"], "members": []}
+    state = {"leading": leads, "raft": raft, "groups": {"broker-a": group}}
+    address = f"127.0.0.1:987{number}"
+    return Word(Kind.CONTROLLER, address, f"ctl-{number}", runs=True, state=state, leads=leads)
+
+
+def name_server(number: int, master: str = "127.0.0.1:10911") -> Word:
+    routes = {"broker-a": {0: master, 2: "127.0.0.1:10912", 3: "127.0.0.1:10913"}}
+    return Word(Kind.NAME_SERVER, f"127.0.0.1:986{number}", f"ns-{number}", runs=True, routes=routes)
+
+
+def broker(broker_id: int, **more: Any) -> Word:
+    """`more` changes its state."""
+    is_master = broker_id == MASTER_ID
+    state = {
+        "brokerName": "broker-a",
+        "brokerId": broker_id,
+        "role": "MASTER" if is_master else "SLAVE",
+        "epoch": EPOCH,
+        "masterId": MASTER_ID,
+        "maxPhyOffset": 1000,
+        "confirmOffset": 1000,
+        "writable": is_master,
+        "whyNotWritable": "",
+        "followState": None if is_master else "following",
+        "waits": {"count": 0, "oldestAgeMs": None},
+    } | more
+    keys = {"enableControllerMode": "true", "brokerName": "broker-a"}
+    groups, address = frozenset({"broker-a"}), f"127.0.0.1:1091{broker_id}"
+    return Word(Kind.BROKER, address, f"broker-a-{broker_id}", groups, runs=True, keys=keys, state=state)
+
+
+def cluster() -> dict[str, Word]:
+    """All well, by name."""
+    words = [controller(1), controller(2, leads=True), controller(3), name_server(1), name_server(2)]
+    words += [broker(1), broker(2), broker(3)]
+    return {word.name: word for word in words}
+
+
+def silent(word: Word, *, runs: bool | None = True) -> Word:
+    """The same node, not answering."""
+    return Word(word.kind, word.address, word.name, word.groups, runs, f"{word.address} did not answer within 1200 ms")
