@@ -24,8 +24,7 @@ from typing import Any
 import numpy as np
 
 from rmqha.store.scan import Decoding, open_store, plan_ranges, read_store
-from rmqha.store.scan_files import map_file
-from rmqha.store.scan_walk import walk
+from rmqha.store.scan_read import LogFile
 
 MIB = 1024 * 1024
 TOPICS, QUEUES = 8, 4
@@ -125,9 +124,9 @@ def drain(batches: Iterator[Any]) -> int:
 def bench_decode(root: Path, log_bytes: int, record_count: int, rounds: int) -> list[dict[str, Any]]:
     """One core, no Spark. The struct loop reads one file only and is scaled by its own records."""
     view = open_store(str(root))
-    files = [map_file(name) for name in view.files]
+    files = [LogFile(name) for name in view.files]
     walks: dict[str, Callable[[], object]] = {
-        "finding records: lane walk": lambda: [walk(file, 0, file.size_bytes) for file in files]
+        "finding records: lane walk": lambda: [file.walk(0, file.name.size_bytes) for file in files]
     }
     reads: dict[str, Callable[[], object]] = {
         "five header columns": lambda: drain(read_store(view, Decoding(HEADERS))),
@@ -138,7 +137,7 @@ def bench_decode(root: Path, log_bytes: int, record_count: int, rounds: int) -> 
     per_file = record_count // len(files)
     loop = timed(lambda: sum(1 for _ in struct_rows(view.files[0].path)), 1)
     slow = per_file / loop["cpu_s"]
-    slow_mb = files[0].size_bytes / loop["cpu_s"] / 1e6
+    slow_mb = files[0].name.size_bytes / loop["cpu_s"] / 1e6
     results = [{"what": "struct loop, nine columns", **loop, "records_per_s": slow, "mb_per_s": slow_mb}]
     for what, work in (walks | reads).items():
         took = timed(work, rounds)

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from rmqha.model.error import UsageError
-from rmqha.store.scan import ALL_ROWS, TYPES, Decoding, Interval, RowFilter, StoreView, open_store
+from rmqha.store.scan import ALL_ROWS, TYPES, Decoding, Interval, Looking, RowFilter, StoreView, open_store
 
 OPTIONS = {
     "path": "directory of a store (a broker's storePathRootDir)",
@@ -102,12 +102,16 @@ class ReadOptions:
         """The schema as Spark writes it."""
         return ", ".join(f"`{name}` {column_type(name, self.properties_as)}" for name in self.columns)
 
+    @property
+    def looking(self) -> Looking:
+        return Looking(uncommitted=self.uncommitted)
+
     def decoding(self, columns: Sequence[str], properties_as: str) -> Decoding:
         return Decoding(tuple(columns), properties_as, self.decompress, self.verify_crc)
 
     def open(self) -> list[StoreView]:
         """Look at every store. UsageError if two are replicas of one group or of different clusters."""
-        views = [open_store(path, uncommitted=self.uncommitted) for path in self.paths]
+        views = [open_store(path, self.looking) for path in self.paths]
         groups: dict[str, str] = {}
         for view in views:
             if view.cluster != views[0].cluster:

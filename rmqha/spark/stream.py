@@ -97,7 +97,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         least = self._options.min_partitions or TASKS_PER_CORE * (os.cpu_count() or 1)
         ranges = []
         for root, until in end.items():
-            view = open_store(root, uncommitted=self._options.uncommitted)
+            view = open_store(root, self._options.looking)
             check_position(view, _from_json(until))
             first, last = self._begin(view, start), until["physicalOffset"]
             if first < last:

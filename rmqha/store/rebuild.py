@@ -19,8 +19,9 @@ from rmqha.store.commit_log import CommitLog
 from rmqha.store.consume_queue import ConsumeQueues
 from rmqha.store.record import SYS_BORN_V6, SYS_COMMIT, SYS_INNER_BATCH, SYS_STORE_V6, SYS_TRANSACTION
 from rmqha.store.reput import Reput
-from rmqha.store.scan_walk import I64, MAGIC_V1, LogFile, unaligned, walk_blocks
+from rmqha.store.scan_walk import I64, MAGIC_V1, Window, unaligned, walk
 
+BLOCK_BYTES = 64 * 1024 * 1024
 PIECE_COUNT = 4 * 1024
 """Records at a time: their arrays stay in the processor's cache."""
 MAX_PROPERTIES_BYTES = 4 * 1024 * 1024
@@ -70,25 +71,33 @@ def rebuild(log: CommitLog, queues: ConsumeQueues, reput: Reput, end_offset: int
     `reput.dispatch` says. Raises StoreError as that does."""
     while reput.position < end_offset:
         view, file_start, file_end = log.file_view(reput.position)
-        file = LogFile(log.file_path(file_start), file_start, np.frombuffer(view, np.uint8))
-        stop = min(file_end, end_offset - file_start)
-        sizes = unaligned(file.data, ">i4")
-        for chain in walk_blocks(file, reput.position - file_start, stop):
-            for first in range(0, len(chain.starts), PIECE_COUNT):
-                starts = chain.starts[first : first + PIECE_COUNT]
-                piece_end = file_start + int(starts[-1]) + int(sizes[starts[-1]])
-                if _put_piece(file, starts, queues, reput):
-                    reput.position = piece_end
-                    continue
-                reput.dispatch(end_offset, piece_end - reput.position)
-                if reput.position != piece_end:
-                    return
-            if chain.broken or file_start + chain.end > end_offset:  # the walk passes over a blank record at once
+        at = reput.position - file_start
+        data = view[at : at + BLOCK_BYTES]
+        block = Window(
+            log.file_path(file_start),
+            reput.position,
+            data,
+            np.frombuffer(data, np.uint8),
+            len(view) - at - len(data),
+        )
+        chain = walk(block, min(file_end, end_offset - file_start) - at)
+        sizes = unaligned(block.data, ">i4")
+        for first in range(0, len(chain.starts), PIECE_COUNT):
+            starts = chain.starts[first : first + PIECE_COUNT]
+            piece_end = block.base_offset + int(starts[-1]) + int(sizes[starts[-1]])
+            if _put_piece(block, starts, queues, reput):
+                reput.position = piece_end
+                continue
+            reput.dispatch(end_offset, piece_end - reput.position)
+            if reput.position != piece_end:
                 return
-            reput.position = file_start + chain.end
+        # the walk passes over a blank record at once
+        if chain.broken or not chain.end or block.base_offset + chain.end > end_offset:
+            return
+        reput.position = block.base_offset + chain.end
 
 
-def _put_piece(file: LogFile, starts: I64, queues: ConsumeQueues, reput: Reput) -> bool:
+def _put_piece(file: Window, starts: I64, queues: ConsumeQueues, reput: Reput) -> bool:
     """False, with nothing done, if the piece needs the plain way."""
     records = _fields(file, starts)
     if records is None:
@@ -134,7 +143,7 @@ def _put_piece(file: LogFile, starts: I64, queues: ConsumeQueues, reput: Reput) 
     return True
 
 
-def _fields(file: LogFile, start: I64) -> _Records | None:
+def _fields(file: Window, start: I64) -> _Records | None:
     """None if a record's lengths do not add up, or it is one that takes more than one entry or none of ours."""
     data = file.data
     heads = unaligned(data, _HEAD)[start]
@@ -166,7 +175,7 @@ def _fields(file: LogFile, start: I64) -> _Records | None:
     )
 
 
-def _groups(file: LogFile, records: _Records) -> I64 | None:
+def _groups(file: Window, records: _Records) -> I64 | None:
     """A number for each record, equal for equal topic and queue; None if two of them have one hash."""
     words = unaligned(file.data, _WORD)
     mixed = records.queue_id.astype(np.uint64) * _MIX + records.topic_size.astype(np.uint64)
@@ -184,7 +193,7 @@ def _groups(file: LogFile, records: _Records) -> I64 | None:
     return numbers
 
 
-def _laid_out(file: LogFile, records: _Records) -> tuple[NDArray[np.uint8], I64, I64] | None:
+def _laid_out(file: Window, records: _Records) -> tuple[NDArray[np.uint8], I64, I64] | None:
     """The properties of all records in one array, and where those of each begin and end in it; None if they are too
     many. Short ones are gathered by words at equal distances, half as dear as one by one."""
     at, sizes = records.properties_at, records.properties_size
@@ -204,7 +213,7 @@ def _laid_out(file: LogFile, records: _Records) -> tuple[NDArray[np.uint8], I64,
     return np.frombuffer(b"".join(pieces), np.uint8), ends - sizes, ends
 
 
-def _codes(file: LogFile, records: _Records) -> I64 | None:
+def _codes(file: Window, records: _Records) -> I64 | None:
     """The tagsCode of each record: Java's hash of its last property TAGS, 0 without one."""
     codes = np.zeros(len(records.properties_size), np.int64)
     laid_out = _laid_out(file, records)

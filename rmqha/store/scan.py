@@ -13,20 +13,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
-from rmqha.model.error import StoreError
-from rmqha.store.scan_columns import TYPES, Decoding, Records, Source
-from rmqha.store.scan_files import LogRange, StoreView, group_ranges, map_file, open_store, plan_ranges
+from rmqha.store.scan_columns import CORRUPT, TYPES, Decoding, Records, Source
+from rmqha.store.scan_damage import Damage, pieces
+from rmqha.store.scan_files import Looking, StoreView, open_store
 from rmqha.store.scan_filter import Interval, RowFilter
-from rmqha.store.scan_walk import LogFile, describe_break, walk_blocks
+from rmqha.store.scan_plan import LogRange, group_ranges, plan_ranges
+from rmqha.store.scan_read import LogFile
 
 __all__ = [
     "ALL_ROWS",
+    "CORRUPT",
     "TYPES",
     "Decoding",
     "Interval",
     "LogRange",
+    "Looking",
     "Records",
     "RowFilter",
     "Source",
@@ -38,23 +39,29 @@ __all__ = [
     "read_store",
 ]
 
-BATCH_BYTES = 4 * 1024 * 1024
-"""About so much log makes one RecordBatch; Arrow's int32 offsets would end at 2 GiB."""
-
-
 EVERYTHING = Decoding()
 ALL_ROWS = RowFilter()
 
 
 def read_range(item: LogRange, decoding: Decoding = EVERYTHING, rows: RowFilter = ALL_ROWS) -> Iterator[Any]:
-    """RecordBatches of the range's records that pass the filter.
+    """RecordBatches of the range's records that pass the filter, about 4 MiB of log each.
 
-    StoreError for a damaged record: names the file, the offset, what was expected and what was found.
+    StoreError for a damaged record: names the file, the offset, what was expected and what was found. With
+    `on_corrupt` = skip it is left out; with row it is a row of its own, which only physical offsets can leave out.
     """
-    for records in walk_range(item):
-        chosen = rows.apply(records)
-        if len(chosen):
-            yield chosen.batch(decoding)
+    base, pass_damage = item.file.base_offset, decoding.on_corrupt != "fail"
+    with LogFile(item.file) as file:
+        for piece in pieces(file, item.start - base, item.end - base, item.source, pass_damage=pass_damage):
+            if isinstance(piece, Damage):
+                bounds = rows.physical_offsets
+                if decoding.on_corrupt == "row" and bounds.low <= piece.start <= bounds.high:
+                    yield piece.batch(decoding)
+                continue
+            chosen = rows.apply(piece)
+            if len(chosen):
+                batch = chosen.batch(decoding)
+                if batch.num_rows:
+                    yield batch
 
 
 def read_store(view: StoreView, decoding: Decoding = EVERYTHING, rows: RowFilter = ALL_ROWS) -> Iterator[Any]:
@@ -62,22 +69,3 @@ def read_store(view: StoreView, decoding: Decoding = EVERYTHING, rows: RowFilter
     bounds = rows.physical_offsets
     for item in plan_ranges(view, min_ranges=1, low=bounds.low, high=bounds.high):
         yield from read_range(item, decoding, rows)
-
-
-def walk_range(item: LogRange) -> Iterator[Records]:
-    """The range's records, undecoded, about BATCH_BYTES of log at a time."""
-    file = map_file(item.file)
-    base = item.file.base_offset
-    stop = item.end - base
-    for chain in walk_blocks(file, item.start - base, stop):
-        yield from _batches(file, chain.starts, item.source)
-        if chain.broken:
-            raise StoreError(describe_break(file, chain.end, stop))
-
-
-def _batches(file: LogFile, starts: np.ndarray, source: Source) -> Iterator[Records]:
-    low = 0
-    while low < len(starts):
-        high = max(int(np.searchsorted(starts, starts[low] + BATCH_BYTES)), low + 1)
-        yield Records(file, starts[low:high], source)
-        low = high

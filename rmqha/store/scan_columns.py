@@ -18,8 +18,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqha.model.error import StoreError
+from rmqha.store.scan_crc import crc32
 from rmqha.store.scan_properties import Properties, parse, spans, split_keys, text
-from rmqha.store.scan_walk import MAGIC_V2, RECORD_MIN_BYTES, LogFile, unaligned
+from rmqha.store.scan_walk import MAGIC_V2, Window, gather
 
 I64 = NDArray[np.int64]
 
@@ -51,6 +52,8 @@ TYPES: dict[str, Any] = {
     "epoch": pa.int32(),
 }
 """Every column with its Arrow type, in the order of the table."""
+CORRUPT = "_corrupt"
+"""One more column where damage becomes rows: the sentence, null for a sound record."""
 
 BODY_MAX_BYTES = 64 * 1024 * 1024
 """A decompressed body beyond it is refused, so that a few stored bytes cannot fill the memory."""
@@ -59,7 +62,7 @@ BATCH_BODY_MAX_BYTES = 1024 * 1024 * 1024
 COMPRESSED, BORN_V6, STORE_V6 = 0x1, 0x10, 0x20
 COMPRESSION_NAMES = {0: "zlib", 1: "lz4", 2: "zstd", 3: "zlib"}
 
-_HEAD = np.dtype(
+_FIXED = np.dtype(
     [
         ("storeSize", ">i4"),
         ("magic", ">i4"),
@@ -70,10 +73,17 @@ _HEAD = np.dtype(
         ("physicalOffset", ">i8"),
         ("sysFlag", ">i4"),
         ("bornTimestamp", ">i8"),
+        ("bornHost", "V8"),
+        ("storeTimestamp", ">i8"),
+        ("storeHost", "V8"),
+        ("reconsumeTimes", ">i4"),
+        ("preparedTransactionOffset", ">i8"),
+        ("bodySize", ">i4"),
     ]
 )
+"""The first 88 bytes of a record; what stands behind bornTimestamp stands there only if both hosts are IPv4."""
 _TAIL = np.dtype([("reconsumeTimes", ">i4"), ("preparedTransactionOffset", ">i8"), ("bodySize", ">i4")])
-HEAD_FIELDS = frozenset(_HEAD.names or ())
+TAIL_FIELDS = frozenset(_TAIL.names or ())
 _HEX = np.frombuffer(b"".join(b"%02X" % byte for byte in range(256)), np.uint16)
 TIMESTAMP_MAX_MS = (2**63 - 1) // 1000
 """A later time, or one as far before 1970, is null: Arrow and Spark count microseconds."""
@@ -97,37 +107,41 @@ class Decoding:
     decompress: bool = True
     verify_crc: bool = True
     """Compare every body that is delivered with its stored CRC."""
+    on_corrupt: str = "fail"
+    """fail, skip, or row: one row for what is damaged, with a sentence in the column _corrupt."""
 
     @property
     def schema(self) -> Any:
-        types = TYPES | ({"properties": STRING_MAP} if self.properties_as == "map" else {})
+        types = TYPES | {CORRUPT: pa.string()} | ({"properties": STRING_MAP} if self.properties_as == "map" else {})
         return pa.schema([(name, types[name]) for name in self.columns])
 
 
 class Records:
-    """Some records of one file, decoded column by column on demand.
+    """Some records of one window, decoded column by column on demand.
 
     The records must have passed the walk: their size, magic and own offset are right.
     """
 
-    def __init__(self, file: LogFile, starts: I64, source: Source = Source()) -> None:
-        self.file = file
+    def __init__(self, window: Window, starts: I64, source: Source = Source()) -> None:
+        self.window = window
         self.starts = starts
         self.source = source
-        self.head: NDArray[Any] = unaligned(file.data, _HEAD)[starts]
+        self.fixed: NDArray[Any] = gather(window.data, _FIXED, starts)
+        self.faults: dict[int, str] = {}
+        """By row: why its body cannot be delivered, where that is not raised."""
         self._values: dict[bytes, Any] = {}
 
     def __len__(self) -> int:
         return len(self.starts)
 
     def select(self, chosen: NDArray[np.bool_]) -> Records:
-        return self if chosen.all() else Records(self.file, self.starts[chosen], self.source)
+        return self if chosen.all() else Records(self.window, self.starts[chosen], self.source)
 
     def number(self, name: str) -> NDArray[Any]:
         """A numeric column; timestamps in milliseconds."""
-        if name == "storeTimestamp":
+        if name == "storeTimestamp" and not self._all_v4:
             return self._gather(">i8", self._store_timestamp_at).astype(np.int64)
-        fields = self.head if name in HEAD_FIELDS else self._tail
+        fields = self._tail if name in TAIL_FIELDS else self.fixed
         return fields[name].astype(fields.dtype[name].newbyteorder("="))
 
     def column(self, name: str, decoding: Decoding) -> Any:
@@ -140,7 +154,7 @@ class Records:
                 pairs = self.properties
                 return pairs.as_map(STRING_MAP) if decoding.properties_as == "map" else pairs.as_json()
             case "brokerName":
-                return pa.array([self.source.broker_name], pa.string()).take(pa.array(np.zeros(len(self), np.int32)))
+                return pa.repeat(pa.scalar(self.source.broker_name, pa.string()), len(self))
             case "bornTimestamp" | "storeTimestamp":
                 return _timestamps(self.number(name))
             case "keys":
@@ -157,29 +171,43 @@ class Records:
                 return self._hosts(self._store_timestamp_at + 8, STORE_V6)
             case "epoch":
                 return self._epochs()
+            case "_corrupt":
+                return pa.array([self.faults.get(row) for row in range(len(self))], pa.string())
         return pa.array(self.number(name))
 
     def batch(self, decoding: Decoding) -> Any:
-        """A RecordBatch of the wanted columns."""
-        arrays = [self.column(name, decoding) for name in decoding.columns]
-        return pa.RecordBatch.from_arrays(arrays, schema=decoding.schema)
+        """A RecordBatch of the wanted columns. StoreError for a body that is not what its record says, unless
+        `decoding` leaves such rows out or makes the body null and says why."""
+        names = decoding.columns
+        # bodies first: whether they are sound is itself a column
+        found = {name: self.column(name, decoding) for name in sorted(names, key=lambda name: name != "body")}
+        made = pa.RecordBatch.from_arrays([found[name] for name in names], schema=decoding.schema)
+        if self.faults and decoding.on_corrupt == "skip":
+            sound = np.ones(len(self), bool)
+            sound[list(self.faults)] = False
+            return made.filter(pa.array(sound))
+        return made
 
     # where the parts of each record are
 
     @cached_property
+    def _all_v4(self) -> bool:
+        return not (self.fixed["sysFlag"] & (BORN_V6 | STORE_V6)).any()
+
+    @cached_property
     def _store_timestamp_at(self) -> I64:
-        return self.starts + 56 + np.where(self.head["sysFlag"] & BORN_V6, 12, 0)
+        return self.starts + 56 + np.where(self.fixed["sysFlag"] & BORN_V6, 12, 0)
 
     @cached_property
     def _tail_at(self) -> I64:
-        return self._store_timestamp_at + 16 + np.where(self.head["sysFlag"] & STORE_V6, 12, 0)
+        return self._store_timestamp_at + 16 + np.where(self.fixed["sysFlag"] & STORE_V6, 12, 0)
 
     @cached_property
     def _tail(self) -> NDArray[Any]:
-        fits = self._tail_at + _TAIL.itemsize <= self.file.size_bytes
-        if not fits.all():
-            self._fail(int(np.argmin(fits)), "a header inside the file", "one that is longer")
-        return self._gather(_TAIL, self._tail_at)
+        """Reads a neighbour's bytes for a record too short for the hosts that its sysFlag claims; `whole` says so."""
+        if self._all_v4:
+            return self.fixed
+        return self._gather(_TAIL, np.minimum(self._tail_at, self.window.size_bytes - _TAIL.itemsize))
 
     @cached_property
     def _layout(self) -> tuple[tuple[I64, I64, I64, I64, I64], NDArray[np.bool_]]:
@@ -187,19 +215,23 @@ class Records:
 
         Where they do not, the positions mean nothing but stay inside the record.
         """
-        record_end = self.starts + self.head["storeSize"]
-        wide = self.head["magic"] == MAGIC_V2
-        body = self._tail_at + _TAIL.itemsize
-        body_end = body + self._tail["bodySize"]
-        fits = (body_end >= body) & (body_end + 3 + wide <= record_end)
-        body_end = np.where(fits, body_end, self.starts)
-        topic_size = self.file.data[body_end].astype(np.int64)
+        record_end = self.starts + self.fixed["storeSize"]
+        wide = self.fixed["magic"] == MAGIC_V2
+        body = self.starts + _FIXED.itemsize if self._all_v4 else self._tail_at + _TAIL.itemsize
+        body_end = body + self.number("bodySize").astype(np.int64)
+        topic = body_end + 1 + wide
+        fits = (body_end >= body) & (topic + 2 <= record_end)
+        if not fits.all():
+            body = np.where(fits, body, self.starts)
+            body_end = np.where(fits, body_end, self.starts)
+            topic = body_end + 1 + wide
+        topic_size = self.window.data[body_end].astype(np.int64)
         if wide.any():
             topic_size[wide] = self._gather(">u2", body_end[wide])
-        topic = body_end + 1 + wide
         topic_end = topic + topic_size
         fits &= topic_end + 2 <= record_end
-        topic_end = np.where(fits, topic_end, topic)
+        if not fits.all():
+            topic_end = np.where(fits, topic_end, topic)
         properties = topic_end + 2
         fits &= properties + self._gather(">u2", topic_end) == record_end
         return (body, body_end, topic, topic_end, properties), fits
@@ -214,25 +246,33 @@ class Records:
         """As _layout; StoreError if some record's lengths do not add up."""
         parts, fits = self._layout
         if not fits.all():
-            bad = int(np.argmin(fits))
-            sizes = f"a body of {self._tail['bodySize'][bad]} bytes and other lengths that do not add up to it"
-            self._fail(bad, f"parts of {self.head['storeSize'][bad]} bytes together", sizes)
+            raise StoreError(self.describe_unwhole(int(np.argmin(fits))))
         return parts
 
+    def describe_unwhole(self, index: int) -> str:
+        """The sentence for a record whose lengths do not add up."""
+        sizes = f"a body of {self._tail['bodySize'][index]} bytes and other lengths that do not add up to it"
+        return self._sentence(index, f"parts of {self.fixed['storeSize'][index]} bytes together", sizes)
+
     def _gather(self, dtype: Any, positions: I64) -> NDArray[Any]:
-        gathered: NDArray[Any] = unaligned(self.file.data, dtype)[positions]
-        return gathered
+        return gather(self.window.data, dtype, positions)
 
     def _spans(self, start: I64, end: I64) -> Any:
-        """Byte ranges of the file as a BinaryArray; positions are made relative, for Arrow's offsets are int32."""
-        if not len(start):
-            return pa.array([], pa.binary())
-        low, high = int(start[0]), int(end[-1])
-        return spans(pa.py_buffer(self.file.data[low:high]), start - low, end - low)
+        """Byte ranges of the window as a BinaryArray, copied."""
+        return spans(self._buffer, start, end)
 
-    def _fail(self, index: int, expected: str, found: str) -> None:
-        offset = self.file.base_offset + int(self.starts[index])
-        raise StoreError(f"{self.file.path} at physical offset {offset}: expected {expected}, found {found}")
+    @cached_property
+    def _buffer(self) -> Any:
+        return pa.py_buffer(self.window.data)
+
+    def _sentence(self, index: int, expected: str, found: str) -> str:
+        offset = self.window.base_offset + int(self.starts[index])
+        return f"{self.window.path} at physical offset {offset}: expected {expected}, found {found}"
+
+    def _note(self, decoding: Decoding, index: int, sentence: str) -> None:
+        if decoding.on_corrupt == "fail":
+            raise StoreError(sentence)
+        self.faults.setdefault(index, sentence)
 
     # columns
 
@@ -246,7 +286,7 @@ class Records:
     @cached_property
     def properties(self) -> Properties:
         _, _, _, _, start = self._parts
-        return parse(self._spans(start, self.starts + self.head["storeSize"]))
+        return parse(self._spans(start, self.starts + self.fixed["storeSize"]))
 
     def property(self, name: bytes) -> Any:
         """StringArray of one property, null where a record lacks it."""
@@ -257,41 +297,67 @@ class Records:
     def _body(self, decoding: Decoding) -> Any:
         start, end = self._parts[:2]
         if decoding.verify_crc:
-            self._verify_crc(start, end)
+            self._verify_crc(decoding)
         stored = self._spans(start, end)
-        compressed: Any = np.flatnonzero(self.head["sysFlag"] & COMPRESSED) if decoding.decompress else ()
-        if not len(compressed):
+        compressed: Any = np.flatnonzero(self.fixed["sysFlag"] & COMPRESSED) if decoding.decompress else ()
+        if not len(compressed) and not self.faults:
             return stored
         bodies, total = stored.to_pylist(), 0
-        for index in compressed:
-            bodies[index] = self._decompressed(int(index), bodies[index])
-            total += len(bodies[index])
-            if total > BATCH_BODY_MAX_BYTES:
-                self._fail(int(index), f"at most {BATCH_BODY_MAX_BYTES} bytes of bodies at once", "more")
+        for index in map(int, compressed):
+            if index in self.faults:
+                continue
+            try:
+                bodies[index] = self._decompressed(index, bodies[index])
+                total += len(bodies[index])
+                if total > BATCH_BODY_MAX_BYTES:
+                    raise StoreError(
+                        self._sentence(index, f"at most {BATCH_BODY_MAX_BYTES} bytes of bodies at once", "more")
+                    )
+            except StoreError as error:
+                self._note(decoding, index, str(error))
+        for index in self.faults:
+            bodies[index] = None
         return pa.array(bodies, pa.binary())
 
-    def _verify_crc(self, start: I64, end: I64) -> None:
+    def _verify_crc(self, decoding: Decoding) -> None:
+        found = self._body_crcs()
+        for bad in np.flatnonzero(found != self.fixed["bodyCRC"]).tolist():
+            expected = f"body CRC {self.fixed['bodyCRC'][bad]}"
+            self._note(decoding, bad, self._sentence(bad, expected, f"{found[bad]}"))
+
+    def _body_crcs(self) -> I64:
+        start, end = self._parts[:2]
         slices = map(slice, start.tolist(), end.tolist())
-        view = memoryview(self.file.data.data)
-        found = np.fromiter(map(zlib.crc32, map(view.__getitem__, slices)), np.int64, len(self)) & 0x7FFFFFFF
-        right = found == self.head["bodyCRC"]
-        if not right.all():
-            bad = int(np.argmin(right))
-            self._fail(bad, f"body CRC {self.head['bodyCRC'][bad]}", f"{found[bad]}")
+        bodies = map(memoryview(self.window.raw).__getitem__, slices)
+        return np.fromiter(map(crc32, bodies), np.int64, len(self)) & 0x7FFFFFFF
+
+    def sound_count(self) -> int:
+        """How many records come before the first that does not add up or whose body does not match its CRC, as one
+        that is being written does not."""
+        whole = self.whole
+        if not whole.all():
+            return Records(self.window, self.starts[: int(np.argmin(whole))]).sound_count()
+        right = self._body_crcs() == self.fixed["bodyCRC"]
+        return len(self) if right.all() else int(np.argmin(right))
 
     def _decompressed(self, index: int, body: bytes) -> bytes:
-        name = COMPRESSION_NAMES.get(int(self.head["sysFlag"][index]) >> 8 & 0x7)
+        name = COMPRESSION_NAMES.get(int(self.fixed["sysFlag"][index]) >> 8 & 0x7)
+        if name is None or (name != "zlib" and not codec_available(name)):
+            raise StoreError(
+                self._sentence(index, "a compression known here", f"{name or 'another'}; set decompress=false")
+            )
         try:
             if name == "zlib":
                 plain = zlib.decompressobj().decompress(body, BODY_MAX_BYTES + 1)
-            elif name is not None and codec_available(name):
-                plain = pa.CompressedInputStream(pa.BufferReader(body), name).read(BODY_MAX_BYTES + 1)
             else:
-                self._fail(index, "a compression known here", f"{name or 'another'}; set decompress=false")
+                plain = pa.CompressedInputStream(pa.BufferReader(body), name).read(BODY_MAX_BYTES + 1)
         except (zlib.error, OSError):
-            self._fail(index, f"a body compressed by {name}", "other bytes; set decompress=false")
+            raise StoreError(
+                self._sentence(index, f"a body compressed by {name}", "other bytes; set decompress=false")
+            ) from None
         if len(plain) > BODY_MAX_BYTES:
-            self._fail(index, f"a body of at most {BODY_MAX_BYTES} bytes", "a longer one; set decompress=false")
+            longest = f"a body of at most {BODY_MAX_BYTES} bytes"
+            raise StoreError(self._sentence(index, longest, "a longer one; set decompress=false"))
         return bytes(plain)
 
     def _message_ids(self) -> Any:
@@ -300,20 +366,20 @@ class Records:
         if not ids.null_count:
             return ids
         lacking = np.asarray(ids.is_null())
-        made = Records(self.file, self.starts[lacking], self.source)._offset_message_ids()
+        made = Records(self.window, self.starts[lacking], self.source)._offset_message_ids()
         places = np.where(lacking, len(ids) + np.cumsum(lacking) - 1, np.arange(len(ids)))
         return pa.concat_arrays([ids, made]).take(pa.array(places))
 
     def _offset_message_ids(self) -> Any:
         """Upper-case hex of store host (4 or 16 bytes), port (4) and physical offset (8)."""
-        wide = (self.head["sysFlag"] & STORE_V6) != 0
+        wide = (self.fixed["sysFlag"] & STORE_V6) != 0
         made: NDArray[Any] = np.empty(len(self), object)
         for chosen, address_bytes in ((~wide, 4), (wide, 16)):
             picked = np.flatnonzero(chosen)
             raw = np.empty((len(picked), address_bytes + 12), np.uint8)
             host = self._gather(f"V{address_bytes + 4}", self._store_timestamp_at[picked] + 8)
             raw[:, : address_bytes + 4] = host.view(np.uint8).reshape(len(picked), address_bytes + 4)
-            offsets = self.head["physicalOffset"][picked].astype(">i8")
+            offsets = self.fixed["physicalOffset"][picked].astype(">i8")
             raw[:, address_bytes + 4 :] = offsets.view(np.uint8).reshape(len(picked), 8)
             digits = _HEX[raw].view(np.uint8)
             made[picked] = [row.tobytes().decode("ascii") for row in digits]
@@ -321,7 +387,7 @@ class Records:
 
     def _hosts(self, positions: I64, wide_bit: int) -> Any:
         """`address:port`, IPv6 in brackets."""
-        wide = (self.head["sysFlag"] & wide_bit) != 0
+        wide = (self.fixed["sysFlag"] & wide_bit) != 0
         encoded = self._spans(positions, positions + np.where(wide, 20, 8)).dictionary_encode()
         shown = [_host(item) for item in encoded.dictionary.to_pylist()]
         return pa.array(shown, pa.string()).take(encoded.indices)
@@ -335,23 +401,6 @@ class Records:
 def codec_available(name: str) -> bool:
     """Was pyarrow built with this codec? Wheels have all three."""
     return bool(pa.Codec.is_available(name))
-
-
-def body_is_whole(file: LogFile, start: int) -> bool:
-    """Does the record at `start` add up, and does its body match its CRC? A record that is being written does not."""
-    one = Records(file, np.array([start], np.int64))
-    try:
-        body, body_end = one._parts[:2]
-        one._verify_crc(body, body_end)
-    except StoreError:
-        return False
-    return True
-
-
-def record_sizes(file: LogFile, starts: I64) -> I64:
-    sizes: I64 = unaligned(file.data, ">i4")[starts].astype(np.int64)
-    assert not len(sizes) or int(sizes.min()) >= RECORD_MIN_BYTES
-    return sizes
 
 
 def _timestamps(milliseconds: I64) -> Any:

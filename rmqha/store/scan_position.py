@@ -10,8 +10,8 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from rmqha.model.error import StoreError
-from rmqha.store.scan_files import FileName, StoreView, map_file
-from rmqha.store.scan_walk import walk
+from rmqha.store.scan_files import StoreView
+from rmqha.store.scan_read import FileName, LogFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ def end_within(view: StoreView, start: int, max_bytes: int) -> int:
 
 
 def _last_end(name: FileName, begin: int, goal: int, start: int, view_end: int) -> int:
-    file, base = map_file(name), name.base_offset
-    stop = min(name.end_offset, view_end)
-    ends = walk(file, begin - base, stop - base)
+    base, stop = name.base_offset, min(name.end_offset, view_end)
+    with LogFile(name) as file:
+        ends = file.walk(begin - base, stop - base)
     starts = [*(ends.starts + base).tolist(), ends.end + base]
     place = bisect_right(starts, goal) - 1
     found = starts[place] if place >= 0 else begin

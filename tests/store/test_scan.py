@@ -23,14 +23,24 @@ from hypothesis import strategies as st
 
 from rmqha.model.error import StoreError, UsageError
 from rmqha.store import scan_walk
-from rmqha.store.scan import Decoding, Interval, LogRange, RowFilter, open_store, plan_ranges, read_range, read_store
+from rmqha.store.scan import (
+    Decoding,
+    Interval,
+    Looking,
+    RowFilter,
+    group_ranges,
+    open_store,
+    plan_ranges,
+    read_range,
+    read_store,
+)
 from rmqha.store.scan_columns import TYPES
-from rmqha.store.scan_files import group_ranges
 from rmqha.store.scan_properties import parse
 from tests.store.log_writer import MAGIC_BLANK, LogWriter, Message, encode, slow_properties, slow_rows
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "store"
 COMPRESSED, INNER_BATCH = 0x1, 0x80
+UNCOMMITTED = Looking(uncommitted=True)
 COMPARED = [name for name in TYPES if name not in ("brokerName", "msgId", "epoch")]
 
 
@@ -50,7 +60,7 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows_of(root: Path | str, decoding: Decoding | None = None, rows: RowFilter | None = None, **how: Any) -> Any:
-    view = open_store(str(root), **how)
+    view = open_store(str(root), Looking(**how))
     return pa.Table.from_batches(
         list(read_store(view, decoding or Decoding(), rows or RowFilter())), (decoding or Decoding()).schema
     ).to_pylist()
@@ -132,7 +142,7 @@ class TestGolden:
     def test_the_committed_end_is_the_end_of_the_log(self, golden: Path) -> None:
         for replica in ("n0", "n0-killed", "n1"):
             assert open_store(str(golden / replica)).end_offset == 3947871
-            assert open_store(str(golden / replica), uncommitted=True).end_offset == 3947871
+            assert open_store(str(golden / replica), UNCOMMITTED).end_offset == 3947871
 
     @pytest.mark.parametrize("kind", ["plain", "propcrc"])
     def test_ipv6_long_topics_and_record_crcs(self, golden: Path, kind: str) -> None:
@@ -169,7 +179,10 @@ malformed = st.lists(
 messages = st.builds(
     Message,
     topic=st.sampled_from([b"orders", b"a", b"%RETRY%g", "тема".encode()]),
-    body=st.one_of(st.binary(max_size=40), st.binary(min_size=3000, max_size=9000)),
+    body=st.one_of(
+        st.binary(max_size=40),
+        st.builds(lambda piece, times: piece * times, st.binary(min_size=9, max_size=9), st.integers(300, 1000)),
+    ),
     properties=st.one_of(well_formed, malformed.map(b"".join)),
     queue_id=st.integers(0, 3),
     queue_offset=st.integers(0, 2**40),
@@ -237,9 +250,10 @@ class TestLaneWalk:
         writer.append_all([Message(body=b"x" * size, queue_offset=index) for index, size in enumerate(sizes)])
         return writer
 
-    def file(self, writer: LogWriter) -> scan_walk.LogFile:
+    def file(self, writer: LogWriter) -> scan_walk.Window:
         view = open_store(str(writer.write(confirm_offset=writer.end)))
-        return scan_walk.LogFile(view.files[0].path, 0, np.fromfile(view.files[0].path, np.uint8))
+        raw = bytearray(Path(view.files[0].path).read_bytes())
+        return scan_walk.Window(view.files[0].path, 0, raw, np.frombuffer(raw, np.uint8))
 
     def test_lanes_and_hops_agree(self, long_log: LogWriter, monkeypatch: pytest.MonkeyPatch) -> None:
         file = self.file(long_log)
@@ -247,15 +261,15 @@ class TestLaneWalk:
         advanced: list[scan_walk.Chain | None] = []
         real = scan_walk._advance_lanes
 
-        def watched(file: scan_walk.LogFile, lanes: scan_walk.I64) -> scan_walk.Chain | None:
+        def watched(file: scan_walk.Window, lanes: scan_walk.I64) -> scan_walk.Chain | None:
             advanced.append(real(file, lanes))
             return advanced[-1]
 
         monkeypatch.setattr(scan_walk, "_advance_lanes", watched)
-        fast = scan_walk.walk(file, 0, stop)
+        fast = scan_walk.walk(file, stop)
         assert advanced and advanced[0] is not None and len(advanced[0].starts) > 1000
         monkeypatch.setattr(scan_walk, "FEW_LANES", 10**9)
-        slow = scan_walk.walk(file, 0, stop)
+        slow = scan_walk.walk(file, stop)
         assert fast.starts.tolist() == slow.starts.tolist()
         assert (fast.end, fast.broken) == (slow.end, slow.broken) == (stop, False)
 
@@ -277,7 +291,7 @@ class TestLaneWalk:
     def test_ranges_cut_at_records_and_together_give_everything(
         self, long_log: LogWriter, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("rmqha.store.scan_files.RANGE_MIN_BYTES", 64 * 1024)
+        monkeypatch.setattr("rmqha.store.scan_plan.RANGE_MIN_BYTES", 64 * 1024)
         root = long_log.write(confirm_offset=long_log.end)
         view = open_store(str(root))
         ranges = plan_ranges(view, min_ranges=13)
@@ -364,7 +378,7 @@ class TestTornTail:
         writer = LogWriter(tmp_path)
         start = writer.append(Message(body=b"b" * 400), dispatched=False)
         writer.put(start + 88, bytes(200))
-        assert open_store(str(writer.write()), uncommitted=True).end_offset == 0
+        assert open_store(str(writer.write()), UNCOMMITTED).end_offset == 0
 
     def test_garbage_after_the_committed_end_is_not_seen(self, tmp_path: Path) -> None:
         writer = LogWriter(tmp_path)
@@ -535,61 +549,3 @@ class TestColumns:
             "timestamp[us, tz=UTC]",
             "list<element: string>",
         ]
-
-
-filters = st.builds(
-    lambda topics, queue, low, high, values: (
-        (RowFilter(topics) if topics is not None else RowFilter())
-        .with_interval("queueId", Interval(queue, queue + 1))
-        .with_interval("physicalOffset", Interval(low, high))
-        .with_values("queueOffset", values)
-    ),
-    st.one_of(st.none(), st.frozensets(st.sampled_from(["t0", "t1", "t2", "none"]))),
-    st.integers(0, 3),
-    st.integers(0, 9000),
-    st.integers(2000, 12000),
-    st.frozensets(st.integers(0, 60), min_size=20),
-)
-
-
-@pytest.fixture(scope="module")
-def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    writer = LogWriter(tmp_path_factory.mktemp("mixed"), 4096)
-    for index in range(60):
-        writer.append(
-            Message(topic=b"t%d" % (index % 3), queue_id=index % 4, queue_offset=index, stored_at_ms=1000 + index)
-        )
-    return writer.write()
-
-
-@given(filters)
-@settings(max_examples=80, deadline=None)
-def test_filters_keep_exactly_the_rows_that_match(mixed: Path, rows: RowFilter) -> None:
-    everything = rows_of(mixed)
-    found = rows_of(mixed, rows=rows)
-    assert found == [row for row in everything if matches(row, rows)]
-
-
-def matches(row: dict[str, Any], rows: RowFilter) -> bool:
-    return (
-        (rows.topics is None or row["topic"] in rows.topics)
-        and all(limit.low <= row[name] <= limit.high for name, limit in rows.intervals.items())
-        and all(row[name] in values for name, values in rows.values.items())
-    )
-
-
-def test_filters_meet(mixed: Path) -> None:
-    both = RowFilter(frozenset(["t0", "t1"])).with_topics(frozenset(["t1", "t2"]))
-    assert both.topics == frozenset(["t1"])
-    empty = RowFilter().with_values("physicalOffset", frozenset())
-    assert rows_of(mixed, rows=empty) == []
-    assert plan_ranges(open_store(str(mixed)), min_ranges=1, low=10**9) == []
-    late = RowFilter().with_interval("storeTimestamp", Interval(low=1050))
-    assert len(rows_of(mixed, rows=late)) == 10
-
-
-def test_a_range_can_be_sent_to_another_process(mixed: Path) -> None:
-    import pickle
-
-    sent: LogRange = pickle.loads(pickle.dumps(plan_ranges(open_store(str(mixed)), min_ranges=1)[0]))
-    assert sum(batch.num_rows for batch in read_range(sent)) > 0

@@ -1,0 +1,143 @@
+"""CommitLog files read window by window (data plane): a few MiB at a time, so that they stay in the processor's cache
+and a task's memory does not depend on the size of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+
+import numpy as np
+
+from rmqha.model.error import StoreError, UsageError
+from rmqha.store.scan_columns import Records, Source
+from rmqha.store.scan_storage import read_exactly, storage_of
+from rmqha.store.scan_walk import (
+    I64,
+    RECORD_MAX_BYTES,
+    RECORD_MIN_BYTES,
+    Chain,
+    Window,
+    describe_break,
+    find_record,
+    walk,
+)
+
+WINDOW_BYTES = 4 * 1024 * 1024
+"""Makes one RecordBatch."""
+PROBE_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FileName:
+    """A CommitLog file by name; `base_offset` is the physical offset of its first byte."""
+
+    path: str
+    base_offset: int
+    size_bytes: int
+
+    @property
+    def end_offset(self) -> int:
+        return self.base_offset + self.size_bytes
+
+
+class GoneError(StoreError):
+    """A file that was there when the store was looked at is not there any more."""
+
+
+class LogFile:
+    """A CommitLog file, open for reading. Positions are bytes from its start.
+
+    GoneError if it has gone since it was looked at, as expired files do; StoreError if it has become shorter.
+    """
+
+    def __init__(self, name: FileName) -> None:
+        self.name = name
+        try:
+            self._file = storage_of(name.path).open(name.path)
+        except FileNotFoundError:
+            raise GoneError(f"{name.path} was removed while it was read, as expired files are: ask again") from None
+        except PermissionError:
+            raise UsageError(f"{name.path} cannot be read: permission denied") from None
+        self._buffer = bytearray()
+
+    def __enter__(self) -> LogFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def window(self, start: int, stop: int, *, reused: bool = False) -> Window:
+        """The bytes [start, stop). A `reused` window is only good until the next one is read."""
+        size = stop - start
+        raw = self._buffer if reused and len(self._buffer) >= size else bytearray(size)
+        if reused:
+            self._buffer = raw
+        path = self.name.path
+        try:
+            found = read_exactly(self._file, start, memoryview(raw)[:size])
+        except OSError as error:
+            raise StoreError(f"{path} cannot be read at {start}: {error.strerror or error}") from None
+        if found < size:
+            raise StoreError(f"{path}: expected {stop} bytes, found {start + found}: the file was shortened")
+        data = np.frombuffer(raw, np.uint8, size)
+        return Window(path, self.name.base_offset + start, raw, data, self.name.size_bytes - stop)
+
+    def windows(self, start: int, stop: int, size: int = WINDOW_BYTES) -> Iterator[tuple[int, Window, Chain]]:
+        """The records of [start, stop), `start` being a record's start: the position of each window, the window, and
+        its chain; only the last one can be broken. Windows are reused, the first one has `size` bytes."""
+        position = start
+        while position < stop:
+            window = self.window(position, min(position + size, stop), reused=True)
+            chain = walk(window, stop - position)
+            if not len(chain.starts) and not chain.broken and not chain.end:
+                size = min(size * 4, 2 * RECORD_MAX_BYTES)  # one record is longer than the window
+                continue
+            yield position, window, chain
+            if chain.broken:
+                return
+            position, size = position + chain.end, min(size * 4, WINDOW_BYTES)
+
+    def walk(self, start: int, stop: int) -> Chain:
+        """All records of [start, stop) at once, as positions in the file."""
+        pieces, end, broken = [np.empty(0, np.int64)], start, False
+        for position, _, chain in self.windows(start, stop):
+            pieces.append(chain.starts + position)
+            end, broken = position + chain.end, chain.broken
+        return Chain(np.concatenate(pieces), end, broken)
+
+    def describe_break(self, position: int, stop: int) -> str:
+        """Why no record of [.., stop) starts at `position`, as a sentence."""
+        return describe_break(self.window(position, min(position + RECORD_MIN_BYTES, stop)), 0, stop - position)
+
+    def find_record(self, position: int, stop: int) -> int | None:
+        """The first place in [position, stop) that looks like a record's start."""
+        size = PROBE_BYTES
+        while stop - position >= RECORD_MIN_BYTES:
+            window = self.window(position, min(position + size, stop), reused=True)
+            found = find_record(window, 0, stop - position)
+            if found is not None:
+                return position + found
+            # a record may start in the last bytes, its header cut by the window's end
+            position += max(window.size_bytes - RECORD_MIN_BYTES, 1)
+            size = WINDOW_BYTES
+        return None
+
+    def first_record(self) -> int:
+        """Where the records begin: 0, unless the first bytes were never written (a log that starts inside the file)."""
+        size = self.name.size_bytes
+        if size >= 8 and not self.window(0, 8).data.any():
+            found = self.find_record(0, size)
+            return size if found is None else found
+        return 0
+
+    def records(self, starts: I64, source: Source | None = None) -> Records:
+        """These records, which must have passed the walk, in a window of their own."""
+        low, last = int(starts[0]), int(starts[-1])
+        size = int.from_bytes(self.window(last, last + 4).data.tobytes(), "big")
+        return Records(self.window(low, last + size), starts - low, source or Source())
