@@ -37,6 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "describe": ("rmqha.cli.describe:describe", "Tell what a cluster, group, broker or topic is and promises."),
     "group": ("rmqha.cli.group:group", "Change what the controllers keep about a broker group."),
     "quorum": ("rmqha.cli.quorum:quorum", "The controllers' own group: show, add, remove, transfer, snapshot."),
+    "doctor": ("rmqha.cli.diagnosis.doctor:doctor", "Examine nodes and their machine: findings, each with its fix."),
     "selftest": ("rmqha.cli.diagnosis.selftest:selftest", "Measure what a disk or the way to a node costs."),
     "history": ("rmqha.cli.history:history", "Show what happened on all nodes, in order of time."),
     "drill": ("rmqha.drill.command:drill", "Inject faults into a scratch cluster under load, and audit its logs."),

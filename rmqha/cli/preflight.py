@@ -90,7 +90,7 @@ def check_ports(nodes: Iterable[NodeSpec], source: str) -> None:
     for node in nodes:
         host = node.address.rpartition(":")[0].strip("[]")
         for port in node.ports:
-            reason = _cannot_bind(host, port.number)
+            reason = cannot_bind(host, port.number)
             if reason:
                 raise UsageError(
                     f"port {port.number} on {host}, wanted by {node.name}, {reason}; "
@@ -98,7 +98,7 @@ def check_ports(nodes: Iterable[NodeSpec], source: str) -> None:
                 )
 
 
-def _cannot_bind(host: str, port: int) -> str:
+def cannot_bind(host: str, port: int) -> str:
     """Why, or "". SO_REUSEADDR as the servers do: a port in TIME_WAIT is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -118,6 +118,6 @@ def free_ports(count: int) -> int:
     low, high = 12000, 32000 - count
     for step in range(0, high - low, count):
         base = low + (os.getpid() * count + step) % (high - low)
-        if not any(_cannot_bind("127.0.0.1", port) for port in range(base, base + count)):
+        if not any(cannot_bind("127.0.0.1", port) for port in range(base, base + count)):
             return base
     raise UsageError(f"no {count} neighbouring ports are free on 127.0.0.1 between {low} and {high}")

@@ -47,6 +47,10 @@ def test_a_group_is_described_and_its_waits_are_explained(cluster: LocalCluster)
     assert sum(queue["maxOffset"] for queue in topic["groups"][0]["queues"]) == 1
     waits, code = asked(cluster, "explain-wait")
     assert (code, waits["groups"][0]["waits"]["count"]) == (0, 0)
+    examined, code = asked(cluster, "doctor")
+    assert (code, [item for item in examined["findings"] if item["verdict"] == "WRONG"]) == (0, [])
+    seen = {(item["subject"], item["check"]) for item in examined["findings"] if item["verdict"] == "OK"}
+    assert seen >= {("machine", "clock"), ("broker-a-1", "identity"), ("broker-a-2", "address"), ("ns-1", "answers")}
 
     master = cluster.master()
     slave = cluster.node("broker-a-2" if master == "broker-a-1" else "broker-a-1")
@@ -60,6 +64,9 @@ def test_a_group_is_described_and_its_waits_are_explained(cluster: LocalCluster)
             lines = waits["groups"][0]["sentences"]
             assert any(line.startswith(f"waited for: replica {slave['brokerId']}, it owes") for line in lines), lines
             assert "then 2 are left and sends go on" in lines
+            examined, code = asked(cluster, "doctor", "--no-write")
+            wrong = {(item["subject"], item["check"]) for item in examined["findings"] if item["verdict"] == "WRONG"}
+            assert (code, wrong) == (1, {(slave["node"], "process"), (slave["node"], "answers")})
             os.kill(slave["pid"], signal.SIGCONT)
             assert sender.wait(DEADLINE_S) == 0
     finally:

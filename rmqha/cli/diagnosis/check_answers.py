@@ -1,0 +1,243 @@
+"""What running nodes answer: whether they do, their clocks, their keys, what the controllers know of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import trio
+
+from rmqha.cli.cluster_file import NodeKind
+from rmqha.cli.cluster_view import ask, ask_leader
+from rmqha.cli.diagnosis.check_files import Papers
+from rmqha.cli.diagnosis.finding import Finding, ok, warn, wrong
+from rmqha.cli.diagnosis.patient import Patient
+from rmqha.host.network import dial
+from rmqha.host.remoting import RemotingClient
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config import BrokerConfig, parse_properties
+from rmqha.model.error import RemoteError, RmqhaError, UnreachableError
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
+
+CLOCK_WARN_MS, CLOCK_WRONG_MS = 500, 5_000
+STEP_WARN_MS = 500
+DIAL_TIMEOUT_MS = 1_000
+_PERMIT = (ResponseCode.NO_PERMISSION,)
+
+
+@dataclass(slots=True)
+class Answers:
+    """Of one running node; what it did not tell is empty."""
+
+    clock_offset_ms: float | None = None
+    """Its clock less ours, give or take `clock_error_ms`."""
+    clock_error_ms: float = 0.0
+    stepped_ms: int = 0
+    state: dict[str, Any] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+
+
+async def ask_all(
+    patients: Sequence[Patient], papers: Mapping[str, Papers], timeout_s: float
+) -> tuple[dict[str, Answers], list[Finding]]:
+    """Everybody at once; whoever has not answered after `timeout_s` has not answered."""
+    running = [patient for patient in patients if patient.running]
+    answers = {patient.name: Answers() for patient in running}
+    findings: list[Finding] = []
+    async with RemotingClient() as client, trio.open_nursery() as nursery:
+        for patient in running:
+            nursery.start_soon(_examine, client, patient, answers[patient.name], timeout_s)
+        nursery.start_soon(_controllers, client, patients, papers, findings, timeout_s)
+    for patient in running:
+        findings += answers[patient.name].findings
+        findings += _judge_keys(patient, answers[patient.name])
+    findings += judge_clocks(answers)
+    return answers, findings
+
+
+async def _examine(client: RemotingClient, patient: Patient, found: Answers, timeout_s: float) -> None:
+    name = patient.name
+    try:
+        with trio.fail_after(timeout_s):
+            await _ask(client, patient, found)
+    except trio.TooSlowError:
+        found.findings.append(_silent(patient, f"it does not answer within {timeout_s:g} s"))
+    except RemoteError as error:
+        if error.code in _PERMIT:
+            fix = "rmqha --security FILE doctor, with an account that it knows"
+            found.findings.append(warn(name, "answers", f"it answers, but refuses: {error.remark}", fix))
+        else:
+            found.findings.append(wrong(name, "answers", str(error), f"rmqha logs {name}"))
+    except RmqhaError as error:
+        found.findings.append(_silent(patient, str(error)))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        sentence = f"its answer cannot be read ({error}): another program has its port"
+        found.findings.append(wrong(name, "answers", sentence, f"ss -ltnp | grep {patient.address}"))
+    else:
+        found.findings.append(ok(name, "answers", f"answers at {patient.address}"))
+    if patient.broker is not None:
+        await _reach(patient, patient.broker, found)
+
+
+def _silent(patient: Patient, reason: str) -> Finding:
+    assert patient.process is not None
+    fix = f"rmqha logs {patient.name}; then rmqha kill {patient.name} and rmqha start {patient.name}"
+    sentence = f"runs (pid {patient.process.pid}) but is of no use: {reason}"
+    return wrong(patient.name, "answers", sentence, fix if patient.in_cluster else f"kill {patient.process.pid}")
+
+
+async def _ask(client: RemotingClient, patient: Patient, found: Answers) -> None:
+    # the connection is made first, so that it does not count as distance of the clocks
+    code = {
+        NodeKind.BROKER: RequestCode.RMQHA_GET_REPLICA_STATE,
+        NodeKind.CONTROLLER: RequestCode.RMQHA_GET_CONTROLLER_STATE,
+        NodeKind.NAMESRV: RequestCode.RMQHA_GET_NAMESRV_STATE,
+    }[patient.kind]
+    state = loads(bytes((await ask(client, patient.address, Command(code))).body))
+    if not isinstance(state, dict):
+        raise ValueError("it is no JSON object")
+    found.state = state
+    before_ns = time.time_ns()
+    told = json.loads(bytes((await ask(client, patient.address, Command(RequestCode.RMQHA_GET_HISTORY))).body))
+    after_ns = time.time_ns()
+    if "wallMs" in told:
+        found.clock_offset_ms = told["wallMs"] - (before_ns + after_ns) / 2e6
+        found.clock_error_ms = (after_ns - before_ns) / 2e6 + 1
+        found.stepped_ms = int(told["clockSteppedMs"])
+    if patient.kind is NodeKind.NAMESRV and patient.controller_address:
+        await ask(client, patient.controller_address, Command(RequestCode.RMQHA_GET_CONTROLLER_STATE))
+    if patient.kind is NodeKind.BROKER:
+        body = bytes((await ask(client, patient.address, Command(RequestCode.GET_BROKER_CONFIG))).body)
+        found.keys = parse_properties(body.decode(), patient.address)
+
+
+async def _reach(patient: Patient, config: BrokerConfig, found: Answers) -> None:
+    """The addresses that others are told: do they lead to something?"""
+    for key, address in (("brokerIP1", config.address), ("brokerIP2", config.ha_address)):
+        try:
+            stream = await dial(address, DIAL_TIMEOUT_MS)
+        except UnreachableError as error:
+            fix = f"set {key} in {patient.source} to an address of this machine, or open the port"
+            found.findings.append(wrong(patient.name, "address", f"others are told {address}, and {error}", fix))
+            return
+        await trio.aclose_forcefully(stream)
+    found.findings.append(ok(patient.name, "address", f"{config.address} and {config.ha_address} can be reached"))
+
+
+def _judge_keys(patient: Patient, found: Answers) -> list[Finding]:
+    """The file may have been changed since the start."""
+    if patient.broker is None or not found.keys:
+        return []
+    wanted, live = patient.broker.to_properties(), BrokerConfig.live_keys
+    later = [
+        key
+        for key, value in wanted.items()
+        if key in found.keys and found.keys[key] != value and key not in live and key not in ("haListenPort",)
+    ]
+    if not later:
+        return [ok(patient.name, "keys in force", "it runs with what its file says")]
+    told = ", ".join(f"{key}={found.keys[key]} (file: {wanted[key]})" for key in later[:5])
+    sentence = f"its file was changed after its start, it still runs with {told}"
+    return [warn(patient.name, "keys in force", sentence, f"rmqha stop {patient.name}; {patient.start_command}")]
+
+
+def judge_clocks(answers: Mapping[str, Answers]) -> list[Finding]:
+    """Clocks against this machine's, and whether one was set while its node ran."""
+    findings = []
+    known = {name: item for name, item in answers.items() if item.clock_offset_ms is not None}
+    for name, item in known.items():
+        assert item.clock_offset_ms is not None
+        far_ms = abs(item.clock_offset_ms) - item.clock_error_ms
+        if far_ms > CLOCK_WARN_MS:
+            make = wrong if far_ms > CLOCK_WRONG_MS else warn
+            side = "ahead of" if item.clock_offset_ms > 0 else "behind"
+            sentence = (
+                f"its clock is {far_ms / 1000:.1f} s {side} this machine's: stamps, delays and retention go by it"
+            )
+            findings.append(make(name, "clock", sentence, "timedatectl set-ntp true (or chronyc makestep) on both"))
+        if abs(item.stepped_ms) > STEP_WARN_MS:
+            sentence = f"its clock was set by {item.stepped_ms / 1000:+.1f} s since its start"
+            findings.append(warn(name, "clock", sentence, "chronyc tracking; let NTP slew, not step"))
+    if known and not findings:
+        widest_ms = max(abs(item.clock_offset_ms or 0) for item in known.values())
+        findings.append(ok("machine", "clock", f"{len(known)} nodes agree with this machine within {widest_ms:.0f} ms"))
+    return findings
+
+
+# --- the controllers' record ------------------------------------------------------------------------------------------
+async def _controllers(
+    client: RemotingClient,
+    patients: Sequence[Patient],
+    papers: Mapping[str, Papers],
+    findings: list[Finding],
+    timeout_s: float,
+) -> None:
+    """Each group's replicas as the controllers have them, against identity files and configured addresses."""
+    groups: dict[str, list[Patient]] = {}
+    for patient in patients:
+        if patient.broker is not None and patient.broker.enable_controller_mode:
+            groups.setdefault(patient.broker.broker_name, []).append(patient)
+    if not any(patient.running for patient in patients):
+        return
+    for name, members in groups.items():
+        config = members[0].broker
+        assert config is not None
+        addresses = [address.strip() for address in config.controller_addr.split(";")]
+        request = partial(Command, RequestCode.RMQHA_EXPLAIN_GROUP, {"brokerName": name})
+        try:
+            with trio.fail_after(timeout_s):
+                reply, _ = await ask_leader(client, addresses, request)
+            record = json.loads(bytes(reply.body))
+            findings += judge_record(name, members, papers, record)
+        except trio.TooSlowError:
+            findings.append(_no_controller(name, f"none of {config.controller_addr} answers within {timeout_s:g} s"))
+        except UnreachableError as error:
+            findings.append(_no_controller(name, str(error)))
+        except RmqhaError as error:
+            findings.append(warn(name, "controllers", f"they tell nothing of it: {error}", "rmqha quorum show"))
+        except (ValueError, KeyError, TypeError) as error:
+            findings.append(wrong(name, "controllers", f"their answer cannot be read: {error}", "rmqha quorum show"))
+
+
+def _no_controller(name: str, reason: str) -> Finding:
+    return wrong(name, "controllers", f"nobody can elect a master for it: {reason}", "rmqha quorum show; rmqha status")
+
+
+def judge_record(
+    group: str, members: Sequence[Patient], papers: Mapping[str, Papers], record: Mapping[str, Any]
+) -> list[Finding]:
+    """`record` is an answer to request 52010."""
+    replicas = {int(item["brokerId"]): item for item in record["replicas"]}
+    findings = []
+    for member in members:
+        identity = papers[member.name].identity
+        config = member.broker
+        assert config is not None
+        if identity is None:
+            continue
+        known = replicas.get(identity.broker_id)
+        if known is None:
+            sentence = f"it holds id {identity.broker_id}, the controllers know only {sorted(replicas)} of {group}"
+            fix = f"if it was removed: empty {member.data} and rmqha join {member.name}; else give them their disk back"
+            findings.append(wrong(member.name, "identity", sentence, fix))
+        elif known["address"] != config.address:
+            sentence = f"the controllers have replica {identity.broker_id} at {known['address']}, not {config.address}"
+            fix = f"stop the other one, then {member.start_command}: it tells them its address"
+            make = wrong if member.running else warn
+            findings.append(make(member.name, "identity", sentence, fix))
+        else:
+            findings.append(ok(member.name, "identity", f"the controllers have it as replica {identity.broker_id}"))
+        if known is not None and known.get("diskProblem"):
+            findings.append(
+                wrong(member.name, "disk", str(known["diskProblem"]), "dmesg | tail; rmqha explain " + group)
+            )
+    if record.get("masterBrokerId") is None:
+        why = record.get("whyNoMaster") or record.get("answer")
+        findings.append(wrong(group, "master", f"it has none: {why}", f"rmqha explain {group}"))
+    return findings

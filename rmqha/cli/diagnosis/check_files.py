@@ -1,0 +1,312 @@
+"""What the files of nodes say: configuration, identity, epochs, stamps; and whether those of a group fit together."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from ipaddress import ip_address
+from itertools import pairwise
+
+from rmqha.broker.live_config import PATH as OVERRIDES_PATH
+from rmqha.cli.cluster_file import NodeKind
+from rmqha.cli.diagnosis.finding import Finding, ok, warn, wrong
+from rmqha.cli.diagnosis.patient import CONTROLLER_DEFAULT, Patient
+from rmqha.cli.guarantee import effective_keys, promise
+from rmqha.host.disk import HostDisk
+from rmqha.host.read_disk import HostReadDisk
+from rmqha.model.config import BrokerConfig, parse_properties
+from rmqha.model.error import RmqhaError, UsageError
+from rmqha.model.identity import Identity, parse_address
+from rmqha.store.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_PATH, Checkpoint
+from rmqha.store.epoch_look import EpochLook, compare, look_at_store
+from rmqha.store.identity_file import IdentityFile
+from rmqha.store.look import read_or_empty
+
+SAME_IN_GROUP = (
+    "brokerClusterName",
+    "haMode",
+    "totalReplicas",
+    "mappedFileSizeCommitLog",
+    "messageDelayLevel",
+    "flushDiskType",
+    "enableControllerMode",
+    "controllerAddr",
+)
+"""Keys that all replicas of a group should agree on."""
+FUTURE_MS = 1_000
+
+
+@dataclass(slots=True)
+class Papers:
+    """What was read of a broker's store; None where there is nothing."""
+
+    identity: Identity | None = None
+    epochs: EpochLook | None = None
+    findings: list[Finding] = field(default_factory=list)
+
+
+# --- configuration ----------------------------------------------------------------------------------------------------
+def check_config(patient: Patient) -> Iterator[Finding]:
+    """The keys as the server would read them, then those that are allowed and dangerous."""
+    if patient.problem:
+        yield wrong(patient.name, "config", patient.problem, f"edit {patient.source}")
+        return
+    risks = list(_risks(patient))
+    yield from risks
+    if not risks:
+        yield ok(patient.name, "config", f"{len(patient.properties)} keys, all known, none dangerous")
+
+
+def _risks(patient: Patient) -> Iterator[Finding]:
+    given, source, name = patient.properties, patient.source, patient.name
+    if patient.broker is not None:
+        yield from _broker_risks(patient, patient.broker)
+        yield from check_advertised(patient, patient.broker)
+    else:
+        yield from _controller_risks(patient)
+    if not _is_loopback(patient.host):
+        plain = given.get("tls.server.mode", "permissive") != "enforcing"
+        if plain and given.get("aclEnable") != "true":
+            sentence = f"it listens on {patient.host} and anybody there may send, read and administer"
+            yield warn(name, "config", sentence, f"aclEnable=true and tls.server.mode=enforcing in {source}")
+
+
+def _broker_risks(patient: Patient, config: BrokerConfig) -> Iterator[Finding]:
+    name, source = patient.name, patient.source
+    keys = effective_keys(patient.properties)
+    found = promise(keys, is_static=not config.enable_controller_mode)
+    if found.kind == "AP":
+        combination = f"haMode={config.ha_mode or '(not set)'} with flushDiskType={config.flush_disk_type}"
+        sentence = f"{combination}: {found.losses[0]}; {found.losses[-1]}"
+        yield warn(name, "config", sentence, f"haMode=cp in {source} (docs/guarantees.md)")
+        for note in found.notes:
+            if "without effect" in note:
+                yield warn(name, "config", note, f"remove the key from {source}")
+    elif found.kind == "static":
+        yield warn(name, "config", f"a static group: {found.losses[0]}", "rmqha migrate --to controller DIR…")
+    if config.enable_controller_mode and config.total_replicas == 1:
+        yield warn(name, "config", "totalReplicas=1: what this disk loses is lost", f"totalReplicas=3 in {source}")
+    elif found.kind == "CP" and config.total_replicas == 2:
+        sentence = "totalReplicas=2: each loss of a replica stops sends until the controllers have confirmed it out"
+        yield warn(name, "config", sentence, f"totalReplicas=3 in {source}, and `rmqha join` a third")
+    if not config.disk_probe_interval_millis:
+        sentence = "diskProbeIntervalMillis=0: a disk that fails or hangs does not move the mastership away"
+        yield warn(name, "config", sentence, f"diskProbeIntervalMillis=1000 in {source}")
+    if config.transient_store_pool_enable:
+        sentence = "transientStorePoolEnable=true: a kill loses messages that nobody waits for (oneway, WAIT=false)"
+        yield warn(name, "config", sentence, f"transientStorePoolEnable=false in {source}")
+    if config.max_message_size * 2 > config.mapped_file_size_commit_log // 2:
+        sentence = f"a log file of {config.mapped_file_size_commit_log} bytes holds few messages of maxMessageSize"
+        yield warn(name, "config", sentence, f"a larger mappedFileSizeCommitLog in {source}")
+
+
+def _controller_risks(patient: Patient) -> Iterator[Finding]:
+    given, name, source = patient.properties, patient.name, patient.source
+    if patient.kind is NodeKind.NAMESRV and given.get("enableControllerInNamesrv") != "true":
+        return
+    peers = [item for item in given.get("controllerDLegerPeers", CONTROLLER_DEFAULT).split(";") if item.strip()]
+    if len(peers) == 1:
+        yield warn(
+            name, "config", "a sole controller: while it is away no group can elect",
+            f"three controllers in {source}, or rmqha quorum add",
+        )  # fmt: skip
+    elif len(peers) % 2 == 0:
+        sentence = f"{len(peers)} controllers bear no more losses than {len(peers) - 1}"
+        yield warn(name, "config", sentence, f"one more or one less in controllerDLegerPeers of {source}")
+    if given.get("enableElectUncleanMaster") == "true":
+        sentence = "enableElectUncleanMaster=true: if no member of the set lives, one that lacks messages is elected"
+        yield warn(name, "config", sentence, f"enableElectUncleanMaster=false in {source}")
+
+
+def check_advertised(patient: Patient, config: BrokerConfig) -> Iterator[Finding]:
+    """brokerIP1 and brokerIP2: others are told them, so they must lead here (ruling 23)."""
+    name, source = patient.name, patient.source
+    told = {"brokerIP1": config.broker_ip1 or config.listen_address}
+    told["brokerIP2"] = config.broker_ip2 or told["brokerIP1"]
+    peers = [peer for key in ("namesrvAddr", "controllerAddr") for peer in _addresses(patient.properties.get(key, ""))]
+    far = [peer for peer in peers if not _is_loopback(peer)]
+    for key, host in told.items():
+        fix = f"{key}=<this machine's address as others see it> in {source}"
+        if host in ("0.0.0.0", "::"):
+            yield wrong(name, "address", f"{key}: {host} is told to clients, who cannot reach it", fix)
+        elif _is_loopback(host) and far:
+            yield wrong(name, "address", f"{key}: {far[0]} is told {host} and cannot reach it", fix)
+        elif not _is_loopback(host) and _is_loopback(config.listen_address):
+            listen = f"listenAddress={host} in {source}"
+            sentence = f"{key}: others are told {host}, but it listens on {config.listen_address} only"
+            yield wrong(name, "address", sentence, listen)
+        elif is_own_address(host) is False:
+            sentence = f"{key}: {host} is not an address of this machine"
+            yield warn(name, "address", f"{sentence}; right only if something forwards to it", fix)
+
+
+def _addresses(text: str) -> Iterator[str]:
+    for item in text.split(";"):
+        try:
+            yield parse_address(item.strip())[0]
+        except ValueError:
+            continue  # the server's own reading has said so
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_own_address(host: str) -> bool | None:
+    """Whether a socket here may have it; None for a name that nobody knows now."""
+    try:
+        family, _, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    except OSError:
+        return None
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(place)
+        except OSError:
+            return False
+    return True
+
+
+# --- store ------------------------------------------------------------------------------------------------------------
+def read_papers(patient: Patient) -> Papers:
+    """Identity, epochs, overrides and stamps of a broker's store, each judged."""
+    papers = Papers()
+    if patient.data is None or patient.broker is None:
+        return papers
+    if not patient.data.is_dir():
+        papers.findings.append(ok(patient.name, "store", f"{patient.data} is made at the first start"))
+        return papers
+    for step in (_identity, _epochs, _stamps, _overrides):
+        papers.findings += step(patient, papers)
+    return papers
+
+
+def _identity(patient: Patient, papers: Papers) -> Iterator[Finding]:
+    name, config = patient.name, patient.broker
+    assert config is not None
+    try:
+        papers.identity = found = IdentityFile(HostDisk(str(patient.data))).read()
+    except RmqhaError as error:
+        yield wrong(
+            name, "identity", str(error), "restore brokerIdentity from a backup, or empty the store and rmqha join"
+        )
+        return
+    if found is None:
+        yield ok(name, "identity", "no brokerIdentity yet: the controllers give an id at the first start")
+    elif (found.cluster_name, found.broker_name) != (config.broker_cluster_name, config.broker_name):
+        belongs = f"{patient.data} belongs to {found.broker_name} of cluster {found.cluster_name}"
+        sentence = f"{belongs}, not to {config.broker_name} of {config.broker_cluster_name}"
+        yield wrong(name, "identity", sentence, f"set storePathRootDir to another directory in {patient.source}")
+    else:
+        yield ok(name, "identity", f"id {found.broker_id} of {found.broker_name}")
+
+
+def _epochs(patient: Patient, papers: Papers) -> Iterator[Finding]:
+    name, place = patient.name, patient.data
+    try:
+        papers.epochs = found = look_at_store(HostReadDisk(str(place)))
+    except UsageError as error:
+        yield warn(name, "epochs", f"no log to hold the epochs against: {error}", f"ls {place}")
+        return
+    except (RmqhaError, OSError) as error:
+        yield wrong(name, "epochs", str(error), f"rmqha fsck {place}")
+        return
+    for note in found.notes:
+        yield wrong(name, "epochs", note, f"rmqha fsck {place}")
+    if not found.notes:
+        last = found.history.last
+        words = "no epoch yet" if last is None else f"epoch {last.epoch} from offset {last.start_offset}"
+        yield ok(name, "epochs", f"{words}, the log ends at {found.end_offset}")
+
+
+def _stamps(patient: Patient, papers: Papers) -> Iterator[Finding]:
+    from rmqha.host.clock import HostClock
+
+    data = read_or_empty(HostReadDisk(str(patient.data)), CHECKPOINT_PATH, CHECKPOINT_BYTES)
+    try:
+        stored_ms = Checkpoint.decode(data.ljust(CHECKPOINT_BYTES, b"\0")).physic_msg_timestamp_ms
+    except ValueError:
+        yield wrong(patient.name, "checkpoint", "the checkpoint holds a negative number", f"rmqha fsck {patient.data}")
+        return
+    ahead_ms = stored_ms - HostClock().wall_ms()
+    if ahead_ms > FUTURE_MS:
+        sentence = f"its newest message is stamped {ahead_ms // 1000} s in the future: the clock has been set back"
+        yield warn(patient.name, "clock", f"{sentence}; new ones get that stamp too until then", "timedatectl")
+
+
+def _overrides(patient: Patient, papers: Papers) -> Iterator[Finding]:
+    """Keys set while it ran win over its file, which people forget."""
+    assert patient.data is not None
+    path = patient.data / OVERRIDES_PATH
+    if not path.exists():
+        return
+    try:
+        given = parse_properties(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError, RmqhaError) as error:
+        yield wrong(patient.name, "overrides", f"{path} cannot be read: {error}", f"mend or remove {path}")
+        return
+    for key, value in sorted(given.items()):
+        said = patient.properties.get(key)
+        if said is not None and said != value:
+            sentence = f"{key}={said} in {patient.source} is without effect: {value} was set while it ran"
+            yield warn(patient.name, "overrides", sentence, f"write {key}={value} there, or take it out of {path}")
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+def check_groups(patients: Sequence[Patient], papers: Mapping[str, Papers]) -> Iterator[Finding]:
+    """The replicas of a group against each other."""
+    groups: dict[str, list[Patient]] = {}
+    for patient in patients:
+        if patient.broker is not None:
+            groups.setdefault(patient.broker.broker_name, []).append(patient)
+    for name, members in groups.items():
+        if len(members) > 1:
+            yield from _same_keys(name, members)
+            yield from _same_ids(name, members, papers)
+            yield from _histories(name, members, papers)
+
+
+def _same_keys(name: str, members: Sequence[Patient]) -> Iterator[Finding]:
+    differing = []
+    for key in SAME_IN_GROUP:
+        values = {member.name: member.broker.to_properties()[key] for member in members if member.broker}
+        if len({*values.values()}) > 1:
+            differing.append(key)
+            told = ", ".join(f"{member} {value}" for member, value in values.items())
+            yield wrong(name, "config", f"its replicas differ in {key}: {told}", f"give {key} one value and restart")
+    if not differing:
+        yield ok(name, "config", f"{len(members)} replicas agree on the keys of the group")
+
+
+def _same_ids(name: str, members: Sequence[Patient], papers: Mapping[str, Papers]) -> Iterator[Finding]:
+    seen: dict[int, Patient] = {}
+    for member in members:
+        found = papers[member.name].identity
+        if found is None:
+            continue
+        other = seen.setdefault(found.broker_id, member)
+        if other is not member:
+            sentence = (
+                f"{other.name} and {member.name} both hold id {found.broker_id}: one store is a copy of the other"
+            )
+            yield wrong(name, "identity", sentence, f"empty {member.data}, then rmqha start {member.name}")
+
+
+def _histories(name: str, members: Sequence[Patient], papers: Mapping[str, Papers]) -> Iterator[Finding]:
+    """Of stopped replicas: where they parted from the one that an election would take."""
+    stopped = [(member, look) for member in members if not member.running and (look := papers[member.name].epochs)]
+    stopped.sort(key=lambda item: item[1].seniority, reverse=True)
+    if len(stopped) < len(members):
+        return
+    newest, best = stopped[0]
+    for member, look in stopped[1:]:
+        found = compare(best, look).b_follows_a
+        if found.loses:
+            cut = "bytes" if found.cut_bytes is None else f"{found.cut_bytes:,} bytes"
+            sentence = f"its log has parted from that of {newest.name}: following it cuts {cut}"
+            yield warn(member.name, "epochs", sentence, f"rmqha epochs diff {newest.data} {member.data}")
+    if all(a[1].seniority == b[1].seniority for a, b in pairwise(stopped)):
+        yield ok(name, "epochs", f"{len(stopped)} replicas end at the same offset")

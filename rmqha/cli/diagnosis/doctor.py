@@ -1,0 +1,155 @@
+"""`rmqha doctor`: nodes and their machine examined; each finding with its fix."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import click
+import trio
+from rich.text import Text
+
+from rmqha.cli.cluster_state import ClusterState
+from rmqha.cli.diagnosis.check_answers import Answers, ask_all
+from rmqha.cli.diagnosis.check_files import Papers, check_config, check_groups, read_papers
+from rmqha.cli.diagnosis.check_machine import (
+    check_descriptors,
+    check_disk,
+    check_memory,
+    check_ports,
+    check_process,
+    check_syncs,
+)
+from rmqha.cli.diagnosis.finding import Finding, Verdict, count_words, in_order, ok, wrong
+from rmqha.cli.diagnosis.patient import Patient, of_cluster, of_file
+from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.cli.render import console
+from rmqha.model.error import UsageError
+
+STYLES = {Verdict.WRONG: "bold red", Verdict.WARN: "yellow", Verdict.OK: "green"}
+
+
+@dataclass(slots=True)
+class Examination:
+    """Everything that was found, in no order of weight."""
+
+    patients: list[Patient]
+    findings: list[Finding]
+    answers: dict[str, Answers]
+
+
+def examine(
+    patients: list[Patient], timeout_s: float, *, write: bool = True, spark: bool = False, full: bool = True
+) -> Examination:
+    """`write` measures syncs, in a file that is removed. `full`: these are all nodes of a cluster, so that one that
+    does not run while others do is missing."""
+    others_run = full and any(patient.running for patient in patients)
+    findings: list[Finding] = []
+    papers: dict[str, Papers] = {}
+    for patient in patients:
+        findings.append(check_process(patient, others_run))
+        findings += check_config(patient)
+        findings += check_disk(patient)
+        findings += check_descriptors(patient)
+        papers[patient.name] = read_papers(patient)
+        findings += papers[patient.name].findings
+    findings += check_ports(patients)
+    findings += check_groups(patients, papers)
+    if write:
+        findings += check_syncs(patients)
+    file_bytes = max((item.broker.mapped_file_size_commit_log for item in patients if item.broker), default=0)
+    findings += check_memory([patient for patient in patients if patient.running], file_bytes)
+    answers, told = trio.run(ask_all, patients, papers, timeout_s)
+    findings += told
+    if spark:
+        findings += check_spark()
+    return Examination(patients, findings, answers)
+
+
+def check_spark() -> Iterator[Finding]:
+    """What `rmqha spark` needs: Java and pyspark."""
+    from rmqha.spark.java import find_java, java_version
+
+    install = f"{sys.executable} -m pip install 'rmqha[spark]'"
+    try:
+        java = find_java()
+        yield ok("machine", "java", f"{java} is Java {java_version(java)}")
+    except UsageError as error:
+        yield wrong("machine", "java", str(error), install)
+    if find_spec("pyspark") is None:
+        yield wrong("machine", "pyspark", "the package pyspark is not installed", install)
+    else:
+        yield ok("machine", "pyspark", "pyspark is installed")
+
+
+@click.command(epilog="Example: rmqha doctor; rmqha doctor -c conf/broker.conf; rmqha doctor -o json | jq .findings")
+@click.argument("node", required=False)
+@click.option(
+    "-c", "--config", "config", type=click.Path(path_type=Path), metavar="FILE",
+    help="A server's properties file, or a cluster file, instead of a local cluster.",
+)  # fmt: skip
+@directory_option
+@click.option("--spark", is_flag=True, help="Also examine Java and pyspark.")
+@click.option("--write/--no-write", default=True, show_default=True, help="Measure what a sync costs (about a second).")
+@click.option("--strict", is_flag=True, help="Exit code 1 for warnings too.")
+@click.option("--timeout", type=click.FloatRange(0.1, 60), default=5.0, show_default=True, help="Seconds for answers.")
+@click.option("-v", "--verbose", is_flag=True, help="Also tell what is well.")
+@output_option
+def doctor(
+    node: str | None,
+    config: Path | None,
+    directory: Path | None,
+    spark: bool,
+    write: bool,
+    strict: bool,
+    timeout: float,
+    verbose: bool,
+    output: str,
+) -> None:
+    """Examine the nodes of the local cluster (or NODE), running or not, and this machine; tell each fault with its fix.
+
+    Ports, processes, answers, clocks, what a sync costs, descriptors, disks, memory, advertised addresses, keys,
+    identity files against the controllers' record, epoch files against the log. Nothing is changed.
+
+    Exit code: 0 nothing is wrong (warnings count only with --strict), 1 something is, 2 nothing to examine.
+    """
+    if config is not None and (node or directory):
+        raise UsageError("-c FILE examines what the file says; leave NODE and --directory out")
+    patients = of_file(config) if config is not None else of_cluster(ClusterState.require(directory), node)
+    full = node is None and (config is None or len(patients) > 1)
+    found = examine(patients, timeout, write=write, spark=spark, full=full)
+    worst = Verdict.WARN if strict else Verdict.WRONG
+    is_wrong = any(finding.verdict <= worst for finding in found.findings)
+    if output == "json":
+        echo_json(
+            {
+                "wrong": is_wrong,
+                "nodes": [patient.name for patient in patients],
+                "findings": [finding.as_dict() for finding in in_order(found.findings)],
+            }
+        )
+    else:
+        show(found.findings, verbose)
+    if is_wrong:
+        sys.exit(1)
+
+
+def show(findings: Sequence[Finding], verbose: bool) -> None:
+    """The worst first, each with its fix below it."""
+    out = console()
+    if out.is_terminal:
+        out.width = shutil.get_terminal_size().columns
+    for finding in in_order(findings):
+        if finding.verdict is Verdict.OK and not verbose:
+            continue
+        line = Text(f"{finding.verdict.name:<5} ", STYLES[finding.verdict])
+        line.append(f"{finding.subject}, {finding.check}: {finding.sentence}", "default")
+        out.print(line, soft_wrap=True)
+        if finding.fix:
+            out.print(Text(f"      fix: {finding.fix}"), soft_wrap=True)
+    hidden = "" if verbose or not any(item.verdict is Verdict.OK for item in findings) else "; -v tells these too"
+    out.print(f"{count_words(findings)}{hidden}", soft_wrap=True)

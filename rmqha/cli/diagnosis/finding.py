@@ -1,0 +1,62 @@
+"""What the doctor finds: a verdict, one sentence, and what to do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+
+class Verdict(IntEnum):
+    """In the order of reading."""
+
+    WRONG = 0
+    """It does not work, or loses what was promised."""
+    WARN = 1
+    """It works, with a risk or a cost."""
+    OK = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`subject` is a node, a group or "machine", `check` what was looked at, `fix` a command or what to change."""
+
+    verdict: Verdict
+    subject: str
+    check: str
+    sentence: str
+    fix: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict.name,
+            "subject": self.subject,
+            "check": self.check,
+            "sentence": self.sentence,
+            "fix": self.fix,
+        }
+
+
+def ok(subject: str, check: str, sentence: str) -> Finding:
+    return Finding(Verdict.OK, subject, check, sentence)
+
+
+def warn(subject: str, check: str, sentence: str, fix: str) -> Finding:
+    return Finding(Verdict.WARN, subject, check, sentence, fix)
+
+
+def wrong(subject: str, check: str, sentence: str, fix: str) -> Finding:
+    return Finding(Verdict.WRONG, subject, check, sentence, fix)
+
+
+def in_order(findings: Sequence[Finding]) -> list[Finding]:
+    """The worst first, else as they were found."""
+    return sorted(findings, key=lambda item: item.verdict)
+
+
+def count_words(findings: Sequence[Finding]) -> str:
+    """ "1 wrong, 2 warnings, 30 ok"."""
+    counts = {verdict: sum(item.verdict is verdict for item in findings) for verdict in Verdict}
+    warnings = "1 warning" if counts[Verdict.WARN] == 1 else f"{counts[Verdict.WARN]} warnings"
+    return f"{counts[Verdict.WRONG]} wrong, {warnings}, {counts[Verdict.OK]} ok"

@@ -1,0 +1,188 @@
+"""What running nodes answer: well, half-dead, foreign; clocks, keys and the controllers' record."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from rmqha.cli.cluster_file import NodeKind
+from rmqha.cli.diagnosis.check_answers import Answers, ask_all, judge_clocks, judge_record
+from rmqha.cli.diagnosis.check_files import Papers
+from rmqha.cli.diagnosis.finding import Finding, Verdict
+from rmqha.cli.diagnosis.patient import Patient
+from rmqha.cli.supervisor import Process, start_stamp
+from rmqha.model.code import RequestCode as Code
+from rmqha.model.code import ResponseCode
+from rmqha.model.config import BrokerConfig
+from rmqha.model.identity import Identity
+from rmqha.model.offset import BrokerId
+from tests.client.test_admin import Peer, peers
+
+TIMEOUT_S = 3.0
+
+
+def broker_at(address: str, **keys: Any) -> Patient:
+    """A broker that runs (in this process) and listens there."""
+    port = int(address.rpartition(":")[2])
+    config = BrokerConfig(listen_port=port, ha_listen_port=port, enable_controller_mode=False, **keys)
+    process = Process(os.getpid(), start_stamp(os.getpid()) or "")
+    return Patient(
+        "b-1", NodeKind.BROKER, "b.conf", None, {}, broker=config, address=address, process=process, in_cluster=True
+    )
+
+
+def as_broker(peer: Peer, config: BrokerConfig, *, ahead_ms: int = 0, stepped_ms: int = 0) -> None:
+    text = "".join(f"{key}={value}\n" for key, value in config.to_properties().items())
+    told = {"events": [], "wallMs": time.time_ns() // 1_000_000 + ahead_ms, "clockSteppedMs": stepped_ms}
+    peer.replies = {
+        Code.RMQHA_GET_REPLICA_STATE: (0, {}, b'{"role":"MASTER"}'),
+        Code.RMQHA_GET_HISTORY: (0, {}, json.dumps(told).encode()),
+        Code.GET_BROKER_CONFIG: (0, {}, text.encode()),
+    }
+
+
+async def examined(patient: Patient, timeout_s: float = TIMEOUT_S) -> dict[str, Finding]:
+    """By check; of several the worst."""
+    _, findings = await ask_all([patient], {patient.name: Papers()}, timeout_s)
+    return {item.check: item for item in sorted(findings, key=lambda item: -item.verdict)}
+
+
+async def test_a_node_that_is_well() -> None:
+    async with peers(1) as (peer,):
+        patient = broker_at(peer.address)
+        assert patient.broker is not None
+        as_broker(peer, patient.broker)
+        found = await examined(patient)
+    assert {item.verdict for item in found.values()} == {Verdict.OK}
+    assert sorted(found) == ["address", "answers", "clock", "keys in force"]
+
+
+async def test_its_clock_and_a_file_that_was_changed() -> None:
+    async with peers(1) as (peer,):
+        patient = broker_at(peer.address, flush_disk_type="SYNC_FLUSH", file_reserved_time=24)
+        as_broker(peer, BrokerConfig(listen_port=patient.broker.listen_port if patient.broker else 0), ahead_ms=60_000)
+        found = await examined(patient)
+    assert found["clock"].verdict is Verdict.WRONG
+    assert "s ahead of this machine's" in found["clock"].sentence
+    words = found["keys in force"].sentence
+    assert "flushDiskType=ASYNC_FLUSH (file: SYNC_FLUSH)" in words
+    assert "fileReservedTime" not in words, "a live key may differ"
+
+
+@pytest.mark.parametrize(
+    ("offset_ms", "stepped_ms", "verdict", "words"),
+    [
+        (20.0, 0, Verdict.OK, "agree with this machine"),
+        (-900.0, 0, Verdict.WARN, "behind this machine's"),
+        (9_000.0, 0, Verdict.WRONG, "ahead of this machine's"),
+        (0.0, -7_200_000, Verdict.WARN, "was set by -7200.0 s since its start"),
+    ],
+)
+def test_clocks(offset_ms: float, stepped_ms: int, verdict: Verdict, words: str) -> None:
+    (finding,) = judge_clocks({"b-1": Answers(clock_offset_ms=offset_ms, clock_error_ms=5, stepped_ms=stepped_ms)})
+    assert finding.verdict is verdict
+    assert words in finding.sentence
+    assert judge_clocks({"b-1": Answers()}) == []
+
+
+async def test_an_account_is_needed() -> None:
+    async with peers(1) as (peer,):
+        peer.replies = {Code.RMQHA_GET_REPLICA_STATE: (ResponseCode.NO_PERMISSION, {}, b"")}
+        found = await examined(broker_at(peer.address))
+    assert found["answers"].verdict is Verdict.WARN
+    assert "--security FILE" in found["answers"].fix
+
+
+@asynccontextmanager
+async def listening(handler: Callable[[trio.SocketStream], Awaitable[None]]) -> AsyncIterator[str]:
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, handler, listeners)
+        yield f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        nursery.cancel_scope.cancel()
+
+
+async def silent(stream: trio.SocketStream) -> None:
+    await trio.sleep_forever()
+
+
+async def web(stream: trio.SocketStream) -> None:
+    await stream.receive_some()
+    await stream.send_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+async def ssh(stream: trio.SocketStream) -> None:
+    await stream.send_all(b"SSH-2.0-OpenSSH_9.2\r\n")
+    await trio.sleep_forever()
+
+
+@pytest.mark.parametrize("handler", [silent, web, ssh])
+async def test_half_dead_and_foreign_ports_end_in_time_with_one_sentence(
+    handler: Callable[[trio.SocketStream], Awaitable[None]],
+) -> None:
+    async with listening(handler) as address:
+        started = time.monotonic()
+        found = await examined(broker_at(address), timeout_s=0.5)
+        assert time.monotonic() - started < 3
+    assert found["answers"].verdict is Verdict.WRONG
+    assert found["answers"].fix
+
+
+async def test_nobody_listens() -> None:
+    found = await examined(broker_at("127.0.0.1:9"))
+    assert found["answers"].verdict is Verdict.WRONG
+    assert "Connection refused" in found["answers"].sentence
+    assert "others are told 127.0.0.1:9" in found["address"].sentence
+
+
+async def test_an_answer_that_is_no_json() -> None:
+    async with peers(1) as (peer,):
+        peer.replies = {Code.RMQHA_GET_REPLICA_STATE: (0, {}, b"[]")}
+        found = await examined(broker_at(peer.address))
+    assert "cannot be read" in found["answers"].sentence
+
+
+async def test_controllers_that_are_away() -> None:
+    async with peers(1) as (peer,):
+        patient = broker_at(peer.address)
+        patient.broker = BrokerConfig(listen_port=10911, controller_addr="127.0.0.1:9")
+        found = await examined(patient)
+    assert "nobody can elect a master for it" in found["controllers"].sentence
+
+
+RECORD = {"masterBrokerId": 1, "replicas": [{"brokerId": 1, "address": "127.0.0.1:10911", "diskProblem": None}]}
+
+
+@pytest.mark.parametrize(
+    ("broker_id", "port", "verdict", "words"),
+    [
+        (1, 10911, Verdict.OK, "have it as replica 1"),
+        (4, 10911, Verdict.WRONG, "it holds id 4, the controllers know only [1]"),
+        (1, 10921, Verdict.WRONG, "have replica 1 at 127.0.0.1:10911, not 127.0.0.1:10921"),
+    ],
+)
+def test_identity_against_the_controllers(broker_id: int, port: int, verdict: Verdict, words: str) -> None:
+    patient = broker_at(f"127.0.0.1:{port}")
+    papers = {"b-1": Papers(Identity("c", "broker-a", BrokerId(broker_id)))}
+    (finding,) = judge_record("broker-a", [patient], papers, RECORD)
+    assert finding.verdict is verdict
+    assert words in finding.sentence
+
+
+def test_a_sick_disk_and_no_master_are_the_controllers_word() -> None:
+    record = {
+        "masterBrokerId": None,
+        "whyNoMaster": "no replica of the set lives",
+        "replicas": [{"brokerId": 1, "address": "127.0.0.1:10911", "diskProblem": "No space left on device"}],
+    }
+    papers = {"b-1": Papers(Identity("c", "broker-a", BrokerId(1)))}
+    found = judge_record("broker-a", [broker_at("127.0.0.1:10911")], papers, record)
+    assert [item.check for item in found if item.verdict is Verdict.WRONG] == ["disk", "master"]
+    assert "no replica of the set lives" in found[-1].sentence
