@@ -159,14 +159,29 @@ class ClusterState:
     def config_path(self, name: str) -> Path:
         return self.directory / name / "node.conf"
 
-    def http_address(self, name: str) -> str:
-        """Where the node answers /metrics, "" if it does not."""
-        from rmqha.model.config import ServerConfig, parse_properties
+    def properties(self, name: str) -> dict[str, str]:
+        """What the node's file says; nothing if there is none."""
+        from rmqha.model.config import parse_properties
 
         try:
-            properties = parse_properties(self.config_path(name).read_text(encoding="utf-8"), name)
+            return parse_properties(self.config_path(name).read_text(encoding="utf-8"), name)
         except FileNotFoundError:
-            return ""
+            return {}
+
+    def refuse_static(self, group: str) -> None:
+        """UsageError if `group` is a group of this cluster without a controller."""
+        for node in self.brokers:
+            if node.group == group and self.properties(node.name).get("enableControllerMode") == "false":
+                raise UsageError(
+                    f"{group} is a static group: its master is fixed by brokerRole and no controller knows it; "
+                    "see docs/migration.md for how it gets one"
+                )
+
+    def http_address(self, name: str) -> str:
+        """Where the node answers /metrics, "" if it does not."""
+        from rmqha.model.config import ServerConfig
+
+        properties = self.properties(name)
         port = properties.get("httpPort", "0")
         return "" if port == "0" else f"{properties.get('httpHost', ServerConfig.http_host)}:{port}"
 

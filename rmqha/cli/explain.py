@@ -12,7 +12,7 @@ import trio
 from rich.text import Text
 
 from rmqha.cli.cluster_view import ask_leader
-from rmqha.cli.options import controllers_option, echo_json, output_option
+from rmqha.cli.options import controllers_option, echo_json, output_option, refuse_static_group
 from rmqha.cli.render import console, table
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
@@ -52,6 +52,7 @@ def explain(group: str, controllers: list[str], output: str) -> None:
 
     Exit code: 0 the group has a master, 1 it has none, 2 nobody to ask.
     """
+    refuse_static_group(group)
     view = trio.run(ask_explanation, controllers, group)
     if output == "json":
         echo_json(view)

@@ -6,7 +6,7 @@ import click
 import trio
 
 from rmqha.cli.cluster_view import ask_leader
-from rmqha.cli.options import controllers_option, echo_json, output_option
+from rmqha.cli.options import controllers_option, echo_json, output_option, refuse_static_group
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.wire.command import Command
@@ -36,6 +36,7 @@ def resize(name: str, total_replicas: int, controllers: list[str], output: str) 
     One change at a time. A larger number counts for acknowledgements at once and is final when the master goes by it; a
     smaller one needs the replicas that are too many to be stopped and cleaned first.
     """
+    refuse_static_group(name)
     result = trio.run(_resize, controllers, name, total_replicas)
     if output == "json":
         echo_json({"group": name, **result})

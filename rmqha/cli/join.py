@@ -76,6 +76,7 @@ def new_node(state: ClusterState, name: str, learner: bool) -> NodeSpec:
             f"{name} is no new replica of a group; NODE is a group's name with the next number, and the groups are "
             f"{', '.join(state.groups)}"
         )
+    state.refuse_static(group)
     numbers = [int(node.name.rpartition("-")[2]) for node in state.brokers if node.group == group]
     highest = max(numbers)
     if int(number) > highest + 1:

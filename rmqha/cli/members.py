@@ -23,10 +23,11 @@ GroupView = dict[str, Any]
 
 
 def broker_node(state: ClusterState, name: str) -> NodeRecord:
-    """UsageError if the node is no broker, or there is none."""
+    """UsageError if the node is no broker, of a static group, or there is none."""
     record = state.node(name)
     if not record.is_broker:
         raise UsageError(f"{name} is no broker; see rmqha quorum for controllers")
+    state.refuse_static(record.group)
     return record
 
 

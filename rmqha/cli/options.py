@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from rmqha.model.error import UsageError
 from rmqha.model.identity import parse_address
@@ -75,6 +76,16 @@ def controllers_option(command: F) -> F:
         callback=_controllers,
         help="Controllers, joined by ';'; default: those of the cluster directory.",
     )(command)
+
+
+def refuse_static_group(group: str) -> None:
+    """UsageError for a static group of the cluster here, unless `--controller` names another place to ask."""
+    from rmqha.cli.cluster_state import ClusterState
+
+    given = click.get_current_context().get_parameter_source("controllers") is ParameterSource.COMMANDLINE
+    state = None if given else ClusterState.find(None)
+    if state is not None:
+        state.refuse_static(group)
 
 
 def output_option(command: F) -> F:

@@ -58,6 +58,15 @@ def test_the_slave_serves_while_the_master_is_away_and_goes_on_when_it_is_back(c
     assert cluster.master() == "broker-a-1"
     done = cluster.rmqha("elect", "broker-a")
     assert done.returncode == 2 and "broker-a is a static group" in done.stderr
+    for command in (
+        ["drain", "broker-a-2"],
+        ["remove", "broker-a-2"],
+        ["join", "broker-a-3"],
+        ["explain", "broker-a"],
+        ["group", "resize", "broker-a", "3"],
+    ):
+        done = cluster.rmqha(*command)
+        assert done.returncode == 2 and "broker-a is a static group" in done.stderr, (command, done.stderr)
     sent = send(cluster, 0)
     assert cluster.rmqha("kill", "broker-a-1").returncode == 0
     assert received(cluster, BATCH) == sent
