@@ -7,6 +7,7 @@ from typing import Any
 
 from rmqha.broker.admin import AdminRequests
 from rmqha.broker.clients import ClientTable
+from rmqha.broker.consumer_calls import ConsumerCalls
 from rmqha.broker.consumer_requests import ConsumerRequests
 from rmqha.broker.delay_offsets import DelayOffsetTable
 from rmqha.broker.group_requests import GroupRequests
@@ -125,8 +126,9 @@ class BrokerCore:
         group = GroupRequests(config, store, driver, topics, groups, offsets, clients, self.pull, clock, feed)
         queries, locks = QueryRequests(config, store.index), LockRequests(self.locks, driver)
         selectors = SelectorRequests(config)
+        self.calls = ConsumerCalls(config.broker_name, store, topics, groups, clients)
         self._configured = (topics, self.pull, self.retention, group, selectors, self.driver)
-        parts = (feed, consumers, queries, tables, group, self.admin, locks, self.retention, selectors)
+        parts = (feed, consumers, self.calls, queries, tables, group, self.admin, locks, self.retention, selectors)
         return BrokerProcessor(self.send, self.pull, send_back, consumers, parts)
 
     def _table_feed(self, clock: Clock, tracer: Tracer) -> TableFeed:

@@ -1,6 +1,6 @@
 """Requests of operators about consumer groups: who is connected, how far they are, and setting them back.
 
-Codes 203, 204, 207, 208, 222, 303, 343 and 352; notice 220 goes to the members of a group that is set back by them.
+Codes 32, 203, 204, 207, 208, 222, 303, 314, 343 and 352; notice 220 tells the members of a group that it is set back.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ class GroupRequests:
 
     def handlers(self) -> dict[int, Handler]:
         return {
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self._earliest_store_time,
+            RequestCode.CLONE_GROUP_OFFSET: self._clone_offsets,
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self._consumer_connections,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producer_connections,
             RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete_group,
@@ -138,6 +140,12 @@ class GroupRequests:
         """storeTimestamp of the record at a queue offset, 0 if there is none any more."""
         records = self._log.pull(topic, queue_id, offset, 1, 1, None).records if offset >= 0 else []
         return decode(records[0]).store_timestamp_ms if records else 0
+
+    def _earliest_store_time(self, channel: Channel, command: Command) -> Command:
+        """-1 of a queue that holds nothing."""
+        topic, queue_id = text(command, "topic"), number(command, "queueId")
+        first_ms = self._stored_at_ms(topic, queue_id, self._log.queue_range(topic, queue_id)[0])
+        return command.reply(ResponseCode.SUCCESS, {"timestamp": str(first_ms or -1)})
 
     def _consume_stats(self, channel: Channel, command: Command) -> Command:
         group = text(command, "consumerGroup")
@@ -227,6 +235,23 @@ class GroupRequests:
         self._pull.offsets_reset(group, topic_name)
         answer_when(self._feed.wait_reset, channel, command.reply(body=self._offset_body(topic_name, targets)))
         return None
+
+    def _clone_offsets(self, channel: Channel, command: Command) -> None:
+        """Another group begins where this one is: in one topic, or in all that it has offsets in and still wants."""
+        self._require_master()
+        source, target = text(command, "srcGroup"), text(command, "destGroup")
+        asked = command.ext.get("topic")
+        topics = [asked] if asked else self._offsets.topics_of(source)
+        connected = self._clients.consumer_group(source)
+        if connected is not None and connected.subscriptions and not truth(command, "offline"):
+            topics = [name for name in topics if name in connected.subscriptions]
+        for name in topics:
+            topic = self._topics.get(name)
+            for queue_id in range(topic.read_queue_count if topic else 0):
+                offset = self._offsets.query(source, name, queue_id)
+                if offset is not None and not self._offsets.commit(target, name, queue_id, offset):
+                    raise RequestError(ResponseCode.SYSTEM_BUSY, "too many consumer groups: the offset is not kept")
+        answer_when(self._feed.wait_commit, channel, command.reply())
 
     def _reset_at_clients(self, command: Command, topic: TopicConfig, group: str, timestamp_ms: int) -> Command:
         """As brokers before 5.0 do: the members set themselves back. Without `isForce` none goes forward."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import trio
 
+from rmqha.broker.consumer_calls import Done
 from rmqha.broker.controller_link import ControllerLink
 from rmqha.broker.controller_route import parse_addresses
 from rmqha.broker.core import BrokerCore
@@ -25,6 +26,7 @@ from rmqha.broker.identity import BrokerIdentity
 from rmqha.broker.loops import BrokerLoops
 from rmqha.broker.metadata_sync import ForeignProbe, MetadataSync
 from rmqha.broker.nameserver_link import NameServerLink
+from rmqha.broker.request import Channel
 from rmqha.broker.retention_loop import RetentionLoop
 from rmqha.ha.action import RoleChanged
 from rmqha.ha.replica import Replica
@@ -35,7 +37,7 @@ from rmqha.host.exposure import Exposure
 from rmqha.host.tracer import HostTracer
 from rmqha.model.config import BrokerConfig
 from rmqha.model.delay_level import parse_delay_levels
-from rmqha.model.error import ConfigError
+from rmqha.model.error import ConfigError, UnreachableError
 from rmqha.model.identity import parse_address
 from rmqha.model.offset import BrokerId
 from rmqha.store.config import StoreConfig
@@ -248,6 +250,7 @@ async def _serve(
                 forwarder.role_changed()
 
         core.on_role = role_changed
+        core.calls.call = lambda *call: nursery.start_soon(_call_consumer, *call)
         for task in (loops.run, partial(link.run, client), sync.run, _probe(core, client, controllers).run):
             nursery.start_soon(task)
         nursery.start_soon(RetentionLoop(core.config, core.retention).run)
@@ -263,10 +266,22 @@ async def _serve(
         nursery.cancel_scope.cancel()
 
 
+async def _call_consumer(channel: Channel, command: Command, timeout_ms: int, done: Done) -> None:
+    """By the connection on which the consumer came; the answer, or the reason why there is none, to `done`."""
+    assert isinstance(channel, remoting.Session)
+    try:
+        done(await channel.call(command, timeout_ms))
+    except UnreachableError as error:
+        done(str(error))
+
+
 def _metadata_sync(core: BrokerCore, client: remoting.RemotingClient, tracer: HostTracer) -> MetadataSync:
     tables = core.topics, core.groups, core.offsets, core.delay_offsets
     strict = core.config.offset_sync == "strict"
-    return MetadataSync(*tables, client, lambda: core.followed_master, tracer, saves_offsets=strict)
+    place = (lambda: core.followed_master, lambda: core.replica.is_following)
+    made = MetadataSync(*tables, client, *place, tracer, saves_offsets=strict)
+    core.store.on_truncate(lambda end_offset: made.follower.log_cut())
+    return made
 
 
 def _forwarder(

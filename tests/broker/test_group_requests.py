@@ -274,3 +274,35 @@ def test_members_set_themselves_back_where_the_broker_is_told_so(filled: Broker)
     assert notice.ext == {"topic": "T", "group": "G", "timestamp": "-1"}
     assert targets(reset(filled)) == {0: 3, 1: 3, 2: 0, 3: 0}
     assert query(filled) == 2
+
+
+# --- of old consumers, and for new ones -------------------------------------------------------------------------------
+def test_time_of_the_earliest_message(filled: Broker) -> None:
+    def earliest(topic: str, queue_id: int) -> str:
+        ext = {"topic": topic, "queueId": str(queue_id)}
+        return filled.ask(Command(RequestCode.GET_EARLIEST_MSG_STORETIME, ext)).ext["timestamp"]
+
+    assert earliest("T", 1) == str(filled.clock.wall_ms() - 3000)
+    assert earliest("T", 3) == earliest("Nothing", 0) == "-1"
+
+
+def test_a_group_begins_where_another_is(filled: Broker) -> None:
+    commit(filled, 0, 2)
+    commit(filled, 1, 3)
+    asked(filled, RequestCode.CLONE_GROUP_OFFSET, srcGroup="G", destGroup="H", topic="T", offline="true")
+    assert [filled.core.offsets.query("H", "T", queue_id) for queue_id in (0, 1, 2)] == [2, 3, None]
+    asked(filled, RequestCode.CLONE_GROUP_OFFSET, srcGroup="G", destGroup="I")
+    assert filled.core.offsets.query("I", "T", 1) == 3
+
+
+def test_a_group_that_is_connected_gives_only_what_it_subscribes_to(filled: Broker) -> None:
+    commit(filled, 0, 2)
+    filled.core.processor.received(FakeChannel(), [beat()])
+    filled.core.clients.consumer_group("G").subscriptions.clear()  # type: ignore[union-attr]
+    other = lenient_json.loads(beat().body)
+    other["consumerDataSet"][0]["subscriptionDataSet"][0]["topic"] = "Other"
+    filled.core.processor.received(FakeChannel(), [Command(RequestCode.HEART_BEAT, {}, lenient_json.dumps(other))])
+    asked(filled, RequestCode.CLONE_GROUP_OFFSET, srcGroup="G", destGroup="H", topic="T", offline="false")
+    assert filled.core.offsets.query("H", "T", 0) is None
+    asked(filled, RequestCode.CLONE_GROUP_OFFSET, srcGroup="G", destGroup="H", topic="T", offline="true")
+    assert filled.core.offsets.query("H", "T", 0) == 2
