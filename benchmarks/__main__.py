@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.bench_acks import acks
 from benchmarks.bench_catchup import catch_ups
+from benchmarks.bench_clients import clients
 from benchmarks.bench_controllers import controllers
 from benchmarks.bench_failover import failovers, pauses, syncs_on_the_path
 from benchmarks.bench_failover_topics import failovers_by_topics
@@ -56,6 +57,7 @@ def main() -> None:
             "catchup",
             "metadata",
             "acks",
+            "clients",
         ],
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that all works, not to quote")
@@ -86,6 +88,7 @@ def main() -> None:
         "roll": lambda scratch: rolls(scratch, 1 if quick else 2),
         "metadata": lambda scratch: metadata(scratch, 10 if quick else 100),
         "catchup": lambda scratch: catch_ups(scratch, 1 << 28 if quick else 3 << 30, 1 if quick else 3),
+        "clients": lambda scratch: clients(scratch, quick),
         "acks": lambda scratch: acks(scratch, 3.0 if quick else 10.0, 1 if quick else 3),
         "spark": lambda scratch: program("bench_spark.py", scratch, "--mib", "128" if quick else "512"),
     }

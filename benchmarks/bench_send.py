@@ -70,7 +70,7 @@ def echo_peer(kind: str) -> Iterator[int]:
 
 def request_for(body: bytes) -> Outgoing:
     message = OutgoingMessage(TOPIC, body)
-    return Outgoing(RequestCode.SEND_MESSAGE_V2, "bench", message, "0" * 32, 0, compress=False)
+    return Outgoing(RequestCode.SEND_MESSAGE_V2, "bench", message, "0" * 32, 0, compression=None)
 
 
 def raw_rate(body: bytes, seconds: float) -> float:

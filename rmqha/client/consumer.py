@@ -336,6 +336,8 @@ class Consumer:
     async def _rebalance(self) -> None:
         route = await self._routes.get(self._topic)
         if route.auto_created:
+            route = await self._routes.refresh(self._topic)
+        if route.auto_created:
             raise RemoteError(ResponseCode.TOPIC_NOT_EXIST, f"topic {self._topic} has no messages yet")
         queues = route.read_queues()
         if self._offset_file is not None:

@@ -144,16 +144,21 @@ class Outgoing:
         return Command(self.code, {**self.ext, "e": str(queue.queue_id), "n": queue.broker_name}, self.body)
 
 
-def encode_batch(messages: Sequence[OutgoingMessage], unique_keys: Sequence[str]) -> bytes:
-    """Body of request 320: size, magic, CRC and flag (all but the size zero), body, properties, for each message."""
-    parts = []
-    for message, unique_key in zip(messages, unique_keys, strict=True):
-        properties = message_properties(message, unique_key)
-        size = _BATCH_HEAD.size + len(message.body) + _BATCH_PROPERTIES.size + len(properties)
-        parts += [
+def batch_part(message: OutgoingMessage, unique_key: str) -> bytes:
+    """One message of request 320's body: size, magic, CRC and flag (all but the size zero), body, properties. Raises
+    UsageError as `message_properties`."""
+    properties = message_properties(message, unique_key)
+    size = _BATCH_HEAD.size + len(message.body) + _BATCH_PROPERTIES.size + len(properties)
+    return b"".join(
+        (
             _BATCH_HEAD.pack(size, 0, 0, 0, len(message.body)),
             message.body,
             _BATCH_PROPERTIES.pack(len(properties)),
             properties,
-        ]
-    return b"".join(parts)
+        )
+    )
+
+
+def encode_batch(messages: Sequence[OutgoingMessage], unique_keys: Sequence[str]) -> bytes:
+    """Body of request 320."""
+    return b"".join(map(batch_part, messages, unique_keys))

@@ -20,7 +20,8 @@ from typing import NoReturn
 import trio
 
 from rmqha.client import compression as compressions
-from rmqha.client.outgoing import Outgoing, OutgoingMessage, check_message, encode_batch
+from rmqha.client.batching import BatchPipeline
+from rmqha.client.outgoing import Outgoing, OutgoingMessage, batch_part, check_message
 from rmqha.client.pipeline import Pipeline
 from rmqha.client.result import STATUS_OF_CODE, OnResult, SendResult, SendStatus, SendTally
 from rmqha.client.route import Backoff, MessageQueue, TopicRoute
@@ -170,9 +171,19 @@ class Producer:
             if message.topic != first.topic or message.lane != first.lane:
                 raise UsageError("the messages of a batch must share their topic and their ordering key or queue")
         unique_keys = [self._unique_key() for _ in messages]
-        whole = OutgoingMessage(
-            first.topic, encode_batch(messages, unique_keys), key=first.key, queue_id=first.queue_id
+        return await self._send_parts(
+            first, list(map(batch_part, messages, unique_keys)), unique_keys, timeout_ms, require_ok
         )
+
+    async def _send_parts(
+        self,
+        first: OutgoingMessage,
+        parts: Sequence[bytes],
+        unique_keys: Sequence[str],
+        timeout_ms: int,
+        require_ok: bool,
+    ) -> SendResult:
+        whole = OutgoingMessage(first.topic, b"".join(parts), key=first.key, queue_id=first.queue_id)
         check_message(whole)
         outgoing = Outgoing(RequestCode.SEND_BATCH_MESSAGE, self._group, whole, self._unique_key(), _wall_ms(), None)
         outgoing.unique_key = ",".join(unique_keys)
@@ -194,6 +205,7 @@ class Producer:
         messages: Iterable[OutgoingMessage] | AsyncIterable[OutgoingMessage],
         *,
         window: int = 64,
+        batch: int = 1,
         timeout_ms: int = SEND_TIMEOUT_MS,
         require_ok: bool = True,
         on_result: OnResult | None = None,
@@ -201,12 +213,22 @@ class Producer:
         """Send all, at most `window` on their way at once, and report each as it ends: `on_result(position, message,
         result or error)`.
 
-        Messages with the same ordering key (or queue id) are stored in the order given; one that fails for good leaves
-        a gap and the next goes on. `timeout_ms` counts per message from its first try. Never raises for a message."""
+        `batch` above 1 puts up to so many of them into one request when they are there at the same time; long bodies
+        that are compressed, and delayed messages, go alone. Messages with the same ordering key (or queue id) are
+        stored in the order given (a copy of a batch that a lost answer left follows it as a whole); one that fails for
+        good leaves a gap and the next goes on. `timeout_ms` counts per message from its first try. Never raises for a
+        message; UsageError for a window below 1 or below `batch`."""
 
         async def send(message: OutgoingMessage) -> SendResult:
             return await self.send_message(message, timeout_ms=timeout_ms, require_ok=require_ok)
 
+        async def send_parts(first: OutgoingMessage, parts: Sequence[bytes], unique_keys: Sequence[str]) -> SendResult:
+            return await self._send_parts(first, parts, unique_keys, timeout_ms, require_ok)
+
+        if batch > 1:
+            compresses = self._compression is not None
+            batches = BatchPipeline(send, send_parts, self._unique_key, on_result, compresses=compresses)
+            return await batches.run(messages, window, batch)
         return await Pipeline(send, on_result).run(messages, window)
 
     def statistics(self) -> dict[str, int]:

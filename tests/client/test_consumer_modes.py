@@ -185,3 +185,15 @@ async def test_a_body_that_does_not_decompress_is_told_and_not_skipped() -> None
                 with pytest.raises(RemoteProtocolError, match="does not decompress"):
                     await take(consumer, 1)
         assert fake.group.offsets == {}
+
+
+async def test_a_topic_that_is_made_by_the_first_send_is_read_soon_after() -> None:
+    async with FakeCluster() as fake:
+        fake.name_servers[0].auto_create = True
+        async with Consumer(fake.namesrv, "G", "New") as consumer:
+            with trio.move_on_after(0.3):
+                await consumer.receive()
+            fake.name_servers[0].topics.add("New")
+            fill(fake.group, "a", queue_count=1)
+            (message,) = await take(consumer, 1, seconds=2)
+            assert message.body == b"a"

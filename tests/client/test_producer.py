@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 
 import pytest
 import trio
@@ -15,6 +15,7 @@ from rmqha.client.compression import decompress
 from rmqha.client.outgoing import OutgoingMessage
 from rmqha.client.producer import Producer
 from rmqha.client.result import SendResult, SendStatus
+from rmqha.model.code import RequestCode
 from rmqha.model.code import ResponseCode as Code
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
 from rmqha.model.message import java_string_hash
@@ -315,6 +316,60 @@ async def test_send_many_counts_what_fails_and_goes_on() -> None:
         assert [item.body for item in fake.stored] == [b"%d" % number for number in range(1, 10)]
 
 
+async def test_send_many_in_batches_fills_them_and_reports_each() -> None:
+    async with FakeCluster() as fake, Producer(fake.namesrv) as producer:
+        outcomes: dict[int, SendResult | RmqhaError] = {}
+
+        def note(position: int, message: OutgoingMessage, outcome: SendResult | RmqhaError) -> None:
+            outcomes[position] = outcome
+
+        messages = [OutgoingMessage("T", b"%d" % number) for number in range(200)]
+        messages[50] = OutgoingMessage("T", b"long" * 2000)
+        messages[60] = OutgoingMessage("T", b"late", properties={"DELAY": "3"})
+        messages[70] = OutgoingMessage("T", b"")
+        messages[80] = OutgoingMessage("T", b"x", properties={"a": "\x01"})
+        tally = await producer.send_many(messages, window=64, batch=16, on_result=note)
+        assert (tally.sent, tally.acknowledged, tally.failed) == (200, 198, 2)
+        assert sorted(outcomes) == list(range(200))
+        assert {number for number, outcome in outcomes.items() if isinstance(outcome, UsageError)} == {70, 80}
+        sends = fake.group.master.requests
+        # the two go alone, and so does what is left over between them
+        assert sum(item.code == RequestCode.SEND_MESSAGE_V2 for item in sends) < 8 and len(sends) < 30
+        for position, outcome in outcomes.items():
+            if isinstance(outcome, SendResult):
+                stored = fake.group.queue(outcome.queue_id)[outcome.queue_offset]
+                assert stored.properties["UNIQ_KEY"] == outcome.msg_id
+                assert stored.body == messages[position].body or position == 50
+        with pytest.raises(UsageError, match="does not hold batches"):
+            await producer.send_many([], window=4, batch=5)
+
+
+async def test_a_batch_that_a_broker_finds_illegal_is_sent_one_by_one() -> None:
+    async with FakeCluster() as fake, Producer(fake.namesrv) as producer:
+        fake.group.master.script = InTurn((13, False), (13, False))
+        messages = [OutgoingMessage("T", b"%d" % number) for number in range(8)]
+        tally = await producer.send_many(messages, window=8, batch=8)
+        # the batch and one of its messages are refused
+        assert (tally.acknowledged, tally.failed) == (7, 1)
+        assert [item.body for item in fake.stored] == [b"%d" % number for number in range(1, 8)]
+
+
+async def test_batches_of_a_source_that_waits_do_not_wait_for_company() -> None:
+    async with FakeCluster() as fake, Producer(fake.namesrv) as producer:
+
+        async def source() -> AsyncGenerator[OutgoingMessage, None]:
+            for number in range(3):
+                yield OutgoingMessage("T", b"%d" % number)
+                with trio.fail_after(2):
+                    while len(fake.stored) <= number:  # noqa: ASYNC110 - a test looks from outside
+                        await trio.sleep(0.005)
+
+        generator = source()
+        tally = await producer.send_many(generator, window=8, batch=4)
+        await generator.aclose()
+        assert tally.acknowledged == 3
+
+
 ANSWERS: st.SearchStrategy[Answer] = st.sampled_from(
     [
         Do.STORE,
@@ -333,14 +388,19 @@ ANSWERS: st.SearchStrategy[Answer] = st.sampled_from(
 
 
 @settings(max_examples=40, deadline=None)
-@given(faults=st.lists(ANSWERS, max_size=12), window=st.integers(1, 9), fails_over=st.booleans())
+@given(
+    faults=st.lists(ANSWERS, max_size=12),
+    window=st.integers(1, 9),
+    batch=st.integers(1, 5),
+    fails_over=st.booleans(),
+)
 def test_whatever_fails_every_message_is_stored_and_keys_keep_their_order(
-    faults: list[Answer], window: int, fails_over: bool
+    faults: list[Answer], window: int, batch: int, fails_over: bool
 ) -> None:
-    trio.run(_send_under_faults, faults, window, fails_over)
+    trio.run(_send_under_faults, faults, window, min(batch, window), fails_over)
 
 
-async def _send_under_faults(faults: list[Answer], window: int, fails_over: bool) -> None:
+async def _send_under_faults(faults: list[Answer], window: int, batch: int, fails_over: bool) -> None:
     async with FakeCluster() as fake, Producer(fake.namesrv) as producer:
         script = InTurn(*faults)
         for node in fake.group.nodes.values():
@@ -356,7 +416,7 @@ async def _send_under_faults(faults: list[Answer], window: int, fails_over: bool
         messages = [
             OutgoingMessage("T", b"%d" % number, key=f"k{number % 3}" if number % 4 else None) for number in range(24)
         ]
-        tally = await producer.send_many(messages, window=window, on_result=note)
+        tally = await producer.send_many(messages, window=window, batch=batch, on_result=note)
         assert tally.acknowledged == 24
         numbers_of_key: dict[str, list[int]] = defaultdict(list)
         keys_of_number: dict[int, set[str]] = defaultdict(set)
@@ -368,7 +428,9 @@ async def _send_under_faults(faults: list[Answer], window: int, fails_over: bool
         # nothing is lost, and a message that was stored twice can be told by its UNIQ_KEY
         assert keys_of_number == {number: {acknowledged[number].msg_id} for number in range(24)}
         for key, stored in numbers_of_key.items():
-            assert stored == sorted(stored), key
+            # a batch that was stored twice follows itself as a whole
+            seen = stored if batch == 1 else list(dict.fromkeys(stored))
+            assert seen == sorted(seen), key
         extra = len(fake.stored) - 24
         assert extra <= sum(result.tries - 1 for result in acknowledged.values())
         doubled = [number for number in range(24) if sum(int(item.body) == number for item in fake.stored) > 1]
