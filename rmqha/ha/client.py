@@ -1,9 +1,7 @@
 """Slave's end of the HA connection, as a machine.
 
-    IDLE ──dial──▶ DIALING ──opened──▶ HANDSHAKE ──master's answer, aligned──▶ FOLLOWING
-     ▲                │                    │                                       │
-     └── retry ───────┴── closed ──────────┴───────────────────────────────────────┤
-    REFUSED ◀── nothing in common (3-3): keep every byte, wait for an operator ────┘
+    DIALING ──opened──▶ HANDSHAKE ──master's answer, aligned──▶ FOLLOWING        (`master_link` dials)
+    HANDSHAKE ──nothing in common (3-3)──▶ REFUSED: keep every byte, wait for an operator
 
 The consistent point is computed at every handshake, whatever the offsets look like (ruling 2). A cut is durable before
 anything of the master's is appended.
@@ -11,11 +9,10 @@ anything of the master's is appended.
 
 from __future__ import annotations
 
-from enum import Enum
-
-from rmqha.ha.action import Action, CloseHa, OpenHa, SendHa
+from rmqha.ha.action import Action, CloseHa, SendHa
 from rmqha.ha.alignment import Alignment, Verdict, align
 from rmqha.ha.copy_progress import CopyProgress
+from rmqha.ha.master_link import RETRY_FIRST_MS, ClientState, MasterLink
 from rmqha.model.config import BrokerConfig
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RemoteProtocolError
@@ -24,75 +21,30 @@ from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import Buffer, ReplicaLog, Tracer
 from rmqha.wire.ha_stream import MasterHandshake, MasterStreamParser, SlaveAck, SlaveHandshake, Transfer
 
-DIAL_TIMEOUT_MS = 1000
 HANDSHAKE_TIMEOUT_MS = 3000
 ACK_INTERVAL_MS = 5000
-RETRY_FIRST_MS = 20
-RETRY_MOST_MS = 1000
 
 
-class ClientState(Enum):
-    IDLE = "idle"
-    DIALING = "dialing"
-    HANDSHAKE = "handshake"
-    FOLLOWING = "following"
-    REFUSED = "refused"
-
-
-class HaClient:
-    """Follows one master at a time; `follow` names it, `leave` ends it. Its connection numbers are negative: the shell
-    numbers the connections it accepts from 1."""
+class HaClient(MasterLink):
+    """A slave of a group with a controller."""
 
     def __init__(self, config: BrokerConfig, log: ReplicaLog, broker_id: BrokerId, tracer: Tracer) -> None:
-        self.state = ClientState.IDLE
-        self.conn_id: int | None = None
-        self.master_address = ""
-        self.refusal = ""
+        super().__init__(config, log, tracer)
         self.truncated_bytes = 0
         self.caught_up_with: PhyOffset | None = None
         """The master's end as of the handshake; reaching it proves an unclean replica whole again (ruling 3)."""
         self.progress = CopyProgress()
-        self._config = config
-        self._log = log
         self._broker_id = broker_id
-        self._tracer = tracer
         self._parser = MasterStreamParser()
         self._master_entries: list[EpochEntry] = []
         self._may_start_elsewhere = False
-        self._next_conn_id = 1
-        self._retry_at_ms: int | None = None
-        self._retry_ms = RETRY_FIRST_MS
-        self._state_since_ms = 0
-        self._heard_at_ms = 0
         self._acked_at_ms = 0
         self._acked_offset = PhyOffset(-1)
 
-    # --- what the replica wants -----------------------------------------------------------------------------------
-    def follow(self, now_ms: int, ha_address: str) -> list[Action]:
-        """Connect to this master, leaving any other."""
-        actions = self.leave("the master changed")
-        self.master_address = ha_address
-        self._retry_ms = RETRY_FIRST_MS
-        return actions + self._dial(now_ms)
-
-    def leave(self, reason: str) -> list[Action]:
-        actions: list[Action] = [] if self.conn_id is None else [CloseHa(self.conn_id, reason)]
-        self.conn_id = None
-        self.master_address = ""
-        self.refusal = ""
-        self.caught_up_with = None
-        self._retry_at_ms = None
-        self.state = ClientState.IDLE
-        return actions
-
     # --- connection events ----------------------------------------------------------------------------------------
-    def _dial(self, now_ms: int) -> list[Action]:
-        self.conn_id = -self._next_conn_id
-        self._next_conn_id += 1
-        self.state = ClientState.DIALING
-        self._state_since_ms = now_ms
-        self._retry_at_ms = None
-        return [OpenHa(self.conn_id, self.master_address)]
+    def leave(self, reason: str) -> list[Action]:
+        self.caught_up_with = None
+        return super().leave(reason)
 
     def opened(self, now_ms: int, conn_id: int) -> list[Action]:
         if conn_id != self.conn_id or self.state is not ClientState.DIALING:
@@ -104,15 +56,9 @@ class HaClient:
         return [SendHa(conn_id, hello.encode())]
 
     def closed(self, now_ms: int, conn_id: int) -> None:
-        if conn_id != self.conn_id:
-            return
-        self.conn_id = None
-        self.caught_up_with = None
-        if self.state is ClientState.REFUSED or not self.master_address:
-            return
-        self.state = ClientState.IDLE
-        self._retry_at_ms = now_ms + self._retry_ms
-        self._retry_ms = min(2 * self._retry_ms, RETRY_MOST_MS)
+        if conn_id == self.conn_id:
+            self.caught_up_with = None
+        super().closed(now_ms, conn_id)
 
     def received(self, now_ms: int, conn_id: int, data: Buffer) -> list[Action]:
         if conn_id != self.conn_id:
@@ -133,13 +79,6 @@ class HaClient:
 
     def _is_open(self) -> bool:
         return self.conn_id is not None
-
-    def _drop(self, now_ms: int, reason: str) -> list[Action]:
-        assert self.conn_id is not None
-        conn_id = self.conn_id
-        self._tracer.event("ha_dropped", master=self.master_address, reason=reason)
-        self.closed(now_ms, conn_id)
-        return [CloseHa(conn_id, reason)]
 
     # --- alignment ------------------------------------------------------------------------------------------------
     def _align(self, now_ms: int, frame: MasterHandshake) -> list[Action]:
@@ -294,31 +233,19 @@ class HaClient:
         return self.progress.left_bytes(self._log.max_phy_offset) if self.state is ClientState.FOLLOWING else 0
 
     # --- time -----------------------------------------------------------------------------------------------------
-    def timeout(self, now_ms: int) -> list[Action]:
-        if self._retry_at_ms is not None and now_ms >= self._retry_at_ms:
-            return self._dial(now_ms)
-        if self.conn_id is None:
-            return []
-        if self.state is ClientState.DIALING and now_ms >= self._state_since_ms + DIAL_TIMEOUT_MS:
-            return self._drop(now_ms, "dialing timed out")
+    def _timeout_connected(self, now_ms: int) -> list[Action]:
         if self.state is ClientState.HANDSHAKE and now_ms >= self._state_since_ms + HANDSHAKE_TIMEOUT_MS:
             return self._drop(now_ms, "the master did not answer the handshake")
         if self.state is ClientState.FOLLOWING:
-            if now_ms >= self._heard_at_ms + self._config.ha_housekeeping_interval:
+            if now_ms >= self._silence_deadline_ms:
                 return self._drop(now_ms, "the master was silent")
             return self.ack(now_ms)
         return []
 
-    def deadline_ms(self) -> int | None:
-        if self._retry_at_ms is not None:
-            return self._retry_at_ms
+    def _deadline_connected_ms(self) -> int | None:
         match self.state:
-            case ClientState.DIALING:
-                return self._state_since_ms + DIAL_TIMEOUT_MS
             case ClientState.HANDSHAKE:
                 return self._state_since_ms + HANDSHAKE_TIMEOUT_MS
             case ClientState.FOLLOWING:
-                silent_ms = self._heard_at_ms + self._config.ha_housekeeping_interval
-                return min(silent_ms, self._acked_at_ms + ACK_INTERVAL_MS)
-            case ClientState.IDLE | ClientState.REFUSED:
-                return None
+                return min(self._silence_deadline_ms, self._acked_at_ms + ACK_INTERVAL_MS)
+        return None

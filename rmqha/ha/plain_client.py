@@ -1,8 +1,6 @@
 """Slave's end of the HA connection of a static group, as a machine.
 
-    IDLE ──dial──▶ DIALING ──opened──▶ FOLLOWING
-     ▲                │                    │
-     └── retry ───────┴── closed ──────────┘
+    DIALING ──opened──▶ FOLLOWING        (`master_link` dials)
 
 The protocol proves nothing about the logs: a slave reports where it ends and takes what comes. So that a log that went
 another way is noticed, half a record at the end is cut before connecting, and the first bytes must begin a record that
@@ -12,101 +10,44 @@ knows its place. `rmqha migrate --check` compares whole logs.
 from __future__ import annotations
 
 import struct
-from enum import Enum
 
-from rmqha.ha.action import Action, CloseHa, OpenHa, SendHa
+from rmqha.ha.action import Action, CloseHa, SendHa
+from rmqha.ha.master_link import RETRY_FIRST_MS, ClientState, MasterLink
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Buffer, ReplicaLog, Tracer
 from rmqha.wire.plain_ha import PlainTransfer, PlainTransferParser, encode_report
 
-DIAL_TIMEOUT_MS = 1000
-RETRY_FIRST_MS = 20
-RETRY_MOST_MS = 1000
-
 _RECORD_HEAD = struct.Struct(">ii20xq")
 _BLANK_MAGIC = 0xCBD43194 - (1 << 32)
 _MESSAGE_MAGICS = (0xDAA320A7 - (1 << 32), 0xDAA320AB - (1 << 32))
 
 
-class PlainClientState(Enum):
-    IDLE = "idle"
-    DIALING = "dialing"
-    FOLLOWING = "following"
-
-
-class PlainHaClient:
-    """Follows one master at a time. Its connection numbers are negative: the shell numbers what it accepts from 1."""
+class PlainHaClient(MasterLink):
+    """A slave of a static group."""
 
     def __init__(self, config: BrokerConfig, log: ReplicaLog, tracer: Tracer) -> None:
-        self.state = PlainClientState.IDLE
-        self.conn_id: int | None = None
-        self.master_address = ""
-        self.refusal = ""
-        """Why the last connection was given up by this end, "" once data flows again."""
-        self._config = config
-        self._log = log
-        self._tracer = tracer
+        super().__init__(config, log, tracer)
         self._parser = PlainTransferParser()
         self._proven = False
         """Whether bytes have come that begin where this log ends."""
-        self._next_conn_id = 1
-        self._retry_at_ms: int | None = None
-        self._retry_ms = RETRY_FIRST_MS
-        self._state_since_ms = 0
-        self._heard_at_ms = 0
         self._reported_at_ms = 0
         self._reported_offset = PhyOffset(-1)
 
-    # --- what the replica wants -----------------------------------------------------------------------------------
-    def follow(self, now_ms: int, ha_address: str) -> list[Action]:
-        """Connect to this master, leaving any other."""
-        actions = self.leave("the master's address changed")
-        self.master_address = ha_address
-        self._retry_ms = RETRY_FIRST_MS
-        return actions + self._dial(now_ms)
-
-    def leave(self, reason: str) -> list[Action]:
-        actions: list[Action] = [] if self.conn_id is None else [CloseHa(self.conn_id, reason)]
-        self.conn_id = None
-        self.master_address = ""
-        self.refusal = ""
-        self._retry_at_ms = None
-        self.state = PlainClientState.IDLE
-        return actions
-
     # --- connection events ----------------------------------------------------------------------------------------
-    def _dial(self, now_ms: int) -> list[Action]:
-        self.conn_id = -self._next_conn_id
-        self._next_conn_id += 1
-        self.state = PlainClientState.DIALING
-        self._state_since_ms = now_ms
-        self._retry_at_ms = None
-        return [OpenHa(self.conn_id, self.master_address)]
-
     def opened(self, now_ms: int, conn_id: int) -> list[Action]:
-        if conn_id != self.conn_id or self.state is not PlainClientState.DIALING:
+        if conn_id != self.conn_id or self.state is not ClientState.DIALING:
             return [CloseHa(conn_id, "superseded")]
         log = self._log
         if log.record_end_offset < log.max_phy_offset:
             log.truncate(log.record_end_offset)
-        self.state = PlainClientState.FOLLOWING
+        self.state = ClientState.FOLLOWING
         self._heard_at_ms = now_ms
         self._parser = PlainTransferParser()
         self._proven = False
         self._reported_offset = PhyOffset(-1)
         return self.report(now_ms)
-
-    def closed(self, now_ms: int, conn_id: int) -> None:
-        if conn_id != self.conn_id:
-            return
-        self.conn_id = None
-        if not self.master_address:
-            return
-        self.state = PlainClientState.IDLE
-        self._retry_at_ms = now_ms + self._retry_ms
-        self._retry_ms = min(2 * self._retry_ms, RETRY_MOST_MS)
 
     def received(self, now_ms: int, conn_id: int, data: Buffer) -> list[Action]:
         if conn_id != self.conn_id:
@@ -119,13 +60,6 @@ class PlainHaClient:
             self.refusal = str(error)
             return self._drop(now_ms, str(error))
         return self.report(now_ms)
-
-    def _drop(self, now_ms: int, reason: str) -> list[Action]:
-        assert self.conn_id is not None
-        conn_id = self.conn_id
-        self._tracer.event("ha_dropped", master=self.master_address, reason=reason)
-        self.closed(now_ms, conn_id)
-        return [CloseHa(conn_id, reason)]
 
     # --- data -----------------------------------------------------------------------------------------------------
     def _transfer(self, frame: PlainTransfer) -> None:
@@ -142,7 +76,7 @@ class PlainHaClient:
                 _check_head(frame)
             log.append_raw(frame.phy_offset, frame.data)
             self._proven = True
-        elif log.unclean and self.state is PlainClientState.FOLLOWING:
+        elif log.unclean and self.state is ClientState.FOLLOWING:
             # A heartbeat at our end: the master has no more, so this replica lacks nothing again (ruling 3).
             log.mark_clean()
             self._tracer.event("whole_again", max_phy_offset=log.max_phy_offset)
@@ -152,7 +86,7 @@ class PlainHaClient:
 
     def report(self, now_ms: int) -> list[Action]:
         """Report if our end grew or the interval is over; under SYNC_FLUSH the end is what has been synced."""
-        if self.state is not PlainClientState.FOLLOWING or self.conn_id is None:
+        if self.state is not ClientState.FOLLOWING or self.conn_id is None:
             return []
         log, first = self._log, self._reported_offset < 0
         offset = log.synced_offset if self._config.sync_flush else log.max_phy_offset
@@ -167,31 +101,17 @@ class PlainHaClient:
         return [SendHa(self.conn_id, encode_report(self._reported_offset))]
 
     # --- time -----------------------------------------------------------------------------------------------------
-    def timeout(self, now_ms: int) -> list[Action]:
-        if self._retry_at_ms is not None and now_ms >= self._retry_at_ms:
-            return self._dial(now_ms)
-        if self.conn_id is None:
-            return []
-        if self.state is PlainClientState.DIALING:
-            late = now_ms >= self._state_since_ms + DIAL_TIMEOUT_MS
-            return self._drop(now_ms, "dialing timed out") if late else []
-        if now_ms >= self._heard_at_ms + self._config.ha_housekeeping_interval:
+    def _timeout_connected(self, now_ms: int) -> list[Action]:
+        if now_ms >= self._silence_deadline_ms:
             return self._drop(now_ms, "the master was silent")
         return self.report(now_ms)
 
-    def deadline_ms(self) -> int | None:
-        if self._retry_at_ms is not None:
-            return self._retry_at_ms
-        match self.state:
-            case PlainClientState.DIALING:
-                return self._state_since_ms + DIAL_TIMEOUT_MS
-            case PlainClientState.FOLLOWING:
-                silent_ms = self._heard_at_ms + self._config.ha_housekeeping_interval
-                if self._reported_offset < 0:
-                    return silent_ms
-                return min(silent_ms, self._reported_at_ms + self._config.ha_send_heartbeat_interval)
-            case PlainClientState.IDLE:
-                return None
+    def _deadline_connected_ms(self) -> int | None:
+        if self.state is not ClientState.FOLLOWING:
+            return None
+        if self._reported_offset < 0:
+            return self._silence_deadline_ms
+        return min(self._silence_deadline_ms, self._reported_at_ms + self._config.ha_send_heartbeat_interval)
 
 
 def _check_head(frame: PlainTransfer) -> None:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, HandedOver, RoleChanged, Token
-from rmqha.ha.client import ClientState, HaClient
+from rmqha.ha.client import HaClient
 from rmqha.ha.commitment import Commitment
 from rmqha.ha.connection import ConnectionState, HaConnection
 from rmqha.ha.controller_client import ControllerClient, Vitals
@@ -26,6 +26,7 @@ from rmqha.ha.copy_rate import CopyLimit
 from rmqha.ha.copy_speed import CopySpeed
 from rmqha.ha.group_info import GroupInfo, parse_group_info
 from rmqha.ha.hand_over import HandOver
+from rmqha.ha.master_link import ClientState
 from rmqha.ha.replica_view import set_view, slaves_view
 from rmqha.ha.set_keeper import SetKeeper
 from rmqha.model.code import RequestCode, ResponseCode

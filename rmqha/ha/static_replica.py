@@ -13,7 +13,8 @@ from typing import Any
 
 from rmqha.ha.ack import AckQueue
 from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, HandedOver, RoleChanged, Token
-from rmqha.ha.plain_client import PlainClientState, PlainHaClient
+from rmqha.ha.master_link import ClientState
+from rmqha.ha.plain_client import PlainHaClient
 from rmqha.ha.plain_connection import PlainConnectionState, PlainHaConnection
 from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
@@ -269,7 +270,7 @@ class StaticReplica:
 
     @property
     def is_following(self) -> bool:
-        return self._client.state is PlainClientState.FOLLOWING
+        return self._client.state is ClientState.FOLLOWING
 
     def limit_copies(self, bytes_per_second: int) -> None:
         """A static group has no set that tells who is copying: nobody is held back."""
