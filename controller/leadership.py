@@ -198,7 +198,7 @@ class Leadership:
             self._dead(now_ms, broker, "probe failed")
 
     def _dead(self, now_ms: int, broker: BrokerLive, why: str) -> None:
-        self._trace("dead", broker.key, why=why)
+        self._trace("dead", broker.key, why=why, silent_ms=self.table.silent_ms(broker, now_ms))
         self.table.mark_dead(broker, why)
         self.reconcile(now_ms, broker.key.broker_name, urgent=True)
 

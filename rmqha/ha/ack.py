@@ -7,14 +7,20 @@ from collections import deque
 from rmqha.ha.action import AckStatus, Complete, Token
 from rmqha.model.offset import PhyOffset
 
+LATENCY_PLACES = 64
+"""Acknowledgements are counted by the binary digits of their milliseconds: place n holds those below 2**n ms."""
+
 
 class AckQueue:
     """Waits in the order of their end offsets; all have the same time-out, so deadlines rise too."""
 
-    __slots__ = ("_timeout_ms", "_waits")
+    __slots__ = ("_timeout_ms", "_waits", "latency_counts", "latency_total_ms")
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
+        self.latency_counts = [0] * LATENCY_PLACES
+        """Since the start."""
+        self.latency_total_ms = 0
         self._waits: deque[tuple[PhyOffset, int, Token]] = deque()
 
     def __len__(self) -> int:
@@ -24,13 +30,23 @@ class AckQueue:
         assert not self._waits or self._waits[-1][0] <= end_offset, "waits come in log order"
         self._waits.append((end_offset, now_ms + self._timeout_ms, token))
 
-    def release(self, acked_offset: PhyOffset) -> list[Complete]:
+    def release(self, now_ms: int, acked_offset: PhyOffset) -> list[Complete]:
         """Everything that ends at or below `acked_offset` is acknowledged."""
         waits = self._waits
         done: list[Complete] = []
+        counts, start_ms, total_ms = self.latency_counts, now_ms + self._timeout_ms, 0
         while waits and waits[0][0] <= acked_offset:
-            done.append(Complete(waits.popleft()[2], AckStatus.OK))
+            _, deadline_ms, token = waits.popleft()
+            waited_ms = start_ms - deadline_ms
+            counts[waited_ms.bit_length()] += 1
+            total_ms += waited_ms
+            done.append(Complete(token, AckStatus.OK))
+        self.latency_total_ms += total_ms
         return done
+
+    def acknowledged_at_once(self) -> None:
+        """Count one that need not wait."""
+        self.latency_counts[0] += 1
 
     def expire(self, now_ms: int, status: AckStatus) -> list[Complete]:
         """Waits whose deadline has come end with `status`."""

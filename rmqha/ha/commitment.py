@@ -106,7 +106,7 @@ class Commitment:
             live_count=live_count,
             sync_required=self.sync_required(is_master=True),
         )
-        return self.waits.release(self.releasable)
+        return self.waits.release(now_ms, self.releasable)
 
     def _live_count(self, now_ms: int, connections: Sequence[HaConnection]) -> int:
         """Of interest to enableAutoInSyncReplicas alone, which says when the number that it needs changes."""
@@ -126,6 +126,7 @@ class Commitment:
     def wait(self, now_ms: int, end_offset: PhyOffset, token: Token) -> list[Action]:
         """The record that ends at `end_offset` has been appended; it is answered now or when it may be."""
         if end_offset <= self.releasable and not len(self.waits):
+            self.waits.acknowledged_at_once()
             return [Complete(token, AckStatus.OK)]
         self.waits.add(now_ms, end_offset, token)
         return []

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from rmqha.ha.ack import AckQueue
 from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, HandedOver, RoleChanged, Token
 from rmqha.ha.client import HaClient
 from rmqha.ha.commitment import Commitment
@@ -66,7 +67,7 @@ class Replica:
         self._master_id: BrokerId | None = None
         self._master_address = ""
         self._has_master = False
-        self._set = SetKeeper(config, log, self._link)
+        self._set = SetKeeper(config, log, self._link, tracer)
         self._commitment = Commitment(config, log, self._link, self._set, tracer)
         self._connections: dict[int, HaConnection] = {}
         self._client: HaClient | None = None
@@ -510,6 +511,11 @@ class Replica:
     def releasable_offset(self) -> PhyOffset:
         """Records that end at or below it may be answered SEND_OK; 0 on a slave."""
         return self._commitment.releasable
+
+    @property
+    def ack_waits(self) -> AckQueue:
+        """To read only."""
+        return self._commitment.waits
 
     @property
     def is_following(self) -> bool:

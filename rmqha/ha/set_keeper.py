@@ -20,7 +20,7 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.identity import HaMode
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
-from rmqha.port import ReplicaLog
+from rmqha.port import ReplicaLog, Tracer
 from rmqha.wire.command import Command
 
 _CERTAIN_REFUSALS = (
@@ -41,17 +41,22 @@ class Leave(NamedTuple):
     """When a member leaves the set, unless something changes, and why."""
 
     at_ms: int
+    cause: str
+    """One word for metrics."""
     reason: str
 
 
 class SetKeeper:
-    def __init__(self, config: BrokerConfig, log: ReplicaLog, link: ControllerClient) -> None:
+    def __init__(self, config: BrokerConfig, log: ReplicaLog, link: ControllerClient, tracer: Tracer) -> None:
         self.state = SyncStateSet()
         self.total_replicas = config.total_replicas
         """What the controller says of the group, the configured number before that."""
         self._config = config
         self._log = log
         self._link = link
+        self._tracer = tracer
+        self._leave_causes: dict[BrokerId, str] = {}
+        """Why the last proposal leaves members out."""
         self.may_join: Callable[[BrokerId], bool] = lambda member: True
         """A condition on newcomers that is not the log's."""
         self.drained_ids: Members = ()
@@ -170,6 +175,9 @@ class SetKeeper:
         if self._alter_call_id is not None or now_ms < self._alter_at_ms:
             return
         wanted = self._wanted(now_ms, connected)
+        gone = [member for member in self._current() if member not in wanted]
+        leaves = ((member, self.leave_of(now_ms, member, connected.get(member))) for member in gone)
+        self._leave_causes = {member: leave.cause for member, leave in leaves if leave is not None}
         if wanted != self.state.confirmed:
             self._propose(now_ms, self._cautious(wanted))
         elif self.state.unknown:
@@ -216,14 +224,17 @@ class SetKeeper:
         """When and why `member` leaves if nothing changes; `item` is its connection in transfer, if it has one."""
         config = self._config
         if item is None:
-            return Leave(self._seen_at_ms.get(member, 0) + DISCONNECT_GRACE_MS, "it is not connected")
+            return Leave(self._seen_at_ms.get(member, 0) + DISCONNECT_GRACE_MS, "disconnected", "it is not connected")
         lag_bytes = self._log.max_phy_offset - (item.acked_offset or 0)
         if lag_bytes <= 0:
             return None
         if lag_bytes > config.ha_max_gap_not_in_sync:
-            return Leave(now_ms, f"it is more than haMaxGapNotInSync = {config.ha_max_gap_not_in_sync} bytes behind")
-        slow = Leave(item.caught_up_at_ms + config.ha_max_time_slave_not_catchup, "it was not level for so long")
-        silent = Leave(item.progress_at_ms + config.ha_ack_stall_bound_ms, "it owes bytes and acknowledges none")
+            reason = f"it is more than haMaxGapNotInSync = {config.ha_max_gap_not_in_sync} bytes behind"
+            return Leave(now_ms, "too_far_behind", reason)
+        slow_at_ms = item.caught_up_at_ms + config.ha_max_time_slave_not_catchup
+        slow = Leave(slow_at_ms, "not_level", "it was not level for so long")
+        silent_at_ms = item.progress_at_ms + config.ha_ack_stall_bound_ms
+        silent = Leave(silent_at_ms, "no_acks", "it owes bytes and acknowledges none")
         return min(slow, silent)
 
     def held_back(self, now_ms: int) -> dict[BrokerId, int]:
@@ -265,8 +276,10 @@ class SetKeeper:
             self._alter_at_ms = now_ms + LOST_RETRY_MS
             gone_only = proposed is not None and set(proposed) <= set(self.state.confirmed)
             if self._config.mode is HaMode.AP and gone_only and proposed is not None:
+                before = self._current()
                 self._note_left(now_ms, proposed)
                 self.state.shrink_locally(now_ms, proposed)
+                self._tell(before, proposed, confirmed=False)
             return
         if reply.code in _CERTAIN_REFUSALS:
             unchanged = proposed == self.state.confirmed
@@ -287,9 +300,20 @@ class SetKeeper:
             self._alter_at_ms = now_ms
 
     def _decided(self, now_ms: int, members: Members, set_epoch: int) -> bool:
+        before = self._current()
         if set_epoch > self.state.set_epoch:
             self._note_left(now_ms, members)
-        return self.state.decided(members, set_epoch)
+        if not self.state.decided(members, set_epoch):
+            return False
+        self._tell(before, members, confirmed=True)
+        return True
+
+    def _tell(self, before: Members, after: Members, *, confirmed: bool) -> None:
+        """`confirmed` False: the controllers do not know of it yet (AP)."""
+        joined = [member for member in after if member not in before]
+        left = {str(member): self._leave_causes.get(member, "controllers") for member in before if member not in after}
+        if joined or left:
+            self._tracer.event("set_changed", members=after, joined=joined, left=left, confirmed=confirmed)
 
     def _note_left(self, now_ms: int, members: Members) -> None:
         for member in self._current():

@@ -207,6 +207,7 @@ class StaticReplica:
         elif sum(1 for item in self._connections.values() if item.is_close_enough) < self._needed_slaves:
             self._actions.append(Complete(token, AckStatus.SLAVE_NOT_AVAILABLE))
         elif end_offset <= self._releasable and not len(self._acks):
+            self._acks.acknowledged_at_once()
             self._actions.append(Complete(token, AckStatus.OK))
         else:
             self._acks.add(now_ms, end_offset, token)
@@ -220,7 +221,7 @@ class StaticReplica:
         needed = self._needed_slaves
         held = log.max_phy_offset if not needed else acks[needed - 1] if len(acks) >= needed else PhyOffset(0)
         self._releasable = min(held, log.synced_offset) if self.sync_required else held
-        self._actions += self._acks.release(self._releasable)
+        self._actions += self._acks.release(now_ms, self._releasable)
         if self._role is Role.PROMOTING and log.dispatched_offset >= self._start_offset:
             self._role = Role.MASTER
             self._tracer.event("serving", epoch=self._epoch, max_phy_offset=log.max_phy_offset)
@@ -267,6 +268,11 @@ class StaticReplica:
     def releasable_offset(self) -> PhyOffset:
         """Records that end at or below it may be answered SEND_OK; 0 on a slave."""
         return self._releasable
+
+    @property
+    def ack_waits(self) -> AckQueue:
+        """To read only."""
+        return self._acks
 
     @property
     def is_following(self) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
+from rmqha.host.event_counts import EventCounts
 from rmqha.host.tracer import HostTracer
 from rmqha.model.config import ServerConfig
 from rmqha.model.series import Sheet
@@ -38,6 +39,7 @@ class Exposure:
     def __init__(self, tracer: HostTracer, expected: tuple[str, ...]) -> None:
         self._tracer = tracer
         self._expected = expected
+        self._counts = EventCounts(tracer)
         self.parts: dict[str, Part] = {}
         self.routes: dict[str, Handler | Post] = {
             "/healthz": self._healthz,
@@ -86,7 +88,8 @@ class Exposure:
         from rmqha.host import metrics
         from rmqha.host.http import Response
 
-        text = metrics.exposition([self.parts[name].collect() for name in self._expected if name in self.parts])
+        sheets = [self.parts[name].collect() for name in self._expected if name in self.parts]
+        text = metrics.exposition([*sheets, self._counts.collect()])
         return Response(text, content_type=metrics.CONTENT_TYPE)
 
 

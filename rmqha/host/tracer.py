@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from enum import Enum
 from logging.handlers import RotatingFileHandler
@@ -58,6 +58,8 @@ class HostTracer:
         self._steps = StepWatch(self._clock)
         self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY_COUNT)
         self._write: Callable[[str], object] = sys.stderr.write if write is None else write
+        self.listeners: list[Callable[[int, str, Mapping[str, Any]], None]] = []
+        """Called with the monotonic time, the name and the fields, JSON values, of each event."""
         self._file: _LogFile | None = None
         if log_file:
             try:
@@ -70,6 +72,8 @@ class HostTracer:
         at_ms = self._clock.wall_ms()
         known = {key: _plain(value) for key, value in fields.items()}
         self._history.append({"at_ms": at_ms, "event": name, **known})
+        for listener in self.listeners:
+            listener(self._clock.now_ms(), name, known)
         line = " ".join([_stamp(at_ms), name, *(f"{key}={_text(value)}" for key, value in known.items())])
         if self._file is None:
             self._write(line + "\n")
