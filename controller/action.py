@@ -51,9 +51,11 @@ class SendRaft:
 
 @dataclass(frozen=True, slots=True)
 class SaveConfig:
-    """Keep these changed keys over a restart."""
+    """Keep these changed keys over a restart, then answer the operator with `reply` (None: oneway)."""
 
     properties: dict[str, str]
+    token: Token
+    reply: Command | None
 
 
 @dataclass(frozen=True, slots=True)

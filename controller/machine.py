@@ -40,6 +40,7 @@ from rmqha.raft.node import RaftNode, Ready
 from rmqha.raft.quorum import id_of
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
+from rmqha.wire.config_answer import config_body, config_ext
 from rmqha.wire.raft_codec import decode_message, encode_message
 from rmqha.wire.raft_message import AnyMessage, Entry, EntryKind, Snapshot
 
@@ -59,9 +60,12 @@ class ControllerMachine:
         image: bytes | bytearray,
         tracer: Tracer,
         wall_offset_ms: int = 0,
+        overridden: frozenset[str] = frozenset(),
     ) -> None:
-        """`now_ms + wall_offset_ms` is the wall time that elections are remembered with."""
+        """`now_ms + wall_offset_ms` is the wall time that elections are remembered with; `overridden` are the keys that
+        an earlier request 1009 has changed."""
         self._config = config
+        self._overridden = overridden
         self._wall_offset_ms = wall_offset_ms
         self._raft = raft
         self._tracer = tracer
@@ -134,6 +138,9 @@ class ControllerMachine:
             self._raft.step(now_ms, message)
         elif code in QUORUM_CODES:
             self._quorum.serve(now_ms, token, command)
+        elif code == RequestCode.CONTROLLER_UPDATE_CONFIG:
+            self._update_config(token, command)
+            return
         else:
             self._actions.append(Reply(token, self._any_node_answer(now_ms, command)))
             return
@@ -271,10 +278,8 @@ class ControllerMachine:
                     }
                 )
             case RequestCode.CONTROLLER_GET_CONFIG:
-                lines = [f"{key}={value}\n" for key, value in self._config.to_properties().items()]
-                return command.reply(body="".join(lines).encode())
-            case RequestCode.CONTROLLER_UPDATE_CONFIG:
-                return self._update_config(command)
+                ext = config_ext(self._config, self._overridden)
+                return command.reply(ext=ext, body=config_body(self._config))
             case RequestCode.RMQHA_GET_CONTROLLER_STATE:
                 return command.reply(body=lenient_json.dumps(self.state(now_ms)))
             case _:
@@ -282,22 +287,22 @@ class ControllerMachine:
                     ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"a controller has no request {command.code}"
                 )
 
-    def _update_config(self, command: Command) -> Command:
+    def _update_config(self, token: Token, command: Command) -> None:
         """Live keys apply at once and are kept; a request with any other key changes nothing (ruling 25)."""
         try:
             changes = parse_properties(str(command.body, "utf-8"), "request 1009")
             config, needs_restart = self._config.updated(changes, "request 1009")
-        except UnicodeDecodeError:
-            return command.reply(ResponseCode.CONTROLLER_INVALID_REQUEST, remark="the body is no UTF-8 text")
-        except ConfigError as problem:
-            return command.reply(ResponseCode.CONTROLLER_INVALID_REQUEST, remark=str(problem))
-        if needs_restart:
-            keys = ", ".join(needs_restart)
-            remark = f"{keys}: restart needed; write it to the controller's file and restart it"
-            return command.reply(ResponseCode.CONTROLLER_INVALID_REQUEST, remark=remark)
+            if needs_restart:
+                keys = ", ".join(needs_restart)
+                raise ConfigError(f"{keys}: restart needed; write it to the controller's file and restart it")
+        except (UnicodeDecodeError, ConfigError) as problem:
+            remark = str(problem) if isinstance(problem, ConfigError) else "the body is no UTF-8 text"
+            refusal = command.reply(ResponseCode.CONTROLLER_INVALID_REQUEST, remark=remark)
+            self._actions.append(Reply(token, refusal))
+            return
         self._config = config
-        self._actions.append(SaveConfig(changes))
-        return command.reply()
+        self._overridden |= changes.keys()
+        self._actions.append(SaveConfig(changes, token, None if command.is_oneway else command.reply()))
 
     def _send(self, messages: tuple[AnyMessage, ...]) -> None:
         for message in messages:

@@ -28,7 +28,7 @@ from rmqha.host.prng import HostPrng
 from rmqha.host.remoting import RemotingClient, Session, serve
 from rmqha.host.tracer import HostTracer
 from rmqha.host.turns import Turns
-from rmqha.model.code import RequestCode
+from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import parse_properties
 from rmqha.model.error import StoreError, UnreachableError, UsageError
 from rmqha.model.series import Sheet
@@ -114,6 +114,7 @@ class ControllerServer:
         self._store: _Store | None = None
         self._unsaved: Ready | None = None
         self._snapshot_lock = trio.Lock()
+        self._config_lock = trio.Lock()
         """One snapshot is written at a time."""
         self._work = trio.Event()
         """Set when `_unsaved` waits for the driver."""
@@ -149,7 +150,8 @@ class ControllerServer:
         image = stored.snapshot.data if stored.snapshot is not None else b""
         self._store = store
         wall_offset_ms = self._clock.wall_ms() - now_ms
-        self._machine = ControllerMachine(config, node, image, self._tracer, wall_offset_ms)
+        overridden = frozenset(store.overrides)
+        self._machine = ControllerMachine(config, node, image, self._tracer, wall_offset_ms, overridden)
         self._machine.start(now_ms)
         self._nursery.start_soon(self._drive)
         self._nursery.start_soon(self._tick)
@@ -248,9 +250,8 @@ class ControllerServer:
                     self._nursery.start_soon(self._notify, address, command)
                 case WriteSnapshot(snapshot):
                     self._nursery.start_soon(self._write_snapshot, snapshot)
-                case SaveConfig(properties):
-                    assert self._store is not None
-                    self._nursery.start_soon(trio.to_thread.run_sync, self._store.save_overrides, properties)
+                case SaveConfig():
+                    self._nursery.start_soon(self._save_config, action)
 
     async def _drive(self) -> None:
         """Make durable, advance, again. The only task that writes to the log. Raises StoreError when the disk fails:
@@ -277,6 +278,20 @@ class ControllerServer:
             await self._write(self._store.log.write_snapshot, snapshot)
         self._machine.snapshot_written(self._clock.now_ms(), snapshot)
         self._pump()
+
+    async def _save_config(self, action: SaveConfig) -> None:
+        """Answered once it is on the disk; a disk that cannot take it is the operator's to hear of, and no more."""
+        assert self._store is not None
+        reply = action.reply
+        try:
+            async with self._config_lock:
+                await trio.to_thread.run_sync(self._store.save_overrides, action.properties)
+        except OSError as error:
+            remark = f"in force until a restart, but {OVERRIDES_FILE} cannot be written: {error.strerror or error}"
+            reply = None if reply is None else reply.reply(ResponseCode.SYSTEM_ERROR, remark=remark)
+        if reply is not None:
+            assert isinstance(action.token, Session)
+            action.token.send(reply)
 
     async def _write(self, write: Callable[[T], None], what: T) -> None:
         """In a worker thread; StoreError, one sentence, when the disk fails."""

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rmqha.broker.controller_route import parse_addresses
 from rmqha.model.config import ServerConfig, parse_properties
@@ -20,9 +20,19 @@ if TYPE_CHECKING:
 class NamesrvConfig(ServerConfig):
     """Times are milliseconds. Fields marked "Own" are not keys of Apache RocketMQ."""
 
+    live_keys: ClassVar[frozenset[str]] = frozenset(
+        {
+            "liteHeartbeatTimeoutMillis",
+            "orderMessageEnable",
+            "registerBrokerTimeoutMillis",
+            "scanNotActiveBrokerInterval",
+        }
+    )
+
     listen_port: int = 9876
     kv_config_path: str = ""
-    """File of the settings that request 100 stores; empty: they are forgotten when the process ends."""
+    """File of the settings that request 100 stores; config-overrides.properties beside it has the keys that were
+    changed at run time. Empty: both are forgotten when the process ends."""
     order_message_enable: bool = False
     """Routes carry orderTopicConf, which `mqadmin updateTopic -o true` stores."""
     lite_heartbeat_timeout_millis: int = 5_000

@@ -77,6 +77,11 @@ class RouteTable:
         self._scanned_at: int | None = None
         self._suspects_itself = False
 
+    def set_timeouts(self, *, lite_timeout_ms: int, register_timeout_ms: int) -> None:
+        """From now on; what a broker only registers for counts from its next registration."""
+        self._lite_timeout_ms = lite_timeout_ms
+        self._register_timeout_ms = register_timeout_ms
+
     # questions
 
     @property

@@ -16,18 +16,20 @@ from nameserver.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from nameserver.metrics import collect
 from nameserver.route_info import RouteTable
 from rmqha.broker.controller_route import parse_addresses
+from rmqha.broker.live_config import LiveConfig
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.exposure import Exposure
 from rmqha.host.remoting import RemotingClient, Session, Statistics, serve
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import RemoteProtocolError, UsageError
+from rmqha.model.error import ConfigError, RemoteProtocolError, UsageError
 from rmqha.model.series import Sheet
 from rmqha.model.standing import Standing
 from rmqha.port import Clock
 from rmqha.wire.bodies import Registration, encode_cluster_info, encode_topic_route, parse_registration, required
 from rmqha.wire.command import Command
+from rmqha.wire.config_answer import config_body, config_ext
 from rmqha.wire.lenient_json import dumps
 
 STATE_VERSION = 1
@@ -38,8 +40,18 @@ STANDARD_JSON_VERSION = 401
 class NameServer:
     """The service of one name server's sessions."""
 
-    def __init__(self, config: NamesrvConfig, tracer: HostTracer, clock: Clock, kv_config: KvConfig) -> None:
-        self._config = config
+    def __init__(
+        self,
+        config: NamesrvConfig,
+        tracer: HostTracer,
+        clock: Clock,
+        kv_config: KvConfig,
+        live: LiveConfig[NamesrvConfig] | None = None,
+    ) -> None:
+        """`live` None: keys changed at run time are forgotten when the process ends."""
+        self.live = LiveConfig(None, config, tracer, OVERRIDES_FILE) if live is None else live
+        self.live.on_change = self._configure
+        config = self.live.current
         self._tracer = tracer
         self._clock = clock
         self._kv_config = kv_config
@@ -83,7 +95,7 @@ class NameServer:
         return Standing("namesrv", True, facts={"brokers": self.routes.broker_count, **suspicion})
 
     def collect(self) -> Sheet:
-        address = f"{self._config.listen_address}:{self._config.listen_port}"
+        address = f"{self.live.current.listen_address}:{self.live.current.listen_port}"
         index = None if self.follower is None else self.follower.index
         return collect(address, self.routes, index, self.remoting.as_dict())
 
@@ -148,7 +160,7 @@ class NameServer:
         standard = (
             request.version >= STANDARD_JSON_VERSION or request.ext.get("acceptStandardJsonOnly", "").lower() == "true"
         )
-        order = self._kv_config.get(ORDER_TOPIC_NAMESPACE, topic) if self._config.order_message_enable else None
+        order = self._kv_config.get(ORDER_TOPIC_NAMESPACE, topic) if self.live.current.order_message_enable else None
         return request.reply(body=encode_topic_route(*found, order_topic_conf=order, standard_json=standard))
 
     def _cluster_info(self, request: Command) -> Command:
@@ -173,6 +185,26 @@ class NameServer:
         self.routes.delete_topic(required(request.ext, "topic"), request.ext.get("clusterName") or None)
         return request.reply()
 
+    def _configure(self, config: NamesrvConfig) -> None:
+        self.routes.set_timeouts(
+            lite_timeout_ms=config.lite_heartbeat_timeout_millis,
+            register_timeout_ms=config.register_broker_timeout_millis,
+        )
+
+    def _get_config(self, request: Command) -> Command:
+        config = self.live.current
+        return request.reply(ext=config_ext(config, self.live.overridden), body=config_body(config))
+
+    def _update_config(self, request: Command) -> Command:
+        """Live keys apply at once and are kept beside kvConfigPath; any other key and nothing changes (ruling 25)."""
+        try:
+            self.live.update(str(request.body, "utf-8"), "request 318")
+        except UnicodeDecodeError:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark="the body of request 318 is not UTF-8 text")
+        except ConfigError as error:
+            return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        return request.reply(ext={"kept": str(self.live.is_kept).lower()})
+
     def _state(self, request: Command) -> Command:
         """`follows` and `eventIndex`: the controller whose elections it follows, and the version reached; null if it
         follows none."""
@@ -189,14 +221,17 @@ class NameServer:
         return request.reply(body=dumps(self._tracer.told()))
 
 
-def open_kv_config(path: str) -> KvConfig:
-    """Raises UsageError if the file's directory cannot be used or the file is not what it must be."""
+def open_kept(config: NamesrvConfig, tracer: HostTracer) -> tuple[KvConfig, LiveConfig[NamesrvConfig]]:
+    """What outlives the process. Raises UsageError if the directory of kvConfigPath cannot be used or a file there is
+    not what it must be."""
+    path = config.kv_config_path
     if not path:
-        return KvConfig()
+        return KvConfig(), LiveConfig(None, config, tracer, OVERRIDES_FILE)
     directory = Path(path).resolve().parent
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        return KvConfig(HostDisk(str(directory)), Path(path).name)
+        disk = HostDisk(str(directory))
+        return KvConfig(disk, Path(path).name), LiveConfig(disk, config, tracer, OVERRIDES_FILE)
     except OSError as error:
         raise UsageError(f"kvConfigPath = {path} cannot be used: {error.strerror}") from None
 
@@ -211,7 +246,9 @@ async def run_name_server(
 ) -> None:
     """Serve until cancelled; reports the actual port. Raises UsageError if the address or a file cannot be used."""
     clock = HostClock() if clock is None else clock
-    server = NameServer(config, tracer, clock, open_kv_config(config.kv_config_path))
+    kv_config, live = open_kept(config, tracer)
+    server = NameServer(config, tracer, clock, kv_config, live)
+    config = live.current
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(_serve, server, config)
         if exposure is not None:
@@ -222,7 +259,7 @@ async def run_name_server(
             nursery.start_soon(_follow, server.follower, config)
         while True:
             server.routes.scan(clock.now_ms())
-            await trio.sleep(config.scan_not_active_broker_interval / 1000)
+            await trio.sleep(server.live.current.scan_not_active_broker_interval / 1000)
 
 
 async def _follow(follower: ElectionFollower, config: NamesrvConfig) -> None:

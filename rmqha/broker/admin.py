@@ -16,12 +16,14 @@ from rmqha.broker.statistics import Meter
 from rmqha.broker.waiter import HandOverWaiter
 from rmqha.host.clock import StepWatch
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config import BrokerConfig
 from rmqha.model.error import ConfigError
 from rmqha.model.offset import MASTER_ID, OPEN_END, BrokerId, Epoch
 from rmqha.port import Clock
 from rmqha.store.record import decode
 from rmqha.wire import lenient_json
 from rmqha.wire.command import PROTOCOL_VERSION, Command
+from rmqha.wire.config_answer import config_body, config_ext
 
 VERSION_NAME = "V5_4_0"
 """The RocketMQ version whose protocol we speak; mqadmin shows it."""
@@ -33,7 +35,7 @@ class AdminRequests:
 
     def __init__(
         self,
-        live: LiveConfig,
+        live: LiveConfig[BrokerConfig],
         driver: ReplicaDriver,
         send: SendProcessor,
         pull: PullProcessor,
@@ -160,9 +162,10 @@ class AdminRequests:
 
     # --- process ----------------------------------------------------------------------------------------------------
     def _broker_config(self, channel: Channel, command: Command) -> Command:
-        lines = "".join(f"{key}={value}\n" for key, value in sorted(self._live.current.to_properties().items()))
+        config = self._live.current
         version = DataVersion(0, 0, self._started_at_ms).to_json()
-        return command.reply(ResponseCode.SUCCESS, {"version": lenient_json.dumps(version).decode()}, lines.encode())
+        ext = {"version": lenient_json.dumps(version).decode(), **config_ext(config, self._live.overridden)}
+        return command.reply(ResponseCode.SUCCESS, ext, config_body(config))
 
     def _update_config(self, channel: Channel, command: Command) -> Command:
         try:

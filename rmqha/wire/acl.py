@@ -100,6 +100,7 @@ _ANY_ACCOUNT = frozenset(
         RequestCode.GET_CONSUME_STATS,
         RequestCode.GET_CONSUMER_CONNECTION_LIST,
         RequestCode.GET_KV_CONFIG,
+        RequestCode.GET_NAMESRV_CONFIG,
         RequestCode.GET_PRODUCER_CONNECTION_LIST,
         RequestCode.GET_ROUTEINFO_BY_TOPIC,
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,

@@ -195,8 +195,10 @@ class Node:
                         cluster.later(1, partial(cluster.deliver, self.node_id, peer, data))
                 case WriteSnapshot(snapshot):
                     self.machine.snapshot_written(cluster.now_ms, snapshot)
-                case SaveConfig(properties):
+                case SaveConfig(properties, token, reply):
                     cluster.saved.append(properties)
+                    if reply is not None:
+                        cluster.replies[token] = reply
 
     def _probe(self, probe: Probe) -> None:
         cluster, broker = self.cluster, self.cluster.brokers.get(probe.address)

@@ -20,6 +20,7 @@ from rmqha.host.turns import Turns
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, UnreachableError, UsageError
 from rmqha.wire.command import Command
+from rmqha.wire.config_answer import parse_keys
 from rmqha.wire.frame import encode_frame
 from tests.controller.harness import CLUSTER, GROUP, Broker
 
@@ -167,13 +168,23 @@ async def test_a_restarted_controller_remembers(tmp_path: Path) -> None:
         await boot(client, controller, Broker(0), 10911)
         update = Command(RequestCode.CONTROLLER_UPDATE_CONFIG, {}, b"enableElectUncleanMaster=true\n")
         assert (await client.call(controller, update, 2000)).code == 0
-        await eventually((tmp_path / "store" / OVERRIDES_FILE).exists)
+        assert (tmp_path / "store" / OVERRIDES_FILE).exists()
     async with running(config) as controller, RemotingClient() as client:
         ids = {"clusterName": CLUSTER, "brokerName": GROUP}
         issued = await ask(client, controller, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, ids)
         assert issued.ext["nextBrokerId"] == "2"
         text = str((await ask(client, controller, RequestCode.CONTROLLER_GET_CONFIG)).body, "utf-8")
         assert "enableElectUncleanMaster=true\n" in text
+
+
+async def test_a_changed_key_that_cannot_be_kept_is_said_and_ends_nothing(tmp_path: Path) -> None:
+    async with running(sole(tmp_path / "store")) as controller, RemotingClient() as client:
+        (tmp_path / "store" / OVERRIDES_FILE).mkdir()
+        update = Command(RequestCode.CONTROLLER_UPDATE_CONFIG, {}, b"enableElectUncleanMaster=true\n")
+        reply = await client.call(controller, update, 2000)
+        assert reply.code == ResponseCode.SYSTEM_ERROR and "in force until a restart" in (reply.remark or "")
+        told = await ask(client, controller, RequestCode.CONTROLLER_GET_CONFIG)
+        assert parse_keys(told, "n0").overridden == frozenset({"enableElectUncleanMaster"})
 
 
 async def test_three_controllers_elect_a_leader_and_hand_over(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import trio
 
 from nameserver.config import NamesrvConfig, parse_config, read_config
 from nameserver.kv_config import MAX_ENTRY_CHARS, KvConfig
-from nameserver.server import open_kv_config, run_name_server
+from nameserver.server import OVERRIDES_FILE, open_kept, run_name_server
 from rmqha.host.disk import HostDisk
 from rmqha.host.remoting import RemotingClient
 from rmqha.host.tracer import HostTracer
@@ -26,6 +26,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import ConfigError, RemoteProtocolError, UsageError
 from rmqha.wire.bodies import register_broker_request
 from rmqha.wire.command import Command
+from rmqha.wire.config_answer import parse_keys
 from rmqha.wire.lenient_json import loads
 
 Ask = Callable[..., Any]
@@ -128,12 +129,52 @@ async def test_a_broker_without_lite_heartbeats_goes_with_its_connection() -> No
                 await trio.lowlevel.checkpoint()
 
 
+def open_settings(path: str) -> KvConfig:
+    return open_kept(NamesrvConfig(kv_config_path=path), HostTracer(write=lambda _: None))[0]
+
+
 def test_settings_survive(tmp_path: Path) -> None:
     path = str(tmp_path / "new" / "kv.json")
-    open_kv_config(path).put("n", "k", "wörd")
-    assert open_kv_config(path).get("n", "k") == "wörd"
-    assert open_kv_config(path).namespace("n") == {"k": "wörd"}
-    assert open_kv_config("").get("n", "k") is None
+    open_settings(path).put("n", "k", "wörd")
+    assert open_settings(path).get("n", "k") == "wörd"
+    assert open_settings(path).namespace("n") == {"k": "wörd"}
+    assert open_settings("").get("n", "k") is None
+
+
+async def test_keys_changed_at_run_time(tmp_path: Path) -> None:
+    path = str(tmp_path / "kv.json")
+    async with name_server(kv_config_path=path) as (client, address, ask):
+        update = Command(RequestCode.UPDATE_NAMESRV_CONFIG, {}, b"orderMessageEnable=true\n")
+        assert (await client.call(address, update, 2_000)).ext == {"kept": "true"}
+        for body, words in (
+            (b"listenPort=1\norderMessageEnable=false\n", "listenPort: restart needed"),
+            (b"orderMesageEnable=false\n", "the nearest known key is orderMessageEnable"),
+            (b"scanNotActiveBrokerInterval=5000\n", "must be below half"),
+            (b"\xff", "UTF-8"),
+        ):
+            refused = await client.call(address, Command(RequestCode.UPDATE_NAMESRV_CONFIG, {}, body), 2_000)
+            assert refused.code == ResponseCode.SYSTEM_ERROR and words in str(refused.remark)
+    assert (tmp_path / OVERRIDES_FILE).read_text() == "orderMessageEnable=true\n"
+    async with name_server(kv_config_path=path) as (client, address, ask):
+        told = parse_keys(await ask(RequestCode.GET_NAMESRV_CONFIG), address)
+        assert told.values["orderMessageEnable"] == "true" and told.live is not None
+        assert (told.overridden, "orderMessageEnable" in told.live) == (frozenset({"orderMessageEnable"}), True)
+        assert told.changed is not None and told.changed["orderMessageEnable"] == "false"
+    async with name_server() as (client, address, _):
+        update = Command(RequestCode.UPDATE_NAMESRV_CONFIG, {}, b"orderMessageEnable=true\n")
+        assert (await client.call(address, update, 2_000)).ext == {"kept": "false"}
+
+
+async def test_a_shorter_time_counts_at_once() -> None:
+    async with name_server(scan_not_active_broker_interval=20) as (client, to, ask):
+        await client.call(to, registration(0, 1000), 2_000)
+        ext = {"clusterName": "c", "brokerName": "g", "brokerAddr": "127.0.0.1:1000"}
+        await client.oneway(to, Command(RequestCode.BROKER_HEARTBEAT, ext))
+        update = Command(RequestCode.UPDATE_NAMESRV_CONFIG, {}, b"liteHeartbeatTimeoutMillis=200\n")
+        assert (await client.call(to, update, 2_000)).code == ResponseCode.SUCCESS
+        with trio.fail_after(4):
+            while (await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})).code == ResponseCode.SUCCESS:
+                await trio.lowlevel.checkpoint()
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"configTable":[]}', b'{"configTable":{"n":"v"}}', b"{}"])
@@ -151,7 +192,7 @@ def test_settings_are_bounded() -> None:
 def test_settings_in_a_place_that_is_none(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(UsageError, match="kvConfigPath"):
-        open_kv_config(str(tmp_path / "file" / "kv.json"))
+        open_settings(str(tmp_path / "file" / "kv.json"))
 
 
 def test_configuration() -> None:

@@ -1,0 +1,68 @@
+"""What a server tells of its keys (requests 26, 1010, 319): the body as RocketMQ has it, and in a field of ours what an
+operator needs beside it: which keys apply at once, which were set at run time, and which differ from their default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from rmqha.model.config import Config, parse_properties
+from rmqha.model.error import RemoteProtocolError
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import dumps, loads
+
+FIELD = "rmqhaKeys"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ToldKeys:
+    """`live` and the two below are None of a server that does not tell them: Apache's, or an earlier release of ours.
+
+    `changed` gives the default of each key that has another value; `overridden` are those set at run time."""
+
+    values: Mapping[str, str]
+    live: frozenset[str] | None = None
+    overridden: frozenset[str] | None = None
+    changed: Mapping[str, str] | None = None
+
+
+def config_ext(config: Config, overridden: Iterable[str]) -> dict[str, str]:
+    """The field of ours."""
+    defaults = type(config)().to_properties()
+    values = config.to_properties()
+    told = {
+        "version": VERSION,
+        "live": sorted(config.live_keys),
+        "overridden": sorted(config.aliases.get(key, key) for key in overridden),
+        "changed": {key: defaults[key] for key, value in sorted(values.items()) if defaults[key] != value},
+    }
+    return {FIELD: dumps(told).decode()}
+
+
+def config_body(config: Config) -> bytes:
+    """`key=value` lines, sorted."""
+    return "".join(f"{key}={value}\n" for key, value in sorted(config.to_properties().items())).encode()
+
+
+def parse_keys(reply: Command, source: str) -> ToldKeys:
+    """Raises ConfigError for a body that is no properties text, RemoteProtocolError for a field that is not ours."""
+    try:
+        values = parse_properties(str(reply.body, "utf-8"), source)
+    except UnicodeDecodeError:
+        raise RemoteProtocolError(f"{source} is not UTF-8 text") from None
+    if FIELD not in reply.ext:
+        return ToldKeys(values)
+    try:
+        told = loads(reply.ext[FIELD])
+        if told["version"] != VERSION:
+            return ToldKeys(values)
+        return ToldKeys(
+            values,
+            frozenset(map(str, told["live"])),
+            frozenset(map(str, told["overridden"])),
+            {str(key): str(value) for key, value in told["changed"].items()},
+        )
+    except (RemoteProtocolError, TypeError, KeyError, AttributeError):
+        raise RemoteProtocolError(f"{source}: the field {FIELD} cannot be read") from None
