@@ -33,6 +33,7 @@ from rmqha.wire.config_answer import config_body, config_ext
 from rmqha.wire.lenient_json import dumps
 
 STATE_VERSION = 1
+OVERRIDES_FILE = "config-overrides.properties"
 STANDARD_JSON_VERSION = 401
 """MQVersion ordinal of 4.9.4, the first whose clients read routes as strict JSON."""
 
@@ -74,6 +75,8 @@ class NameServer:
             RequestCode.PUT_KV_CONFIG: self._put_kv,
             RequestCode.GET_KV_CONFIG: self._get_kv,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self._get_config,
             RequestCode.RMQHA_GET_HISTORY: self._history,
             RequestCode.RMQHA_GET_NAMESRV_STATE: self._state,
         }
