@@ -314,7 +314,7 @@ class Producer:
         with trio.CancelScope(deadline=progress.deadline) as scope:
             waiting = self._tries[number] = _Try(outgoing.topic, queue.broker_name, address, now, scope)
             try:
-                return await self._remoting.call(address, outgoing.request(queue), progress.timeout_ms)
+                return await self._remoting.call(address, outgoing.request(queue), None)
             except UnreachableError as error:
                 progress.failure = error
                 progress.copies_possible += 1

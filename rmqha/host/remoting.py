@@ -168,10 +168,11 @@ class Session:
             self._queued_bytes += len(frame) - sent
             self._wake.set()
 
-    async def call(self, command: Command, timeout_ms: int) -> Command:
+    async def call(self, command: Command, timeout_ms: int | None) -> Command:
         """Send a request and wait for its response, whatever its code. Sets the request's opaque.
 
-        Raises UnreachableError when the session closes or no response comes in time.
+        Raises UnreachableError when the session closes or no response comes in time; None leaves the time to a scope of
+        the caller's, for a scope costs as much as the rest of a call.
         """
         opaque = self._next_opaque
         self._next_opaque = opaque + 1 & 0x7FFFFFFF
@@ -183,8 +184,11 @@ class Session:
                 raise UnreachableError(self._foreign())
             if self._closed or self._aborted:
                 raise UnreachableError(f"{self.peer} closed the connection")
-            with trio.move_on_after(timeout_ms / 1000):
+            if timeout_ms is None:
                 await call.done.wait()
+            else:
+                with trio.move_on_after(timeout_ms / 1000):
+                    await call.done.wait()
             if call.response is not None:
                 return call.response
             if self._nonsense:
@@ -482,13 +486,19 @@ class RemotingClient:
     def statistics(self) -> dict[str, int]:
         return self._statistics.as_dict()
 
-    async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
-        """The response, whatever its code. Raises UnreachableError: refused, closed or not answered in time."""
-        deadline = trio.current_time() + timeout_ms / 1000
-        session = await self._session(address, timeout_ms)
+    async def call(self, address: str, command: Command, timeout_ms: int | None) -> Command:
+        """The response, whatever its code. Raises UnreachableError: refused, closed or not answered in time. None: the
+        caller bounds the time by a scope of its own."""
+        started = trio.current_time()
+        peer = self._peers.get(address)
+        session = peer.session if peer is not None else None
+        if session is None or session.closed:
+            session = await self._session(address, network.DIAL_TIMEOUT_MS if timeout_ms is None else timeout_ms)
+            if timeout_ms is not None:
+                timeout_ms = max(1, timeout_ms - round((trio.current_time() - started) * 1000))
         if self._security.credentials is not None:
             sign(command, self._security.credentials)
-        return await session.call(command, max(1, round((deadline - trio.current_time()) * 1000)))
+        return await session.call(command, timeout_ms)
 
     async def oneway(self, address: str, *commands: Command, timeout_ms: int = network.DIAL_TIMEOUT_MS) -> None:
         """Queue requests that get no response. Raises UnreachableError if there is no connection."""
