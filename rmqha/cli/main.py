@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "group": ("rmqha.cli.group:group", "Change what the controllers keep about a broker group."),
     "quorum": ("rmqha.cli.quorum:quorum", "The controllers' own group: show, add, remove, transfer, snapshot."),
     "doctor": ("rmqha.cli.diagnosis.doctor:doctor", "Examine nodes and their machine: findings, each with its fix."),
+    "debug": ("rmqha.cli.diagnosis.debug:debug", "Collect what support needs: one archive without secrets."),
     "selftest": ("rmqha.cli.diagnosis.selftest:selftest", "Measure what a disk or the way to a node costs."),
     "history": ("rmqha.cli.history:history", "Show what happened on all nodes, in order of time."),
     "drill": ("rmqha.drill.command:drill", "Inject faults into a scratch cluster under load, and audit its logs."),

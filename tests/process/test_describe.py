@@ -71,6 +71,9 @@ def test_a_group_is_described_and_its_waits_are_explained(cluster: LocalCluster)
             assert sender.wait(DEADLINE_S) == 0
     finally:
         os.kill(slave["pid"], signal.SIGCONT)
+    collected, code = asked(cluster, "debug", "bundle", "--out", str(cluster.scratch / "bundle.tar.gz"))
+    assert (code, collected["missing"]) == (0, [])
+    assert collected["files"] > 80
     stores = [str(cluster.directory / f"broker-a-{number}" / "store") for number in (1, 2)]
     assert cluster.down().returncode == 0
     compared, code = asked(cluster, "epochs", "diff", *stores)

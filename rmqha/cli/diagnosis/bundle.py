@@ -1,0 +1,351 @@
+"""What support needs of a cluster, in one archive: redacted, bounded, with a manifest of what could not be had.
+
+Never in it: messages, files of accounts and credentials, private keys.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import platform
+import sys
+import tarfile
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import trio
+import yaml
+
+from rmqha import __version__
+from rmqha.cli.cluster_file import NodeKind
+from rmqha.cli.cluster_state import ClusterState
+from rmqha.cli.cluster_view import ask
+from rmqha.cli.diagnosis.redact import is_secret, redact_bytes
+from rmqha.host.remoting import RemotingClient
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RmqhaError
+from rmqha.wire.command import Command
+
+VERSION = 1
+TAIL_BYTES = 512 * 1024
+SMALL_BYTES = 256 * 1024
+COMMAND_TIMEOUT_S = 30.0
+AT_ONCE = 2
+STORE_FILES = (
+    "brokerIdentity",
+    "brokerIdentity-temp",
+    "epochFileCheckpoint",
+    "epochFileCheckpoint.bak",
+    "checkpoint",
+    "abort",
+    "rmqha.*",
+    "config/*",
+)
+"""Of a store; `rmqha.*` are our own small files."""
+PROBE_FILE = "rmqha.probe"
+"""What the disk probe writes: zeros."""
+MACHINE_FILES = (
+    "/etc/os-release",
+    "/proc/loadavg",
+    "/proc/meminfo",
+    "/proc/version",
+    "/proc/self/mountinfo",
+    "/proc/self/limits",
+    "/proc/pressure/cpu",
+    "/proc/pressure/io",
+    "/proc/pressure/memory",
+    "/sys/fs/cgroup/memory.max",
+)
+LIBRARIES = ("trio", "cbor2", "click", "rich", "pyyaml", "pyspark", "pyarrow", "numpy", "lz4", "zstandard", "h11")
+SECRET_FILES = ("credentialsFile", "aclFile")
+"""Keys whose files are read for what must not leave, and for nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A server to be asked."""
+
+    name: str
+    kind: NodeKind
+    address: str
+
+
+QUESTIONS: Mapping[NodeKind, tuple[tuple[str, RequestCode], ...]] = {
+    NodeKind.BROKER: (
+        ("state.json", RequestCode.RMQHA_GET_REPLICA_STATE),
+        ("history.json", RequestCode.RMQHA_GET_HISTORY),
+        ("config.properties", RequestCode.GET_BROKER_CONFIG),
+        ("runtime.json", RequestCode.GET_BROKER_RUNTIME_INFO),
+        ("epochs.json", RequestCode.GET_BROKER_EPOCH_CACHE),
+        ("ha.json", RequestCode.GET_BROKER_HA_STATUS),
+        ("topics.json", RequestCode.GET_ALL_TOPIC_CONFIG),
+    ),
+    NodeKind.CONTROLLER: (
+        ("state.json", RequestCode.RMQHA_GET_CONTROLLER_STATE),
+        ("history.json", RequestCode.RMQHA_GET_HISTORY),
+        ("config.properties", RequestCode.CONTROLLER_GET_CONFIG),
+        ("quorum.json", RequestCode.RMQHA_GET_QUORUM),
+    ),
+    NodeKind.NAMESRV: (
+        ("state.json", RequestCode.RMQHA_GET_NAMESRV_STATE),
+        ("history.json", RequestCode.RMQHA_GET_HISTORY),
+        ("clusters.json", RequestCode.GET_BROKER_CLUSTER_INFO),
+    ),
+}
+
+
+@dataclass
+class Bundle:
+    """Collects in memory, at most `limit_bytes` before compression; what does not fit is told in the manifest."""
+
+    limit_bytes: int
+    known_secrets: Collection[str] = ()
+    files: dict[str, bytes] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    missing: list[dict[str, str]] = field(default_factory=list)
+    used_bytes: int = 0
+
+    def add(self, path: str, data: bytes, source: str) -> None:
+        """Redacted on the way in, so that nothing else can get out."""
+        clean = redact_bytes(data, self.known_secrets)
+        if self.used_bytes + len(clean) > self.limit_bytes:
+            self.miss(path, f"{len(clean)} bytes are more than --max-mb leaves")
+            return
+        self.files[path] = clean
+        self.sources[path] = source
+        self.used_bytes += len(clean)
+
+    def add_json(self, path: str, value: Any, source: str) -> None:
+        self.add(path, json.dumps(value, indent=1, ensure_ascii=False).encode(), source)
+
+    def miss(self, path: str, reason: str) -> None:
+        self.missing.append({"path": path, "reason": redact_bytes(reason.encode(), self.known_secrets).decode()})
+
+    def take(self, path: str, file: Path, *, limit_bytes: int, tail: bool = False) -> None:
+        """A file, or the last bytes of it."""
+        try:
+            with file.open("rb") as opened:
+                size = os.fstat(opened.fileno()).st_size
+                if size > limit_bytes and not tail:
+                    self.miss(path, f"{file} has {size} bytes, more than {limit_bytes}")
+                    return
+                cut = tail and size > limit_bytes
+                if cut:
+                    opened.seek(size - limit_bytes)
+                    # from a whole line on: half a line may hide the name of a secret
+                    opened.readline()
+                data = opened.read(limit_bytes)
+        except OSError as error:
+            self.miss(path, f"{file} cannot be read: {error.strerror or error}")
+            return
+        self.add(path, data, f"the end of {file}" if cut else str(file))
+
+    def write(self, out: Path, about: Mapping[str, Any]) -> None:
+        """The archive, whole or not at all, for the owner only. Raises OSError."""
+        manifest = {
+            "version": VERSION,
+            **about,
+            "taken": [
+                {
+                    "path": path,
+                    "bytes": len(data),
+                    "sha256": hashlib.sha256(data).hexdigest(),
+                    "source": redact_bytes(self.sources[path].encode(), self.known_secrets).decode(),
+                }
+                for path, data in sorted(self.files.items())
+            ],
+            "missing": self.missing,
+        }
+        root = out.name.removesuffix(".gz").removesuffix(".tgz").removesuffix(".tar")
+        partial = out.with_name(f".{out.name}.partial")
+        try:
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
+                text = json.dumps(manifest, indent=1, ensure_ascii=False).encode()
+                for path, data in (("manifest.json", text), *sorted(self.files.items())):
+                    entry = tarfile.TarInfo(f"{root}/{path}")
+                    entry.size, entry.mtime, entry.mode = len(data), int(time.time()), 0o600
+                    archive.addfile(entry, io.BytesIO(data))
+            partial.replace(out)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+def take_cluster(bundle: Bundle, state: ClusterState) -> None:
+    """Everything that lies in the directory of a local cluster, and its cluster file."""
+    bundle.take("cluster/cluster.json", state.directory / "cluster.json", limit_bytes=SMALL_BYTES)
+    bundle.take(f"cluster/{Path(state.cluster_file).name}", Path(state.cluster_file), limit_bytes=SMALL_BYTES)
+    for name, record in state.nodes.items():
+        place = f"nodes/{name}"
+        bundle.take(f"{place}/node.conf", state.config_path(name), limit_bytes=SMALL_BYTES)
+        for path in (state.log_path(name), state.output_path(name)):
+            bundle.take(f"{place}/{path.name}", path, limit_bytes=TAIL_BYTES, tail=True)
+        data = state.data_path(record)
+        if not data.is_dir():
+            bundle.miss(f"{place}/files.json", f"{data} is not there")
+            continue
+        bundle.add_json(f"{place}/files.json", listing(data), str(data))
+        for pattern in STORE_FILES if record.is_broker else ():
+            for path in sorted(data.glob(pattern)):
+                if path.is_file() and path.name != PROBE_FILE:
+                    bundle.take(f"{place}/store/{path.relative_to(data)}", path, limit_bytes=SMALL_BYTES)
+        if record.process is not None and record.process.alive:
+            for what in ("status", "limits", "io"):
+                source = Path(f"/proc/{record.process.pid}/{what}")
+                bundle.take(f"{place}/process/{what}", source, limit_bytes=SMALL_BYTES)
+
+
+def listing(directory: Path) -> list[dict[str, Any]]:
+    """Name, size and time of every file; at most ten thousand."""
+    found = []
+    for path in sorted(directory.rglob("*"))[:10_000]:
+        try:
+            stat = path.lstat()
+        except OSError:
+            continue  # removed meanwhile
+        found.append(
+            {
+                "path": str(path.relative_to(directory)),
+                "bytes": stat.st_size,
+                "blocks": stat.st_blocks,
+                "modifiedAtMs": stat.st_mtime_ns // 1_000_000,
+                "mode": oct(stat.st_mode),
+            }
+        )
+    return found
+
+
+def take_machine(bundle: Bundle) -> None:
+    for name in MACHINE_FILES:
+        if Path(name).exists():
+            bundle.take(f"machine{name}", Path(name), limit_bytes=SMALL_BYTES)
+    bundle.add_json("machine/versions.json", versions(), "this installation")
+
+
+def versions() -> dict[str, Any]:
+    libraries: dict[str, str | None] = {}
+    for name in LIBRARIES:
+        try:
+            libraries[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            libraries[name] = None
+    return {
+        "rmqha": __version__,
+        "python": sys.version,
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "libraries": libraries,
+    }
+
+
+def known_secrets(configs: Collection[Path]) -> list[str]:
+    """The values of secret keys in these files, and in those of accounts and credentials that they name."""
+    found: set[str] = set()
+    for path in configs:
+        pairs = list(_pairs(path))
+        found |= {value for key, value in pairs if _is_value(key)}
+        for key, value in pairs:
+            if key in SECRET_FILES and value:
+                found |= set(_secret_values(Path(value)))
+    return sorted(value for value in found if value)
+
+
+def _pairs(path: Path) -> Iterator[tuple[str, str]]:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return  # whoever takes the file says so
+    for line in text.splitlines():
+        key, sign, value = line.partition("=")
+        if sign:
+            yield key.strip(), value.strip().strip("\"'")
+
+
+def _secret_values(path: Path) -> Iterator[str]:
+    """secretKey and the like of a YAML or properties file. accessKey is a name: it goes where its key stands."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    try:
+        yield from _walk(yaml.safe_load(text))
+    except yaml.YAMLError:
+        yield from (value for key, value in _pairs(path) if _is_value(key))
+        return
+    yield from (value for key, value in _pairs(path) if _is_value(key))
+
+
+def _walk(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            if _is_value(str(key)) and isinstance(item, str | int):
+                yield str(item)
+            else:
+                yield from _walk(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _walk(item)
+
+
+def _is_value(key: str) -> bool:
+    return is_secret(key) and key.lower() != "accesskey"
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+async def take_answers(bundle: Bundle, targets: Collection[Target], timeout_s: float) -> None:
+    """Each server's own answers; whoever has not answered after `timeout_s` has not answered."""
+    async with RemotingClient() as client, trio.open_nursery() as nursery:
+        for target in targets:
+            nursery.start_soon(_take_target, bundle, client, target, timeout_s)
+
+
+async def _take_target(bundle: Bundle, client: RemotingClient, target: Target, timeout_s: float) -> None:
+    place = f"answers/{target.name}"
+    for number, (name, code) in enumerate(QUESTIONS[target.kind]):
+        try:
+            with trio.fail_after(timeout_s):
+                reply = await ask(client, target.address, Command(code))
+            data = bytes(reply.body)
+        except trio.TooSlowError:
+            bundle.miss(f"{place}/{name}", f"{target.address} did not answer within {timeout_s:g} s")
+        except RmqhaError as error:
+            bundle.miss(f"{place}/{name}", str(error))
+            if number == 0:
+                # who does not answer the first question is asked no other
+                return
+            continue
+        else:
+            bundle.add(f"{place}/{name}", data, f"request {code} to {target.address}")
+
+
+async def take_commands(bundle: Bundle, commands: Mapping[str, list[str]], leading: list[str]) -> None:
+    """What our own commands print, as the user would see it. `leading` stands before each (--security)."""
+    limiter = trio.CapacityLimiter(AT_ONCE)
+    async with trio.open_nursery() as nursery:
+        for name, arguments in commands.items():
+            nursery.start_soon(_take_command, bundle, limiter, name, [*leading, *arguments])
+
+
+async def _take_command(bundle: Bundle, limiter: trio.CapacityLimiter, name: str, arguments: list[str]) -> None:
+    command = [sys.executable, "-P", "-m", "rmqha.cli.main", *arguments]
+    shown = f"rmqha {' '.join(arguments)}"
+    async with limiter:
+        with trio.move_on_after(COMMAND_TIMEOUT_S) as scope:
+            done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+    path = f"commands/{name}"
+    if scope.cancelled_caught:
+        bundle.miss(path, f"{shown} did not end within {COMMAND_TIMEOUT_S:g} s")
+        return
+    if done.stdout:
+        bundle.add(f"{path}.json", done.stdout, f"{shown} (exit code {done.returncode})")
+    if done.stderr:
+        bundle.add(f"{path}.err", done.stderr, f"{shown} (exit code {done.returncode})")
+    if not done.stdout:
+        bundle.miss(f"{path}.json", f"{shown}: {done.stderr.decode(errors='replace').strip() or 'it printed nothing'}")

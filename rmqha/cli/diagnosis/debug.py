@@ -1,0 +1,167 @@
+"""`rmqha debug bundle`: one archive for whoever is to help."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+from rmqha import __version__
+from rmqha.cli.cluster_file import NodeKind
+from rmqha.cli.cluster_state import ClusterState
+from rmqha.cli.diagnosis.bundle import (
+    Bundle,
+    Target,
+    known_secrets,
+    take_answers,
+    take_cluster,
+    take_commands,
+    take_machine,
+)
+from rmqha.cli.group_look import find_groups
+from rmqha.cli.options import DEFAULT_NAMESRV, directory_option, echo_json, output_option, resolve_namesrv
+from rmqha.host.remoting import RemotingClient
+from rmqha.model.error import RmqhaError, UnreachableError, UsageError
+
+GROUP_LIMIT = 20
+"""Groups that are explained one by one."""
+
+
+@click.group()
+def debug() -> None:
+    """Collect what is needed to find out what happened."""
+
+
+@debug.command("bundle", epilog="Example: rmqha debug bundle --out /tmp/for-support.tar.gz")
+@click.option(
+    "--out", type=click.Path(path_type=Path), metavar="FILE", help="Where; default: rmqha-bundle-TIME.tar.gz."
+)
+@directory_option
+@click.option("--namesrv", metavar="HOST:PORT", help="Also ask the nodes that these name servers know.")
+@click.option("--max-mb", type=click.IntRange(1, 1024), default=32, show_default=True, help="Size before compression.")
+@click.option(
+    "--timeout", type=click.FloatRange(0.1, 60), default=5.0, show_default=True, help="Seconds for an answer."
+)
+@output_option
+@click.pass_context
+def bundle(
+    context: click.Context,
+    out: Path | None,
+    directory: Path | None,
+    namesrv: str | None,
+    max_mb: int,
+    timeout: float,
+    output: str,
+) -> None:
+    """Write what support needs of the local cluster, or of the one behind --namesrv, into one archive.
+
+    Configurations, versions, status, describe, explain, history, epochs, the ends of logs, identity, epoch and
+    checkpoint files, the doctor's findings. No messages, no accounts, no keys: what is called like a secret, and what
+    the files of accounts hold, is taken out of everything. manifest.json in it tells what could not be had, and why.
+
+    Exit code: 0 written, 1 cannot be written, 2 nothing to ask and nothing to take.
+    """
+    out = out or Path(f"rmqha-bundle-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
+    if out.exists():
+        raise UsageError(f"{out} is there already; name another --out")
+    if not out.absolute().parent.is_dir():
+        raise UsageError(f"{out.absolute().parent} is no directory; name another --out")
+    state = ClusterState.find(directory) if directory is None else ClusterState.require(directory)
+    if state is None and namesrv is None:
+        raise UsageError("no cluster is known here; name its --directory, or its --namesrv")
+    configs = [state.config_path(name) for name in state.nodes] if state else []
+    security = context.find_root().params.get("security_file")
+    if security:
+        configs.append(Path(security))
+    if state is not None:
+        configs.append(Path(state.cluster_file))
+    made = Bundle(max_mb * 1_000_000, known_secrets(configs))
+    trio.run(_collect, made, state, namesrv, timeout, ["--security", security] if security else [])
+    about = {"rmqha": __version__, "createdAt": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "cluster": state and state.name}
+    try:
+        made.write(out, about)
+    except OSError as error:
+        raise RmqhaError(f"cannot write {out}: {error.strerror or error}; name another --out") from None
+    _tell(out, made, output)
+
+
+def _tell(out: Path, made: Bundle, output: str) -> None:
+    found: dict[str, Any] = {"file": str(out), "bytes": out.stat().st_size, "files": len(made.files)}
+    if output == "json":
+        echo_json(found | {"missing": made.missing})
+        return
+    for item in made.missing[:10]:
+        click.echo(f"not taken: {item['path']}: {item['reason']}", err=True)
+    if len(made.missing) > 10:
+        click.echo(f"not taken: {len(made.missing) - 10} more, see manifest.json", err=True)
+    click.echo(f"{out}: {len(made.files)} files, {found['bytes'] / 1e6:.1f} MB; look into it before you send it")
+
+
+async def _collect(
+    made: Bundle, state: ClusterState | None, namesrv: str | None, timeout_s: float, leading: list[str]
+) -> None:
+    # logs first: the small ends of them are worth more than anything else if the size runs out
+    if state is not None:
+        take_cluster(made, state)
+    take_machine(made)
+    targets = _local_targets(state) if state is not None else []
+    groups = state.groups if state is not None else []
+    if namesrv is not None:
+        far, names = await _far_targets(made, resolve_namesrv(namesrv), timeout_s)
+        known = {target.address for target in targets}
+        targets += [target for target in far if target.address not in known]
+        groups = sorted({*groups, *names})
+        if state is None and not names:
+            raise UnreachableError(f"no name server of {namesrv} tells of a group: {made.missing[-1]['reason']}")
+    await take_answers(made, targets, timeout_s)
+    await take_commands(made, _commands(state, namesrv, groups), leading)
+
+
+def _local_targets(state: ClusterState) -> list[Target]:
+    found = []
+    for node in state.nodes.values():
+        found.append(Target(node.name, NodeKind(node.kind), node.address))
+        if node.controller_address and node.kind == NodeKind.NAMESRV.value:
+            found.append(Target(f"{node.name}-controller", NodeKind.CONTROLLER, node.controller_address))
+    return found
+
+
+async def _far_targets(made: Bundle, namesrv: str, timeout_s: float) -> tuple[list[Target], list[str]]:
+    """Name servers and the brokers that they know, and the names of groups."""
+    targets = [Target(address.replace(":", "-"), NodeKind.NAMESRV, address) for address in namesrv.split(";")]
+    try:
+        with trio.fail_after(timeout_s):
+            async with RemotingClient() as client:
+                groups = await find_groups(client, namesrv)
+    except (RmqhaError, trio.TooSlowError) as error:
+        made.miss("answers", str(error) or f"{namesrv} did not answer within {timeout_s:g} s")
+        return targets, []
+    for group in groups.values():
+        targets += [
+            Target(f"{group.name}-{view.address.replace(':', '-')}", NodeKind.BROKER, view.address)
+            for view in group.brokers
+        ]
+    return targets, sorted(groups)
+
+
+def _commands(state: ClusterState | None, namesrv: str | None, groups: list[str]) -> dict[str, list[str]]:
+    """Name in the bundle to the arguments of the command."""
+    names = namesrv or (state.namesrv_addresses if state else "") or DEFAULT_NAMESRV
+    found = {
+        "describe": ["describe", "cluster", "--namesrv", names, "-o", "json"],
+        "explain-wait": ["explain-wait", "--namesrv", names, "-o", "json"],
+    }
+    if state is None:
+        return found | {"health": ["health", "--namesrv", names, "-o", "json"]}
+    where = ["--directory", str(state.directory), "-o", "json"]
+    found |= {name: [name, *where] for name in ("status", "history", "health")}
+    found["doctor"] = ["doctor", "--no-write", "-v", *where]
+    controllers = ";".join(state.controller_addresses)
+    if controllers:
+        found["quorum"] = ["quorum", "show", "--controller", controllers, "-o", "json"]
+        for group in groups[:GROUP_LIMIT]:
+            found[f"explain-{group}"] = ["explain", group, "--controller", controllers, "-o", "json"]
+    return found

@@ -1,0 +1,118 @@
+"""Takes secrets out of text that leaves the house. Pure.
+
+By name: what stands behind a key that is called like a secret, in properties, TOML, YAML, JSON, log lines, sentences.
+By form: private keys, passwords in URLs. By value: secrets that are known from the files that hold them, wherever they
+stand. Rather a word too much than one too little.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from typing import Any
+
+GONE = "[redacted]"
+MIN_SECRET_LENGTH = 4
+"""A shorter one is taken out by its name only: its letters stand everywhere."""
+_HINT = r"(?:secret|passw|passphrase|pwd|token|credential|private|access[_.-]?key|api[_.-]?key|signature)"
+_HINTED = re.compile(_HINT, re.I)
+_NAME = re.compile(rf"(?<![\w.-])[\w.-]*?{_HINT}[\w.-]*", re.I)
+_HARMLESS = re.compile(r"(?:file|path|[._-]dir|directory)$", re.I)
+"""Keys of the place where a secret lies."""
+_STRING = r'"(?:[^"\\]|\\.)*"?|\'(?:[^\'\\]|\\.)*\'?'
+_QUOTED = re.compile(_STRING)
+_VALUE = re.compile(rf"([\"']?\s*[=:]\s*|\s+)({_STRING}|\S+)")
+_WHOLE = re.compile(r"(?P<to>[\"']?\s*[:=]\s*)(?P<quote>[\"']?)(?P<value>.*?)(?P<end>[\"']?,?\s*)$")
+_LEFT_OF_KEY = re.compile(r"[\s\-{,\"'#]*$")
+_URL = re.compile(r"(?<=://)[^\s@'\"]*:[^\s'\"]*@")
+_PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S)
+_PEM_END = re.compile(r"\A.*-----END [A-Z ]*PRIVATE KEY-----", re.S)
+"""Once all whole keys are gone: the end of a log may begin inside one."""
+_CONTINUED = re.compile(r"\\\r?\n\s*")
+_LONG_STRING = re.compile(r'("""|\'\'\').*?\1', re.S)
+
+
+def is_secret(name: str) -> bool:
+    """Is a key of this name to be kept?"""
+    return _NAME.fullmatch(name) is not None and not _HARMLESS.search(name)
+
+
+def redact(text: str, known: Collection[str] = ()) -> str:
+    """`known` are values that must stand nowhere."""
+    for secret in sorted((item for item in known if len(item) >= MIN_SECRET_LENGTH), key=len, reverse=True):
+        for form in (secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]):
+            text = text.replace(form, GONE)
+    text = _URL.sub(f"{GONE}@", _PEM_END.sub(GONE, _PEM.sub(GONE, text)))
+    document = _as_json(text)
+    if document is not None:
+        return json.dumps(_redacted(document), indent=1, ensure_ascii=False) + "\n"
+    text = _LONG_STRING.sub(_on_one_line, _CONTINUED.sub(" ", text))
+    return "".join(_line(line) for line in text.splitlines(keepends=True))
+
+
+def redact_bytes(data: bytes, known: Collection[str] = ()) -> bytes:
+    """Files that are no text keep all their bytes but known secrets."""
+    try:
+        return redact(data.decode(), known).encode()
+    except UnicodeDecodeError:
+        for secret in known:
+            if len(secret) >= MIN_SECRET_LENGTH:
+                data = data.replace(secret.encode(), b"*" * len(secret.encode()))
+        return data
+
+
+def _as_json(text: str) -> Any:
+    """None for what is no JSON object or list."""
+    if text.lstrip()[:1] not in ("{", "["):
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
+def _redacted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_sentence(str(key)): GONE if is_secret(str(key)) else _redacted(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_redacted(item) for item in value]
+    return _sentence(value) if isinstance(value, str) else value
+
+
+def _sentence(text: str) -> str:
+    return "".join(_line(line) for line in text.splitlines(keepends=True))
+
+
+def _on_one_line(found: re.Match[str]) -> str:
+    return found.group().replace("\n", " ").replace("\r", " ")
+
+
+def _line(line: str) -> str:
+    if not _HINTED.search(line):
+        return line
+    body = line.rstrip("\r\n")
+    end = line[len(body) :]
+    for found in _NAME.finditer(body):
+        if _HARMLESS.search(found.group()):
+            continue
+        head, tail = body[: found.end()], body[found.end() :]
+        whole = _WHOLE.match(tail)
+        if whole and _LEFT_OF_KEY.match(body[: found.start()]):
+            if whole["value"].strip() in ("", "{", "["):
+                return body + end
+            quote = whole["quote"]
+            comma = "," if whole["end"].rstrip().endswith(",") and quote else ""
+            return f"{head}{whole['to']}{quote}{GONE}{quote}{comma}{end}"
+        tail = _VALUE.sub(rf"\g<1>{GONE}", tail, count=1)
+        return head + _QUOTED.sub(GONE, _rest(tail)) + end
+    return line
+
+
+def _rest(tail: str) -> str:
+    """Further names behind the first."""
+    for found in _NAME.finditer(tail):
+        if not _HARMLESS.search(found.group()):
+            after = _VALUE.sub(rf"\g<1>{GONE}", tail[found.end() :], count=1)
+            return tail[: found.end()] + _rest(after)
+    return tail

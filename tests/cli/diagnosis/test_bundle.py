@@ -1,0 +1,200 @@
+"""`rmqha debug bundle`: what is in it, what is not, and that no planted secret survives."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import string
+import tarfile
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rmqha.cli.cluster_file import NodeKind, parse
+from rmqha.cli.cluster_state import ClusterState
+from rmqha.cli.diagnosis import bundle as bundles
+from rmqha.cli.diagnosis import debug as command
+from rmqha.cli.diagnosis.bundle import Bundle, Target, known_secrets, take_answers, take_cluster, take_machine
+from rmqha.cli.up import prepare
+from rmqha.model.code import RequestCode as Code
+from rmqha.model.error import RmqhaError, UnreachableError, UsageError
+from tests.client.test_admin import peers
+
+TEXT = """
+[cluster]
+name = "c"
+[namesrv]
+listenPort = 3
+[controllers]
+listenPort = 4
+[[group]]
+name = "broker-a"
+replicas = 2
+listenPort = 10
+"""
+# a marker, so that a short one is not part of something else by chance
+SECRET = st.text(string.ascii_letters + string.digits + "+/!%$_.~", min_size=8, max_size=30).map(
+    lambda text: f"Zq{text}"
+)
+
+
+def stopped_cluster(root: Path) -> ClusterState:
+    path = root / "c.toml"
+    path.write_text(TEXT)
+    return prepare(parse(str(path), tomllib.loads(TEXT), directory=root / "data"), None)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> ClusterState:
+    return stopped_cluster(tmp_path)
+
+
+def opened(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """(manifest, file → bytes)."""
+    with tarfile.open(path) as archive:
+        files = {}
+        for member in archive.getmembers():
+            file = archive.extractfile(member)
+            assert file is not None
+            files[member.name.partition("/")[2]] = file.read()
+    return json.loads(files["manifest.json"]), files
+
+
+def run(*arguments: str) -> Result:
+    done = CliRunner().invoke(command.debug, ["bundle", *arguments])
+    if isinstance(done.exception, RmqhaError):
+        raise done.exception
+    return done
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+def plant(state: ClusterState, root: Path, secrets: list[str]) -> None:
+    """Each at every place where one was ever seen."""
+    store = state.directory / "broker-a-1" / "store"
+    (store / "config").mkdir(parents=True)
+    log = state.log_path("broker-a-1")
+    log.parent.mkdir()
+    accounts, credentials = root / "plain_acl.yml", root / "tools.yml"
+    accounts.write_text(
+        "accounts:\n" + "".join(f"- accessKey: a{n}\n  secretKey: {json.dumps(s)}\n" for n, s in enumerate(secrets))
+    )
+    credentials.write_text(f"accessKey: me\nsecretKey: {json.dumps(secrets[0])}\n")
+    with state.config_path("broker-a-1").open("a") as file:
+        file.write(f"aclFile={accounts}\ncredentialsFile={credentials}\n")
+        file.writelines(f"tls.server.keyPassword{n}={secret}\n" for n, secret in enumerate(secrets))
+    Path(state.cluster_file).write_text(TEXT + "".join(f'[broker]\nx.secret = "{secret}"\n' for secret in secrets))
+    (store / "config" / "topics.json").write_text(json.dumps({"order": {"authToken": secrets}, "note": secrets[-1]}))
+    (store / "config" / "config-overrides.properties").write_text(f"secretKey={secrets[0]}\n")
+    (store / "rmqha.boot").write_bytes(b"\xff\x00" + secrets[0].encode())
+    lines = [
+        f"2026-11-22T06:00:00.000Z denied reason={json.dumps(f'bare {secret}')} password={secret}" for secret in secrets
+    ]
+    log.write_text("\n".join(lines) + f"\n-----BEGIN PRIVATE KEY-----\n{secrets[0]}\n-----END PRIVATE KEY-----\n")
+    state.output_path("broker-a-1").write_text(f"amqp://me:{secrets[0]}@host\nValueError: {secrets[-1]}\n")
+
+
+@given(st.lists(SECRET, min_size=1, max_size=3, unique=True))
+@settings(max_examples=25, deadline=None)
+def test_no_planted_secret_survives(secrets: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        state = stopped_cluster(root)
+        plant(state, root, secrets)
+        configs = [*map(state.config_path, state.nodes), Path(state.cluster_file)]
+        made = Bundle(10_000_000, known_secrets(configs))
+        take_cluster(made, state)
+        take_machine(made)
+        made.miss("somewhere", f"a reason with {secrets[0]}")
+        made.write(root / "b.tar.gz", {})
+        everything = gzip.decompress((root / "b.tar.gz").read_bytes())
+        _, files = opened(root / "b.tar.gz")
+    for secret in secrets:
+        assert secret.encode() not in everything
+    assert b"brokerName=broker-a" in files["nodes/broker-a-1/node.conf"]
+    assert b"denied" in files["nodes/broker-a-1/broker-a-1.log"]
+    assert not any("acl" in name or "tools" in name for name in files), "files of accounts are not taken"
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+def test_a_stopped_cluster_gives_what_it_can(
+    state: ClusterState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        command, "_commands", lambda *a: {"status": ["status", "--directory", str(state.directory), "-o", "json"]}
+    )
+    out = tmp_path / "b.tar.gz"
+    done = run("--directory", str(state.directory), "--out", str(out), "--timeout", "0.5", "-o", "json")
+    assert done.exit_code == 0
+    found = json.loads(done.stdout)
+    manifest, files = opened(out)
+    assert found["missing"] == manifest["missing"] != []
+    reasons = {item["path"]: item["reason"] for item in manifest["missing"]}
+    assert "Connection refused" in reasons["answers/broker-a-1/state.json"]
+    assert "is not there" in reasons["nodes/broker-a-1/files.json"]
+    assert json.loads(files["commands/status.json"])["problems"]["broker-a-1"] == "not running"
+    assert {item["path"] for item in manifest["taken"]} == files.keys() - {"manifest.json"}
+    assert json.loads(files["machine/versions.json"])["libraries"]["trio"]
+    assert out.stat().st_mode & 0o077 == 0, "for the owner only"
+    assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+
+
+async def test_live_nodes_are_asked_and_silent_ones_told(tmp_path: Path) -> None:
+    async with peers(1) as (peer,):
+        peer.replies = {
+            Code.RMQHA_GET_REPLICA_STATE: (0, {}, b'{"role":"MASTER"}'),
+            Code.GET_BROKER_CONFIG: (0, {}, b"brokerName=b\nsecretKey=hidden-one\n"),
+        }
+        made = Bundle(1_000_000)
+        targets = [Target("b-1", NodeKind.BROKER, peer.address), Target("b-2", NodeKind.BROKER, "127.0.0.1:9")]
+        with trio.fail_after(10):
+            await take_answers(made, targets, 2.0)
+    assert json.loads(made.files["answers/b-1/state.json"]) == {"role": "MASTER"}
+    assert made.files["answers/b-1/config.properties"] == b"brokerName=b\nsecretKey=[redacted]\n"
+    missing = [item["path"] for item in made.missing]
+    assert "answers/b-1/epochs.json" in missing
+    assert [path for path in missing if "b-2" in path] == ["answers/b-2/state.json"]
+
+
+def test_sizes_are_bounded_and_the_newest_lines_are_taken(state: ClusterState) -> None:
+    log = state.log_path("ns-1")
+    log.parent.mkdir()
+    log.write_text("".join(f"line {number} {'x' * 100}\n" for number in range(20_000)))
+    made = Bundle(bundles.TAIL_BYTES + 20_000)
+    take_cluster(made, state)
+    tail = made.files["nodes/ns-1/ns-1.log"]
+    assert len(tail) <= bundles.TAIL_BYTES
+    assert tail.startswith(b"line ")
+    assert b"line 19999 " in tail
+    made.add("more", bytes(30_000), "test")
+    assert "more" not in made.files
+    assert made.missing[-1]["path"] == "more"
+    assert made.used_bytes <= made.limit_bytes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        (("--out", "there.gz"), UsageError, "there.gz is there already"),
+        (("--out", "no/such/place.gz"), UsageError, "is no directory"),
+        ((), UsageError, "no cluster is known here"),
+        (("--directory", "."), UsageError, "holds no cluster"),
+        (("--namesrv", "nonsense"), UsageError, "--namesrv"),
+        (("--namesrv", "127.0.0.1:9"), UnreachableError, "no name server of 127.0.0.1:9 tells of a group"),
+    ],
+)
+def test_wrong_usage_writes_nothing(
+    arguments: tuple[str, ...], error: type[RmqhaError], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RMQHA_DIRECTORY", raising=False)
+    (tmp_path / "there.gz").touch()
+    with pytest.raises(error, match=words):
+        run(*arguments)
+    assert [path.name for path in tmp_path.iterdir()] == ["there.gz"]
