@@ -34,7 +34,8 @@ def namesrv(config_file: str | None, check: bool) -> None:
         async with trio.open_nursery() as nursery:
             servers = ("namesrv",) if controller_config is None else ("namesrv", "controller")
             exposure = await expose(config, tracer, servers, nursery)
-            await nursery.start(partial(run_name_server, config, tracer, exposure=exposure))
+            controllers = () if controller_config is None else (controller_config.self_address,)
+            await nursery.start(partial(run_name_server, config, tracer, exposure=exposure, controllers=controllers))
             if controller_config is not None:
                 # a name server alone must start without loading the controller
                 from controller.server import run_controller
@@ -48,4 +49,4 @@ def namesrv(config_file: str | None, check: bool) -> None:
             tracer.event("name_server_stopping")
             nursery.cancel_scope.cancel()
 
-    run_server(serve, on_hangup=tracer.reopen)
+    run_server(serve, on_hangup=tracer.reopen, tracer=tracer)

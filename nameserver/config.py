@@ -45,6 +45,9 @@ class NamesrvConfig(ServerConfig):
     controller_addr: str = ""
     """Own. Controllers whose elections this name server follows, separated by `;`: a new master is then routed to as
     soon as it is elected. Empty: only brokers tell it."""
+    web_credentials_file: str = ""
+    """Own. File with accessKey and secretKey of the account by which the page at httpPort looks up messages. Without it
+    the page does so only if no accounts are in force and httpHost is loopback (docs/web.md)."""
 
     def check(self, source: str) -> None:
         super().check(source)

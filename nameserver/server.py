@@ -245,9 +245,11 @@ async def run_name_server(
     *,
     clock: Clock | None = None,
     exposure: Exposure | None = None,
+    controllers: tuple[str, ...] = (),
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled; reports the actual port. Raises UsageError if the address or a file cannot be used."""
+    """Serve until cancelled; reports the actual port. `controllers`: whom the page asks besides controllerAddr, that in
+    the same process. Raises UsageError if the address or a file cannot be used."""
     clock = HostClock() if clock is None else clock
     kv_config, live = open_kept(config, tracer)
     server = NameServer(config, tracer, clock, kv_config, live)
@@ -256,6 +258,10 @@ async def run_name_server(
         port: int = await nursery.start(_serve, server, config)
         if exposure is not None:
             exposure.parts["namesrv"] = server
+            # only a name server with httpPort loads the page
+            from nameserver.web.site import serve_page
+
+            await nursery.start(serve_page, config, server.routes, port, controllers, exposure, tracer)
         tracer.event("name_server_started", address=config.listen_address, port=port)
         task_status.started(port)
         if server.follower is not None:

@@ -90,6 +90,7 @@ def _lane(log: Log, against: Log | None) -> dict[str, Any]:
     parts = [*_epoch_parts(log, limit), *_cut_parts(log)]
     return {
         "name": log.name,
+        "leads": log.is_master,
         "end": log.end_offset,
         "forkBytes": max(0, log.end_offset - limit),
         "partsAt": limit if log.end_offset > limit else None,

@@ -79,7 +79,7 @@ def message_view(message: Message, limit_bytes: int = BODY_LIMIT_BYTES) -> dict[
     names = list(message.properties)
     return {
         "topic": visible(message.topic),
-        "group": message.broker_name,
+        "group": visible(message.broker_name),
         "queueId": message.queue_id,
         "queueOffset": message.queue_offset,
         "physicalOffset": message.phy_offset,

@@ -1,0 +1,250 @@
+"""Message lookup for the page: by id, by key, by queue and offset. Shell.
+
+Only brokers that this name server routes to are asked, never an address that a visitor names. Partial results count: a
+group that does not answer is a note beside what the others found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from nameserver.config import NamesrvConfig
+from nameserver.route_info import RouteTable
+from nameserver.web.message_view import message_view, share_bytes, short
+from rmqha.client.message import Message, decode_messages
+from rmqha.host.http import is_loopback
+from rmqha.host.remoting import RemotingClient
+from rmqha.host.security import Security
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RmqhaError, UsageError
+from rmqha.model.message import MAX_TOPIC_BYTES, parse_offset_message_id
+from rmqha.model.offset import MASTER_ID
+from rmqha.store.index_key import INDEX_KEY_TYPE, INDEX_UNIQUE_TYPE
+from rmqha.wire.bodies import GroupData
+from rmqha.wire.command import Command
+
+TIMEOUT_MS = 3_000
+MAX_MESSAGES = 32
+MAX_GROUPS = 64
+"""Groups that one lookup asks."""
+MAX_KEY_CHARS = 512
+MAX_LOOKUPS = 4
+"""At the same time; more wait."""
+PULL_BYTES = 4 * 1024 * 1024
+PULL_GROUP = "TOOLS_CONSUMER"
+"""RocketMQ's own name for the consumer group of tools; nothing is committed for it."""
+SUBSCRIPTION_IN_REQUEST = 4
+_LATEST_MS = (1 << 63) - 1
+
+Ask = Callable[[GroupData, str], Awaitable[None]]
+
+
+@dataclass(slots=True)
+class Found:
+    """`notes`: sentences about groups that could not be asked, or what was not found where."""
+
+    messages: list[Message] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def refusal(config: NamesrvConfig) -> str:
+    """Why this page may not look up messages, "" if it may. The page has no accounts of its own: whoever reaches it
+    reads what it may read."""
+    if config.web_credentials_file:
+        return ""
+    if config.acl_enable or config.credentials_file:
+        return (
+            "message lookup is off: this cluster has accounts and the page has none; name a file with the keys of one "
+            "that may read in webCredentialsFile"
+        )
+    if not is_loopback(config.http_host):
+        return (
+            f"message lookup is off: httpHost = {config.http_host} lets other machines in; name a file with the keys "
+            "of an account that may read in webCredentialsFile, or use the page on the name server's machine"
+        )
+    return ""
+
+
+class Lookup:
+    def __init__(self, routes: RouteTable, refused: str, security: Security | None = None) -> None:
+        """`security`: what to sign with; None takes the process's own TLS and no account."""
+        self._routes = routes
+        self._refused = refused
+        self._security = security
+        self._limit = trio.CapacityLimiter(MAX_LOOKUPS)
+
+    async def find(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """`query` as the page's form: `by` (id, key, place) and its fields. JSON-ready: `messages`, `notes`. Raises
+        UsageError, one sentence, for fields that cannot be used."""
+        if self._refused:
+            return {"messages": [], "notes": [self._refused], "refused": True}
+        by = query.get("by", "")
+        looks = {"id": self._by_id, "key": self._by_key, "place": self._by_place}
+        if by not in looks:
+            raise UsageError("by must be id, key or place")
+        async with self._limit, RemotingClient(security=self._security) as client:
+            found = await looks[by](client, query)
+        found.messages.sort(key=lambda item: (item.broker_name, item.phy_offset, item.queue_offset))
+        shown = found.messages[:MAX_MESSAGES]
+        if len(found.messages) > len(shown):
+            found.notes.append(f"{len(found.messages) - len(shown)} more messages are not shown")
+        share = share_bytes(len(shown))
+        return {
+            "messages": [message_view(message, share) for message in shown],
+            "notes": [short(note) for note in found.notes],
+            "refused": False,
+        }
+
+    # --- by id ------------------------------------------------------------------------------------------------------
+    async def _by_id(self, client: RemotingClient, query: Mapping[str, str]) -> Found:
+        """Either kind of id: that of a stored record (broker address and offset), or a producer's, which needs the
+        topic, because brokers index it by topic."""
+        message_id, topic = _text(query, "id", MAX_KEY_CHARS), _topic(query, needed=False)
+        found = await self._by_record_id(client, message_id, topic)
+        if found.messages:
+            return found
+        if not topic:
+            found.notes.append(
+                "no broker has a record of that id; if a producer made it (msgId, UNIQ_KEY), give its topic as well"
+            )
+            return found
+        by_unique_key = await self._query(client, topic, message_id, INDEX_UNIQUE_TYPE)
+        return Found(by_unique_key.messages, by_unique_key.notes)
+
+    async def _by_record_id(self, client: RemotingClient, message_id: str, topic: str) -> Found:
+        """All replicas of a group have a record at the same offset: the group is asked, not the address in the id."""
+        found = Found()
+        try:
+            _, phy_offset = parse_offset_message_id(message_id)
+        except ValueError:
+            return found
+        wanted = message_id.upper()
+
+        async def ask(group: GroupData, address: str) -> None:
+            ext = {"offset": str(phy_offset), "topic": topic}
+            reply = await client.call(address, Command(RequestCode.VIEW_MESSAGE_BY_ID, ext), TIMEOUT_MS)
+            if reply.code == ResponseCode.SUCCESS:
+                records = decode_messages(group.broker_name, reply.body)
+                found.messages += [item for item in records if item.offset_msg_id.upper() == wanted]
+            elif reply.code == ResponseCode.NO_PERMISSION:
+                found.notes.append(f"{group.broker_name}: {reply.remark}")
+
+        await self._ask_groups(self._routes.groups(), ask, found)
+        return found
+
+    # --- by key -----------------------------------------------------------------------------------------------------
+    async def _by_key(self, client: RemotingClient, query: Mapping[str, str]) -> Found:
+        found = await self._query(client, _topic(query), _text(query, "key", MAX_KEY_CHARS), INDEX_KEY_TYPE)
+        if not found.messages and not found.notes:
+            found.notes.append("no message of that topic has that key; the index follows a send within a moment")
+        return found
+
+    async def _query(self, client: RemotingClient, topic: str, key: str, index_type: str) -> Found:
+        found = Found()
+        ext = {
+            "topic": topic,
+            "key": key,
+            "maxNum": str(MAX_MESSAGES),
+            "beginTimestamp": "0",
+            "endTimestamp": str(_LATEST_MS),
+            "indexType": index_type,
+            "_UNIQUE_KEY_QUERY": str(index_type == INDEX_UNIQUE_TYPE).lower(),
+        }
+
+        async def ask(group: GroupData, address: str) -> None:
+            reply = await client.call(address, Command(RequestCode.QUERY_MESSAGE, dict(ext)), TIMEOUT_MS)
+            if reply.code == ResponseCode.SUCCESS:
+                found.messages += decode_messages(group.broker_name, reply.body)
+            elif reply.code != ResponseCode.QUERY_NOT_FOUND:
+                found.notes.append(f"{group.broker_name} at {address} answered {reply.code}: {reply.remark}")
+
+        await self._ask_groups(self._groups_of(topic), ask, found)
+        return found
+
+    # --- by place ---------------------------------------------------------------------------------------------------
+    async def _by_place(self, client: RemotingClient, query: Mapping[str, str]) -> Found:
+        topic, name = _topic(query), _text(query, "group", MAX_TOPIC_BYTES)
+        ext = {
+            "consumerGroup": PULL_GROUP,
+            "topic": topic,
+            "queueId": str(_number(query, "queue", (1 << 31) - 1)),
+            "queueOffset": str(_number(query, "offset", _LATEST_MS)),
+            "maxMsgNums": str(max(1, _number(query, "count", MAX_MESSAGES, 1))),
+            "maxMsgBytes": str(PULL_BYTES),
+            "sysFlag": str(SUBSCRIPTION_IN_REQUEST),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": "*",
+            "subVersion": "0",
+            "expressionType": "TAG",
+        }
+        groups = [group for group in self._groups_of(topic) if group.broker_name == name]
+        if not groups:
+            raise UsageError(f"topic {short(topic, 100)} has no queues in group {short(name, 100)}")
+        found = Found()
+
+        async def ask(group: GroupData, address: str) -> None:
+            reply = await client.call(address, Command(RequestCode.PULL_MESSAGE, ext), TIMEOUT_MS)
+            if reply.code == ResponseCode.SUCCESS:
+                found.messages += decode_messages(group.broker_name, reply.body)
+                return
+            low, high = reply.ext.get("minOffset"), reply.ext.get("maxOffset")
+            if low is None or high is None:
+                found.notes.append(f"{group.broker_name} at {address} answered {reply.code}: {reply.remark}")
+            else:
+                held = "holds nothing" if low == high else f"holds the offsets {low} to {int(high) - 1}"
+                found.notes.append(f"queue {ext['queueId']} of {topic} in {group.broker_name} {held}")
+
+        await self._ask_groups(groups, ask, found)
+        return found
+
+    # --- whom -------------------------------------------------------------------------------------------------------
+    def _groups_of(self, topic: str) -> list[GroupData]:
+        found = self._routes.route(topic)
+        if found is None:
+            raise UsageError(f"no broker has registered topic {short(topic, 100)}; mind the letter case")
+        return found[0]
+
+    async def _ask_groups(self, groups: list[GroupData], ask: Ask, found: Found) -> None:
+        """Each group's master, else any of its replicas."""
+        if len(groups) > MAX_GROUPS:
+            found.notes.append(f"only {MAX_GROUPS} of {len(groups)} groups were asked; give the topic to ask fewer")
+        async with trio.open_nursery() as nursery:
+            for group in groups[:MAX_GROUPS]:
+                nursery.start_soon(self._ask_group, group, ask, found)
+
+    async def _ask_group(self, group: GroupData, ask: Ask, found: Found) -> None:
+        address = group.addresses.get(MASTER_ID) or next(iter(group.addresses.values()), "")
+        try:
+            await ask(group, address)
+        except RmqhaError as error:
+            found.notes.append(f"{group.broker_name}: {error}")
+
+
+# --- fields -----------------------------------------------------------------------------------------------------------
+def _text(query: Mapping[str, str], name: str, limit_chars: int) -> str:
+    value = query.get(name, "").strip()
+    if not value:
+        raise UsageError(f"{name} is missing")
+    if len(value) > limit_chars:
+        raise UsageError(f"{name} is longer than {limit_chars} characters")
+    return value
+
+
+def _topic(query: Mapping[str, str], *, needed: bool = True) -> str:
+    if not needed and not query.get("topic", "").strip():
+        return ""
+    return _text(query, "topic", MAX_TOPIC_BYTES)
+
+
+def _number(query: Mapping[str, str], name: str, limit: int, default: int | None = None) -> int:
+    value = query.get(name, "").strip()
+    if not value and default is not None:
+        return default
+    if not (value.isascii() and value.isdigit()) or len(value) > 19 or int(value) > limit:
+        raise UsageError(f"{name} must be a number between 0 and {limit}")
+    return int(value)

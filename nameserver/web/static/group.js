@@ -1,0 +1,72 @@
+import { el, live, show, table, time } from "/web/dom.js";
+import { facts, health, replicas, writable } from "/web/parts.js";
+import { logs } from "/web/logs.js";
+
+const place = (id) => document.getElementById(id);
+const name = new URLSearchParams(location.search).get("name") ?? "";
+const LINES = ["elections", "waits", "promise", "events", "logs", "replicas"];
+
+place("title").textContent = name || "No group is named";
+document.title = `${name} · rmqha`;
+
+let latest = null;
+
+function drawLogs() {
+  if (latest === null) return;
+  const width = Math.max(260, Math.floor(place("logs").getBoundingClientRect().width));
+  show(place("logs"), { value: latest.logs, silent: latest.silent, width }, logs);
+}
+
+new ResizeObserver(drawLogs).observe(place("logs"));
+
+function elections({ items, answer }) {
+  const rows = items.map((item) => ({
+    cells: [time(item.atMs, true), String(item.epoch), item.brokerId === null ? "no master" : `replica ${item.brokerId}`, item.cause, item.reason],
+  }));
+  const columns = [{ name: "Time" }, { name: "Epoch", right: true }, { name: "Elected" }, { name: "Cause" }, { name: "Reason" }];
+  return [
+    answer ? el("p", {}, answer) : null,
+    rows.length ? table("Elections, the newest first", columns, rows)
+      : el("p", { class: "faint" }, "No controller of ours that leads tells of elections."),
+  ].filter((item) => item !== null);
+}
+
+function promise(value) {
+  if (value === null) return [el("p", { class: "faint" }, "No broker of the group tells its keys.")];
+  return [
+    el("p", {}, el("b", {}, `${value.kind}: `), value.acknowledged),
+    el("ul", {}, value.losses.map((line) => el("li", {}, line))),
+    el("ul", { class: "faint" }, value.notes.map((line) => el("li", {}, line))),
+  ];
+}
+
+function events(items) {
+  if (!items.length) return [el("p", { class: "faint" }, "Nothing to tell.")];
+  const rows = items.map((item) => ({ cells: [time(item.atMs, true), item.address, el("b", {}, item.event), item.words] }));
+  return [table("Events, the newest first", [{ name: "Time" }, { name: "Replica" }, { name: "Event" }, { name: "Fields" }], rows)];
+}
+
+if (name) {
+  live(`/events?group=${encodeURIComponent(name)}`, (value) => {
+    document.body.dataset.seen = "1";
+    if (value.error) {
+      show(place("health"), value.error, (words) => [el("p", { class: "banner wrong" }, words), el("p", {}, el("a", { href: "/" }, "All groups"))]);
+      for (const id of LINES) show(place(id), null, () => []);
+      return;
+    }
+    latest = value;
+    show(place("facts"), [facts(value.group), value.group.writable, value.group.whyNotWritable, value.group.cluster], () => [
+      writable(value.group), ...facts(value.group).map((item) => el("span", {}, item)),
+      el("span", { class: "faint" }, value.group.cluster),
+    ]);
+    show(place("health"), value.health, health);
+    show(place("replicas"), value.group, (group) => [replicas(group)]);
+    drawLogs();
+    show(place("elections"), { items: value.elections, answer: value.answer }, elections);
+    show(place("waits"), value.waits, (lines) => (lines.length ? el("ul", {}, lines.map((line) => el("li", {}, line))) : [el("p", { class: "faint" }, "No master tells for whom it waits.")]));
+    show(place("promise"), value.promise, promise);
+    show(place("events"), value.events, events);
+  });
+} else {
+  place("health").append(el("p", { class: "banner wrong" }, "The address names no group; go back to the cluster and choose one."));
+}

@@ -1,0 +1,211 @@
+"""Ask the nodes again and again while somebody looks at the page, and only then. Shell.
+
+A round is a survey as `rmqha health` makes it: everybody at once, and a silent node costs its own time only. The pause
+grows with the number of nodes, so that a page costs NODES_PER_SECOND at most. Without a viewer there are no questions
+and no connections.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import trio
+
+from nameserver.web.picture import Closer, cluster_document, group_document, seen_of
+from rmqha.cli.cluster_view import ask
+from rmqha.cli.health.survey import Kind, Seeds, Survey, Word
+from rmqha.host.http import Send, event
+from rmqha.host.remoting import RemotingClient
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RmqhaError
+from rmqha.port import Clock, Tracer
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
+
+PERIOD_S = 1.0
+ROUND_S = 2.0
+"""A round ends by then; 0.8 s of it are for each node."""
+NODES_PER_SECOND = 50
+EVENTS_PERIOD_MS = 3_000
+"""The histories of a group's replicas are longer than other answers and asked for less often."""
+MEMORY_MS = 300_000
+"""A node that nobody names any more is asked on for so long after its last answer."""
+KEEPALIVE_S = 15.0
+MAX_VIEWERS = 32
+CLUSTER = ""
+"""Name of the cluster's document; a group's is its name."""
+
+
+class Watch:
+    def __init__(
+        self,
+        name_server: Callable[[], dict[str, Any]],
+        own_address: str,
+        controllers: list[str],
+        clock: Clock,
+        tracer: Tracer,
+    ) -> None:
+        """`name_server` gives this name server's own facts; `controllers` are those that its configuration names."""
+        self._name_server = name_server
+        self._own_address = own_address
+        self._controllers = controllers
+        self._clock = clock
+        self._tracer = tracer
+        self._viewers: Counter[str] = Counter()
+        self._wanted = trio.Event()
+        self._changed = trio.Event()
+        self._documents: dict[str, bytes] = {}
+        self._answered: dict[tuple[Kind, str], tuple[str, int]] = {}
+        """Group and time of the last answer."""
+        self._states: dict[tuple[Kind, str], dict[str, Any]] = {}
+        self._closer: dict[str, Closer] = {}
+        self._events_at_ms: dict[str, int] = {}
+        self.round_count = 0
+
+    @property
+    def viewer_count(self) -> int:
+        return self._viewers.total()
+
+    # --- viewers ----------------------------------------------------------------------------------------------------
+    async def show(self, name: str, send: Send) -> None:
+        """Send the document `name` as a Server-Sent Event each time that it changes, and after each round its time,
+        until cancelled."""
+        with self._viewer(name):
+            last: bytes | None = None
+            while True:
+                document = self._documents.get(name)
+                if document is not None and document != last:
+                    await send(document)
+                    last = document
+                await send(event(self._clock.wall_ms(), "at"))
+                with trio.move_on_after(KEEPALIVE_S):
+                    await self._changed.wait()
+
+    @contextmanager
+    def _viewer(self, name: str) -> Iterator[None]:
+        self._viewers[name] += 1
+        self._wanted.set()
+        try:
+            yield
+        finally:
+            self._viewers[name] -= 1
+            if not self._viewers[name]:
+                del self._viewers[name]
+                self._documents.pop(name, None)
+                self._closer.pop(name, None)
+                self._events_at_ms.pop(name, None)
+
+    # --- rounds -----------------------------------------------------------------------------------------------------
+    async def run(self) -> None:
+        """Task of the name server; idle until somebody looks."""
+        while True:
+            await self._wanted.wait()
+            async with RemotingClient() as client:
+                while self._viewers:
+                    started = trio.current_time()
+                    node_count = await self._guarded_round(client)
+                    self.round_count += 1
+                    self._changed.set()
+                    self._changed = trio.Event()
+                    period_s = max(PERIOD_S, node_count / NODES_PER_SECOND)
+                    await trio.sleep(max(0.1, started + period_s - trio.current_time()))
+            self._wanted = trio.Event()
+            self._answered.clear()
+            self._states.clear()
+
+    async def _guarded_round(self, client: RemotingClient) -> int:
+        """The number of nodes asked."""
+        try:
+            return await self._round(client)
+        except Exception as error:  # noqa: BLE001
+            # told, not swallowed: what a foreign node answers must not end the name server behind its page
+            self._tracer.event("page_failed", error=repr(error))
+            words = f"this page could not make its picture: {error!r}; the name server's log says more"
+            for name in list(self._viewers):
+                self._documents[name] = event({"version": 1, "error": words})
+            return 0
+
+    async def _round(self, client: RemotingClient) -> int:
+        now_ms = self._clock.now_ms()
+        words = await Survey(client, self._seeds(now_ms), ROUND_S).run()
+        self._remember(now_ms, words)
+        groups = [name for name in self._viewers if name != CLUSTER]
+        async with trio.open_nursery() as nursery:
+            for name in groups:
+                nursery.start_soon(self._look_closer, client, words, name, now_ms)
+        seen = seen_of(words, self._name_server(), self._own_address, self._closer)
+        for name in list(self._viewers):
+            document = cluster_document(seen) if name == CLUSTER else group_document(seen, name)
+            self._documents[name] = event(document)
+        return len(words)
+
+    def _seeds(self, now_ms: int) -> Seeds:
+        """Where the configuration points, and whoever has answered lately."""
+        for key, (_, at_ms) in list(self._answered.items()):
+            if now_ms - at_ms > MEMORY_MS:
+                del self._answered[key]
+        lately = list(self._answered.items())
+        controllers = [address for (kind, address), _ in lately if kind is Kind.CONTROLLER]
+        return Seeds(
+            name_servers=(self._own_address,),
+            controllers=tuple(dict.fromkeys([*self._controllers, *controllers])),
+            brokers=tuple((address, group) for (kind, address), (group, _) in lately if kind is Kind.BROKER),
+        )
+
+    def _remember(self, now_ms: int, words: list[Word]) -> None:
+        """`before` of each word is its state of the round before: what stands still is seen by that."""
+        for word in words:
+            key = (word.kind, word.address)
+            if word.answers:
+                self._answered[key] = (word.group, now_ms)
+            if word.kind is Kind.BROKER:
+                word.before = self._states.get(key, {})
+        self._states = {(word.kind, word.address): word.state for word in words if word.kind is Kind.BROKER}
+
+    # --- one group --------------------------------------------------------------------------------------------------
+    async def _look_closer(self, client: RemotingClient, words: list[Word], name: str, now_ms: int) -> None:
+        """What only the group's own page shows. Who does not answer has said so in the survey already."""
+        brokers = [word for word in words if word.kind is Kind.BROKER and word.group == name and word.answers]
+        leader = next((word for word in words if word.kind is Kind.CONTROLLER and word.leads and word.state), None)
+        known = self._closer.get(name, Closer())
+        fresh = Closer(events=known.events)
+        with_events = now_ms - self._events_at_ms.get(name, -EVENTS_PERIOD_MS) >= EVENTS_PERIOD_MS
+        async with trio.open_nursery() as nursery:
+            if leader is not None:
+                command = Command(RequestCode.RMQHA_EXPLAIN_GROUP, {"brokerName": name})
+                nursery.start_soon(_ask, client, leader.address, command, fresh.explained.update)
+            for word in brokers:
+                if not word.is_ours:
+                    store = fresh.epochs.setdefault(word.address, {})
+                    command = Command(RequestCode.GET_BROKER_EPOCH_CACHE)
+                    nursery.start_soon(_ask, client, word.address, command, store.update)
+                elif with_events:
+                    command = Command(RequestCode.RMQHA_GET_HISTORY)
+                    nursery.start_soon(_ask, client, word.address, command, _events_into(fresh, word.address))
+        if with_events:
+            self._events_at_ms[name] = now_ms
+        self._closer[name] = fresh
+
+
+def _events_into(closer: Closer, address: str) -> Callable[[dict[str, Any]], None]:
+    def take(body: dict[str, Any]) -> None:
+        events = body.get("events")
+        if isinstance(events, list):
+            closer.events[address] = events
+
+    return take
+
+
+async def _ask(
+    client: RemotingClient, address: str, command: Command, take: Callable[[dict[str, Any]], object]
+) -> None:
+    """Give the answer's JSON object to `take`; a node that has none leaves its place empty."""
+    try:
+        body = loads(bytes((await ask(client, address, command)).body))
+    except RmqhaError:
+        return
+    if isinstance(body, dict):
+        take(body)
