@@ -6,23 +6,29 @@ In the same run, as a limit: frames of the same sizes through a bare loopback so
 from __future__ import annotations
 
 import math
+import resource
 import socket
 import statistics
 import struct
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import trio
 
 from benchmarks.bench_send import echo_peer, request_for
+from benchmarks.bench_start import answer, memory
 from benchmarks.figures import show, summary
 from rmqha.client.consumer import Consumer
 from rmqha.client.outgoing import OutgoingMessage
 from rmqha.client.producer import Producer
 from rmqha.client.route import MessageQueue
 from rmqha.drill.cluster import Cluster, quickstart
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.identity import parse_address
+from rmqha.wire.command import Command
 from rmqha.wire.frame import encode_frame
 
 TOPIC = "bench"
@@ -161,6 +167,37 @@ async def figures(namesrv: str, size: int, quick: bool) -> dict[str, Any]:
     }
 
 
+def idle_connections(scratch: Path, count: int) -> dict[str, Any]:
+    """Private memory of a broker before and after `count` connections that have asked once and then say nothing."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    frame = encode_frame(Command(RequestCode.GET_BROKER_RUNTIME_INFO))
+    with Cluster.of(quickstart("cp", 1), scratch) as cluster, ExitStack() as stack:
+        trio.run(cluster.up)
+        node = cluster.state.node("broker-a-1")
+        # the first ones fill what every broker keeps
+        for connections in (100, count):
+            before = memory(node.pid)["RssAnon MiB"]
+            started = time.perf_counter()
+            sockets = []
+            for _ in range(connections):
+                sockets.append(stack.enter_context(socket.create_connection(parse_address(node.address), 30)))
+                sockets[-1].sendall(frame)
+                sockets[-1].recv(64 * 1024)
+            elapsed_s = time.perf_counter() - started
+        time.sleep(1)
+        grown = memory(node.pid)["RssAnon MiB"] - before
+        asked = answer(node.address, RequestCode.RMQHA_GET_REPLICA_STATE)
+        assert asked is not None and asked.code == ResponseCode.SUCCESS
+    row = {
+        "connections": count,
+        "RssAnon MiB": grown,
+        "KiB each": grown * 1024 / count,
+        "opened per second": count / elapsed_s,
+    }
+    show("idle connections to one broker", [row])
+    return row
+
+
 def clients(scratch: Path, quick: bool) -> dict[str, Any]:
     rates, latencies = [], []
     for size in SIZES:
@@ -174,6 +211,7 @@ def clients(scratch: Path, quick: bool) -> dict[str, Any]:
             row["reads lazy / bare"] = row["reads lazy"] / bare
             rates.append(row)
             latencies.append({"bytes": size, **trio.run(latency, namesrv, size, 3.0 if quick else 15.0)})
+    idle = idle_connections(scratch / "idle", 1_000 if quick else 10_000)
     show("messages per second, one Python client, one replica (CP)", rates)
     show(f"{RATE_PER_S} messages per second", latencies)
-    return {"window": WINDOW, "rates": rates, "latency": latencies}
+    return {"window": WINDOW, "rates": rates, "latency": latencies, "idle": idle}

@@ -38,4 +38,4 @@ def controller(config_file: str | None, check: bool) -> None:
                 spare_loaded_state()
             shown.cancel_scope.cancel()
 
-    run_server(serve, on_hangup=tracer.reopen)
+    run_server(serve, on_hangup=tracer.reopen, tracer=tracer)

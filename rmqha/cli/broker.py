@@ -57,6 +57,6 @@ def broker(config_path: Path, check: bool) -> None:
             nursery.cancel_scope.cancel()
 
     try:
-        run_server(serve, on_hangup=tracer.reopen)
+        run_server(serve, on_hangup=tracer.reopen, tracer=tracer)
     finally:
         tracer.close()

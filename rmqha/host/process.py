@@ -11,11 +11,16 @@ from pathlib import Path
 
 import trio
 
+from rmqha.port import Tracer
+
 GC_THRESHOLDS = (5_000, 3, 100)
 """A collection of the youngest objects then takes less than a millisecond, one of the next generation some: while
 thousands of connections arrive, all that is new stays alive and is walked through."""
 GRACE_MS = 10_000
 KILLED_EXIT_CODE = 130
+RESERVED_FILES = 256
+WANTED_SESSIONS = 10_000
+FEW_FILES_ADVICE = "raise the limit of open files: LimitNOFILE=65536 in the systemd unit, or ulimit -Hn 65536"
 _CLOCK_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -25,6 +30,13 @@ def raise_file_limit() -> int:
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
+
+
+def session_room() -> int:
+    """How many connections this process may serve: a quarter of its descriptors stays for its files, or a crowd of
+    connections would keep the log from its next file."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return max(1, limit - max(RESERVED_FILES, limit // 4))
 
 
 def spare_loaded_state() -> None:
@@ -40,14 +52,18 @@ def run_server(
     *,
     on_hangup: Callable[[], None] = lambda: None,
     grace_ms: int = GRACE_MS,
+    tracer: Tracer | None = None,
 ) -> bool:
     """Run a server under trio until it ends; False if it had to be cancelled because `grace_ms` ran out.
 
     `serve(stopping)` returns, or hands over and drains when `stopping` is set by SIGTERM or SIGINT, and is cancelled
     `grace_ms` later. A second such signal ends the process at once, exit code KILLED_EXIT_CODE, as a kill would.
-    SIGHUP calls `on_hangup` (reopen the logs).
+    SIGHUP calls `on_hangup` (reopen the logs). `tracer` is told of a limit of open files that is low.
     """
     raise_file_limit()
+    room = session_room()
+    if tracer is not None and room < WANTED_SESSIONS:
+        tracer.event("few_descriptors", connections=room, advice=FEW_FILES_ADVICE)
     return trio.run(_supervise, serve, on_hangup, grace_ms)
 
 

@@ -18,6 +18,7 @@ import trio
 
 from rmqha.host import network
 from rmqha.host.guard import Guard
+from rmqha.host.process import session_room
 from rmqha.host.security import Security, accept, ambient, connect
 from rmqha.host.turns import Turns
 from rmqha.model.error import RemoteProtocolError, UnreachableError
@@ -33,6 +34,7 @@ HANDSHAKE_TIMEOUT_MS = 10_000
 """A connection must send its first whole frame within this time."""
 IDLE_TIMEOUT_MS = 120_000
 MAX_SESSION_COUNT = 20_000
+"""Fewer where the process may not have so many descriptors (`session_room`)."""
 _LAST_WORDS_S = 1.0
 """How long a closing session may take to write what is queued."""
 
@@ -373,10 +375,11 @@ async def serve(
         service = Guard(service, secured.accounts, counts)
     listeners = await network.listen(address)
     next_id = handshaking = 0
+    max_sessions = min(MAX_SESSION_COUNT, session_room())
 
     async def handle(stream: trio.SocketStream) -> None:
         nonlocal next_id, handshaking
-        if counts.session_count + handshaking >= MAX_SESSION_COUNT:
+        if counts.session_count + handshaking >= max_sessions:
             counts.refused_count += 1
             await trio.aclose_forcefully(stream)
             return
