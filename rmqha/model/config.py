@@ -433,6 +433,8 @@ class BrokerConfig(ServerConfig):
                 raise ConfigError(f"{source}: {key} = {value!r} must be strict or periodic")
         self.require_range(source, "metadata_sync_timeout_ms", 100, 60_000)
         self.require_range(source, "access_message_in_memory_max_ratio", 0, 100)
+        self.require_range(source, "flush_interval_commit_log", 1, 600_000)
+        self.require_range(source, "long_polling_max_ms", 0, 600_000)
         self.require_range(source, "listen_port", 3, 65534)
         self.require_range(source, "total_replicas", 1, 9)
         self.require_range(source, "in_sync_replicas", 1, self.total_replicas if self.enable_controller_mode else 9)

@@ -6,11 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
+from controller.config import ControllerConfig
+from nameserver.config import NamesrvConfig
 from rmqha.broker.live_config import PATH, LiveConfig
 from rmqha.broker.topics import TopicTable
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.config import BrokerConfig
+from rmqha.model.config import BrokerConfig, Config
 from rmqha.model.error import ConfigError
 from rmqha.wire.command import Command
 from tests.broker.support import Broker, FakeClock, ListTracer, send_command
@@ -113,3 +115,14 @@ def test_system_topics_stay(broker: Broker, topic: str) -> None:
 
 def test_a_slave_deletes_nothing(make_broker: Callable[..., Broker]) -> None:
     assert delete(make_broker(), "T").code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize("kind", [BrokerConfig, ControllerConfig, NamesrvConfig])
+def test_a_number_that_no_server_can_live_with_is_refused(kind: type[Config]) -> None:
+    """flushIntervalCommitLog=-5 was taken and kept, and ended the broker, at each start again."""
+    known = kind().to_properties()
+    numbers = [key for key in sorted(kind.live_keys) if known[key].lstrip("-").isdigit() and key != "deleteWhen"]
+    assert numbers
+    for key in numbers:
+        with pytest.raises(ConfigError, match="must"):
+            kind().updated({key: "-5"}, "request")
