@@ -1,0 +1,1 @@
+"""`rmqha config`: the keys of running nodes: show, get, set, diff."""

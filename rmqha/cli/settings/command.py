@@ -1,0 +1,217 @@
+"""`rmqha config`: the keys of running nodes as they count: show, get, set, diff. Control plane."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import trio
+from rich.text import Text
+
+from rmqha.cli.cluster_state import ClusterState
+from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.cli.render import console, table
+from rmqha.cli.settings.node import Key, Server, change, find_key, key_table, plan_changes, read_servers
+from rmqha.host.remoting import RemotingClient
+from rmqha.model.error import RmqhaError, UsageError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+OF_ONE_NODE = frozenset(
+    {
+        "aclFile",
+        "brokerIP1",
+        "brokerIP2",
+        "brokerId",
+        "controllerDLegerSelfId",
+        "controllerStorePath",
+        "credentialsFile",
+        "haListenPort",
+        "haMasterAddress",
+        "httpPort",
+        "kvConfigPath",
+        "listenAddress",
+        "listenPort",
+        "logFile",
+        "storePathRootDir",
+    }
+)
+"""Keys that differ between any two nodes."""
+
+node_argument = click.argument("node", metavar="NODE|HOST:PORT")
+
+
+def timeout_option(command: F) -> F:
+    """`--timeout S`: the command gets `timeout: float`."""
+    return click.option(
+        "--timeout", type=click.FloatRange(min=0.1), default=3.0, show_default=True, help="Seconds for each answer."
+    )(command)
+
+
+@click.group("config")
+def config() -> None:
+    """The keys of running nodes: brokers, controllers and name servers, ours and Apache RocketMQ's."""
+
+
+async def _read(names: list[str], directory: Path | None, timeout_s: float) -> list[list[Server]]:
+    state = ClusterState.find(directory)
+    async with RemotingClient() as client:
+        return [await read_servers(client, name, state, round(timeout_s * 1000)) for name in names]
+
+
+# --- look -------------------------------------------------------------------------------------------------------------
+@config.command(epilog="Example: rmqha config show broker-a-1 --effective")
+@node_argument
+@click.option("--effective", is_flag=True, help="All keys; else those whose value is not the default.")
+@directory_option
+@timeout_option
+@output_option
+def show(node: str, effective: bool, directory: Path | None, timeout: float, output: str) -> None:
+    """Show the keys of NODE as they count: value, default, source, and whether a change needs a restart.
+
+    Each line ends with the source (default; file; preset haMode=…; config set, which is a change while it ran), the
+    default where the value is another, and live or restart: how a change comes into force.
+    """
+    (servers,) = trio.run(_read, [node], directory, timeout)
+    told = [(server, [key for key in key_table(server) if effective or _is_set(key)]) for server in servers]
+    if output == "json":
+        echo_json(
+            [
+                {"node": server.name, "kind": server.kind.title, "address": server.address}
+                | {"keys": [asdict(key) for key in keys]}
+                for server, keys in told
+            ]
+        )
+        return
+    out = console()
+    for server, keys in told:
+        kind = server.kind.title if server.is_ours else f"{server.kind.title} of Apache RocketMQ's"
+        out.print(Text(f"{server.name}: {kind} at {server.address}", "bold"), soft_wrap=True)
+        if not keys:
+            out.print("every key has its default")
+        for key in keys:
+            # as a properties file has it, so that a line can be copied into one
+            line = Text(f"{key.key}={key.value}")
+            out.print(line.append(f"   {_facts(key)}", "dim") if server.is_ours else line, soft_wrap=True)
+
+
+def _is_set(key: Key) -> bool:
+    return key.default is None or key.value != key.default or key.source != "default"
+
+
+def _facts(key: Key) -> str:
+    default = "" if key.value == key.default else f", default {key.default or '(empty)'}"
+    return f"{key.source}{default}, {'live' if key.is_live else 'restart'}"
+
+
+@config.command(epilog="Example: rmqha config get broker-a-1 slaveReadEnable")
+@node_argument
+@click.argument("keys", nargs=-1, required=True, metavar="KEY…")
+@directory_option
+@timeout_option
+@output_option
+def get(node: str, keys: tuple[str, ...], directory: Path | None, timeout: float, output: str) -> None:
+    """Print the value of each KEY of NODE, one a line."""
+    (servers,) = trio.run(_read, [node], directory, timeout)
+    values = {}
+    for name in keys:
+        server, _ = find_key(servers, name)
+        values[name] = next(key.value for key in key_table(server) if key.key == name)
+    if output == "json":
+        echo_json(values)
+    else:
+        for value in values.values():
+            click.echo(value)
+
+
+@config.command(epilog="Example: rmqha config diff broker-a-1 broker-a-2")
+@click.argument("left", metavar="A")
+@click.argument("right", metavar="B")
+@click.option("--all", "everything", is_flag=True, help="Also what differs between any two nodes: ports, paths, ids.")
+@directory_option
+@timeout_option
+@output_option
+def diff(left: str, right: str, everything: bool, directory: Path | None, timeout: float, output: str) -> None:
+    """Show the keys in which nodes A and B differ.
+
+    Exit code: 0 in none, 1 in some, 2 could not ask.
+    """
+    one, other = (_flat(servers) for servers in trio.run(_read, [left, right], directory, timeout))
+    found = {
+        key: (one.get(key), other.get(key))
+        for key in sorted(one.keys() | other.keys())
+        if one.get(key) != other.get(key) and (everything or key not in OF_ONE_NODE)
+    }
+    if output == "json":
+        echo_json({key: {left: values[0], right: values[1]} for key, values in found.items()})
+    elif found:
+        rows = [[key, *("(none)" if value is None else value or "(empty)" for value in found[key])] for key in found]
+        console().print(table([("KEY", "left"), (left, "left"), (right, "left")], rows), soft_wrap=True)
+    else:
+        click.echo(f"{left} and {right} have the same keys")
+    if found:
+        sys.exit(1)
+
+
+def _flat(servers: list[Server]) -> dict[str, str]:
+    """Values by key; of two servers in one process the first's counts where both have the key."""
+    return {key.key: key.value for server in reversed(servers) for key in key_table(server)}
+
+
+# --- change -----------------------------------------------------------------------------------------------------------
+@config.command("set", epilog="Example: rmqha config set broker-a-1 flushIntervalCommitLog=200")
+@node_argument
+@click.argument("changes", nargs=-1, required=True, metavar="KEY=VALUE…")
+@directory_option
+@timeout_option
+@output_option
+def set_(node: str, changes: tuple[str, ...], directory: Path | None, timeout: float, output: str) -> None:
+    """Change keys of NODE while it runs, all or none; kept over a restart.
+
+    A key that needs a restart is refused, and so is a value that contradicts another.
+
+    Exit code: 0 changed, 1 refused, 2 could not ask or no such key.
+    """
+    wanted = dict(map(_pair, changes))
+    if len(wanted) < len(changes):
+        raise UsageError("a key is given twice; nothing was changed")
+    told = trio.run(_set, node, wanted, directory, timeout)
+    if output == "json":
+        echo_json(told)
+        return
+    for item in told:
+        if item["before"] == item["after"]:
+            click.echo(f"{node}: {item['key']} is {item['after'] or '(empty)'} already")
+            continue
+        kept = "in force and kept" if item["kept"] else "in force until it ends: it has no kvConfigPath to keep it in"
+        click.echo(f"{node}: {item['key']} {item['before'] or '(empty)'} → {item['after'] or '(empty)'}, {kept}")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or not key or "\n" in value:
+        raise UsageError(f"{text!r} must be KEY=VALUE; nothing was changed")
+    return key, value
+
+
+async def _set(name: str, wanted: dict[str, str], directory: Path | None, timeout_s: float) -> list[dict[str, Any]]:
+    """One row per key: before, after, whether it outlives the process. What was changed is read back."""
+    state, timeout_ms = ClusterState.find(directory), round(timeout_s * 1000)
+    async with RemotingClient() as client:
+        servers = await read_servers(client, name, state, timeout_ms)
+        before = {key: find_key(servers, key)[1] for key in wanted}
+        kept = dict.fromkeys(wanted, True)
+        for server, changes in plan_changes(servers, wanted):
+            kept |= dict.fromkeys(changes, await change(client, server, changes, timeout_ms))
+        changed = await read_servers(client, name, state, timeout_ms)
+    rows = []
+    for key, value in wanted.items():
+        after = find_key(changed, key)[1]
+        if after == before[key] and after.lower() != value.lower():
+            raise RmqhaError(f"{name} took {key}={value} and still says {key}={after}")
+        rows.append({"key": key, "before": before[key], "after": after, "kept": kept[key]})
+    return rows
