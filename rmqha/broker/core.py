@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from rmqha.broker.admin import AdminRequests
@@ -34,7 +35,9 @@ from rmqha.ha.static_replica import StaticReplica
 from rmqha.model.config import BrokerConfig
 from rmqha.model.delay_level import parse_delay_levels
 from rmqha.model.identity import Role
+from rmqha.model.offset import QueueOffset
 from rmqha.port import Clock, Disk, IdentityStore, Tracer
+from rmqha.store.record import decode
 from rmqha.store.store import Store
 
 
@@ -78,6 +81,7 @@ class BrokerCore:
         self.retention = Retention(config, disk, self.driver, clock, tracer, local_hour)
         self.delay_offsets = DelayOffsetTable(disk, clock)
         self.feed = self._table_feed(clock, tracer)
+        self.feed.end_of = self._end_in
         self.driver.more_state = lambda: self.retention.state() | self.feed.state()
         levels_ms = parse_delay_levels(config.message_delay_level)
         self.schedule = ScheduleService(store, self.driver, self.delay_offsets, clock, tracer, store_host, levels_ms)
@@ -107,8 +111,6 @@ class BrokerCore:
         )
         send_back = SendBackProcessor(store, self.driver, rules, store_host, len(levels_ms))
         self.processor = self._processor(config, send_back, clock)
-        self.background_tables = (self.offsets, self.delay_offsets)
-        """Tables whose files follow from time to time."""
         self._tables_behind = False
         self.live.on_change = self._configure
         self.on_role: Callable[[RoleChanged], None] = lambda action: None
@@ -189,6 +191,22 @@ class BrokerCore:
         own_id = self.replica.broker_id
         return {} if own_id is None else {own_id: self.store.confirm_offset}
 
+    def _end_in(self, topic: str, queue_id: int, epoch: int) -> int:
+        """Where the queue ends, for what a consumer has told a master of `epoch`: if that was another master, where it
+        ended when this one took over, since what that one had behind may be lost."""
+        low, high = (int(bound) for bound in self.store.queue_range(topic, queue_id))
+        last = self.store.epochs.last
+        if last is None or epoch >= last.epoch:
+            return high
+        while low < high:
+            middle = (low + high) // 2
+            records = self.store.pull(topic, queue_id, QueueOffset(middle), 1, 1, None).records
+            if records and decode(records[0]).phy_offset < last.start_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def _clamp_offsets(self, *, stamped: bool = False) -> None:
         end_of = self.store.queue_range
         count = self.offsets.clamp(lambda topic, queue_id: end_of(topic, queue_id)[1], stamped=stamped)
@@ -204,7 +222,15 @@ class BrokerCore:
     def save(self) -> None:
         """Write the tables that are behind. Raises OSError."""
         self.topics.save()
-        for table in self.background_tables:
-            data = table.unsaved()
-            if data is not None:
-                table.write(data)
+        for write in self.writes():
+            write()
+
+    def writes(self) -> Iterator[Callable[[], None]]:
+        """One for each table whose file follows from time to time and is behind; a thread may call it. Each raises
+        OSError."""
+        offsets = self.offsets.unsaved()
+        if offsets is not None:
+            yield partial(self.offsets.write, offsets)
+        delays = self.delay_offsets.unsaved()
+        if delays is not None:
+            yield partial(self.delay_offsets.write, delays)

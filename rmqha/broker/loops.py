@@ -37,6 +37,7 @@ class BrokerLoops:
         self._allocate = trio.Event()
         self._step = trio.Event()
         self._delivered = trio.Event()
+        self._save_wanted = trio.Event()
         self._sleeps_until_ms: int | None = None
         self._moved: trio.Event | None = None
         self.sync_count = 0
@@ -44,6 +45,7 @@ class BrokerLoops:
         core.driver.wake_flush = self._wake_flush
         core.driver.stepped = self._stepped
         core.schedule.wake = self._wake_schedule
+        core.feed.save_soon = self._wake_save
 
     def _wake_dispatch(self) -> None:
         self._dispatch.set()
@@ -53,6 +55,9 @@ class BrokerLoops:
 
     def _wake_schedule(self) -> None:
         self._delivered.set()
+
+    def _wake_save(self) -> None:
+        self._save_wanted.set()
 
     def _stepped(self) -> None:
         """Wake the timer only if it would oversleep: this is called for every batch of sends."""
@@ -177,7 +182,9 @@ class BrokerLoops:
 
     async def _run_save(self) -> None:
         while True:
-            await trio.sleep(SAVE_INTERVAL_MS / 1000)
+            with trio.move_on_after(SAVE_INTERVAL_MS / 1000):
+                await self._save_wanted.wait()
+            self._save_wanted = trio.Event()
             trouble = ""
             try:
                 await self._save()
@@ -185,11 +192,10 @@ class BrokerLoops:
                 # no reason to end: the disk probe moves the mastership away, and the next try may do better
                 trouble = str(error)
             self._core.tables_saved(trouble)
+            self._core.feed.saved()
 
     async def _save(self) -> None:
         """Raises OSError; what was not written is still to be."""
         self._core.topics.save()
-        for table in self._core.background_tables:
-            data = table.unsaved()
-            if data is not None:
-                await trio.to_thread.run_sync(table.write, data)
+        for write in self._core.writes():
+            await trio.to_thread.run_sync(write)

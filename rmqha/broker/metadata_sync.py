@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -26,6 +26,7 @@ from rmqha.port import Tracer
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
+T = TypeVar("T")
 PROBE_INTERVAL_MS = 500
 
 
@@ -41,7 +42,7 @@ class HostAwaits:
     async def sleep(self, duration_ms: int) -> None:
         await trio.sleep(duration_ms / 1000)
 
-    async def write(self, write: Callable[[bytes], None], data: bytes) -> None:
+    async def write(self, write: Callable[[T], None], data: T) -> None:
         await trio.to_thread.run_sync(write, data)
 
 
@@ -56,12 +57,13 @@ class MetadataSync:
         delay_offsets: DelayOffsetTable,
         client: RemotingClient,
         master: Callable[[], Master | None],
+        aligned: Callable[[], bool],
         tracer: Tracer,
         *,
         saves_offsets: bool = False,
     ) -> None:
         tables = topics, groups, offsets, delay_offsets
-        self.follower = TableFollower(*tables, HostAwaits(client), master, tracer, saves_offsets=saves_offsets)
+        self.follower = TableFollower(*tables, HostAwaits(client), master, aligned, tracer, saves_offsets=saves_offsets)
         self._master = master
         self._changed = trio.Event()
         self._scope = trio.CancelScope()
@@ -105,7 +107,7 @@ class ForeignProbe:
         suspects: list[BrokerId] = []
         while True:
             await trio.sleep(PROBE_INTERVAL_MS / 1000)
-            silent = self._feed.unknown(self._slaves()) if self._feed.is_strict else []
+            silent = self._feed.unknown(self._slaves()) if self._feed.waits_for_slaves else []
             # Whoever was silent at the last look too; a slave of ours follows within milliseconds.
             again = [broker_id for broker_id in silent if broker_id in suspects]
             suspects = silent

@@ -8,6 +8,7 @@ its stamp behind, so that no replica brings it back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from threading import Lock
 from typing import Any, NamedTuple
 
 from rmqha.broker import config_table
@@ -20,10 +21,23 @@ MAX_ENTRY_COUNT = 1_000_000
 MAX_REMOVED_COUNT = 100_000
 """Bound on remembered removals; the oldest are forgotten first."""
 
+CUT_STAMP = Stamp(0, 0)
+"""Of an offset that a cut of this replica's log has lowered."""
+
 _TABLE = "consumerOffset"
 _VERSIONS = "rmqhaOffsetVersions"
 _REMOVED = "rmqhaRemovedOffsets"
 _RESET = "reset"
+
+
+class Unsaved(bytes):
+    """Content of the file that is still to be written."""
+
+    order: int
+    """Later contents have higher ones."""
+    stamp: Stamp
+    """Of the newest change in it."""
+
 
 Place = tuple[str, int]
 """"topic@group" and queue id."""
@@ -72,8 +86,13 @@ class OffsetTable:
         """To where a group's members must go; their own commits do not count until they know."""
         self.moved: Callable[[], None] = lambda: None
         self._dirty = False
+        self._writing = Lock()
+        self._made_count = 0
+        self._written_order = 0
         for change in sorted(found.table, key=_stamp_of):
             self._take(change)
+        self.saved_stamp = self.stamp
+        """Of the newest change that is on the disk."""
 
     @property
     def stamp(self) -> Stamp:
@@ -183,7 +202,7 @@ class OffsetTable:
     def clamp(self, end_of: Callable[[str, int], int], *, stamped: bool = False) -> int:
         """No offset may lie behind its queue (`end_of(topic, queue_id)`), as after a cut of the log: messages that come
         to stand there would never be consumed. `stamped`: it is a change for all replicas, as a new master makes it.
-        Returns how many did."""
+        Else it is older than every change: what the master has counts. Returns how many did."""
         behind = []
         for key, queues in self._offsets.items():
             topic = key.rpartition("@")[0]
@@ -196,6 +215,9 @@ class OffsetTable:
             self._dirty = True
             if stamped:
                 self._touch((key, queue_id))
+        if behind and not stamped:
+            cut = {(key, queue_id): CUT_STAMP for key, queue_id, _ in behind}
+            self._stamps = cut | {place: stamp for place, stamp in self._stamps.items() if place not in cut}
         return len(behind)
 
     # --- what replicas tell each other --------------------------------------------------------------------------------
@@ -234,6 +256,32 @@ class OffsetTable:
         self._stamps[place] = change.stamp
         if change.is_reset:
             self._resets[place] = change.offset
+
+    def stamps(self) -> dict[Place, Stamp]:
+        """Of every offset, those removed included."""
+        return self._stamps | self._removed
+
+    def changes_of(self, places: Iterable[Place], limit: int) -> list[OffsetChange]:
+        """The last change of each of `places` that is still known, the oldest first; of too many the newest."""
+        known = ((place, self._stamps.get(place) or self._removed.get(place)) for place in places)
+        found = [self._change(place, stamp) for place, stamp in known if stamp is not None]
+        return sorted(found, key=_stamp_of)[-limit:]
+
+    def take_back(self, changes: Iterable[OffsetChange], end_of: Callable[[str, int, int], int]) -> int:
+        """A master that was killed takes from a slave what its own file lacks: what is newer there, as a change of its
+        own, which all replicas hear of. None lies behind `end_of(topic, queue_id, epoch of the change)`. Returns how
+        many."""
+        count = 0
+        for change in changes:
+            place = change.key, change.queue_id
+            if change.stamp > (self._stamps.get(place) or self._removed.get(place) or NO_STAMP):
+                offset = change.offset
+                if offset is not None:
+                    offset = min(offset, end_of(change.key.rpartition("@")[0], change.queue_id, change.stamp.epoch))
+                self._take(change._replace(offset=offset, stamp=self._next_stamp()))
+                self._dirty = True
+                count += 1
+        return count
 
     def replace(self, body: Mapping[str, Any]) -> None:
         """A slave takes the whole table of a master without stamps (Apache's): by definition it is the newer one."""
@@ -274,20 +322,29 @@ class OffsetTable:
             table.setdefault(key, {})[queue_id] = str(stamps[place]) + (f":{_RESET}" if place in self._resets else "")
         return table
 
-    def unsaved(self) -> bytes | None:
+    def unsaved(self) -> Unsaved | None:
         """What the file must hold, None if it does; the caller writes it with `write`, in a thread if it likes."""
         if not self._dirty:
             return None
         self._dirty = False
-        return config_table.encode(self._whole())
+        self._made_count += 1
+        made = Unsaved(config_table.encode(self._whole()))
+        made.order, made.stamp = self._made_count, self.stamp
+        return made
 
-    def write(self, data: bytes) -> None:
-        """Raises OSError; `unsaved` then has it again."""
-        try:
-            config_table.write(self._disk, _TABLE, data)
-        except OSError:
-            self._dirty = True
-            raise
+    def write(self, data: Unsaved) -> None:
+        """When it returns the file holds `data`, or something newer that another thread has written. Raises OSError;
+        `unsaved` then has it again."""
+        with self._writing:
+            if data.order <= self._written_order:
+                return
+            try:
+                config_table.write(self._disk, _TABLE, data)
+            except OSError:
+                self._dirty = True
+                raise
+            self._written_order = data.order
+            self.saved_stamp = data.stamp
 
 
 def _stamp_of(change: OffsetChange) -> Stamp:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from rmqha.broker.delay_offsets import DelayOffsetTable
 from rmqha.broker.groups import GroupTable
 from rmqha.broker.lineage import NO_STAMP, Stamp
-from rmqha.broker.offsets import OffsetTable
+from rmqha.broker.offsets import OffsetChange, OffsetTable
 from rmqha.broker.request import Channel, Handler, RequestError, number, text
 from rmqha.broker.topics import TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
@@ -70,6 +70,8 @@ class _Wait:
     topics: Stamp
     groups: Stamp
     offsets: Stamp
+    saved: Stamp
+    """Offsets that must be on this replica's own disk: it may be killed, come back and still be the master."""
     deadline_ms: int
     done: Callable[[str], None]
 
@@ -104,7 +106,13 @@ class TableFeed:
         self._foreign: set[BrokerId] = set()
         self._holds: dict[BrokerId, _Hold] = {}
         self._waits: list[_Wait] = []
+        self._answered = NO_STAMP
+        """Offsets that were answered under offsetSync=strict, or may have been by a master before."""
         self.stepped: Callable[[], None] = lambda: None
+        self.save_soon: Callable[[], None] = lambda: None
+        """The offsets' file is waited for; the shell says `saved` when it is written."""
+        self.end_of: Callable[[str, int, int], int] = lambda topic, queue_id, epoch: 0
+        """Of a queue: behind it no offset may lie that a consumer told a master of that epoch."""
         topics.moved = groups.moved = offsets.moved = delays.moved = self.changed
 
     def handlers(self) -> dict[int, Handler]:
@@ -129,6 +137,7 @@ class TableFeed:
         self._followers[broker_id] = follower
         self._foreign.discard(broker_id)
         wait_ms = max(0, min(number(command, "waitMs", 0), MAX_HOLD_MS))
+        self._take_back(command)
         self._release(broker_id)
         self._holds[broker_id] = _Hold(channel, command, now_ms + wait_ms)
         if self._has_news(follower, offsets=bool(self._waits)) or wait_ms == 0:
@@ -136,6 +145,19 @@ class TableFeed:
         self._settle()
         if self._holds_tables(follower):
             self.stepped()
+
+    def _take_back(self, command: Command) -> None:
+        """Commits that this replica lost when it was killed, and the slave still has."""
+        if not command.body:
+            return
+        body = lenient_json.loads(command.body)
+        try:
+            changes = [OffsetChange.from_json(item) for item in body["offsets"]]
+        except (KeyError, TypeError, ValueError):
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the body of request 52030 is not one") from None
+        count = self._offsets.take_back(changes, self.end_of)
+        if count:
+            self._tracer.event("offsets_taken_back", count=count)
 
     def _has_news(self, follower: _Follower, *, offsets: bool) -> bool:
         """`offsets`: consumer offsets too, which change all the time."""
@@ -145,6 +167,10 @@ class TableFeed:
 
     def _holds_tables(self, follower: _Follower) -> bool:
         """By content: the version alone moves with each election, and a failover need not wait for that."""
+        if follower.offsets < self._answered:
+            return False
+        if not self.is_strict:
+            return True
         return not (self._topics.has_changed_since(follower.topics) or self._groups.has_changed_since(follower.groups))
 
     def _is_current(self, follower: _Follower) -> bool:
@@ -181,9 +207,15 @@ class TableFeed:
     def is_strict(self) -> bool:
         return self._config.metadata_strict
 
+    @property
+    def waits_for_slaves(self) -> bool:
+        """Whether some answer is given only when the set's members have something."""
+        return self.is_strict or self._config.offset_sync == "strict"
+
     def may_join(self, broker_id: BrokerId) -> bool:
-        """Whether the slave may be proposed for the SyncStateSet: strict needs all tables, or that it is foreign."""
-        if not self.is_strict or broker_id in self._foreign:
+        """Whether the slave may be proposed for the SyncStateSet: strict needs all tables and all offsets that were
+        answered, or that it is foreign."""
+        if not self.waits_for_slaves or broker_id in self._foreign:
             return True
         follower = self._followers.get(broker_id)
         return follower is not None and self._holds_tables(follower)
@@ -243,13 +275,20 @@ class TableFeed:
         """As `wait`, for offsets alone, under offsetSync=strict."""
         if self._config.offset_sync == "strict":
             self.changed()
-            self._wait(NO_STAMP, NO_STAMP, self._offsets.stamp, done)
+            self.save_soon()
+            self._wait(NO_STAMP, NO_STAMP, self._offsets.stamp, done, saved=self._offsets.stamp)
         else:
             done("")
 
-    def _wait(self, topics: Stamp, groups: Stamp, offsets: Stamp, done: Callable[[str], None]) -> None:
+    def saved(self) -> None:
+        """The offsets' file has been written."""
+        self._settle()
+
+    def _wait(
+        self, topics: Stamp, groups: Stamp, offsets: Stamp, done: Callable[[str], None], *, saved: Stamp = NO_STAMP
+    ) -> None:
         deadline_ms = self._clock.now_ms() + self._config.metadata_sync_timeout_ms
-        self._waits.append(_Wait(topics, groups, offsets, deadline_ms, done))
+        self._waits.append(_Wait(topics, groups, offsets, saved, deadline_ms, done))
         self._settle()
 
     def _missing(self, wait: _Wait) -> str:
@@ -257,6 +296,8 @@ class TableFeed:
         members = self._members()
         if members is None:
             return "a majority of the group"
+        if self._offsets.saved_stamp < wait.saved:
+            return "this replica's disk"
         lacking = [
             str(member)
             for member in members
@@ -275,6 +316,8 @@ class TableFeed:
         for wait in waits:
             missing = self._missing(wait)
             if not missing:
+                if wait.saved > self._answered:
+                    self._answered = wait.saved
                 wait.done("")
             elif now_ms >= wait.deadline_ms:
                 timeout_ms = self._config.metadata_sync_timeout_ms
@@ -295,6 +338,7 @@ class TableFeed:
 
     def role_changed(self) -> None:
         """What was said in another epoch counts no more."""
+        self._answered = self._offsets.stamp if self._config.offset_sync == "strict" else NO_STAMP
         for hold in self._holds.values():
             remark = "the master has changed"
             hold.channel.send(hold.command.reply(ResponseCode.SYSTEM_ERROR, {}, remark=remark))

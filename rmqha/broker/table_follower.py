@@ -8,16 +8,16 @@ is on this replica's disk. Apache's master does not know that request: its table
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from rmqha.broker import groups as group_table
 from rmqha.broker import topics as topic_table
 from rmqha.broker.config_table import DataVersion
 from rmqha.broker.delay_offsets import DelayOffsetTable
 from rmqha.broker.groups import GroupTable
-from rmqha.broker.lineage import NO_STAMP
-from rmqha.broker.offsets import OffsetChange, OffsetTable
-from rmqha.broker.table_feed import MAX_HOLD_MS, VERSION
+from rmqha.broker.lineage import NO_STAMP, Stamp
+from rmqha.broker.offsets import OffsetChange, OffsetTable, Place
+from rmqha.broker.table_feed import MAX_HOLD_MS, MAX_OFFSETS_PER_ANSWER, VERSION
 from rmqha.broker.topics import TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError
@@ -26,6 +26,7 @@ from rmqha.port import Tracer
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
+T = TypeVar("T")
 INTERVAL_MS = 5000
 FIRST_INTERVAL_MS = 500
 """Until the first success under a master, so that a new slave is useful soon."""
@@ -33,6 +34,8 @@ RETRY_MS = 5
 """A new master may hear of its election after its slaves do."""
 MAX_RETRY_MS = 500
 CALL_TIMEOUT_MS = 3000
+UNALIGNED_HOLD_MS = 200
+"""How long a poll is held while the logs are not aligned yet."""
 SLICE_COUNT = 2000
 """Topics or groups asked of Apache's master at once, as its slaves do."""
 OWN_SLICE_COUNT = 10_000
@@ -61,7 +64,7 @@ class Awaits(Protocol):
 
     async def sleep(self, duration_ms: int) -> None: ...
 
-    async def write(self, write: Callable[[bytes], None], data: bytes) -> None:
+    async def write(self, write: Callable[[T], None], data: T) -> None:
         """`write(data)`, which waits for the disk. Raises what it raises."""
         ...
 
@@ -81,46 +84,76 @@ class TableFollower:
         delay_offsets: DelayOffsetTable,
         awaits: Awaits,
         master: Callable[[], Master | None],
+        aligned: Callable[[], bool],
         tracer: Tracer,
         *,
         saves_offsets: bool = False,
     ) -> None:
-        """`saves_offsets`: what is acknowledged of consumer offsets is on the disk (offsetSync=strict)."""
+        """`aligned`: this replica's log is a part of its master's. `saves_offsets`: what is acknowledged of consumer
+        offsets is on the disk (offsetSync=strict)."""
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
         self._delay_offsets = delay_offsets
         self._awaits = awaits
         self._master = master
+        self._aligned = aligned
         self._tracer = tracer
         self._saves_offsets = saves_offsets
         self._heard = NO_STAMP
         """The newest change of an offset that this master has told."""
+        self._compared = False
+        """What this replica has newer than its master is known, or will be once that has told all."""
+        self._untold: dict[Place, Stamp] | None = None
+        """Offsets of this replica for which the master has told nothing as new, while it tells its own."""
+        self._back: list[OffsetChange] = []
+        """What the master is to take back: it has lost them by a kill."""
         self._failed = False
 
     # --- a master that is rmqha ---------------------------------------------------------------------------------------
     async def follow(self, master: Master) -> None:
         """Until another is master. It may be ended at any await."""
-        self._heard = NO_STAMP
+        self._begin()
         retry_ms = RETRY_MS
         while self._master() == master:
             try:
+                self._compare_from_here()
+                asked = self._heard
                 reply = await self._poll(master)
                 if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                     await self._pull_periodically(master)
                     return
                 if reply.code != ResponseCode.SUCCESS:
                     raise RemoteError(reply.code, reply.remark or "", master.address)
-                await self._take(master, reply)
+                await self._take(master, reply, asked)
             except _FAULTS as error:
                 self._note_failure(master, error)
+                self._begin()  # it may have been killed and be back, with older tables
                 await self._awaits.sleep(retry_ms)
                 retry_ms = min(2 * retry_ms, MAX_RETRY_MS)
             else:
                 self._failed = False
                 retry_ms = RETRY_MS
 
+    def log_cut(self) -> None:
+        """Offsets behind the cut were lowered: the master tells all of its own again."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._heard, self._compared, self._untold, self._back = NO_STAMP, False, None, []
+
+    def _compare_from_here(self) -> None:
+        """Not before the logs are aligned: an offset behind a fork is none."""
+        if not self._compared and self._aligned():
+            self._begin()
+            self._compared, self._untold = True, self._offsets.stamps()
+
     async def _poll(self, master: Master) -> Command:
+        wait_ms = MAX_HOLD_MS
+        if not self._compared:
+            wait_ms = UNALIGNED_HOLD_MS
+        elif self._untold is not None:
+            wait_ms = 0
         ext = {
             "version": str(VERSION),
             "masterEpoch": str(master.epoch),
@@ -129,22 +162,27 @@ class TableFollower:
             "groups": str(self._groups.version.stamp),
             "offsets": str(self._heard),
             "delays": str(self._delay_offsets.version.stamp),
-            "waitMs": str(MAX_HOLD_MS),
+            "waitMs": str(wait_ms),
         }
-        command = Command(RequestCode.RMQHA_FOLLOW_TABLES, ext)
+        body = lenient_json.dumps({"offsets": [item.to_json() for item in self._back]}) if self._back else b""
+        command = Command(RequestCode.RMQHA_FOLLOW_TABLES, ext, body)
         return await self._awaits.call(master.address, command, MAX_HOLD_MS + CALL_TIMEOUT_MS)
 
-    async def _take(self, master: Master, reply: Command) -> None:
-        """Raises as `_ask`, ValueError or TypeError for a body that cannot be read."""
+    async def _take(self, master: Master, reply: Command, asked: Stamp) -> None:
+        """`asked`: what had been heard when the master was asked. Raises as `_ask`, ValueError or TypeError for a body
+        that cannot be read."""
         body = object_of(master.address, reply)
         if int(body.get("version", 0)) != VERSION:
             raise RemoteProtocolError(f"{master.address} answered request 52030 with version {body.get('version')}")
         if self._master() != master:
             return
         offsets = [OffsetChange.from_json(item) for item in body.get("offsets") or ()]
+        if asked == self._heard:  # else all is told anew
+            if offsets:
+                self._heard = offsets[-1].stamp
+            self._compare(offsets)
         if offsets:
             self._offsets.merge(offsets)
-            self._heard = offsets[-1].stamp
             await self._save_offsets()
         if "delays" in body:
             self._delay_offsets.replace(body["delays"])
@@ -159,6 +197,19 @@ class TableFollower:
                 await pull(master, OWN_SLICE_COUNT)
             else:
                 apply(changes)
+
+    def _compare(self, offsets: list[OffsetChange]) -> None:
+        """`offsets` are the next of all that the master has; once it has told all, what is newer here is known."""
+        self._back = []
+        if self._untold is None:
+            return
+        for change in offsets:
+            place = change.key, change.queue_id
+            if change.stamp >= self._untold.get(place, NO_STAMP):
+                self._untold.pop(place, None)
+        if len(offsets) < MAX_OFFSETS_PER_ANSWER:
+            self._back = self._offsets.changes_of(self._untold, MAX_OFFSETS_PER_ANSWER)
+            self._untold = None
 
     async def _save_offsets(self) -> None:
         data = self._offsets.unsaved() if self._saves_offsets else None

@@ -499,14 +499,15 @@ class Store:
 
     # --- cut --------------------------------------------------------------------------------------------------------
     def on_truncate(self, hook: Callable[[int], None]) -> None:
-        """Register derived state that must follow a cut of the log: `hook(end_offset)` runs after the log is cut and
-        before the epoch history is."""
+        """Register derived state that must follow a cut of the log: `hook(end_offset)` runs after whole records are cut
+        and before the epoch history is."""
         self._truncate_hooks.append(hook)
 
     def truncate(self, end_offset: PhyOffset) -> None:
         log = self._log
         old_end = log.end_offset
         assert log.min_offset <= end_offset <= old_end
+        cuts_records = end_offset < self.record_end_offset
         with self._flush:
             self._lower_marks(end_offset)
             log.cut(end_offset, old_end)
@@ -515,7 +516,7 @@ class Store:
             for derived in self._derived:
                 derived.truncate(end_offset)
             self.index.truncate(end_offset)
-            for hook in self._truncate_hooks:
+            for hook in self._truncate_hooks if cuts_records else ():
                 hook(end_offset)
             self._reput.position = min(self._reput.position, end_offset)
             self._set_mark()

@@ -60,6 +60,7 @@ class Slave:
         self.core = broker.core
         self.line = line
         self.master: Master | None = MASTER
+        self.is_aligned = True
         self.sync = MetadataSync(
             self.core.topics,
             self.core.groups,
@@ -67,6 +68,7 @@ class Slave:
             self.core.delay_offsets,
             cast("RemotingClient", line),
             lambda: self.master,
+            lambda: self.is_aligned,
             broker.tracer,
         )
 
@@ -205,6 +207,51 @@ async def test_an_answer_of_a_master_of_yesterday_is_dropped(slave: Slave, line:
     line.before = switch
     await slave.sync.follower.follow(MASTER)
     assert slave.core.offsets.stamp == NO_STAMP and slave.core.topics.get("T") is None
+
+
+async def test_a_master_that_was_killed_and_is_back_gets_the_commits_that_its_file_lacks(
+    slave: Slave, line: Line
+) -> None:
+    async with slave.following():
+        await slave.until_level()
+        lost = slave.core.offsets._next_stamp()._replace(epoch=line.broker.core.offsets.epoch)
+        slave.core.offsets.merge([OffsetChange("T@H", 0, 1, lost)])
+        slave.sync.role_changed()
+        with trio.fail_after(5):
+            while line.broker.core.offsets.query("H", "T", 0) != 1:  # noqa: ASYNC110
+                await trio.sleep(0.001)
+        await slave.until_level()
+    changes = [core.offsets.changes_since(NO_STAMP, 10) for core in (slave.core, line.broker.core)]
+    assert changes[0] == changes[1] and len(changes[0]) == 2
+
+
+async def test_nothing_is_given_back_before_the_logs_are_aligned(slave: Slave, line: Line) -> None:
+    """An offset behind a fork is none: what stands there in the master's log was never consumed."""
+    slave.is_aligned = False
+    stamp = Stamp(1, line.broker.core.offsets.stamp.sequence + 1)
+    slave.core.offsets.merge([OffsetChange("T@H", 0, 1, stamp)])
+    async with slave.following():
+        await slave.until_level()
+        slave.is_aligned = True
+        assert line.broker.core.offsets.query("H", "T", 0) is None
+        line.broker.core.topics.create_internal("More", 1)  # ends the poll that is held
+        with trio.fail_after(5):
+            while line.broker.core.offsets.query("H", "T", 0) != 1:  # noqa: ASYNC110
+                await trio.sleep(0.001)
+
+
+async def test_a_cut_of_the_log_lowers_offsets_until_the_master_tells_them_again(slave: Slave, line: Line) -> None:
+    """Found by `make sim SEED=47 THEME=tables`: a slave that cut its log after it had heard kept the lower one."""
+    async with slave.following():
+        await slave.until_level()
+        slave.core.offsets.clamp(lambda topic, queue_id: 0)
+        assert slave.core.offsets.query("G", "T", 0) == 0
+        slave.sync.follower.log_cut()
+        line.broker.core.offsets.commit("G", "T", 1, 0)
+        line.broker.core.feed.timeout()
+        with trio.fail_after(5):
+            while slave.core.offsets.query("G", "T", 0) != 1:  # noqa: ASYNC110
+                await trio.sleep(0.001)
 
 
 async def test_a_master_that_refuses_is_told_once(slave: Slave, line: Line, monkeypatch: pytest.MonkeyPatch) -> None:

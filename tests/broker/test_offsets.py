@@ -76,13 +76,19 @@ def test_changes_come_in_pages_the_oldest_first(tmp_path: Path) -> None:
     assert slave.to_json()["offsetTable"] == master.to_json()["offsetTable"]
 
 
+def save(table: OffsetTable) -> None:
+    data = table.unsaved()
+    assert data is not None
+    table.write(data)
+
+
 def test_stamps_and_resets_come_back_after_a_restart(tmp_path: Path) -> None:
     table = table_of(tmp_path, epoch=4)
     table.commit("G", "T", 0, 5)
     table.commit("G", "Gone", 0, 5)
     table.remove_topic("Gone")
     table.reset("G", "T", 1, 2)
-    table.write(table.unsaved() or b"")
+    save(table)
     again = OffsetTable(HostDisk(tmp_path))
     assert again.changes_since(NO_STAMP, 10) == table.changes_since(NO_STAMP, 10)
     again.commit("G", "T", 1, 9)
@@ -149,3 +155,19 @@ def test_the_order_of_arrival_does_not_matter(orders: tuple[list[OffsetChange], 
             assert table.changes_since(item.stamp, 100) == known[place + 1 :]
         tables.append(known)
     assert tables[0] == tables[1]
+
+
+def test_an_older_content_never_replaces_a_newer_one_in_the_file(tmp_path: Path) -> None:
+    """Two threads may write: the loop that saves from time to time, and who waits for a strict commit."""
+    table = table_of(tmp_path)
+    table.commit("G", "T", 0, 1)
+    first = table.unsaved()
+    assert table.saved_stamp == NO_STAMP
+    table.commit("G", "T", 0, 2)
+    second = table.unsaved()
+    assert first is not None and second is not None
+    table.write(second)
+    assert table.saved_stamp == table.stamp
+    table.write(first)
+    assert OffsetTable(HostDisk(tmp_path)).query("G", "T", 0) == 2
+    assert table.saved_stamp == table.stamp

@@ -108,7 +108,9 @@ def change_something(table: Any) -> None:
             table.get_or_create("New")
         case OffsetTable():
             table.commit("New", "New", 0, 1)
-            table.write(table.unsaved() or b"")
+            offsets = table.unsaved()
+            assert offsets is not None
+            table.write(offsets)
         case DelayOffsetTable():
             table.put(9, 1)
             table.write(table.unsaved() or b"")

@@ -29,8 +29,11 @@ from rmqha.store.store import Store
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
+from .following import Following
 from .process import Process, Rpc, SimChannel
 
+FEED_TICK_MS = 100
+SAVE_INTERVAL_MS = 5000
 SCHEDULE_TICK_MS = 100
 TICKS_PER_SYNC = 10
 SYNC_TIMEOUT_MS = 1000
@@ -81,6 +84,9 @@ class BrokerProcess(Process):
         self._sync_ms = SYNC_MS
         self._slow_until_ms = 0
         self.disk_fails = False
+        self.follows_tables = False
+        """Slaves take topics, groups and offsets, as on the host."""
+        self._following: Following | None = None
         self.store: Store
         self.core: BrokerCore
         self._rpc: Rpc
@@ -89,6 +95,7 @@ class BrokerProcess(Process):
         self._dispatching = False
         self._flushing = False
         self._delivering = False
+        self._saving = False
 
     # --- life -------------------------------------------------------------------------------------------------------
     def boot(self) -> None:
@@ -127,6 +134,14 @@ class BrokerProcess(Process):
         self.driver.stepped = self._wake_timer
         self._dispatching = self._flushing = self._delivering = False
         self._timer = None
+        self._following = None
+        if self.follows_tables:
+            draws = self._prng.child(f"tables-{self.life}")
+            self._following = Following(self, self._rpc, self.core, self._tracer, draws)
+            self._saving = False
+            self.core.feed.save_soon = self._save_soon
+            self._feed_later()
+            self._save_later()
         self.transport.listen(self.host, config.address, self._rpc)
         self.transport.listen(self.host, config.ha_address, links)
         self.transport.power_on(self.host)
@@ -226,6 +241,8 @@ class BrokerProcess(Process):
             self._observe(self, "cut", {})
 
     def _role_changed(self, action: RoleChanged) -> None:
+        if self._following is not None:
+            self._following.role_changed()
         self._observe(self, "role", {"role": action.role, "epoch": action.epoch})
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -293,6 +310,33 @@ class BrokerProcess(Process):
             self.store.allocate_ahead()
         self.stepped()
 
+    # --- tables -----------------------------------------------------------------------------------------------------
+    def _feed_later(self) -> None:
+        self.after(FEED_TICK_MS, self._feed_tick)
+
+    def _feed_tick(self) -> None:
+        self.core.feed.timeout()
+        self.stepped()
+        self._feed_later()
+
+    def _save_later(self) -> None:
+        self.after(SAVE_INTERVAL_MS, self._save_tick)
+
+    def _save_tick(self) -> None:
+        self._save_soon()
+        self._save_later()
+
+    def _save_soon(self) -> None:
+        if not self._saving:
+            self._saving = True
+            self.after(self._prng.between(0, SYNC_MS), self._save)
+
+    def _save(self) -> None:
+        self._saving = False
+        self.core.save()
+        self.core.feed.saved()
+        self.stepped()
+
     # --- delayed messages -------------------------------------------------------------------------------------------
     def _watch_schedule(self) -> None:
         """From the first message of level 1 on: deliver, and as a slave take the master's offsets now and then."""
@@ -309,7 +353,7 @@ class BrokerProcess(Process):
 
     def _deliver_tick(self, count: int) -> None:
         self._deliver()
-        if count % TICKS_PER_SYNC == 0:
+        if count % TICKS_PER_SYNC == 0 and self._following is None:
             self._sync_delay_offsets()
         self._deliver_later(count + 1)
 

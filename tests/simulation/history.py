@@ -18,9 +18,22 @@ class Send:
     broker: str = ""
 
 
+@dataclass(slots=True)
+class Change:
+    """Of a topic, a group or an offset, named by `key`. `value` None: removed. `acked_at_ms` None: no good answer
+    (yet); it may have been made or not."""
+
+    key: str
+    value: int | None
+    begun_at_ms: int = 0
+    acked_at_ms: int | None = None
+    broker: str = ""
+
+
 @dataclass
 class History:
     sends: list[Send] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
     refused_count: int = 0
     failed_count: int = 0
 

@@ -17,6 +17,8 @@ from controller import requests as controller_requests
 from controller.decisions import elect_master
 from controller.decisions.elect_master import Choice, Electorate, elected, electorate
 from controller.decisions.sync_state_set import alter_sync_state_set
+from rmqha.broker.table_feed import TableFeed
+from rmqha.broker.topics import TopicTable
 from rmqha.ha import client as ha_client
 from rmqha.ha import commitment
 from rmqha.ha.ack import AckQueue
@@ -252,6 +254,13 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "nobody is copied to again (A20)": lambda: patch.object(HaClient, "_restart_at", _stay),
     "sync does nothing": lambda: patch.object(Store, "sync", lambda self: self.max_phy_offset),
     "the tail behind a cut stays (apache/rocketmq 10666)": lambda: patch.object(CommitLog, "cut", _cut_without_zeros),
+    "changes are answered before the set holds them (ruling 16)": lambda: patch.object(
+        TableFeed, "_missing", lambda self, wait: ""
+    ),
+    "slaves join without the tables (ruling 16)": lambda: patch.object(
+        TableFeed, "may_join", lambda self, broker_id: True
+    ),
+    "an old master's tables stay (A13)": lambda: patch.object(TopicTable, "replace", lambda self, *args: None),
     "consumers see the end (A3)": lambda: patch.object(Store, "dispatch", _all_dispatched),
     "the queues are not cut (A6)": lambda: patch.object(ConsumeQueues, "truncate", lambda self, end: None),
     "one vote elects a leader (Raft)": lambda: patch.object(Configuration, "won", _leads_alone),

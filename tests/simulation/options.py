@@ -69,6 +69,10 @@ class Options:
     """An operator asks for another master by name (request 1002, as `rmqha elect --to`)."""
     resize_per_mille: int = 0
     """An operator changes totalReplicas: to a number whose majority can still be had, and back."""
+    tables: bool = False
+    """Operators and consumers change topics, groups and offsets; slaves follow (metadataSync as by default)."""
+    strict_offsets: bool = False
+    """offsetSync=strict."""
     bereave: bool = False
     """After the heal the master dies, then whoever is elected, before it has done anything; both stay away."""
 
@@ -285,6 +289,23 @@ def operators(options: Options) -> Options:
     )
 
 
+def tables(options: Options) -> Options:
+    """Topics, groups and offsets are changed while masters die, are switched and are cut off."""
+    count = 5 if options.broker_count == 5 else 3
+    return replace(
+        rough(options),
+        broker_count=count,
+        client_count=1,
+        cp=options.cp,
+        send_interval_ms=20,
+        kill_broker_per_mille=100,
+        kill_elected_per_mille=100,
+        switch_per_mille=100,
+        tables=True,
+        strict_offsets=options.kept_hours == 0,
+    )
+
+
 def disks(options: Options) -> Options:
     """Disks that are slow or rot, wall clocks that jump."""
     return replace(
@@ -316,6 +337,7 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "heirs": heirs,
     "disks": disks,
     "operators": operators,
+    "tables": tables,
 }
 """What a run may be made of, by name."""
 

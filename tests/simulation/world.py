@@ -17,12 +17,13 @@ from rmqha.sim.scheduler import Scheduler
 from rmqha.sim.transport import Delays, Transport
 
 from .broker_process import BrokerProcess
-from .checkers import agreement
+from .checkers import agreement, tables
 from .checkers.copies import Copies
 from .checkers.electable import Electable
 from .checkers.leaders import Leaders
 from .checkers.roles import Roles
 from .checkers.survival import Audit, audit
+from .checkers.tables import Tables
 from .checkers.visibility import Visibility
 from .checkers.wholeness import Wholeness
 from .client_process import ClientProcess
@@ -31,6 +32,7 @@ from .faults import Faults
 from .history import History, InvariantError
 from .marks import MarkingTracer
 from .options import Options, seed_options
+from .table_client import TableClient
 
 START_MS = 20_000
 OPERATOR_AFTER_MS = 5000
@@ -80,6 +82,7 @@ class World:
         self.electable = Electable(cp=self.options.cp)
         self.wholeness = Wholeness(cp=self.options.cp)
         self.leaders = Leaders()
+        self.tables = Tables(self.history, cp=self.options.cp, strict_offsets=self.options.strict_offsets)
         delays = Delays(0, self.options.max_delay_ms)
         self.transport = Transport(self.scheduler, prng.child("transport"), delays)
         self._prng = prng
@@ -88,6 +91,7 @@ class World:
         self.copies.brokers = self.electable.brokers = self.brokers
         addresses = [broker.config.address for broker in self.brokers]
         self.clients = [self._client(f"p{number}", number, addresses) for number in range(self.options.client_count)]
+        self.operators = [self._operator(addresses)] if self.options.tables else []
         self.faults = Faults(
             self.options,
             self.scheduler,
@@ -129,13 +133,19 @@ class World:
             number,
         )
 
+    def _operator(self, addresses: list[str]) -> TableClient:
+        host = "o1"
+        clock, prng = self._clock(host), self._prng.child(host)
+        return TableClient(host, addresses, self.scheduler, self.transport, clock, prng, self.history)
+
     def _broker(self, number: int) -> BrokerProcess:
         host, options = f"b{number}", self.options
         config = BrokerConfig(
             broker_ip1=host,
             broker_name="sim",
             ha_mode="cp" if options.cp else "ap",
-            metadata_sync="periodic",  # the shells that follow tables are not simulated
+            metadata_sync="" if options.tables else "periodic",
+            offset_sync="strict" if options.strict_offsets else "periodic",
             flush_disk_type="SYNC_FLUSH" if options.sync_flush else "ASYNC_FLUSH",
             total_replicas=options.broker_count,
             controller_heartbeat_interval_millis=options.heartbeat_ms,
@@ -150,7 +160,7 @@ class World:
             **self.more_config,
         )
         controllers = [f"c{each}:9878" for each in range(1, options.controller_count + 1)]
-        return BrokerProcess(
+        made = BrokerProcess(
             config,
             controllers,
             self.scheduler,
@@ -160,11 +170,14 @@ class World:
             self.tracer,
             self._observe,
         )
+        made.follows_tables = options.tables
+        return made
 
     def _observe(self, broker: BrokerProcess, what: str, values: dict[str, int]) -> None:
         if what == "role":
             self.roles.role_taken(broker, values["role"], values["epoch"])
             if values["role"] == Role.MASTER:
+                self.tables.elected(broker)
                 self.faults.elected(broker)
                 self.on_elected(broker)
             else:
@@ -207,7 +220,7 @@ class World:
         for process in (*self.controllers, *self.brokers):
             process.boot()
         self._until_whole(START_MS, "the group did not start")
-        for client in self.clients:
+        for client in (*self.clients, *self.operators):
             client.boot()
         self.faults.start()
         self.scheduler.run_until(self.scheduler.now_ms + self.options.chaos_ms)
@@ -216,16 +229,22 @@ class World:
         self._until(HEAL_MS, lambda: "" if len(self.history.acked) > acked + 5 else "no send is acknowledged")
         if self.options.bereave:
             self._bereave()
-        for client in self.clients:
-            client.stop()
+        self._stop_clients()
         self._until_whole(HEAL_MS, "the group did not become whole again")
         self._until(10 * CLEAN_INTERVAL_MS, lambda: agreement.too_long(self.brokers), "old files stayed")
         for broker in self.brokers:
             self.visibility.verify(broker)
         agreement.verify(self.brokers)
+        self.tables.verify(self.brokers)
         found = audit(self.history, self.brokers[0], cp=self.options.cp, ordered=self.ordered)
         self.tracer.event("audited", acked=found.acked_count, lost=found.lost_count, duplicates=found.duplicate_count)
         return found
+
+    def _stop_clients(self) -> None:
+        for client in self.clients:
+            client.stop()
+        for operator in self.operators:
+            operator.stop()
 
     def _bereave(self) -> None:
         """Ruling 9: the master dies, then who is elected, before it has done anything; a majority that holds all goes
@@ -273,6 +292,7 @@ class World:
         best = max(self.brokers, key=lambda item: (_last_epoch(item), item.store.max_phy_offset, item.host))
         self.operator_count += 1
         self.wholeness.accepted_loss()
+        self.tables.accepted_loss()
         self.tracer.event("operator", elects=best.host, end=best.store.max_phy_offset)
         self.clients[0].elect_unclean(self.controllers[0].config.peers, "sim", best)
 
@@ -281,7 +301,13 @@ class World:
         return ""
 
     def _until_whole(self, limit_ms: int, complaint: str) -> None:
-        self._until(limit_ms, lambda: agreement.missing(self.brokers) or self.unsettled(), complaint)
+        self._until(limit_ms, self._missing, complaint)
+
+    def _missing(self) -> str:
+        return agreement.missing(self.brokers) or self._unequal_tables() or self.unsettled()
+
+    def _unequal_tables(self) -> str:
+        return tables.missing(self.brokers) if self.options.tables else ""
 
     def _until(self, limit_ms: int, lacks: Callable[[], str], complaint: str = "after the heal") -> None:
         end_ms = self.scheduler.now_ms + limit_ms

@@ -378,6 +378,20 @@ def test_truncate_cuts_log_queues_epochs_and_offsets() -> None:
     assert bodies(store, "T", 1)[-1] == b"body-77"
 
 
+def test_what_follows_a_cut_is_not_told_of_half_a_record() -> None:
+    """No queue ends earlier for that, and consumers' offsets must not be held against queues that are still behind."""
+    master, store = filled(sim_disk()), open_store(sim_disk())
+    store.append_raw(PhyOffset(0), bytes(master.view(PhyOffset(0), 1000)))
+    hooked: list[int] = []
+    store.on_truncate(hooked.append)
+    assert store.record_end_offset < store.max_phy_offset
+    store.truncate(store.record_end_offset)
+    store.truncate(store.record_end_offset)
+    assert hooked == []
+    store.truncate(PhyOffset(0))
+    assert hooked == [0]
+
+
 @pytest.mark.parametrize("keep", [0, 5, 12])
 def test_truncate_anywhere_then_follow_again(keep: int) -> None:
     master, disk = filled(sim_disk()), sim_disk()

@@ -1,0 +1,106 @@
+"""A slave's TableFollower in the simulation: production coroutines, resumed by simulated events instead of trio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from rmqha.broker.core import BrokerCore
+from rmqha.broker.table_follower import TableFollower
+from rmqha.model.error import UnreachableError
+from rmqha.port import Tracer
+from rmqha.sim.prng import SimPrng
+from rmqha.wire.command import Command
+
+if TYPE_CHECKING:
+    from .process import Process, Rpc
+
+T = TypeVar("T")
+WRITE_MS = 5
+"""A table is on the disk after that long at most."""
+
+
+class Later(Generic[T]):
+    """A value that an event will bring."""
+
+    def __init__(self) -> None:
+        self._done = False
+        self._value: T
+        self.then: Callable[[], None] = lambda: None
+
+    def set(self, value: T) -> None:
+        self._value, self._done = value, True
+        self.then()
+
+    def __await__(self) -> Generator[Later[T], None, T]:
+        if not self._done:
+            yield self
+        return self._value
+
+
+class SimAwaits:
+    """Implements rmqha.broker.table_follower.Awaits."""
+
+    def __init__(self, process: Process, rpc: Rpc, draws: SimPrng) -> None:
+        self._process = process
+        self._rpc = rpc
+        self._draws = draws
+
+    async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
+        answer: Later[Command | None] = Later()
+        self._rpc.call(address, command, timeout_ms, answer.set)
+        reply = await answer
+        if reply is None:
+            raise UnreachableError(f"{address} does not answer")
+        return reply
+
+    async def sleep(self, duration_ms: int) -> None:
+        over: Later[None] = Later()
+        self._process.after(duration_ms, lambda: over.set(None))
+        await over
+
+    async def write(self, write: Callable[[T], None], data: T) -> None:
+        await self.sleep(self._draws.between(0, WRITE_MS))
+        write(data)
+
+
+class Following:
+    """What MetadataSync does on the host: follow whoever is master, anew at each change."""
+
+    def __init__(self, process: Process, rpc: Rpc, core: BrokerCore, tracer: Tracer, draws: SimPrng) -> None:
+        tables = core.topics, core.groups, core.offsets, core.delay_offsets
+        self._process = process
+        self._core = core
+        self._follower = TableFollower(
+            *tables,
+            SimAwaits(process, rpc, draws),
+            lambda: core.followed_master,
+            lambda: core.replica.is_following,
+            tracer,
+            saves_offsets=core.config.offset_sync == "strict",
+        )
+        core.store.on_truncate(lambda end_offset: self._follower.log_cut())
+        self._running: Coroutine[Any, Any, None] | None = None
+
+    def role_changed(self) -> None:
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+        self._process.after(0, self._begin)
+
+    def _begin(self) -> None:
+        master = self._core.followed_master
+        if master is not None and self._running is None:
+            self._running = self._follower.follow(master)
+            self._resume(self._running)
+
+    def _resume(self, running: Coroutine[Any, Any, None]) -> None:
+        if running is not self._running:
+            return  # its answer came when another was followed
+        try:
+            later: Later[Any] = running.send(None)
+        except StopIteration:
+            self._running = None
+            self._begin()
+        else:
+            later.then = lambda: self._resume(running)

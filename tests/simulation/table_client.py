@@ -1,0 +1,93 @@
+"""Operators and consumers: they change topics, groups and offsets, one change after the other, and remember how each
+ended. Like the producers they stay with a broker that refused, half of the time."""
+
+from __future__ import annotations
+
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.sim.clock import SimClock
+from rmqha.sim.prng import SimPrng
+from rmqha.sim.scheduler import Scheduler
+from rmqha.sim.transport import Connection, Transport
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import dumps
+
+from .history import Change, History
+from .process import Process, Rpc
+
+TIMEOUT_MS = 4000
+INTERVAL_MS = 60
+NAME_COUNT = 4
+GROUP = "readers"
+TOPIC = "SimTopic"
+
+
+class TableClient(Process):
+    def __init__(
+        self,
+        host: str,
+        brokers: list[str],
+        scheduler: Scheduler,
+        transport: Transport,
+        clock: SimClock,
+        prng: SimPrng,
+        history: History,
+    ) -> None:
+        super().__init__(host, scheduler, transport, clock)
+        self._brokers = brokers
+        self._prng = prng
+        self._history = history
+        self._target = 0
+        self._stopped = False
+        self._rpc: Rpc
+
+    def boot(self) -> None:
+        self.begin_life()
+        self._rpc = Rpc(self, self._unasked)
+        self._next()
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def _unasked(self, conn: Connection, command: Command) -> None:
+        raise AssertionError(f"nobody asks an operator anything: {command}")
+
+    def _next(self) -> None:
+        if self._stopped:
+            return
+        change, command = self._draw(len(self._history.changes) + 1)
+        change.begun_at_ms = self.scheduler.now_ms
+        self._history.changes.append(change)
+        address = self._brokers[self._target % len(self._brokers)]
+        self._rpc.call(address, command, TIMEOUT_MS, lambda reply: self._answered(change, address, reply))
+
+    def _draw(self, number: int) -> tuple[Change, Command]:
+        """Change `number` and its request. Values tell one change of a key from another."""
+        name = str(self._prng.below(NAME_COUNT))
+        match self._prng.below(5):
+            case 0 | 1:
+                queues = str(1 + number % 1000)
+                ext = {"topic": f"T{name}", "readQueueNums": queues, "writeQueueNums": queues, "perm": "6"}
+                return Change(f"topic T{name}", int(queues)), Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+            case 2:
+                command = Command(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": f"T{name}"})
+                return Change(f"topic T{name}", None), command
+            case 3 if acked := self._history.acked:
+                # an offset behind the end of its queue is no offset: one is taken that an acknowledged message has
+                send = acked[self._prng.below(len(acked))]
+                ext = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(send.queue_id)}
+                command = Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext | {"commitOffset": str(send.queue_offset)})
+                return Change(f"offset {send.queue_id}", send.queue_offset), command
+            case _:
+                body = dumps({"groupName": f"G{name}", "retryMaxTimes": number})
+                return Change(f"group G{name}", number), Command(
+                    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body
+                )
+
+    def _answered(self, change: Change, address: str, reply: Command | None) -> None:
+        if reply is not None and reply.code == ResponseCode.SUCCESS:
+            change.acked_at_ms, change.broker = self.scheduler.now_ms, address
+            self.after(INTERVAL_MS, self._next)
+            return
+        if self._prng.chance(1, 2):
+            self._target += 1
+        self.after(20, self._next)
