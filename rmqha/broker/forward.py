@@ -2,8 +2,9 @@
 
 A client learns of another master when it next asks for the route, up to 30 s later with Java's default. Code 14 would
 make it try the same broker again at once and give up. So a planned switch is no error to it: what comes meanwhile
-waits, nothing of it being written here, and goes to the new master, or is taken after all if the switch fails. After an
-unplanned demotion nothing is passed on. Requests of one connection keep their order.
+waits, nothing of it being written here, and goes to the new master, or is taken after all if the switch fails. A master
+that was killed and is started again as a slave, or was overtaken, passes sends on too. Requests of one connection keep
+their order.
 """
 
 from __future__ import annotations
@@ -45,9 +46,6 @@ class HandedOver(Protocol):
     def hands_over(self) -> bool: ...
 
     @property
-    def handed_over(self) -> bool: ...
-
-    @property
     def newest_master_address(self) -> str: ...
 
 
@@ -58,7 +56,8 @@ class Caller(Protocol):
 
 
 class SendForwarder:
-    """`admit` takes sends as if they had just come. `window_ms`: for how long after a hand-over sends are passed on."""
+    """`admit` takes sends as if they had just come. `window_ms`: for how long sends are passed on
+    after a start or a change of the master."""
 
     def __init__(
         self,
@@ -80,6 +79,8 @@ class SendForwarder:
         self._clock = clock
         self._tracer = tracer
         self._until_ms = 0
+        self._told = False
+        """That sends are passed on in this window."""
         self._held: dict[Channel, deque[tuple[int, Command]]] = {}
         """By connection: (deadline, request), the oldest first; the first one is being worked on."""
         self._held_count = 0
@@ -89,16 +90,18 @@ class SendForwarder:
         """The replica has another role, or follows another master."""
         if self._replica.is_master:
             self._until_ms = 0
-        elif self._replica.handed_over:
-            self._until_ms = self._clock.now_ms() + self._window_ms
-            self._tracer.event(
-                "forwards_sends", master_address=self._replica.newest_master_address, for_ms=self._window_ms
-            )
+        else:
+            self._until_ms, self._told = self._clock.now_ms() + self._window_ms, False
+
+    @property
+    def _passes_on(self) -> bool:
+        known = self._replica.newest_master_address not in ("", self._own_address)
+        return known and self._clock.now_ms() < self._until_ms
 
     def hold(self, channel: Channel, commands: list[Command]) -> bool:
         """True if they are taken care of."""
         queue = self._held.get(channel)
-        if queue is None and not (self._replica.hands_over or self._clock.now_ms() < self._until_ms):
+        if queue is None and not (self._replica.hands_over or self._passes_on):
             return False
         if self._held_count + len(commands) > MAX_HELD_COUNT or any(FORWARDED in item.ext for item in commands):
             return False
@@ -148,6 +151,10 @@ class SendForwarder:
         if reply.code == ResponseCode.SERVICE_NOT_AVAILABLE or (reply.remark or "").startswith(TOO_FEW):
             return False
         self.forwarded_count += 1
+        if not self._told:
+            self._told = True
+            left_ms = max(0, self._until_ms - self._clock.now_ms())
+            self._tracer.event("forwards_sends", master_address=master, for_ms=left_ms)
         channel.send(command.reply(reply.code, dict(reply.ext), bytes(reply.body), reply.remark))
         return True
 

@@ -74,8 +74,6 @@ class Replica:
         self._stopping_at_ms: int | None = None
         self._hand_over_told = False
         self._switch = HandOver()
-        self.handed_over = False
-        """The last change of role was the end of a directed switch away from this broker."""
         self.newest_master_address = ""
         """Broker address of the newest master heard of, even if the disk has not taken its epoch yet."""
         self._speed = CopySpeed()
@@ -293,7 +291,6 @@ class Replica:
     def _leave_role(self, reason: str) -> None:
         """Acks of another epoch never count, so every HA connection ends with the role."""
         self._actions += self._commitment.abandon()
-        self.handed_over = self.hands_over
         self._actions += self._switch.end("this broker is no longer the master")
         for connection in self._connections.values():
             self._actions.append(connection.close(reason))

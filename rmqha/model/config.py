@@ -279,8 +279,9 @@ class BrokerConfig(ServerConfig):
     slave_timeout: int = 3000
     """How long a send waits for replicas before FLUSH_SLAVE_TIMEOUT."""
     forward_sends_millis: int = 35_000
-    """Own. For so long after a directed switch the old master passes sends on to the new one, until clients have asked
-    for the route again (Java: each 30 s); 0: it refuses them with code 14 from the beginning of the switch."""
+    """Own. For so long after a start or a change of the master a slave passes sends on to the master, until clients
+    have asked for the route again (Java: each 30 s); 0: it refuses them with code 14, from the beginning of a directed
+    switch."""
     sync_flush_timeout: int = 5000
     """How long a send waits for the disk before FLUSH_DISK_TIMEOUT."""
     flush_interval_commit_log: int = 500

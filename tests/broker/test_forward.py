@@ -42,15 +42,14 @@ class TrioClock:
 class Replica:
     role: Role = Role.MASTER
     hands_over: bool = False
-    handed_over: bool = False
     newest_master_address: str = OWN
 
     @property
     def is_master(self) -> bool:
         return self.role in (Role.MASTER, Role.PROMOTING)
 
-    def becomes_slave(self, *, handed_over: bool) -> None:
-        self.role, self.hands_over, self.handed_over, self.newest_master_address = Role.SLAVE, False, handed_over, NEXT
+    def becomes_slave(self, master_address: str = NEXT) -> None:
+        self.role, self.hands_over, self.newest_master_address = Role.SLAVE, False, master_address
 
 
 @dataclass
@@ -79,10 +78,11 @@ class NextMaster:
 class Story:
     def __init__(self, nursery: trio.Nursery, window_ms: int = 35_000) -> None:
         self.replica, self.next, self.client, self.admitted = Replica(), NextMaster(), Client(), list[int]()
+        self.events: list[str] = []
         self.forwarder = SendForwarder(OWN, window_ms, self.replica, self.admit, self.next, nursery, TrioClock(), self)
 
     def event(self, name: str, **fields: object) -> None:
-        """Nobody listens."""
+        self.events.append(name)
 
     def admit(self, channel: Channel, commands: list[Command]) -> None:
         self.admitted += [command.opaque for command in commands]
@@ -92,7 +92,7 @@ class Story:
         return self.forwarder.hold(client or self.client, [command])
 
     def switch(self) -> None:
-        self.replica.becomes_slave(handed_over=True)
+        self.replica.becomes_slave()
         self.forwarder.role_changed()
 
 
@@ -105,9 +105,22 @@ async def story(autojump_clock: trio.testing.MockClock) -> AsyncIterator[Story]:
 
 async def test_a_master_that_hands_over_nothing_holds_nothing(story: Story) -> None:
     assert not story.send(1)
-    story.replica.becomes_slave(handed_over=False)
+
+
+async def test_a_killed_master_that_comes_back_as_slave_passes_on(story: Story) -> None:
+    """Clients whose route is old work again as soon as something answers at the address that they know."""
+    story.replica.role, story.replica.newest_master_address = Role.STARTING, ""
+    assert not story.send(1), "there is nobody to wait for"
+    story.replica.becomes_slave("")
     story.forwarder.role_changed()
-    assert not story.send(2), "an unplanned demotion: the client shall ask for the route"
+    assert not story.send(2), "no master is known: the client shall ask for the route"
+    story.replica.becomes_slave()
+    story.forwarder.role_changed()
+    assert story.events == []
+    assert story.send(3) and story.send(4)
+    await trio.sleep(0.1)
+    assert story.client.answers == [(3, 0), (4, 0)]
+    assert story.events == ["forwards_sends"]
 
 
 async def test_what_comes_during_a_switch_goes_to_the_new_master_in_order(story: Story) -> None:
