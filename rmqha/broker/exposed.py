@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.metrics import collect
+from rmqha.broker.traffic import Traffic
 from rmqha.model.code import ResponseCode
 from rmqha.model.identity import Role
 from rmqha.model.series import Sheet
@@ -15,6 +16,7 @@ class ExposedBroker:
 
     def __init__(self, core: BrokerCore) -> None:
         self._core = core
+        self._traffic = core.send.traffic = core.pull.traffic = Traffic()
 
     def standing(self) -> Standing:
         """Ready: a master that takes sends, a slave that holds what its master had when they shook hands. A process
@@ -42,4 +44,4 @@ class ExposedBroker:
         return Standing(replica.role.name.lower(), not reason, reason, facts)
 
     def collect(self) -> Sheet:
-        return collect(self._core)
+        return collect(self._core, self._traffic)

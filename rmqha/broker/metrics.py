@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 from rmqha.broker.core import BrokerCore
+from rmqha.broker.traffic import Traffic
 from rmqha.model.code import ResponseCode
 from rmqha.model.identity import Role
 from rmqha.model.message import RETRY_PREFIX
-from rmqha.model.series import Kind, Series, Sheet
+from rmqha.model.series import Histogram, Kind, Series, Sheet
 
 MAX_PAIRS = 1000
 """Pairs of topic and group whose lag is shown."""
@@ -20,6 +21,9 @@ _LAG_LABELS = ("consumer_group", "topic", "is_retry", "is_system")
 _STORAGE = ("storage_type", "storage_medium")
 _LOCAL_DISK = ("local", "disk")
 _READ, _WRITE = 4, 2
+ACK_PLACES = 14
+"""Below 2**13 ms, 8 s; beyond that every send has timed out."""
+ACK_BOUNDS_S = tuple(2**place / 1000 for place in range(ACK_PLACES))
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 
 PERMISSION = Series("rocketmq_broker_permission", Kind.GAUGE, "4 = serves reads, 2 = takes sends", own=False)
@@ -52,6 +56,13 @@ RESERVE_TIME = Series(
     "rocketmq_storage_message_reserve_time", Kind.GAUGE, "Age of the oldest message, ms", _STORAGE, own=False
 )
 
+_SENT, _PULLED = ("topic", "message_type", "is_system"), ("topic", "consumer_group", "is_retry", "is_system")
+MESSAGES_IN = Series("rocketmq_messages_in_total", Kind.COUNTER, "Messages stored for producers", _SENT, own=False)
+BYTES_IN = Series("rocketmq_throughput_in_total", Kind.COUNTER, "Bytes of their records", _SENT, own=False)
+MESSAGE_SIZE = Series("rocketmq_message_size", Kind.HISTOGRAM, "Bytes of a record", _SENT, own=False)
+MESSAGES_OUT = Series("rocketmq_messages_out_total", Kind.COUNTER, "Messages given to consumers", _PULLED, own=False)
+BYTES_OUT = Series("rocketmq_throughput_out_total", Kind.COUNTER, "Bytes of their records", _PULLED, own=False)
+
 ROLE = Series("rocketmq_ha_role", Kind.GAUGE, "1 for the present role, no series for others", ("role", "broker_id"))
 EPOCH = Series("rocketmq_ha_epoch", Kind.GAUGE, "Master epoch that this replica goes by")
 MIN_OFFSET = Series("rocketmq_ha_min_phy_offset", Kind.GAUGE, "Start of the log")
@@ -76,6 +87,11 @@ SLAVE_LAG = Series(
 SLAVE_LAG_TIME = Series(
     "rocketmq_ha_slave_lag_seconds", Kind.GAUGE, "Master only: since the slave was level last", ("slave", "in_sync")
 )
+ACK_LATENCY = Series(
+    "rocketmq_ha_ack_latency",
+    Kind.HISTOGRAM,
+    "Seconds from the append to the acknowledgement by the group's rule; the sends of one read of a socket wait as one",
+)
 FOLLOWING = Series("rocketmq_ha_following", Kind.GAUGE, "Slave only: 1 if it follows its master")
 COPY_LEFT = Series("rocketmq_ha_copy_left_bytes", Kind.GAUGE, "Slave only: what it still lacks of the master's log")
 HELD_PULLS = Series("rmqha_held_pulls", Kind.GAUGE, "Pulls that wait for messages")
@@ -84,7 +100,7 @@ INDEX_BEHIND = Series("rmqha_index_behind_bytes", Kind.GAUGE, "Dispatched bytes 
 PAIRS_LEFT_OUT = Series("rmqha_lag_series_left_out", Kind.GAUGE, f"Pairs of topic and group beyond {MAX_PAIRS}")
 
 
-def collect(core: BrokerCore) -> Sheet:
+def collect(core: BrokerCore, traffic: Traffic) -> Sheet:
     config = core.config
     # the labels that RocketMQ's brokers have
     sheet = Sheet({"cluster": config.broker_cluster_name, "node_type": "broker", "node_id": config.broker_name})
@@ -95,6 +111,7 @@ def collect(core: BrokerCore) -> Sheet:
     else:
         sheet.put(FOLLOWING, core.replica.is_following)
         sheet.put(COPY_LEFT, core.replica.copy_left_bytes)
+    _put_traffic(sheet, core, traffic)
     _put_store(sheet, core)
     _put_clients(sheet, core)
     return sheet
@@ -120,6 +137,9 @@ def _put_master(sheet: Sheet, core: BrokerCore, state: dict[str, Any]) -> None:
     """Members of a static group have no set, and no name but their address."""
     sheet.put(WRITABLE, bool(state["writable"]))
     sheet.put(WATERMARK, state["waitingCount"], "send")
+    waits = core.replica.ack_waits
+    counts = [*waits.latency_counts[:ACK_PLACES], sum(waits.latency_counts[ACK_PLACES:])]
+    sheet.put_histogram(ACK_LATENCY, Histogram(ACK_BOUNDS_S, counts, waits.latency_total_ms / 1000))
     if "syncStateSet" in state:
         sheet.put(SET_SIZE, len(state["syncStateSet"]))
         sheet.put(SET_EPOCH, state["syncStateSetEpoch"])
@@ -131,6 +151,18 @@ def _put_master(sheet: Sheet, core: BrokerCore, state: dict[str, Any]) -> None:
         labels = (name, truth(slave["inSet"]))
         sheet.put(SLAVE_LAG, slave["lagBytes"], *labels)
         sheet.put(SLAVE_LAG_TIME, slave["lagMs"] / 1000 if slave["lagBytes"] else 0, *labels)
+
+
+def _put_traffic(sheet: Sheet, core: BrokerCore, traffic: Traffic) -> None:
+    for (topic, message_type), flow in traffic.sent.items():
+        labels: tuple[str, ...] = (topic, message_type, truth(is_system(core, topic)))
+        sheet.put(MESSAGES_IN, flow.count, *labels)
+        sheet.put(BYTES_IN, flow.size_bytes, *labels)
+        sheet.put_histogram(MESSAGE_SIZE, flow.sizes, *labels)
+    for (group, topic), flow in traffic.pulled.items():
+        labels = (topic, group, truth(topic.startswith(RETRY_PREFIX)), truth(is_system(core, topic, group)))
+        sheet.put(MESSAGES_OUT, flow.count, *labels)
+        sheet.put(BYTES_OUT, flow.size_bytes, *labels)
 
 
 def _put_store(sheet: Sheet, core: BrokerCore) -> None:

@@ -18,6 +18,7 @@ from rmqha.broker.request import Channel, RequestError, number, text
 from rmqha.broker.selectors import compile_selector, record_filter, require_property_filter
 from rmqha.broker.statistics import Rates
 from rmqha.broker.topics import TopicTable
+from rmqha.broker.traffic import Traffic
 from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import DamagedError
@@ -124,6 +125,8 @@ class PullProcessor:
         self._refusing = False
         self.rates = Rates()
         """Messages by (group, topic)."""
+        self.traffic: Traffic | None = None
+        """Set where metrics are shown."""
         self._pulled_to: dict[tuple[str, str, int], int] = {}
         self.hold_count = 0
         self.get_count = 0
@@ -259,6 +262,8 @@ class PullProcessor:
             self.get_count += len(result.records)
             self.get_bytes += len(body)
             self.rates.add((pull.group, pull.topic), len(result.records))
+            if self.traffic is not None:
+                self.traffic.note_pulled(pull.group, pull.topic, len(result.records), len(body))
         else:
             self.miss_count += 1
         if master:

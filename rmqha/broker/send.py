@@ -23,10 +23,11 @@ from rmqha.broker.topics import (
     TopicTable,
     refusal_to_send,
 )
+from rmqha.broker.traffic import Traffic
 from rmqha.broker.waiter import TopicWaiter, Waiter, Waiting
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
-from rmqha.model.delay_level import delay_level
+from rmqha.model.delay_level import SCHEDULE_TOPIC, delay_level
 from rmqha.model.error import UsageError
 from rmqha.model.identity import parse_address
 from rmqha.model.message import (
@@ -57,6 +58,7 @@ from rmqha.store.store import AppendedBatch
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 MAX_BATCH_MESSAGES = 32768
+_SHARDING_KEY = b"__SHARDINGKEY\x01"
 _INNER_HEAD = struct.Struct(">iiiii")
 _INT16 = struct.Struct(">h")
 
@@ -144,6 +146,8 @@ class SendProcessor:
         """Takes care of sends that come during or after a hand-over (`SendForwarder`)."""
         self.rates = Rates()
         """Messages by topic."""
+        self.traffic: Traffic | None = None
+        """Set where metrics are shown."""
         self.put_count = 0
         self.put_bytes = 0
         self.refused_count = 0
@@ -185,6 +189,8 @@ class SendProcessor:
         stored = self._log.append([message for item in accepted for message in item.messages])
         self.put_count += len(stored.phy_offsets)
         self.put_bytes += stored.end_offset - stored.phy_offsets[0]
+        if self.traffic is not None:
+            self._note(self.traffic, accepted, stored)
         waiting: list[Command] = []
         start = 0
         for command, request, queue_id, messages in accepted:
@@ -202,6 +208,18 @@ class SendProcessor:
             else:
                 waiting.append(reply)
         self._log.appended(stored.end_offset, self._waiter(channel, waiting) if waiting else None)
+
+    @staticmethod
+    def _note(traffic: Traffic, accepted: list[_Accepted], stored: AppendedBatch) -> None:
+        ends = [*stored.phy_offsets, stored.end_offset]
+        start = 0
+        for _, request, _, messages in accepted:
+            first = start
+            start += len(messages)
+            kind = "delay" if messages[0].topic == SCHEDULE_TOPIC else "normal"
+            if _SHARDING_KEY in request.properties:
+                kind = "fifo"
+            traffic.note_sent(request.topic, kind, len(messages), ends[start] - ends[first])
 
     def _waiter(self, channel: Channel, replies: list[Command]) -> Waiting:
         waiter = Waiter(channel, replies)

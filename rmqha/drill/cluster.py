@@ -42,14 +42,20 @@ Launch = Callable[[ClusterState, str], object]
 
 
 def quickstart(
-    mode: str = "cp", replicas: int = 3, broker: Mapping[str, str | int | bool] | None = None, *, controllers: int = 0
+    mode: str = "cp",
+    replicas: int = 3,
+    broker: Mapping[str, str | int | bool] | None = None,
+    *,
+    controllers: int = 0,
+    http: bool = False,
 ) -> dict[str, Any]:
     """The cluster file of the quick start on free ports, with smaller log files and more keys for the brokers.
-    `controllers`: so many apart from the name server; 0: it embeds one."""
-    base = free_ports(40)
+    `controllers`: so many apart from the name server; 0: it embeds one. `http`: every
+    node shows its health and metrics."""
+    base = free_ports(80)
     alone: dict[str, Any] = {"count": controllers} if controllers else {}
     return {
-        "cluster": {"name": "drill", "haMode": mode},
+        "cluster": {"name": "drill", "haMode": mode, **({"httpPort": base + 40} if http else {})},
         "namesrv": {"listenPort": base, "embedController": not controllers},
         "controllers": {"listenPort": base + 1, **alone},
         "group": [{"name": GROUP, "replicas": replicas, "listenPort": base + 10}],

@@ -5,6 +5,7 @@ Nothing is kept between two scrapes, so a series whose role a replica has lost i
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -57,8 +58,7 @@ class Histogram:
             self.counts = [0] * (len(self.bounds) + 1)
 
     def add(self, value: float, count: int = 1) -> None:
-        place = next((place for place, bound in enumerate(self.bounds) if value <= bound), len(self.bounds))
-        self.counts[place] += count
+        self.counts[bisect_left(self.bounds, value)] += count
         self.total += value * count
 
 

@@ -1,0 +1,80 @@
+"""Real processes over HTTP: what they show is in the lists of docs/metrics.md, and nearly all of the lists is shown."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from contextlib import closing
+from pathlib import Path
+
+import trio
+from prometheus_client.parser import text_string_to_metric_families
+
+import controller.metrics
+import nameserver.metrics
+import rmqha.broker.metrics
+import rmqha.host.event_counts
+from rmqha.client.consumer import Consumer
+from rmqha.client.outgoing import OutgoingMessage
+from rmqha.client.producer import Producer
+from rmqha.drill.cluster import BROKERS, Cluster, quickstart
+
+SELDOM = {"rmqha_controller_follower_lag_entries"}
+"""The only controller of this cluster has no follower."""
+
+
+def get(address: str, path: str) -> tuple[int, str]:
+    with closing(http.client.HTTPConnection(address, timeout=5)) as connection:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+
+def listed() -> set[str]:
+    modules = (rmqha.broker.metrics, controller.metrics, nameserver.metrics, rmqha.host.event_counts)
+    return {item.name for module in modules for item in module.SERIES}
+
+
+def scrape(address: str) -> dict[str, float]:
+    """Series names as the page has them, with the sum of their values."""
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(get(address, "/metrics")[1]):
+        if not family.name.startswith("process_"):
+            name = family.name + ("_total" if family.type == "counter" else "")
+            found[name] = sum(sample.value for sample in family.samples)
+    return found
+
+
+async def test_a_cluster_shows_every_series_and_who_leads(tmp_path: Path) -> None:
+    """A master is killed under way, so that counters of failovers and cuts have something to show."""
+    with trio.fail_after(60), Cluster.of(quickstart("cp", http=True), tmp_path, quiet=True) as cluster:
+        await cluster.up()
+        places = {name: cluster.state.http_address(name) for name in cluster.state.nodes}
+        namesrv = cluster.spec.namesrv_addresses
+        async with (
+            Producer(namesrv, compression=None) as producer,
+            Consumer(namesrv, "G", "T", start="first") as reader,
+        ):
+            messages = (OutgoingMessage("T", b"x" * 100) for _ in range(200))
+            assert (await producer.send_many(messages)).acknowledged == 200
+            for _ in range(200):
+                await reader.receive()
+            await reader.commit()
+            assert (await producer.send_many(OutgoingMessage("T", b"x") for _ in range(30))).acknowledged == 30
+            seen = {name: scrape(place) for name, place in places.items()}
+            assert {get(place, "/readyz")[0] for place in places.values()} == {200}
+            masters = [name for name in BROKERS if get(places[name], "/role/master")[0] == 200]
+            old = await cluster.master()
+            assert masters == [old]
+            assert seen[old]["rocketmq_messages_in_total"] == 230
+            assert seen[old]["rocketmq_messages_out_total"] >= 200
+            assert seen[old]["rocketmq_consumer_lag_messages"] == 31, "what was received last is not finished yet"
+        await cluster.kill(old)
+        new = await cluster.master(without=old)
+        after = {name: scrape(place) for name, place in places.items() if name != old}
+        assert get(places[new], "/role/master")[0] == 200
+        assert json.loads(get(places[new], "/role")[1])["epoch"] == 2
+        assert after["ns-1"]["rocketmq_ha_elections_total"] == 2
+        shown = {name for page in (*seen.values(), *after.values()) for name in page}
+    assert shown - listed() == set(), "not in the lists of series"
+    assert listed() - shown == SELDOM
