@@ -51,6 +51,10 @@ TOLD_EVENTS = frozenset(
 """What the group page tells of a replica's events; the rest is for `rmqha history`."""
 
 
+ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+"""What an answer of a release that is older, newer or foreign may lead to; the part that needs it is left out then."""
+
+
 @dataclass(slots=True)
 class Closer:
     """What is asked only while somebody looks at a group."""
@@ -110,7 +114,21 @@ def seen_of(words: list[Word], name_server: dict[str, Any], own_address: str, cl
         group.told = _told(words, name)
         group.cluster = group.cluster or str(group.told.get("clusterName") or "")
         group.closer = closer.get(name, group.closer)
+        _drop_odd(group)
     return Seen(name_server, words, groups)
+
+
+def _drop_odd(group: GroupSeen) -> None:
+    """An answer that cannot be shown counts as none, and its node as one that does not answer."""
+    for address, view in group.brokers.items():
+        try:
+            _group(GroupSeen(group.name, group.cluster, {address: view}))
+        except ODD as error:
+            view.state, view.error = {}, short(f"the answer of {address} is not known to this release: {error!r}")
+    try:
+        _group(group)
+    except ODD:
+        group.told = {}
 
 
 def _told(words: list[Word], name: str) -> dict[str, Any]:
@@ -137,7 +155,12 @@ def cluster_document(seen: Seen) -> dict[str, Any]:
 
 def troubles(words: list[Word], groups: list[str]) -> dict[str, Any]:
     """What `rmqha health` says: `findings` (where, what, fix, note) and `views` (what do not match)."""
-    health = judge(words, groups)
+    try:
+        health = judge(words, groups)
+    except ODD as error:
+        what = f"what some node answers is not known to this release: {error!r}"
+        finding = {"where": "this page", "what": short(what), "fix": "rmqha status asks each node alone", "note": False}
+        return {"healthy": False, "answered": sum(word.answers for word in words), "findings": [finding], "views": []}
     findings = [
         {"where": visible(item.where), "what": visible(item.what), "fix": visible(item.fix), "note": item.note}
         for item in health.findings
@@ -198,8 +221,12 @@ def _group(group: GroupSeen) -> dict[str, Any]:
 def _in_order(group: GroupSeen) -> list[str]:
     """By broker id where it is known, as the controllers have it or the broker says."""
     ids = {str(item["address"]): int(item["brokerId"]) for item in group.told.get("replicas", ())}
-    own = {address: view.state.get("brokerId") for address, view in group.brokers.items()}
-    return sorted(group.brokers, key=lambda address: (own[address] or ids.get(address) or 1 << 62, address))
+    ids |= {
+        address: int(view.state["brokerId"])
+        for address, view in group.brokers.items()
+        if view.state.get("brokerId") is not None
+    }
+    return sorted(group.brokers, key=lambda address: (ids.get(address, 1 << 62), address))
 
 
 def _kind(group: GroupSeen) -> str | None:
@@ -208,7 +235,7 @@ def _kind(group: GroupSeen) -> str | None:
         if view.keys:
             try:
                 return promise_of(view)[1].kind
-            except (KeyError, ValueError):
+            except ODD:
                 continue
     return None
 
@@ -287,10 +314,19 @@ def group_document(seen: Seen, name: str) -> dict[str, Any]:
         "elections": [_election(item) for item in reversed(group.closer.explained.get("elections", ()))],
         "logs": draw(logs),
         "silent": [view.address for view in group.look.brokers if view.error],
-        "waits": [visible(words) for words in view_of(group.look)["sentences"]] if group.master is not None else [],
+        "waits": _waits(group),
         "promise": _promise(group),
         "events": _events(group),
     }
+
+
+def _waits(group: GroupSeen) -> list[str]:
+    if group.master is None:
+        return []
+    try:
+        return [visible(words) for words in view_of(group.look)["sentences"]]
+    except ODD:
+        return []
 
 
 def _election(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -316,7 +352,7 @@ def _log(group: GroupSeen, view: BrokerView) -> Log | None:
         else:
             return None
         history = EpochHistory(EpochEntry(Epoch(epoch), PhyOffset(start)) for epoch, start in entries)
-    except (KeyError, TypeError, ValueError):
+    except ODD:
         return None
     cuts = cuts_of(group.closer.events.get(view.address, ()))
     broker_id = state.get("brokerId", view.routed_id)
@@ -330,7 +366,7 @@ def _promise(group: GroupSeen) -> dict[str, Any] | None:
         return None
     try:
         _, found = promise_of(speaker)
-    except (KeyError, ValueError, RmqhaError):
+    except (*ODD, RmqhaError):
         return None
     return {
         "kind": found.kind,
