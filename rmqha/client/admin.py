@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Any
 
 from rmqha.client.message import Message, decode_messages
+from rmqha.client.outgoing import check_topic
 from rmqha.client.route import parse_route
 from rmqha.client.session import ClientSession
 from rmqha.host.security import Security
@@ -82,6 +84,75 @@ class Admin:
             raise RemoteProtocolError(f"{address}: the topic list is not readable")
         return sorted(str(name) for name in names)
 
+    async def create_topic(
+        self,
+        topic: str,
+        *,
+        queue_count: int = 8,
+        groups: Collection[str] | None = None,
+        attributes: Mapping[str, str] | None = None,
+    ) -> list[str]:
+        """Make a topic, or change it, at the masters of `groups` (None: of all); the names of those groups, sorted.
+
+        In CP the answer comes when each group's SyncStateSet holds the change. `attributes`: {"queue.type": "BatchCQ"}.
+        Raises UsageError for a wrong name, UnreachableError for a group without a master or that there is not."""
+        check_topic(topic)
+        ext = {
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(queue_count),
+            "writeQueueNums": str(queue_count),
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+            "attributes": ",".join(f"+{name}={value}" for name, value in (attributes or {}).items()),
+        }
+        masters = await self._masters(groups)
+        for address in masters.values():
+            await self.ask(address, Command(RequestCode.UPDATE_AND_CREATE_TOPIC, dict(ext)))
+        return sorted(masters)
+
+    async def delete_topic(self, topic: str) -> list[str]:
+        """At the masters of all groups and at all name servers; the groups. Made again, its queues go on behind their
+        old ends. Raises UnreachableError for a group without a master or a name server that is away."""
+        masters = await self._masters(None)
+        for address in masters.values():
+            await self.ask(address, Command(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))
+        for address in self._session.routes.name_servers:
+            await self.ask(address, Command(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}))
+        return sorted(masters)
+
+    async def progress(self, group: str, topic: str) -> list[dict[str, Any]]:
+        """How far a consumer group is in each queue of a topic, sorted: {"broker", "queue", "committed", "end", "lag"},
+        the offsets of the next message to read and to be stored, and their difference."""
+        found = []
+        for name, replicas in (await self.route(topic))["brokers"].items():
+            if MASTER_ID not in replicas:
+                raise _no_master(name)
+            command = Command(RequestCode.GET_CONSUME_STATS, {"consumerGroup": group, "topic": topic})
+            address = replicas[MASTER_ID]
+            answer = _readable(address, bytes((await self.ask(address, command)).body))
+            try:
+                for place, row in answer["offsetTable"].items():
+                    committed, end = int(row["consumerOffset"]), int(row["brokerOffset"])
+                    queue = {"broker": str(place["brokerName"]), "queue": int(place["queueId"])}
+                    found.append({**queue, "committed": committed, "end": end, "lag": end - committed})
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                raise RemoteProtocolError(f"{address}: the group's progress is not readable: {error!r}") from error
+        return sorted(found, key=lambda row: (row["broker"], row["queue"]))
+
+    async def _masters(self, groups: Collection[str] | None) -> dict[str, str]:
+        """Address by group. Raises UnreachableError."""
+        brokers = (await self.cluster_info())["brokers"]
+        for name in brokers if groups is None else groups:
+            if name not in brokers:
+                raise UnreachableError(f"there is no group {name}; known are {', '.join(sorted(brokers)) or 'none'}")
+            if MASTER_ID not in brokers[name]["addresses"]:
+                raise _no_master(name)
+        wanted = brokers if groups is None else groups
+        return {name: brokers[name]["addresses"][MASTER_ID] for name in wanted}
+
     async def query_message(
         self,
         topic: str,
@@ -108,7 +179,7 @@ class Admin:
         found: list[Message] = []
         for name, group in (await self.route(topic))["brokers"].items():
             if MASTER_ID not in group:
-                raise UnreachableError(f"group {name} has no master; wait for its election")
+                raise _no_master(name)
             try:
                 answer = await self.ask(group[MASTER_ID], Command(RequestCode.QUERY_MESSAGE, dict(ext)))
             except RemoteError as error:
@@ -189,6 +260,10 @@ class Admin:
     async def _ask_leader(self, controller: str, command: Command, timeout_ms: int) -> Command:
         leader = (await self.controller_metadata(controller)).get("controllerLeaderAddress") or controller
         return await self.ask(leader, command, timeout_ms)
+
+
+def _no_master(name: str) -> UnreachableError:
+    return UnreachableError(f"group {name} has no master; wait for its election")
 
 
 def _readable(address: str, body: bytes) -> dict[str, Any]:

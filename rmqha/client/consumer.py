@@ -40,6 +40,8 @@ SEND_BACK_TIMEOUT_MS = 10_000
 COMMIT_MS = 5_000
 REBALANCE_MS = 20_000
 RETRY_MS = 1_000
+RETRY_LOOKS = 5
+"""How often a consumer looks for its group's retry topic at short intervals; then as often as for any route."""
 ROUTE_MS = 5_000
 """A consumer asks for the route more often than a producer: its long poll to a frozen master shows nothing for 15 s."""
 EMPTY_ANSWER_MS = 50
@@ -134,6 +136,7 @@ class Consumer:
         self._assigned: dict[MessageQueue, _Assigned] = {}
         self._kept_offsets: dict[MessageQueue, int] = {}
         self._rebalanced = False
+        self._retry_looks = 0
         self._wake = trio.Event()
         self._batch: _Batch | None = None
         self._unfinished: tuple[_Assigned, int] | None = None
@@ -308,6 +311,8 @@ class Consumer:
             wait_ms = REBALANCE_MS
             try:
                 await self._rebalance()
+                if not self._reads_all and self._retry_looks < RETRY_LOOKS:
+                    wait_ms = RETRY_MS
             except RmqhaError as error:
                 self._last_error = str(error)
                 wait_ms = RETRY_MS
@@ -360,12 +365,18 @@ class Consumer:
         self._rebalanced = True
 
     async def _retry_queues(self) -> list[MessageQueue]:
-        """[] until a broker has made the group's retry topic; `_poll_routes` finds it then."""
-        try:
-            route = await self._routes.get(self._retry_topic)
-        except RmqhaError:
+        """[] until a broker has made the group's retry topic, which the first heartbeat brings about."""
+        route = self._routes.cached(self._retry_topic)
+        if route is None or route.auto_created:
+            self._retry_looks += 1
+            try:
+                route = await self._routes.refresh(self._retry_topic)
+            except RmqhaError:
+                return []
+        if route.auto_created:
             return []
-        return [] if route.auto_created else route.read_queues()
+        self._retry_looks = RETRY_LOOKS
+        return route.read_queues()
 
     async def _drop(self, assigned: _Assigned) -> None:
         """Stop reading a queue; what could not be committed is remembered in case it comes back."""

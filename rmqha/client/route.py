@@ -181,6 +181,10 @@ class RouteTable:
         self._refresh_count = 0
         self._change_count = 0
 
+    @property
+    def name_servers(self) -> list[str]:
+        return list(self._name_servers)
+
     def cached(self, topic: str) -> TopicRoute | None:
         return self._routes.get(topic)
 

@@ -1,0 +1,77 @@
+"""The Python client against a real broker: what needs one to be true."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+
+from rmqha.client.admin import Admin
+from rmqha.client.consumer import Consumer
+from rmqha.client.outgoing import OutgoingMessage
+from rmqha.client.producer import Producer
+from rmqha.drill.cluster import Cluster, quickstart
+from rmqha.model.error import RemoteError, UnreachableError
+
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
+KEYS: dict[str, str | int | bool] = {"messageDelayLevel": "1s 2s 3s", "enablePropertyFilter": True}
+
+
+async def test_what_a_real_broker_does_for_it(tmp_path: Path) -> None:
+    with trio.fail_after(60), Cluster.of(quickstart("cp", 1, KEYS), tmp_path, quiet=True) as cluster:
+        await cluster.up()
+        namesrv = cluster.spec.namesrv_addresses
+        async with Admin(namesrv) as admin, Producer(namesrv) as producer:
+            assert await admin.create_topic("Orders", queue_count=2) == ["broker-a"]
+            with pytest.raises(UnreachableError, match="no group broker-z; known are broker-a"):
+                await admin.create_topic("Orders", groups=["broker-z"])
+            messages = [
+                OutgoingMessage("Orders", b"%d" % number, key=f"c{number % 3}", properties={"n": str(number)})
+                for number in range(90)
+            ]
+            assert (await producer.send_many(messages, window=64, batch=16)).acknowledged == 90
+            await _all_filters(namesrv)
+            await _retries(namesrv, admin)
+            await _examples(namesrv)
+            await admin.delete_topic("Orders")
+            with pytest.raises(RemoteError, match="17"):
+                await admin.route("Orders")
+
+
+async def _all_filters(namesrv: str) -> None:
+    async with Consumer(namesrv, "Filtered", "Orders", selector="n >= 80", standalone=True) as consumer:
+        assert sorted([int((await consumer.receive()).body) for _ in range(10)]) == list(range(80, 90))
+
+
+async def _retries(namesrv: str, admin: Admin) -> None:
+    """Each message once, one of them again after its delay, and then it is dead."""
+    seen: list[int] = []
+    tries: list[int] = []
+    async with Consumer(namesrv, "G", "Orders") as consumer:
+        async for message in consumer:
+            number = int(message.body)
+            if number == 41:
+                tries.append(message.reconsume_times)
+                assert message.topic == "Orders"
+                await consumer.retry(message, delay_level=1, max_reconsume_times=1)
+            else:
+                seen.append(number)
+            if len(seen) == 89 and len(tries) == 2:
+                break
+    assert tries == [0, 1]
+    for customer in range(3):
+        of_customer = [number for number in seen if number % 3 == customer]
+        assert of_customer == sorted(of_customer)
+    assert [row["lag"] for row in await admin.progress("G", "Orders")] == [0, 0]
+    async with Consumer(namesrv, "Dead", "%DLQ%G", standalone=True) as consumer:
+        assert (await consumer.receive()).body == b"41"
+
+
+async def _examples(namesrv: str) -> None:
+    for name, said in (("batches.py", b"messages"), ("retries.py", b"handed back")):
+        command = [sys.executable, str(EXAMPLES / name), namesrv]
+        done = await trio.run_process(command, capture_stdout=True, stderr=subprocess.STDOUT, check=False)
+        assert done.returncode == 0 and said in done.stdout, done.stdout.decode()
