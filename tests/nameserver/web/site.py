@@ -1,0 +1,155 @@
+"""A real name server with its page, beside peers that answer as a cluster would."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import h11
+import trio
+
+from nameserver.config import NamesrvConfig
+from nameserver.server import run_name_server
+from rmqha.cli.preflight import free_ports
+from rmqha.host.exposure import expose
+from rmqha.host.remoting import RemotingClient
+from rmqha.host.tracer import HostTracer
+from rmqha.model.code import RequestCode as Code
+from rmqha.wire.bodies import register_broker_request
+from tests.client.test_admin import Peer, peers
+from tests.ha.group import Group
+
+GROUP = "broker-a"
+TOPIC = "T"
+
+
+@dataclass
+class Site:
+    """`brokers` are replicas 1, 2, … of GROUP; `events` what the name server has traced."""
+
+    port: int
+    namesrv: str
+    controller: Peer
+    brokers: list[Peer]
+    tracer: HostTracer
+
+    @property
+    def base(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def get(self, path: str, headers: dict[str, str] | None = None) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers, body."""
+        stream, http = await self._open(path, headers or {})
+        body, status, found = b"", 0, {}
+        async with stream:
+            while True:
+                event = http.next_event()
+                if event is h11.NEED_DATA:
+                    http.receive_data(await stream.receive_some(65536))
+                elif isinstance(event, h11.Response):
+                    status = event.status_code
+                    found = {name.decode(): value.decode() for name, value in event.headers}
+                elif isinstance(event, h11.Data):
+                    body += event.data
+                else:
+                    return status, found, body
+
+    async def _open(self, path: str, headers: dict[str, str]) -> tuple[trio.SocketStream, h11.Connection]:
+        stream = await trio.open_tcp_stream("127.0.0.1", self.port)
+        http = h11.Connection(h11.CLIENT)
+        head = {"Host": "localhost", "Connection": "close", **headers}
+        request = http.send(h11.Request(method="GET", target=path, headers=list(head.items())))
+        await stream.send_all((request or b"") + (http.send(h11.EndOfMessage()) or b""))
+        return stream, http
+
+    async def documents(self, path: str = "/events") -> AsyncGenerator[dict[str, Any], None]:
+        """The live documents, as an EventSource reads them."""
+        stream, http = await self._open(path, {})
+        text = ""
+        async with stream:
+            while True:
+                event = http.next_event()
+                if event is h11.NEED_DATA:
+                    http.receive_data(await stream.receive_some(65536))
+                    continue
+                if not isinstance(event, h11.Data):
+                    continue
+                *whole, text = (text + event.data.decode()).split("\n\n")
+                for block in whole:
+                    if block.startswith("data: "):
+                        yield json.loads(block.removeprefix("data: "))
+
+
+def answer_as(site: Site, group: Group) -> None:
+    """The peers tell what the machines of `group` would, the controller what it would of them."""
+    rows = []
+    for number, peer in enumerate(site.brokers, 1):
+        machine = group[number]
+        keys = {
+            **machine.config.to_properties(),
+            "controllerAddr": site.controller.address,
+            "namesrvAddr": site.namesrv,
+        }
+        keys |= {"brokerName": GROUP, "brokerClusterName": "c"}
+        peer.replies[Code.GET_BROKER_CONFIG] = (0, {}, "".join(f"{key}={keys[key]}\n" for key in keys).encode())
+        state = machine.replica.state(group.now_ms) | {"brokerName": GROUP}
+        peer.replies[Code.RMQHA_GET_REPLICA_STATE] = (0, {}, json.dumps(state).encode())
+        peer.replies[Code.RMQHA_GET_HISTORY] = (0, {}, json.dumps({"events": []}).encode())
+        more = {"isMaster": number == 1, "inSyncStateSet": True, "asyncLearner": False, "drained": False}
+        rows.append({"brokerId": number, "address": peer.address, **more})
+    told = {
+        "clusterName": "c",
+        "masterBrokerId": 1,
+        "masterAddress": site.brokers[0].address,
+        "masterEpoch": 1,
+        "syncStateSet": [1, 2, 3],
+        "syncStateSetEpoch": 3,
+        "eligible": [],
+        "totalReplicas": 3,
+        "nextTotalReplicas": None,
+        "whyNoMaster": None,
+        "elections": [],
+        "replicas": rows,
+    }
+    raft = {"node": "n0", "role": "LEADER", "term": 2, "leader": "n0", "voters": ["n0"], "members": [], "learners": []}
+    state = {"leading": True, "raft": {**raft, "commitIndex": 9}, "groups": {GROUP: told}}
+    site.controller.replies[Code.RMQHA_GET_CONTROLLER_STATE] = (0, {}, json.dumps(state).encode())
+    quorum = {"addresses": {"n0": site.controller.address}}
+    site.controller.replies[Code.RMQHA_GET_QUORUM] = (0, {}, json.dumps(quorum).encode())
+    election = {"masterEpoch": 1, "brokerId": 1, "atMs": 1_795_000_000_000, "causeText": "first election of the group"}
+    explained = told | {"answer": "replica 1 is master of epoch 1", "elections": [election | {"reason": "lowest id"}]}
+    site.controller.replies[Code.RMQHA_EXPLAIN_GROUP] = (0, {}, json.dumps(explained).encode())
+
+
+@asynccontextmanager
+async def page(group: Group | None = None, *, topic: str = TOPIC, **keys: Any) -> AsyncIterator[Site]:
+    """The name server knows three replicas of GROUP with one topic. Without `group` the peers are as Apache's."""
+    tracer = HostTracer(write=lambda _: None)
+    port = free_ports(1)
+    config = NamesrvConfig(listen_port=0, http_port=port, **keys)
+    async with peers(4) as (controller, *brokers), trio.open_nursery() as nursery, RemotingClient() as client:
+
+        async def run(task_status: trio.TaskStatus[int]) -> None:
+            await run_name_server(config, tracer, exposure=exposure, task_status=task_status)
+
+        exposure = await expose(config, tracer, ("namesrv",), nursery)
+        namesrv = f"127.0.0.1:{await nursery.start(run)}"
+        site = Site(port, namesrv, controller, brokers, tracer)
+        for number, peer in enumerate(brokers, 1):
+            command = register_broker_request(
+                cluster_name="c",
+                broker_name=GROUP,
+                broker_id=0 if number == 1 else number,
+                address=peer.address,
+                ha_address=peer.address,
+                topic_config_table={topic: {"perm": 6, "readQueueNums": 2, "topicSysFlag": 0, "writeQueueNums": 2}},
+                data_version={"counter": 1, "stateVersion": 1, "timestamp": 5},
+            )
+            assert (await client.call(namesrv, command, 2_000)).code == 0
+        if group is not None:
+            answer_as(site, group)
+        yield site
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,181 @@
+"""Message lookup: what is asked of whom, what comes back, and who may not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from nameserver.config import NamesrvConfig
+from nameserver.web.lookup import MAX_MESSAGES, PULL_GROUP, refusal
+from rmqha.model.code import RequestCode as Code
+from rmqha.model.message import encode_properties, offset_message_id
+from rmqha.store.record import decode
+from tests.nameserver.web.site import GROUP, Site, page
+from tests.store.support import HOST, message, open_store, sim_disk
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+NOT_FOUND: tuple[int, dict[str, str], bytes] = (22, {}, b"")
+
+
+def stored(*bodies: bytes, key: str = "k") -> list[bytes]:
+    store = open_store(sim_disk())
+    for number, body in enumerate(bodies):
+        properties = encode_properties({"KEYS": key, "UNIQ_KEY": f"U{number}"})
+        store.append(message(number, body=body, properties=properties), number * 1000)
+    return [bytes(store.record_at(at) or b"") for at in range(store.max_phy_offset) if store.record_at(at)]
+
+
+async def look(site: Site, **query: str) -> tuple[int, dict[str, Any]]:
+    status, _, body = await site.get(f"/lookup?{urlencode(query)}")
+    return status, json.loads(body)
+
+
+@asynccontextmanager
+async def shop(**keys: Any) -> AsyncIterator[Site]:
+    """Every request for messages is answered "not found" until told otherwise."""
+    async with page(**keys) as site:
+        for peer in site.brokers:
+            peer.replies = {Code.QUERY_MESSAGE: NOT_FOUND, Code.VIEW_MESSAGE_BY_ID: (1, {}, b"")}
+        yield site
+
+
+async def test_by_key() -> None:
+    async with shop() as site:
+        site.brokers[0].replies[Code.QUERY_MESSAGE] = (0, {}, b"".join(stored(HOSTILE.encode(), b"\xff\x00")))
+        status, found = await look(site, by="key", topic="T", key="k")
+        assert (status, found["notes"], found["refused"]) == (200, [], False)
+        assert [item["body"]["kind"] for item in found["messages"]] == ["text", "hex"]
+        assert found["messages"][0]["body"]["text"] == HOSTILE
+        assert found["messages"][0]["keys"] == "k"
+        (asked,) = site.brokers[0].asked
+        assert (asked.ext["topic"], asked.ext["key"], asked.ext["indexType"]) == ("T", "k", "K")
+        assert site.brokers[1].asked == []
+
+
+async def test_nothing_found_is_said() -> None:
+    async with shop() as site:
+        _, found = await look(site, by="key", topic="T", key="k")
+        assert found["messages"] == []
+        assert found["notes"][0].startswith("no message of that topic has that key")
+
+
+async def test_a_records_id_asks_the_groups_never_the_address_in_it() -> None:
+    async with shop() as site:
+        (record,) = stored(b"body")
+        wanted = offset_message_id(HOST, decode(memoryview(record), 0).phy_offset)
+        site.brokers[0].replies[Code.VIEW_MESSAGE_BY_ID] = (0, {}, record)
+        _, found = await look(site, by="id", id=wanted.lower())
+        assert [item["offsetMsgId"] for item in found["messages"]] == [wanted]
+        assert site.brokers[0].asked[-1].ext["offset"] == "0"
+        other = offset_message_id((b"\x0a\x00\x00\x01", 80), 0)
+        _, found = await look(site, by="id", id=other)
+        assert found["messages"] == []
+        assert "give its topic as well" in found["notes"][0]
+
+
+async def test_a_producers_id_is_looked_up_in_its_topic() -> None:
+    async with shop() as site:
+        (record,) = stored(b"body")
+        site.brokers[0].replies[Code.QUERY_MESSAGE] = (0, {}, record)
+        _, found = await look(site, by="id", id="U0", topic="T")
+        assert [item["msgId"] for item in found["messages"]] == ["U0"]
+        asked = site.brokers[0].asked[-1]
+        assert (asked.ext["indexType"], asked.ext["_UNIQUE_KEY_QUERY"]) == ("U", "true")
+
+
+async def test_by_place_pulls_without_a_trace_in_any_group() -> None:
+    async with shop() as site:
+        site.brokers[0].replies[Code.PULL_MESSAGE] = (0, {}, b"".join(stored(b"a", b"b")))
+        _, found = await look(site, by="place", topic="T", group=GROUP, queue="1", offset="5", count="2")
+        assert len(found["messages"]) == 2
+        ext = site.brokers[0].asked[-1].ext
+        assert (ext["consumerGroup"], ext["queueId"], ext["queueOffset"], ext["sysFlag"]) == (PULL_GROUP, "1", "5", "4")
+        site.brokers[0].replies[Code.PULL_MESSAGE] = (21, {"minOffset": "3", "maxOffset": "9"}, b"")
+        _, found = await look(site, by="place", topic="T", group=GROUP, queue="1", offset="50")
+        assert found["notes"] == [f"queue 1 of T in {GROUP} holds the offsets 3 to 8"]
+
+
+async def test_a_long_body_is_cut_with_a_note_and_many_messages_share_the_room() -> None:
+    async with shop() as site:
+        site.brokers[0].replies[Code.QUERY_MESSAGE] = (0, {}, b"".join(stored(*[b"x" * 3000] * (MAX_MESSAGES + 2))))
+        _, found = await look(site, by="key", topic="T", key="k")
+        assert len(found["messages"]) == MAX_MESSAGES
+        assert found["notes"] == ["2 more messages are not shown"]
+        assert found["messages"][0]["body"]["note"].startswith("the first 1024 of 3000 bytes")
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ({}, "by must be id, key or place"),
+        ({"by": "key", "topic": "T"}, "key is missing"),
+        ({"by": "key", "topic": "Nowhere", "key": "k"}, "no broker has registered topic Nowhere"),
+        ({"by": "key", "topic": "T", "key": "k" * 600}, "key is longer than 512 characters"),
+        ({"by": "place", "topic": "T", "group": "other", "queue": "0", "offset": "0"}, "no queues in group other"),
+        ({"by": "place", "topic": "T", "group": GROUP, "queue": "-1", "offset": "0"}, "queue must be a number"),
+        ({"by": "place", "topic": "T", "group": GROUP, "queue": "0", "offset": "²"}, "offset must be a number"),
+        ({"by": "place", "topic": "T", "group": GROUP, "queue": "0", "offset": "9" * 30}, "offset must be a number"),
+    ],
+)
+async def test_fields_that_cannot_be_used(query: dict[str, str], sentence: str) -> None:
+    async with shop() as site:
+        status, found = await look(site, **query)
+        assert status == 400
+        assert sentence in found["notes"][0]
+        assert [peer.asked for peer in site.brokers] == [[], [], []]
+
+
+async def test_a_group_that_refuses_or_is_silent_is_a_note() -> None:
+    async with shop() as site:
+        site.brokers[0].replies[Code.QUERY_MESSAGE] = (16, {}, b"")
+        _, found = await look(site, by="key", topic="T", key="k")
+        assert found["notes"] == [f"{GROUP} at {site.brokers[0].address} answered 16: scripted"]
+        site.brokers[0].replies[Code.QUERY_MESSAGE] = (0, {}, b"no record at all")
+        _, found = await look(site, by="key", topic="T", key="k")
+        assert "what is no record" in found["notes"][0]
+
+
+async def test_another_sites_page_gets_no_message() -> None:
+    async with shop() as site:
+        status, _, _ = await site.get("/lookup?by=key&topic=T&key=k", {"Sec-Fetch-Site": "cross-site"})
+        assert status == 403
+        assert site.brokers[0].asked == []
+
+
+# --- accounts -----------------------------------------------------------------------------------------------------
+def secret(directory: Path) -> str:
+    path = directory / "keys.yml"
+    path.write_text("accessKey: web-reader\nsecretKey: not-a-secret\n")
+    path.chmod(0o600)
+    return str(path)
+
+
+def test_with_accounts_the_page_looks_up_nothing_without_its_own() -> None:
+    assert refusal(NamesrvConfig(http_port=1)) == ""
+    assert "webCredentialsFile" in refusal(NamesrvConfig(http_port=1, acl_enable=True))
+    assert "webCredentialsFile" in refusal(NamesrvConfig(http_port=1, credentials_file="x"))
+    assert "httpHost = 0.0.0.0" in refusal(NamesrvConfig(http_port=1, http_host="0.0.0.0"))
+    assert refusal(NamesrvConfig(http_port=1, acl_enable=True, web_credentials_file="x")) == ""
+
+
+async def test_the_servers_own_account_is_never_lent_to_a_visitor(tmp_path: Path) -> None:
+    async with shop(credentials_file=secret(tmp_path)) as site:
+        status, found = await look(site, by="key", topic="T", key="k")
+        assert (status, found["refused"], found["messages"]) == (200, True, [])
+        assert "webCredentialsFile" in found["notes"][0]
+        assert [peer.asked for peer in site.brokers] == [[], [], []]
+
+
+async def test_the_pages_account_signs_what_it_asks(tmp_path: Path) -> None:
+    async with shop(web_credentials_file=secret(tmp_path)) as site:
+        site.brokers[0].replies[Code.QUERY_MESSAGE] = (0, {}, b"".join(stored(b"a")))
+        _, found = await look(site, by="key", topic="T", key="k")
+        assert len(found["messages"]) == 1
+        assert site.brokers[0].asked[-1].ext["AccessKey"] == "web-reader"
+        assert "not-a-secret" not in str(site.brokers[0].asked[-1].ext)
