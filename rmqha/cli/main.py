@@ -42,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "debug": ("rmqha.cli.diagnosis.debug:debug", "Collect what support needs: one archive without secrets."),
     "selftest": ("rmqha.cli.diagnosis.selftest:selftest", "Measure what a disk or the way to a node costs."),
     "history": ("rmqha.cli.history:history", "Show what happened on all nodes, in order of time."),
+    "bench": ("rmqha.cli.bench.command:bench", "Measure latency at a fixed rate, reads, and how slaves follow."),
     "drill": ("rmqha.drill.command:drill", "Inject faults into a scratch cluster under load, and audit its logs."),
     "log": ("rmqha.cli.log:log", "Look into the files of a message store: ls, stat, cat, grep, export, verify."),
     "epochs": ("rmqha.cli.epochs:epochs", "Which master epoch wrote which part of a log; where two logs part."),

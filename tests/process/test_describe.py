@@ -71,6 +71,13 @@ def test_a_group_is_described_and_its_waits_are_explained(cluster: LocalCluster)
             assert sender.wait(DEADLINE_S) == 0
     finally:
         os.kill(slave["pid"], signal.SIGCONT)
+    measured, code = asked(cluster, "bench", "e2e", "-n", "60", "--rate", "100")
+    assert (code, measured["counts"]["received"], measured["counts"]["lost"]) == (0, 60, 0)
+    assert 0 < measured["latencyMicroseconds"]["p50"] <= measured["latencyMicroseconds"]["max"]
+    followed, code = asked(cluster, "bench", "replicate", "broker-a", "--seconds", "0.5")
+    assert code == 0
+    assert len(followed["slaves"]) == 2
+    assert followed["confirm"]["microseconds"]["count"] > 0
     collected, code = asked(cluster, "debug", "bundle", "--out", str(cluster.scratch / "bundle.tar.gz"))
     assert (code, collected["missing"]) == (0, [])
     assert collected["files"] > 80

@@ -1,0 +1,128 @@
+"""What a benchmark found: for scripts as one document, for people as lines and a plot."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from rmqha.cli.histogram import PERCENTILES, Histogram
+
+BAR_WIDTH = 40
+BEHIND_SHARE = 0.95
+"""Of the wanted rate: below it the run says nothing of latency at that rate."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """`latency` and `late` in microseconds. Counts are of messages."""
+
+    kind: str
+    measured: str
+    """What the latency is the time of."""
+    topic: str
+    size_bytes: int
+    rate: float | None = None
+    latency: Histogram = field(default_factory=Histogram)
+    late: Histogram | None = None
+    elapsed_s: float = 0.0
+    done: int = 0
+    counts: dict[str, int] = field(default_factory=dict)
+    reasons: Counter[str] = field(default_factory=Counter)
+    interrupted: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def per_second(self) -> float:
+        return self.done / self.elapsed_s if self.elapsed_s else 0.0
+
+    @property
+    def failed(self) -> bool:
+        return any(self.counts.get(name) for name in ("failed", "unanswered", "lost"))
+
+    def warning(self) -> str:
+        """Why the latencies are not those of this rate, "" if they are."""
+        if self.rate is None or self.late is None or self.interrupted:
+            return ""
+        late_us, latency_us = self.late.percentile(99), self.latency.percentile(99)
+        if self.per_second < BEHIND_SHARE * self.rate:
+            return (
+                f"only {self.per_second:,.0f}/s of {self.rate:,.0f}/s were done: group or client can do no more, so"
+                " latencies grow with the length of the run; give a lower --rate"
+            )
+        if late_us > latency_us / 2 and late_us > 1000:
+            return (
+                f"1 in 100 requests began {late_us / 1000:.1f} ms late: that part of the latency is this client's own"
+            )
+        return ""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "measured": self.measured,
+            "topic": self.topic,
+            "sizeBytes": self.size_bytes,
+            "rate": self.rate,
+            "seconds": round(self.elapsed_s, 3),
+            "done": self.done,
+            "perSecond": round(self.per_second, 1),
+            "bytesPerSecond": round(self.per_second * self.size_bytes),
+            "counts": self.counts,
+            "latencyMicroseconds": times(self.latency),
+            "lateMicroseconds": None if self.late is None else times(self.late),
+            "histogram": [list(bar) for bar in self.latency.bars()],
+            "reasons": dict(self.reasons),
+            "interrupted": self.interrupted,
+            "warning": self.warning(),
+            **self.extra,
+        }
+
+    def show(self, out: Console) -> None:
+        wanted = "" if self.rate is None else f" of {self.rate:,.0f}/s wanted"
+        part = " (interrupted)" if self.interrupted else ""
+        rate = f"{self.per_second:,.1f}/s{wanted}, {self.per_second * self.size_bytes / 1e6:,.2f} MB/s"
+        lines = [
+            f"{self.kind}: {self.done:,} messages of {self.size_bytes:,} bytes in {self.elapsed_s:.1f} s, {rate}{part}"
+        ]
+        told = ", ".join(f"{name} {count:,}" for name, count in self.counts.items() if count)
+        lines += [told] if told else []
+        for line in lines:
+            out.print(Text(line), soft_wrap=True)
+        if self.latency.count:
+            show_times(out, self.measured, self.latency)
+            plot(out, self.latency)
+        if self.late is not None and self.late.count:
+            show_times(out, "began late by", self.late)
+        for reason, count in self.reasons.most_common(5):
+            out.print(Text(f"{count:,} × {reason}", "yellow"), soft_wrap=True)
+        if warning := self.warning():
+            out.print(Text(warning, "yellow"), soft_wrap=True)
+
+
+def times(histogram: Histogram) -> dict[str, Any]:
+    percentiles = {f"p{percent:g}": histogram.percentile(percent) for percent in PERCENTILES}
+    return percentiles | {"max": histogram.max, "mean": round(histogram.mean, 1), "count": histogram.count}
+
+
+def show_times(out: Console, what: str, histogram: Histogram) -> None:
+    shown = "  ".join(f"p{percent:g} {histogram.percentile(percent) / 1000:.2f}" for percent in PERCENTILES)
+    out.print(Text(f"{what}, ms: {shown}  max {histogram.max / 1000:.2f}"), soft_wrap=True)
+
+
+def plot(out: Console, histogram: Histogram) -> None:
+    """A bar for each doubling, the longest BAR_WIDTH wide; what is not empty is seen."""
+    bars = list(histogram.bars())
+    most = max(count for _, _, count in bars)
+    gap = False
+    for low, behind, count in bars:
+        if not count:
+            if not gap:
+                out.print(Text(f"{'…':>13}"))
+            gap = True
+            continue
+        gap = False
+        length = -(-count * BAR_WIDTH // most)
+        out.print(Text(f"{low / 1000:>10.3f} – {behind / 1000:>10.3f} ms {'█' * length} {count:,}"), soft_wrap=True)

@@ -1,0 +1,108 @@
+"""The benchmark's own topic: nobody else's messages are mixed with it. Control plane."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import trio
+
+from rmqha.client.admin import Admin
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteError, UnreachableError, UsageError
+from rmqha.model.offset import MASTER_ID
+from rmqha.wire.command import Command
+
+OWN = "rmqha_bench"
+ROUTE_TIMEOUT_S = 10.0
+_SYSTEM = frozenset(
+    (
+        "TBW102",
+        "SELF_TEST_TOPIC",
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "OFFSET_MOVED_EVENT",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+    )
+)
+_SYSTEM_PREFIXES = ("%", "RMQ_SYS_", "rmq_sys_")
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """Where a benchmark runs: the groups, and how many topics of others there are."""
+
+    topic: str
+    groups: tuple[str, ...]
+    created: bool
+    other_count: int
+
+    @property
+    def words(self) -> str:
+        made = "created" if self.created else "there already"
+        count = self.other_count
+        others = f"; {count} topic{'s' if count > 1 else ''} of others on the same brokers" if count else ""
+        return f"topic {self.topic} ({made}, it stays) on {', '.join(self.groups)}{others}"
+
+
+def check_own(topic: str) -> None:
+    """Raises UsageError unless the name says that it is a benchmark's."""
+    if topic != OWN and not topic.startswith(f"{OWN}_"):
+        raise UsageError(f"topic {topic} may be somebody's; a benchmark's is called {OWN} or begins with {OWN}_")
+
+
+async def prepare(namesrv: str, topic: str, queue_count: int) -> Ground:
+    """Find the groups and make the topic on each that lacks it, then wait until it is routed to. Raises UsageError for
+    another's topic, UnreachableError if a group has no master or nobody answers."""
+    check_own(topic)
+    async with Admin(namesrv) as admin:
+        info = await admin.cluster_info()
+        names = await admin.topics()
+        masters = {}
+        for name, group in info["brokers"].items():
+            if MASTER_ID not in group["addresses"]:
+                raise UnreachableError(f"group {name} has no master; see rmqha explain {name}")
+            masters[name] = group["addresses"][MASTER_ID]
+        if not masters:
+            raise UnreachableError(f"the name servers {namesrv} know no broker; see rmqha status")
+        lacking = masters.keys() - await _routed(admin, topic)
+        for name in sorted(lacking):
+            await admin.ask(masters[name], _create(topic, queue_count))
+        unrouted = masters.keys() - await _routed(admin, topic)
+        deadline = trio.current_time() + ROUTE_TIMEOUT_S
+        while unrouted and trio.current_time() < deadline:
+            await trio.sleep(0.05)
+            unrouted = masters.keys() - await _routed(admin, topic)
+        if unrouted:
+            missing = ", ".join(sorted(unrouted))
+            raise UnreachableError(f"{namesrv} does not route {topic} to {missing} after {ROUTE_TIMEOUT_S:g} s")
+    ours = {*info["brokers"], *info["clusters"]}
+    others = [name for name in names if name not in ours and not _is_system(name) and not name.startswith(OWN)]
+    return Ground(topic, tuple(sorted(masters)), bool(lacking), len(others))
+
+
+def _create(topic: str, queue_count: int) -> Command:
+    fields = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(queue_count),
+        "writeQueueNums": str(queue_count),
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    return Command(RequestCode.UPDATE_AND_CREATE_TOPIC, fields)
+
+
+async def _routed(admin: Admin, topic: str) -> set[str]:
+    """Groups to which clients of the topic are sent."""
+    try:
+        return set((await admin.route(topic))["queues"])
+    except RemoteError as error:
+        if error.code == ResponseCode.TOPIC_NOT_EXIST:
+            return set()
+        raise
+
+
+def _is_system(name: str) -> bool:
+    return name in _SYSTEM or name.startswith(_SYSTEM_PREFIXES) or name.endswith("_REPLY_TOPIC")
