@@ -26,14 +26,15 @@ CALL_TIMEOUT_MS = 3000
 class Process:
     """A running program. Standard output goes to `output`, standard error to `log`."""
 
-    def __init__(self, name: str, command: list[str], directory: Path) -> None:
+    def __init__(self, name: str, command: list[str], directory: Path, *, takes_input: bool = False) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.name = name
         self.output = directory / f"{name}.out"
         self.log = directory / f"{name}.log"
         with self.output.open("wb") as output, self.log.open("wb") as log:
+            stdin = subprocess.PIPE if takes_input else subprocess.DEVNULL
             self._process = subprocess.Popen(
-                command, cwd=directory, stdin=subprocess.DEVNULL, stdout=output, stderr=log, start_new_session=True
+                command, cwd=directory, stdin=stdin, stdout=output, stderr=log, start_new_session=True
             )
 
     @property
@@ -43,6 +44,12 @@ class Process:
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
+
+    def write(self, text: str) -> None:
+        """To its standard input."""
+        assert self._process.stdin is not None, f"{self.name} takes no input"
+        self._process.stdin.write(text.encode())
+        self._process.stdin.flush()
 
     def lines(self) -> list[str]:
         """Whole lines of standard output so far."""
@@ -67,6 +74,8 @@ class Process:
         if self.alive:
             self._process.send_signal(signal.SIGKILL)
         self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
 
     def stop(self) -> int:
         """SIGTERM and wait; the exit code."""

@@ -1,0 +1,44 @@
+import java.io.BufferedReader;
+import java.io.ByteArrayOutputStream;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.util.Base64;
+import org.apache.rocketmq.tools.command.MQAdminStartup;
+
+/**
+ * mqadmin without a JVM for each command. Standard input has one command a line, its words Base64 with blanks between. Prints
+ * "DONE out err" for each: what the command wrote, Base64, "-" for nothing.
+ */
+public final class Admin {
+    private static final class Commands extends MQAdminStartup {
+        static void run(String[] words) {
+            SUB_COMMANDS.clear(); // a command keeps its client, which is shut down
+            main0(words, null);
+        }
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        PrintStream out = System.out;
+        PrintStream err = System.err;
+        BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+        for (String line = commands.readLine(); line != null; line = commands.readLine()) {
+            String[] words = line.split(" ");
+            for (int place = 0; place < words.length; place++) {
+                words[place] = new String(Base64.getDecoder().decode(words[place]), StandardCharsets.UTF_8);
+            }
+            ByteArrayOutputStream said = new ByteArrayOutputStream();
+            ByteArrayOutputStream complained = new ByteArrayOutputStream();
+            System.setOut(new PrintStream(said, true, StandardCharsets.UTF_8));
+            System.setErr(new PrintStream(complained, true, StandardCharsets.UTF_8));
+            Commands.run(words);
+            System.setOut(out);
+            System.setErr(err);
+            out.println("DONE " + packed(said) + " " + packed(complained));
+        }
+    }
+
+    private static String packed(ByteArrayOutputStream bytes) {
+        return bytes.size() == 0 ? "-" : Base64.getEncoder().encodeToString(bytes.toByteArray());
+    }
+}
