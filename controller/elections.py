@@ -26,11 +26,11 @@ from rmqha.port import Tracer
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 MAX_REASON_CHARS = 255
-HANDED_OVER = frozenset({Cause.DESIGNATED, Cause.DISK_FAILED, Cause.DRAINED, Cause.PREFERRED})
+HANDED_OVER = frozenset({Cause.DESIGNATED, Cause.DISK_FAILED, Cause.DRAINED, Cause.MAINTENANCE, Cause.PREFERRED})
 """Elections ahead of which a live master of ours hands over."""
 SWITCH_PATIENCE = 10
 """So many times probeTimeoutMs may the target of a switch take: on a busy machine a Java broker needs over 50 ms."""
-LEAVES_A_LIVE_MASTER = frozenset({Cause.DISK_FAILED, Cause.DRAINED})
+LEAVES_A_LIVE_MASTER = frozenset({Cause.DISK_FAILED, Cause.DRAINED, Cause.MAINTENANCE})
 """Of our own accord, and only for a replica that is well."""
 
 
@@ -103,11 +103,12 @@ class Elections:
         return waiting + [item for hand_over in self._hand_overs.values() for item in hand_over.asked]
 
     def electorate(self, group: Group, wish: Wish) -> Electorate | Refusal:
-        """Who may become master, or why nobody can. A replica that is drained, or whose disk is ill, is asked only if
-        nobody else can lead: better a master that can still read."""
+        """Who may become master, or why nobody can. A replica that is drained or in maintenance, or whose disk is ill,
+        is asked only if nobody else can lead: better a master that can still read."""
         name, config = group.broker_name, self._config()
         fit = [item for item in group.replicas if self._table.is_fit(BrokerKey(name, item))]
-        well = [item for item in fit if not self._table.is_ill(BrokerKey(name, item)) and item not in group.drained_ids]
+        withheld = group.withheld_ids
+        well = [item for item in fit if not self._table.is_ill(BrokerKey(name, item)) and item not in withheld]
         found: Electorate | Refusal = Refusal(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "")
         for candidates, unclean_allowed in ((well, False), (fit, config.enable_elect_unclean_master)):
             found = electorate(

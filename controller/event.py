@@ -18,10 +18,10 @@ import cbor2
 from rmqha.model.error import StoreError
 from rmqha.model.offset import BrokerId, Epoch
 
-VERSION = 3
-READS_VERSIONS = (1, 2, 3)
+VERSION = 4
+READS_VERSIONS = (1, 2, 3, 4)
 """Version 1 knew neither the times and reasons of elections nor GroupResizing, version 2 no asyncLearner and no
-ReplicaDrained."""
+ReplicaDrained, version 3 no MaintenanceSet."""
 
 
 class Cause(IntEnum):
@@ -42,6 +42,7 @@ class Cause(IntEnum):
     DISK_FAILED = 12
     DRAINED = 13
     PREFERRED = 14
+    MAINTENANCE = 15
 
 
 ACCEPTS_LOSS = frozenset({Cause.UNCLEAN_BY_OPERATOR, Cause.SOLE_REPLICA})
@@ -152,6 +153,15 @@ class ReplicaDrained:
     drained: bool
 
 
+@dataclass(frozen=True, slots=True)
+class MaintenanceSet:
+    """An operator works on a replica (`on`), or is done: it stays in the set, and others lead."""
+
+    broker_name: str
+    broker_id: BrokerId
+    on: bool
+
+
 Event = (
     BrokerIdApplied
     | BrokerRegistered
@@ -163,6 +173,7 @@ Event = (
     | BrokersCleaned
     | GroupResizing
     | ReplicaDrained
+    | MaintenanceSet
 )
 
 _KINDS: tuple[type[Event], ...] = (
@@ -176,6 +187,7 @@ _KINDS: tuple[type[Event], ...] = (
     BrokersCleaned,
     GroupResizing,
     ReplicaDrained,
+    MaintenanceSet,
 )
 _NUMBER_OF = {kind: number for number, kind in enumerate(_KINDS, 1)}
 _FIELDS = {kind: tuple(item.name for item in dataclasses.fields(kind)) for kind in _KINDS}
@@ -190,9 +202,9 @@ def encode_events(events: Sequence[Event]) -> bytes:
 
 
 def _decode_event(row: Any, version: int) -> Event:
-    """A row of an earlier version ends before the fields that were added later; they keep their defaults."""
+    """A row of a version before 3 ends before the fields that were added later; they keep their defaults."""
     kind = _KINDS[row[0] - 1]
-    if version == VERSION and len(row) != 1 + len(_FIELDS[kind]):
+    if version >= 3 and len(row) != 1 + len(_FIELDS[kind]):
         raise ValueError(f"an event {kind.__name__} of {len(row) - 1} fields")
     values: list[Any] = [
         tuple(value) if is_tuple else value for value, is_tuple in zip(row[1:], _IS_TUPLE[kind], strict=False)

@@ -25,6 +25,7 @@ CAUSES = {
     Cause.SOLE_REPLICA: "the only replica of its group",
     Cause.DISK_FAILED: "the disk of the master failed",
     Cause.DRAINED: "the master was drained",
+    Cause.MAINTENANCE: "the master was put into maintenance",
     Cause.PREFERRED: "the preferred replica is back and well",
 }
 
@@ -69,4 +70,6 @@ def _why_not(state: dict[str, Any], replica: dict[str, Any]) -> str | None:
         return f"disk: {replica['diskProblem']}"
     if replica["drained"]:
         return "drained"
+    if replica["inMaintenance"]:
+        return "in maintenance"
     return None

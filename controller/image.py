@@ -15,7 +15,9 @@ from controller.event import Cause
 from controller.replicas_info import ElectionRecord, Group, ReplicaInfo, ReplicasInfo
 from rmqha.model.error import StoreError
 
-VERSION = 3
+VERSION = 4
+_ROW_SIZE = 16
+"""Version 2 had two fields less, version 3 one."""
 SLICE_GROUPS = 40
 """Groups of one slice: half a ms of work, some ms where a million replicas are in nobody's cache."""
 
@@ -49,6 +51,7 @@ def _group_row(group: Group) -> bytes:
             [[item.master_epoch, item.broker_id, item.cause, item.at_ms, item.reason] for item in group.elections],
             group.next_total_replicas,
             group.drained_ids,
+            group.maintenance_ids,
         ]
     )
     return cbor2.dumps(row)
@@ -94,8 +97,8 @@ def _group(row: Any, place: int) -> Group:
     (
         cluster_name, broker_name, next_broker_id, replicas, total_replicas, master_id, master_epoch,
         sync_state_set, sync_state_set_epoch, eligible, unclean_ids, set_known, elections, next_total_replicas,
-        drained_ids,
-    ) = row if len(row) == 15 else [*row, ()]  # fmt: skip
+        drained_ids, maintenance_ids,
+    ) = [*row, (), ()][:_ROW_SIZE] if _ROW_SIZE - 2 <= len(row) < _ROW_SIZE else row  # fmt: skip
     return Group(
         cluster_name=cluster_name,
         broker_name=broker_name,
@@ -115,6 +118,7 @@ def _group(row: Any, place: int) -> Group:
         ),
         next_total_replicas=next_total_replicas,
         drained_ids=tuple(drained_ids),
+        maintenance_ids=tuple(maintenance_ids),
     )
 
 
@@ -159,7 +163,7 @@ class ImageReader:
     def _head(self) -> None:
         try:
             version, count = cbor2.loads(bytes(self._data[:32]))
-            if version not in (2, VERSION):
+            if version not in (2, 3, VERSION):
                 raise StoreError(f"the controllers' snapshot has version {version}; this release reads 1 to {VERSION}")
             self._place = len(cbor2.dumps([version, count]))
             if type(count) is not int or not 0 <= count <= len(self._data):

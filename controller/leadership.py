@@ -31,6 +31,7 @@ from controller.event import (
     BrokersCleaned,
     Cause,
     Event,
+    MaintenanceSet,
     MasterElected,
     MasterVacated,
     MemberRemoved,
@@ -250,6 +251,9 @@ class Leadership:
                 what = "replica_drained" if event.drained else "replica_back"
                 self._tracer.event(what, group=event.broker_name, broker_id=event.broker_id)
                 self._notify(event.broker_name)
+            case MaintenanceSet():
+                what = "maintenance_begins" if event.on else "maintenance_ends"
+                self._tracer.event(what, group=event.broker_name, broker_id=event.broker_id)
             case MemberRemoved():
                 self._tracer.event("member_removed", group=event.broker_name, broker_id=event.broker_id)
             case BrokersCleaned():
@@ -340,6 +344,10 @@ class Leadership:
             return Wish(Cause.DISK_FAILED, avoid=master_id, why=f"disk of master {master_id}: {master.disk_problem}")
         if master_id in group.drained_ids:
             return Wish(Cause.DRAINED, avoid=master_id, why=f"master {master_id} is drained")
+        if master_id in group.maintenance_ids:
+            wish = Wish(Cause.MAINTENANCE, avoid=master_id, why=f"master {master_id} is in maintenance")
+            # a master that nobody can take over from leads on, and its group is as it should be
+            return None if isinstance(self._elections.electorate(group, wish), Refusal) else wish
         return None
 
     def preferred(self, group: Group) -> BrokerId | None:

@@ -20,6 +20,7 @@ from controller.event import (
     Event,
     GroupResizing,
     GroupSized,
+    MaintenanceSet,
     MasterElected,
     MasterVacated,
     MemberRemoved,
@@ -89,6 +90,8 @@ class Group:
     """Members that booted unclean since the last election."""
     drained_ids: tuple[BrokerId, ...] = ()
     """Replicas that an operator keeps out of the set."""
+    maintenance_ids: tuple[BrokerId, ...] = ()
+    """Replicas that an operator works on: members as ever, masters only if nobody else can be."""
     set_known: bool = False
     elections: tuple[ElectionRecord, ...] = ()
     """The last ones, oldest first."""
@@ -102,6 +105,11 @@ class Group:
     def counted_ids(self) -> tuple[BrokerId, ...]:
         """The replicas that totalReplicas counts: all but async learners."""
         return tuple(broker_id for broker_id, replica in self.replicas.items() if not replica.async_learner)
+
+    @property
+    def withheld_ids(self) -> frozenset[BrokerId]:
+        """Replicas that an operator keeps from leading while others can."""
+        return frozenset(self.drained_ids + self.maintenance_ids)
 
     @property
     def accepts_loss(self) -> bool:
@@ -286,12 +294,18 @@ def _replica_drained(group: Group, event: ReplicaDrained) -> None:
         _drop_members(group, (event.broker_id,), Cause.DRAINED, 0)
 
 
+def _maintenance_set(group: Group, event: MaintenanceSet) -> None:
+    left = without(group.maintenance_ids, event.broker_id)
+    group.maintenance_ids = (*left, event.broker_id) if event.on and event.broker_id in group.replicas else left
+
+
 def _brokers_cleaned(group: Group, event: BrokersCleaned) -> None:
     gone = tuple(broker_id for broker_id in event.broker_ids if broker_id in group.replicas)
     had_members = bool(group.electable_ids)
     _drop_members(group, gone, Cause.CLEANED, event.at_ms)
     group.unclean_ids = without(group.unclean_ids, *gone)
     group.drained_ids = without(group.drained_ids, *gone)
+    group.maintenance_ids = without(group.maintenance_ids, *gone)
     for broker_id in gone:
         del group.replicas[broker_id]
     if (had_members and not group.electable_ids) or not group.replicas:
@@ -310,4 +324,5 @@ _APPLY: dict[type[Any], Callable[[Group, Any], None]] = {
     MemberRemoved: _member_removed,
     BrokersCleaned: _brokers_cleaned,
     ReplicaDrained: _replica_drained,
+    MaintenanceSet: _maintenance_set,
 }

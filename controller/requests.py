@@ -28,6 +28,7 @@ from controller.decisions.broker_id import apply_broker_id, next_broker_id
 from controller.decisions.clean import clean_brokers
 from controller.decisions.drain import drain
 from controller.decisions.elect_master import DEFAULT_PRIORITY, Wish
+from controller.decisions.maintenance import set_maintenance
 from controller.decisions.refusal import Refusal
 from controller.decisions.register import MAX_TOTAL_REPLICAS, Registration, register
 from controller.decisions.resize import resize
@@ -113,6 +114,7 @@ class Requests:
             RequestCode.CONTROLLER_APPLY_BROKER_ID: self._apply_broker_id,
             RequestCode.RMQHA_RESIZE_GROUP: self._resize_group,
             RequestCode.RMQHA_DRAIN_REPLICA: self._drain_replica,
+            RequestCode.RMQHA_SET_MAINTENANCE: self._set_maintenance,
             RequestCode.RMQHA_EXPLAIN_GROUP: self._explain_group,
             RequestCode.RMQHA_FOLLOW_GROUPS: self._follow_groups,
         }
@@ -344,6 +346,19 @@ class Requests:
         else:
             self._leadership.propose(Change(name, (result,), (asked,)))
 
+    def _set_maintenance(self, now_ms: int, asked: Asked) -> None:
+        ext, name = asked.command.ext, text(asked.command.ext, "brokerName")
+        broker_id, on = integer(ext, "brokerId"), flag(ext, "on")
+        if self._leadership.must_wait(name, asked):
+            return
+        result = set_maintenance(self._info.group(name), name, broker_id, on)
+        if isinstance(result, Refusal):
+            self._refuse(asked, result)
+        elif result is None:
+            self._leadership.answer(asked, asked.command.reply())
+        else:
+            self._leadership.propose(Change(name, (result,), (asked,)))
+
     # --- look -------------------------------------------------------------------------------------------------------
 
     def _explain_group(self, now_ms: int, asked: Asked) -> None:
@@ -395,6 +410,7 @@ LEADER_CODES = frozenset(
         RequestCode.CONTROLLER_APPLY_BROKER_ID,
         RequestCode.RMQHA_RESIZE_GROUP,
         RequestCode.RMQHA_DRAIN_REPLICA,
+        RequestCode.RMQHA_SET_MAINTENANCE,
         RequestCode.RMQHA_EXPLAIN_GROUP,
         RequestCode.RMQHA_FOLLOW_GROUPS,
     }

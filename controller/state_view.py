@@ -40,6 +40,7 @@ def group_state(now_ms: int, group: Group, leadership: Leadership | None) -> dic
         "eligible": sorted(group.eligible),
         "uncleanIds": sorted(group.unclean_ids),
         "drainedIds": sorted(group.drained_ids),
+        "maintenanceIds": sorted(group.maintenance_ids),
         "preferredBrokerId": leadership.preferred(group) if leadership is not None else None,
         "setKnown": group.set_known,
         "totalReplicas": group.total_replicas,
@@ -72,6 +73,7 @@ def _replica(now_ms: int, group: Group, broker_id: Any, leadership: Leadership |
         "inSyncStateSet": broker_id in group.sync_state_set,
         "asyncLearner": replica.async_learner,
         "drained": broker_id in group.drained_ids,
+        "inMaintenance": broker_id in group.maintenance_ids,
         "alive": None,
     }
     if leadership is None:

@@ -147,6 +147,8 @@ def _designated(group: Group, fit: Collection[BrokerId], wish: Wish) -> Electora
         return Refusal(FAILED, f"{group.broker_name} has no replica {target}")
     if group.replicas[target].async_learner:
         return Refusal(FAILED, f"replica {target} is an async learner, which is never elected (asyncLearner=true)")
+    if target in group.maintenance_ids and not wish.unclean:
+        return Refusal(FAILED, f"replica {target} is in maintenance, which rmqha maintenance off ends")
     if wish.unclean:
         # its answer to 1007 is the proof of life: a replica after an unclean boot sends no heartbeat
         return Electorate((target,), Cause.UNCLEAN_BY_OPERATOR)

@@ -13,9 +13,9 @@ LEVEL_BYTES = 8 * 1024 * 1024
 
 
 def preferred_master(group: Group, traits: Mapping[BrokerId, Traits]) -> BrokerId | None:
-    """The lowest brokerElectionPriority, then the lowest id, of the replicas that may lead and are not drained. None
+    """The lowest brokerElectionPriority, then the lowest id, of the replicas that may lead and are not withheld. None
     while one of them has not reported its own."""
-    ids = [item for item in group.counted_ids if item not in group.drained_ids]
+    ids = [item for item in group.counted_ids if item not in group.withheld_ids]
     if not ids or any(item not in traits for item in ids):
         return None
     return min(ids, key=lambda item: (traits[item].priority, item))
@@ -26,7 +26,7 @@ def is_calm(
 ) -> bool:
     """No trouble that a switch could make worse: every replica that counts is well and in the set, totalReplicas is not
     changing, and `target` has caught up. `ends`: log ends as reported last."""
-    members = [item for item in group.counted_ids if item not in group.drained_ids]
+    members = [item for item in group.counted_ids if item not in group.withheld_ids]
     if group.next_total_replicas or group.master_id is None or target not in ends or group.master_id not in ends:
         return False
     if not all(item in group.sync_state_set and is_well(item) for item in members):

@@ -31,6 +31,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "elect": ("rmqha.cli.elect:elect", "Hand the mastership of a group to another replica."),
     "join": ("rmqha.cli.join:join", "Add a replica to a running group, or take a drained one back."),
     "drain": ("rmqha.cli.drain:drain", "Take a replica out of the set, so that it may be stopped."),
+    "maintenance": ("rmqha.cli.maintenance:maintenance", "Work on a replica: others lead, its absence is no alarm."),
     "remove": ("rmqha.cli.remove:remove", "Stop counting a replica: clean it and lower totalReplicas."),
     "explain": ("rmqha.cli.explain:explain", "Tell why a group has the master it has, or none."),
     "explain-wait": ("rmqha.cli.explain_wait:explain_wait", "Tell for whom sends wait right now, and how that ends."),

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from controller.event import Cause
+from controller.image import decode_image, encode_image
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
-from tests.controller.harness import GROUP, Broker, Cluster, explained, group_of
+from tests.controller.harness import CLUSTER, GROUP, Broker, Cluster, explained, group_of
 
 
 def drain(cluster: Cluster, broker_id: int, *, drained: bool = True) -> Command:
@@ -96,6 +97,95 @@ def test_a_drain_that_leaves_too_few_is_refused_in_a_sentence() -> None:
     assert cluster.group().drained_ids == (3,)
 
 
+# --- maintenance ------------------------------------------------------------------------------------------------------
+def maintain(cluster: Cluster, broker_id: int, *, on: bool = True) -> Command:
+    ext = {"brokerName": GROUP, "brokerId": str(broker_id), "on": str(on).lower()}
+    return cluster.call(RequestCode.RMQHA_SET_MAINTENANCE, ext)
+
+
+def test_a_master_in_maintenance_hands_over_and_stays_in_the_set() -> None:
+    cluster, brokers = group_of(3, ha_mode="cp")
+    assert maintain(cluster, 1).code == 0
+    cluster.run(600)
+    group = cluster.group()
+    assert (group.master_id, group.elections[-1].cause) == (2, Cause.MAINTENANCE)
+    assert brokers[0].hand_overs[0]["targetBrokerId"] == "2"
+    for broker in brokers:
+        broker.epoch, broker.max_offset = 2, 2000
+    assert cluster.alter([1, 2, 3]).code == 0, "it is a member as ever"
+    assert cluster.elect(1).code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
+    cluster.crash(brokers[1])
+    cluster.run(100)
+    assert cluster.group().master_id == 3, "replica 1 has the lowest id, but it is in maintenance"
+    assert explained(cluster)["replicas"][0]["notElectable"] == "in maintenance"
+    assert maintain(cluster, 1, on=False).code == 0
+    assert cluster.group().maintenance_ids == ()
+
+
+def test_one_in_maintenance_leads_if_nobody_else_can() -> None:
+    cluster, brokers = group_of(2)
+    for number in (1, 2):
+        assert maintain(cluster, number).code == 0
+    cluster.run(3000)
+    group = cluster.group()
+    assert group.master_id == 2, "replica 1 handed over while replica 2 was not in maintenance yet"
+    assert [item.cause for item in group.elections] == [Cause.FIRST_ELECTION, Cause.MAINTENANCE]
+    brokers[0].epoch = brokers[1].epoch = 2
+    assert cluster.alter([1, 2]).code == 0
+    cluster.crash(brokers[1])
+    cluster.run(1000)
+    assert cluster.group().master_id == 1
+
+
+def test_a_master_that_nobody_can_take_over_from_hands_over_once_somebody_can() -> None:
+    cluster, brokers = group_of(2)
+    cluster.crash(brokers[1])
+    cluster.run(3000)
+    assert cluster.alter([1]).code == 0
+    assert maintain(cluster, 1).code == 0
+    cluster.run(3000)
+    assert (cluster.group().master_id, brokers[0].hand_overs) == (1, [])
+    cluster.boot(brokers[1])
+    cluster.run(1000)
+    assert cluster.group().master_id == 1, "not in the set yet"
+    assert cluster.alter([1, 2]).code == 0
+    cluster.run(1000)
+    assert cluster.group().master_id == 2
+
+
+def test_a_group_in_maintenance_may_be_resized_and_cleaned() -> None:
+    cluster, brokers = group_of(2)
+    cluster.crash(brokers[1])
+    cluster.run(3000)
+    assert cluster.alter([1]).code == 0
+    assert maintain(cluster, 1).code == 0 and maintain(cluster, 2).code == 0
+    ids = {"clusterName": CLUSTER, "brokerName": GROUP, "brokerControllerIdsToClean": "2"}
+    assert cluster.call(RequestCode.CONTROLLER_CLEAN_BROKER_METADATA, ids).code == 0
+    assert cluster.group().maintenance_ids == (1,)
+    assert cluster.call(RequestCode.RMQHA_RESIZE_GROUP, {"brokerName": GROUP, "totalReplicas": "1"}).code == 0
+    brokers[0].bound_total_replicas = 1
+    cluster.run(1000)
+    assert (cluster.group().total_replicas, cluster.group().next_total_replicas) == (1, 0)
+
+
+def test_maintenance_survives_a_change_of_the_leading_controller_and_a_snapshot() -> None:
+    cluster, _ = group_of(3, ha_mode="cp", node_count=3)
+    assert maintain(cluster, 3).code == 0
+    assert decode_image(encode_image(cluster.leader.machine.info)) == cluster.leader.machine.info
+    cluster.kill(cluster.leader)
+    cluster.run(3000, until=cluster.has_leader)
+    assert cluster.group().maintenance_ids == (3,)
+
+
+def test_maintenance_of_what_is_not_there() -> None:
+    cluster, _ = group_of(2)
+    for name, broker_id, words in ((GROUP, 7, "has no replica 7"), ("nowhere", 1, "there is no group nowhere")):
+        ext = {"brokerName": name, "brokerId": str(broker_id), "on": "true"}
+        answer = cluster.call(RequestCode.RMQHA_SET_MAINTENANCE, ext)
+        assert answer.code != 0 and words in (answer.remark or "")
+
+
+# --- learners ---------------------------------------------------------------------------------------------------------
 def test_a_learner_registers_and_is_not_elected_when_all_others_are_dead() -> None:
     cluster, brokers = group_of(2, enable_elect_unclean_master=True)
     learner = Broker(3, epoch=1, max_offset=1000, total_replicas=2, ha_mode="ap", async_learner=True)

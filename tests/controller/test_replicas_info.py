@@ -112,7 +112,7 @@ def test_an_unclean_boot_of_the_last_member_leaves_the_set_known_and_empty() -> 
 
 def test_images_that_cannot_be_read_are_refused() -> None:
     assert decode_image(b"").groups == {}
-    with pytest.raises(StoreError, match="has version 9; this release reads 1 to 3"):
+    with pytest.raises(StoreError, match="has version 9; this release reads 1 to 4"):
         decode_image(cbor2.dumps([9, []]))
     with pytest.raises(StoreError):
         decode_image(b"\x82\x01")
@@ -127,6 +127,22 @@ def test_an_image_of_the_release_before_is_read() -> None:
     group = decode_image(cbor2.dumps([1, [row]])).groups["g"]
     assert (group.master_id, group.master_epoch, group.next_total_replicas) == (1, 4, 0)
     assert group.elections == (ElectionRecord(Epoch(4), BrokerId(1), Cause.MASTER_DEAD),)
+
+
+def test_rows_of_earlier_versions_lack_what_came_later() -> None:
+    info = ReplicasInfo()
+    group = info.groups["g"] = make_group()
+    group.drained_ids, group.maintenance_ids = ids(2), ids(3)
+    image = encode_image(info)
+    head = len(cbor2.dumps([4, 1]))
+    row = cbor2.loads(cbor2.loads(image[head:]))
+    assert len(row) == 16
+    for version, cut, kept in ((3, 15, ((2,), ())), (2, 14, ((), ()))):
+        group = decode_image(cbor2.dumps([version, 1]) + cbor2.dumps(cbor2.dumps(row[:cut]))).groups["g"]
+        assert (group.drained_ids, group.maintenance_ids) == kept
+    for cut in (13, 17):
+        with pytest.raises(StoreError):
+            decode_image(cbor2.dumps([3, 1]) + cbor2.dumps(cbor2.dumps([*row, ()][:cut])))
 
 
 @given(st.lists(EVENTS, max_size=20), st.lists(st.one_of(EVENTS, st.none()), max_size=30))

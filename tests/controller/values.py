@@ -12,6 +12,7 @@ from controller.event import (
     Event,
     GroupResizing,
     GroupSized,
+    MaintenanceSet,
     MasterElected,
     MasterVacated,
     MemberRemoved,
@@ -78,5 +79,6 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
     st.builds(MasterVacated, NAMES, EPOCHS, CAUSES, TIMES, st.text(max_size=5)),
     st.builds(MemberRemoved, NAMES, IDS, TIMES),
     st.builds(ReplicaDrained, NAMES, IDS, st.booleans()),
+    st.builds(MaintenanceSet, NAMES, IDS, st.booleans()),
     st.builds(BrokersCleaned, NAMES, ID_SETS, TIMES),
 )

@@ -93,7 +93,7 @@ def _silent(words: list[Word], absent: set[str]) -> Iterator[Finding]:
             continue
         where = word.name or f"{word.kind.value} {word.address}"
         if word.kind is Kind.BROKER and word.address in absent:
-            yield Finding(where, f"in maintenance, does not answer ({word.error})", note=True)
+            continue  # `_registered` tells that it is in maintenance
         elif word.runs is False:
             told.add(word.name)
             yield Finding(where, "does not run", f"rmqha start {word.name}")
@@ -191,7 +191,8 @@ class _Group:
         word = next((word for word in self.brokers if word.address == item["address"]), None)
         where = word.title if word is not None else f"replica {item['brokerId']} at {item['address']}"
         if item.get("inMaintenance"):
-            yield Finding(where, "in maintenance", f"end it with rmqha maintenance off {where}", note=True)
+            away = "" if word is None or word.answers else f", does not answer ({word.error})"
+            yield Finding(where, f"in maintenance{away}", f"end it with rmqha maintenance off {where}", note=True)
         if item["drained"]:
             yield Finding(where, "drained: in no set", f"take it back with rmqha drain {where} --undo", note=True)
         if item["asyncLearner"]:

@@ -123,7 +123,7 @@ async def test_nobody_to_ask(kind: str, tmp_path: Path) -> None:
     with hostile(kind) as address:
         began = time.monotonic()
         done = await run("health", "--namesrv", address, "--timeout", "1", "-o", "json", directory=tmp_path)
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 6, "1 s and the start of a process on a busy machine"
         told: dict[str, Any] = json.loads(done.stdout)
         assert (done.returncode, told["health"], len(told["reasons"])) == (2, "UNKNOWN", 1)
 

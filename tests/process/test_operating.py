@@ -1,0 +1,49 @@
+"""health, config and maintenance on a real group."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.process.cluster import LocalCluster
+
+
+def told(cluster: LocalCluster, *arguments: str) -> tuple[Any, int]:
+    done = cluster.rmqha(*arguments, "-o", "json")
+    assert done.stdout, done.stderr
+    return json.loads(done.stdout), done.returncode
+
+
+def test_a_master_is_worked_on_while_the_group_is_healthy(tmp_path: Path) -> None:
+    cluster = LocalCluster(tmp_path)
+    try:
+        assert cluster.up().returncode == 0
+        state, code = told(cluster, "health")
+        assert (state["health"], code, len(state["nodes"])) == ("HEALTHY", 0, 5), state["reasons"]
+        assert {view["agreement"] for view in state["views"]} == {"MATCHING"}
+
+        assert cluster.rmqha("config", "set", "broker-a-1", "flushIntervalCommitLog=200").returncode == 0
+        differing, code = told(cluster, "config", "diff", "broker-a-1", "broker-a-2")
+        assert (code, differing) == (1, {"flushIntervalCommitLog": {"broker-a-1": "200", "broker-a-2": "500"}})
+
+        master = cluster.master()
+        state, code = told(cluster, "maintenance", "on", master)
+        assert (code, state["inMaintenance"]) == (0, True) and state["master"] != master
+        assert cluster.rmqha("stop", master).returncode == 0
+        # its controller is inside
+        assert cluster.rmqha("stop", "ns-1").returncode == 0
+        assert cluster.rmqha("start", "ns-1").returncode in (0, 1)
+        state, code = told(cluster, "health", "-e", "--within", "20")
+        assert code == 0, state["reasons"]
+        assert [item["where"] for item in state["notes"]] == [master]
+        assert told(cluster, "maintenance", "show")[0] == {"inMaintenance": [master]}
+
+        assert cluster.rmqha("maintenance", "off", master).returncode == 0
+        state, code = told(cluster, "health")
+        assert (code, state["reasons"][0]) == (
+            1,
+            {"where": master, "what": "does not run", "fix": f"rmqha start {master}"},
+        )
+    finally:
+        cluster.down()
