@@ -124,10 +124,14 @@ class Disk(Protocol):
         """Replace or create the file so that a crash leaves the old or the new content whole, never a mixture."""
         ...
 
-    def map(self, path: str, size_bytes: int, *, create: bool = False, reserve: bool = True) -> MappedRegion:
+    def map(
+        self, path: str, size_bytes: int, *, create: bool = False, reserve: bool = True, durable: bool = True
+    ) -> MappedRegion:
         """Map a file. With `create` a missing file is made, zero-filled, its blocks reserved; without, it must exist.
         A file shorter than `size_bytes` is extended with zeros, a longer one is an error (ValueError).
-        Without `reserve` blocks are reserved in steps as writes reach them: then `write` may raise ENOSPC."""
+        Without `reserve` blocks are reserved in steps as writes reach them: then `write` may raise ENOSPC.
+        Without `durable` a file that is made here may be missing or shorter after a loss of power until the region's
+        first `sync`: nothing waits for the disk."""
         ...
 
     def open_append(self, path: str) -> AppendFile: ...

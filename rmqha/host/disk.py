@@ -37,13 +37,23 @@ def _reserve(fd: int, start: int, end: int) -> None:
             raise
 
 
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 class HostRegion:
     """A mapped file. Writes go to the page cache; `sync` flushes them by descriptor, which does not hold the GIL."""
 
-    __slots__ = ("_fd", "_map", "_unreserved", "_view", "size_bytes")
+    __slots__ = ("_fd", "_map", "_unreserved", "_unsynced", "_view", "size_bytes")
 
-    def __init__(self, fd: int, size_bytes: int, *, reserved: bool) -> None:
+    def __init__(self, fd: int, size_bytes: int, *, reserved: bool, unsynced: list[Path]) -> None:
         self._fd = fd
+        self._unsynced = unsynced
+        """Directories in which the file, or a directory above it, is new."""
         self.size_bytes = size_bytes
         self._map = mmap.mmap(fd, size_bytes)
         self._view = memoryview(self._map)
@@ -99,6 +109,9 @@ class HostRegion:
 
     def sync(self) -> None:
         os.fdatasync(self._fd)
+        while self._unsynced:
+            _sync_directory(self._unsynced[-1])
+            self._unsynced.pop()
 
     def close(self) -> bool:
         if self._fd >= 0:
@@ -156,15 +169,13 @@ class HostDisk:
     def _at(self, path: str) -> Path:
         return self._root / path if path else self._root
 
-    def _sync_directory(self, directory: Path) -> None:
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-
     def _make_parent(self, path: Path) -> None:
         """Make the directories above `path`; each new one is durable in its own parent."""
+        for directory in self._make_directories(path):
+            _sync_directory(directory)
+
+    def _make_directories(self, path: Path) -> list[Path]:
+        """Make those above `path`; the parents of the new ones, which know them for good once they are synced."""
         missing = []
         parent = path.parent
         while not parent.is_dir():
@@ -172,7 +183,7 @@ class HostDisk:
             parent = parent.parent
         for directory in reversed(missing):
             directory.mkdir(exist_ok=True)
-            self._sync_directory(directory.parent)
+        return [directory.parent for directory in reversed(missing)]
 
     def exists(self, path: str) -> bool:
         return self._at(path).exists()
@@ -211,12 +222,13 @@ class HostDisk:
         finally:
             os.close(fd)
         temporary.replace(target)
-        self._sync_directory(target.parent)
+        _sync_directory(target.parent)
 
-    def map(self, path: str, size_bytes: int, *, create: bool = False, reserve: bool = True) -> MappedRegion:
+    def map(
+        self, path: str, size_bytes: int, *, create: bool = False, reserve: bool = True, durable: bool = True
+    ) -> MappedRegion:
         target = self._at(path)
-        if create:
-            self._make_parent(target)
+        unsynced = self._make_directories(target) if create else []
         fd = os.open(target, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644)
         try:
             found = os.fstat(fd).st_size
@@ -227,9 +239,11 @@ class HostDisk:
                 if reserve:
                     self._reserve_whole(target, fd, size_bytes, fresh=fresh)
                 os.ftruncate(fd, size_bytes)
-                os.fsync(fd)
-                self._sync_directory(target.parent)
-            return HostRegion(fd, size_bytes, reserved=reserve and fresh)
+                unsynced.append(target.parent)
+            region = HostRegion(fd, size_bytes, reserved=reserve and fresh, unsynced=unsynced)
+            if durable and unsynced:
+                region.sync()
+            return region
         except BaseException:
             os.close(fd)
             raise
@@ -249,21 +263,21 @@ class HostDisk:
         fresh = not target.exists()
         fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         if fresh:
-            self._sync_directory(target.parent)
+            _sync_directory(target.parent)
         return HostAppendFile(fd)
 
     def rename(self, old_path: str, new_path: str) -> None:
         old, new = self._at(old_path), self._at(new_path)
         self._make_parent(new)
         old.rename(new)
-        self._sync_directory(new.parent)
+        _sync_directory(new.parent)
         if old.parent != new.parent:
-            self._sync_directory(old.parent)
+            _sync_directory(old.parent)
 
     def remove(self, path: str) -> None:
         target = self._at(path)
         target.unlink()
-        self._sync_directory(target.parent)
+        _sync_directory(target.parent)
 
     def remove_tree(self, path: str) -> None:
         if not self._at(path).is_dir():

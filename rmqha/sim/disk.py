@@ -3,7 +3,7 @@
 A file has content as the running system sees it (the page cache) and content that is durable. A kill keeps the former;
 a loss of power keeps, for each 512-byte sector written since the last sync, the old or the new bytes by chance: so
 writes are lost, torn and reordered. `write_atomic`, `rename`, `remove` and the creation of a file are durable on
-return, as `rmqha.port.Disk` says.
+return, as `rmqha.port.Disk` says, but for `map(durable=False)`: such a file may be gone until it is synced.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class DiskStopped(BaseException):
 class _File:
     """`content` is what the system sees, `durable` what a loss of power leaves of it at most rearranged."""
 
-    __slots__ = ("bad_sectors", "content", "dirty", "durable", "modified_at_ms")
+    __slots__ = ("bad_sectors", "content", "dirty", "durable", "modified_at_ms", "named")
 
     def __init__(self, data: Buffer, modified_at_ms: int) -> None:
         self.content = bytearray(data)
@@ -33,8 +33,11 @@ class _File:
         self.dirty: list[tuple[int, int]] = []
         self.modified_at_ms = modified_at_ms
         self.bad_sectors: set[int] = set()
+        self.named = True
+        """Whether its directory durably has it."""
 
     def sync(self) -> None:
+        self.named = True
         if len(self.durable) != len(self.content):
             self.durable = bytearray(self.content)
         for start, end in self.dirty:
@@ -200,7 +203,13 @@ class SimDisk:
         if power_loss:
             self._boots += 1
             for path in sorted(self._files):
-                self._files[path].lose_power(self._prng)
+                file = self._files[path]
+                if not file.named and self._prng.chance(1, 2):
+                    self.used_bytes -= len(file.content)
+                    del self._files[path]
+                    continue
+                file.lose_power(self._prng)
+                file.named = True
         else:
             # old views must not see what comes later
             for file in self._files.values():
@@ -268,13 +277,18 @@ class SimDisk:
         self.step("create", max(0, len(data) - (len(old.content) if old else 0)))
         self._files[path] = _File(data, self._stamp())
 
-    def map(self, path: str, size_bytes: int, *, create: bool = False, reserve: bool = True) -> SimRegion:
+    def map(
+        self, path: str, size_bytes: int, *, create: bool = False, reserve: bool = True, durable: bool = True
+    ) -> SimRegion:
         file = self._files.get(path)
         if file is None:
             if not create:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory")
             self.step("create", size_bytes)
             file = self._files[path] = _File(bytes(size_bytes), self._stamp())
+            if not durable:
+                file.named = False
+                file.durable = bytearray()
         elif len(file.content) > size_bytes:
             raise ValueError(f"{path} has {len(file.content)} bytes, more than {size_bytes}")
         elif len(file.content) < size_bytes:

@@ -130,7 +130,7 @@ class BatchConsumeQueue:
             while data:
                 file = self.files.find(at)
                 if file is None:
-                    self.files.add(self.files.files[-1].end_offset if self.files.files else 0)
+                    self.files.add(self.files.files[-1].end_offset if self.files.files else 0, durable=False)
                     continue
                 size = min(len(data), file.end_offset - at)
                 file.region.write(at - file.start_offset, data[:size])

@@ -129,7 +129,7 @@ class ConsumeQueue:
         start = self.max_offset
         if not self.files.files:
             start = queue_offset - queue_offset % (self.files.file_size_bytes // UNIT_BYTES)
-            self.files.add(start * UNIT_BYTES)
+            self.files.add(start * UNIT_BYTES, durable=False)
         at = start
         while at < queue_offset:
             count = min(queue_offset - at, 4096)
@@ -145,7 +145,7 @@ class ConsumeQueue:
             while units:
                 file = self.files.find(at)
                 if file is None:
-                    self.files.add(self.files.files[-1].end_offset if self.files.files else 0)
+                    self.files.add(self.files.files[-1].end_offset if self.files.files else 0, durable=False)
                     continue
                 size = min(len(units), file.end_offset - at)
                 file.region.write(at - file.start_offset, units[:size])

@@ -96,11 +96,15 @@ class MappedFile:
     @property
     def region(self) -> MappedRegion:
         """The mapped file; it is created if missing."""
-        if self._region is None:
-            size_bytes = self.end_offset - self.start_offset
-            with disk_errors(self._disk, self.path, f"create or map a file of {size_bytes} bytes"):
-                self._region = self._disk.map(self.path, size_bytes, create=True, reserve=self._reserve)
-        return self._region
+        return self.open() if self._region is None else self._region
+
+    def open(self, *, durable: bool = True) -> MappedRegion:
+        """Map it, made if missing: without `durable` it waits for the first `sync`."""
+        size_bytes = self.end_offset - self.start_offset
+        with disk_errors(self._disk, self.path, f"create or map a file of {size_bytes} bytes"):
+            region = self._disk.map(self.path, size_bytes, create=True, reserve=self._reserve, durable=durable)
+        self._region = region
+        return region
 
     def probe(self, from_offset: int, to_offset: int, choices: str) -> None:
         """Read what was ever written in [from, to): a bad sector is a StoreError with `choices` here, and the end of
@@ -276,11 +280,12 @@ class MappedFiles:
         index = (offset - self.files[0].start_offset) // self.file_size_bytes
         return self.files[index] if 0 <= index < len(self.files) else None
 
-    def add(self, start_offset: int) -> MappedFile:
-        """Make the next file, on disk too. Raises StoreError (full disk), and then nothing has changed."""
+    def add(self, start_offset: int, *, durable: bool = True) -> MappedFile:
+        """Make the next file, on disk too; without `durable` for good by its next `sync`, which the caller sees to.
+        Raises StoreError (full disk), and then nothing has changed."""
         assert not self.files or self.files[-1].end_offset == start_offset
         file = self._file(start_offset)
-        assert file.region.size_bytes == self.file_size_bytes
+        file.open(durable=durable)
         self.files.append(file)
         return file
 

@@ -323,3 +323,29 @@ def test_a_failed_atomic_write_leaves_the_old_file(
 
 def test_boot_id_is_the_kernels(host: tuple[HostDisk, Path]) -> None:
     assert host[0].boot_id() == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def test_nothing_waits_for_the_disk_before_the_first_sync_of_a_file_that_need_not_be_durable(
+    host: tuple[HostDisk, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, root = host
+    synced: list[str] = []
+
+    def record(fd: int) -> None:
+        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), root))
+
+    monkeypatch.setattr(os, "fsync", record)
+    monkeypatch.setattr(os, "fdatasync", record)
+    region = disk.map("queues/T/0/f", 4096, create=True, reserve=False, durable=False)
+    other = disk.map("queues/T/1/f", 4096, create=True, reserve=False, durable=False)
+    region.write(0, b"x")
+    assert synced == []
+    region.sync()
+    assert synced == ["queues/T/0/f", "queues/T/0", "queues/T", "queues", "."]
+    synced.clear()
+    region.sync()
+    other.sync()
+    assert synced == ["queues/T/0/f", "queues/T/1/f", "queues/T/1", "queues/T"]
+    synced.clear()
+    disk.map("queues/T/2/f", 4096, create=True)
+    assert synced == ["queues/T/2/f", "queues/T/2", "queues/T"]

@@ -188,3 +188,18 @@ def test_sectors_are_the_stores_sectors() -> None:
     from rmqha.store import record
 
     assert record.SECTOR_BYTES == SECTOR_BYTES
+
+
+def test_a_file_that_need_not_be_durable_yet_is_there_whole_or_short_or_gone_until_it_is_synced() -> None:
+    outcomes = set()
+    for seed in range(40):
+        one = disk(seed)
+        one.map("m", 2048, create=True, durable=False).write(0, b"n" * 2048)
+        one.map("s", 2048, create=True, durable=False).sync()
+        one.crash(power_loss=True)
+        assert one.size_bytes("s") == 2048
+        outcomes.add("gone" if not one.exists("m") else "whole" if one.size_bytes("m") == 2048 else "short")
+        if one.exists("m"):
+            one.crash(power_loss=True)
+            assert one.exists("m")
+    assert outcomes >= {"gone", "short"}

@@ -109,9 +109,11 @@ class FailingDisk(HostDisk):
         self._step()
         super().write_atomic(path, data)
 
-    def map(self, path: str, size_bytes: int, *, create: bool = False, reserve: bool = True) -> MappedRegion:
+    def map(
+        self, path: str, size_bytes: int, *, create: bool = False, reserve: bool = True, durable: bool = True
+    ) -> MappedRegion:
         self._step()
-        return super().map(path, size_bytes, create=create, reserve=reserve)
+        return super().map(path, size_bytes, create=create, reserve=reserve, durable=durable)
 
     def open_append(self, path: str) -> AppendFile:
         self._step()

@@ -176,9 +176,9 @@ class Forbidding(SimDisk):
         self._deny(path)
         return super().list(path)
 
-    def map(self, path: str, size_bytes: int, *, create: bool = False, reserve: bool = True):  # type: ignore[no-untyped-def]
+    def map(self, path: str, size_bytes: int, *, create: bool = False, reserve: bool = True, durable: bool = True):  # type: ignore[no-untyped-def]
         self._deny(path)
-        return super().map(path, size_bytes, create=create, reserve=reserve)
+        return super().map(path, size_bytes, create=create, reserve=reserve, durable=durable)
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])

@@ -33,8 +33,10 @@ class FullAt(SimDisk):
             self.need()
         return super().step(kind, size_bytes, grow=grow)
 
-    def map(self, path: str, size_bytes: int, *, create: bool = False, reserve: bool = True) -> SimRegion:
-        region = super().map(path, size_bytes, create=create, reserve=reserve)
+    def map(
+        self, path: str, size_bytes: int, *, create: bool = False, reserve: bool = True, durable: bool = True
+    ) -> SimRegion:
+        region = super().map(path, size_bytes, create=create, reserve=reserve, durable=durable)
         if not reserve:
             region.__class__ = Sparse
         return region
