@@ -9,12 +9,15 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from rmqha import __version__
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("rmqha.cli.up:up", "Start a local cluster from a cluster file, wait until it is healthy."),
@@ -50,6 +53,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "migrate": ("rmqha.cli.migrate:migrate", "Prove that a group may become static or get a controller."),
     "fsck": ("rmqha.cli.fsck:fsck", "Check a message store, and mend it with --repair."),
     "spark": ("rmqha.cli.spark:spark", "Query the log as a table with Spark."),
+    "generate": ("rmqha.cli.generate.command:generate", "Files for Prometheus, Grafana, systemd, Kubernetes, shells."),
     "broker": ("rmqha.cli.broker:broker", "Run a broker: one replica of a group."),
 }
 """Own commands: where each lives, and the help line, so that `--help` need not load them."""
@@ -86,6 +90,14 @@ class LazyGroup(click.Group):
         rows = [(name, text) for name, (_, text) in COMMANDS.items()] + list(SERVERS.items())
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names and help lines from the tables: no command is loaded for it."""
+        from click.shell_completion import CompletionItem
+
+        lines = {name: text for name, (_, text) in COMMANDS.items()} | SERVERS
+        names = [CompletionItem(name, help=lines[name]) for name in lines if name.startswith(incomplete)]
+        return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -1,0 +1,134 @@
+"""`rmqha generate`: everything goes to standard output, to be redirected or piped. Control plane."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import click
+
+from rmqha.cli.options import directory_option
+from rmqha.model.error import UsageError
+from rmqha.model.identity import parse_address
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")
+
+
+@click.group()
+def generate() -> None:
+    """Write files for the programs around a cluster to standard output.
+
+    Example: rmqha generate prometheus --alerts > rmqha-alerts.yml
+    """
+
+
+@generate.command()
+@click.option("--alerts", is_flag=True, help="The alert rules instead of the scrape configuration.")
+@click.option("--target", "targets", multiple=True, metavar="NAME=HOST:PORT", help="A server's httpPort; repeatable.")
+@directory_option
+def prometheus(alerts: bool, targets: tuple[str, ...], directory: Path | None) -> None:
+    """Prometheus' scrape configuration, of the local cluster's nodes or of --target, or its alert rules.
+
+    Example: rmqha generate prometheus --target broker-a-1=10.0.0.1:9920 > prometheus.yml
+    """
+    from rmqha.cli.generate.prometheus import alert_rules, scrape_config
+
+    click.echo(alert_rules() if alerts else scrape_config(_targets(targets, directory)), nl=False)
+
+
+def _targets(given: tuple[str, ...], directory: Path | None) -> dict[str, str]:
+    """Raises UsageError if there is nobody to scrape."""
+    found = {}
+    for item in given:
+        name, equals, address = item.partition("=")
+        try:
+            parse_address(address)
+        except ValueError as error:
+            raise UsageError(f"--target {item}: {error if equals else 'it must be NAME=HOST:PORT'}") from None
+        found[name] = address
+    if found:
+        return found
+    from rmqha.cli.cluster_state import ClusterState
+
+    state = ClusterState.require(directory)
+    found = {name: address for name in state.nodes if (address := state.http_address(name))}
+    if not found:
+        raise UsageError(
+            f"no node of {state.name} shows metrics: set [cluster] httpPort in {state.cluster_file}, or give --target"
+        )
+    return found
+
+
+@generate.command()
+def grafana() -> None:
+    """A Grafana dashboard, JSON to import.
+
+    Example: rmqha generate grafana > rmqha-dashboard.json
+    """
+    from rmqha.cli.generate.grafana import dashboard
+
+    click.echo(dashboard(), nl=False)
+
+
+@generate.command()
+@click.argument("kind", type=click.Choice(["broker", "controller", "namesrv"]))
+def systemd(kind: str) -> None:
+    """A hardened systemd unit for servers of one kind; instance NAME reads /etc/rmqha/NAME.conf.
+
+    Example: rmqha generate systemd broker > /etc/systemd/system/rmqha-broker@.service
+    """
+    from rmqha.cli.generate.systemd import unit
+
+    found = shutil.which("rmqha") or str(Path(sys.executable).with_name("rmqha"))
+    click.echo(unit(kind, str(Path(found).absolute())), nl=False)
+
+
+@generate.command()
+@click.option("--name", default="rmqha", show_default=True, help="Begin of all names, and the clusterName.")
+@click.option("--namespace", default="default", show_default=True)
+@click.option("--image", default="rmqha:0.1.0", show_default=True, help="An image with the rmqha command and a shell.")
+@click.option("--group", default="broker-a", show_default=True, help="brokerName.")
+@click.option("--replicas", type=click.IntRange(1, 9), default=3, show_default=True)
+@click.option("--controllers", type=click.Choice(["1", "3", "5"]), default="3", show_default=True)
+@click.option("--name-servers", type=click.IntRange(1, 9), default=2, show_default=True)
+@click.option("--mode", type=click.Choice(["ap", "cp"]), default="cp", show_default=True)
+@click.option("--storage", default="50Gi", show_default=True, help="Of each broker.")
+def k8s(
+    name: str,
+    namespace: str,
+    image: str,
+    group: str,
+    replicas: int,
+    controllers: str,
+    name_servers: int,
+    mode: str,
+    storage: str,
+) -> None:
+    """Kubernetes manifests of controllers, name servers and a broker group. Not tried on a cluster.
+
+    Example: rmqha generate k8s --namespace mq | kubectl apply -f -
+    """
+    from rmqha.cli.generate.kubernetes import Plan, manifests
+
+    for option, value in (("--name", name), ("--namespace", namespace), ("--group", group)):
+        if not _LABEL.fullmatch(value):
+            raise UsageError(f"{option} {value!r} must be lower-case letters, digits and -, at most 52")
+    plan = Plan(name, namespace, image, group, replicas, int(controllers), name_servers, mode, storage)
+    click.echo(manifests(plan), nl=False)
+
+
+@generate.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """A script that completes commands and options in a shell.
+
+    Example: eval "$(rmqha generate completion bash)"
+    """
+    from click.shell_completion import get_completion_class
+
+    root = click.get_current_context().find_root().command
+    made = get_completion_class(shell)
+    assert made is not None, "click knows these three"
+    click.echo(made(root, {}, "rmqha", "_RMQHA_COMPLETE").source())

@@ -1,0 +1,71 @@
+"""`rmqha generate` as it is called."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rmqha.cli.cluster_state import ClusterState, NodeRecord
+from rmqha.cli.main import COMMANDS, SERVERS, cli
+from rmqha.model.error import UsageError
+
+
+def run(*args: str) -> str:
+    done = CliRunner().invoke(cli, ["generate", *args], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def cluster(directory: Path, http_port: str) -> None:
+    state = ClusterState(directory, "c", "cp", "my.toml", {"ns-1": NodeRecord("ns-1", "namesrv", "127.0.0.1:9876")})
+    state.config_path("ns-1").parent.mkdir(parents=True)
+    state.config_path("ns-1").write_text(f"listenPort=9876\nhttpPort={http_port}\n")
+    state.write()
+
+
+def test_targets_are_the_nodes_of_the_cluster(tmp_path: Path) -> None:
+    cluster(tmp_path, "9900")
+    assert "127.0.0.1:9900" in run("prometheus", "--directory", str(tmp_path))
+    assert "10.0.0.1:9920" in run("prometheus", "--target", "a=10.0.0.1:9920")
+    assert "RmqhaGroupWithoutMaster" in run("prometheus", "--alerts")
+
+
+def test_what_is_wrong_is_one_sentence(tmp_path: Path) -> None:
+    cluster(tmp_path, "0")
+    for args, words in (
+        (
+            ["prometheus", "--directory", str(tmp_path)],
+            "no node of c shows metrics: set .* in my.toml, or give --target",
+        ),
+        (["prometheus", "--target", "10.0.0.1"], "must be NAME=HOST:PORT"),
+        (["prometheus", "--target", "a=10.0.0.1"], "--target a=10.0.0.1: "),
+        (["k8s", "--group", "Broker_A"], "--group 'Broker_A' must be lower-case"),
+    ):
+        with pytest.raises(UsageError, match=words):
+            CliRunner().invoke(cli, ["generate", *args], catch_exceptions=False)
+
+
+def test_everything_else_is_printed() -> None:
+    assert run("grafana").startswith("{")
+    assert "ExecStart=/" in run("systemd", "broker")
+    assert "kind: StatefulSet" in run("k8s")
+    assert "_RMQHA_COMPLETE" in run("completion", "zsh")
+
+
+def test_bash_completes_commands(tmp_path: Path) -> None:
+    script = tmp_path / "completion.bash"
+    script.write_text(run("completion", "bash"))
+    program = Path(__file__).parents[3] / ".venv" / "bin" / "rmqha"
+    words = f"COMP_WORDS=({program} gen); COMP_CWORD=1"
+    ask = f'source {script}; {words}; _rmqha_completion {program}; echo "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["generate"]
+
+
+def test_names_complete_without_loading_commands() -> None:
+    found = cli.shell_complete(cli.make_context("rmqha", [], resilient_parsing=True), "")
+    assert {item.value for item in found} >= {*COMMANDS, *SERVERS}
+    assert all(item.help for item in found if item.value in COMMANDS)
