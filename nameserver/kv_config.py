@@ -38,7 +38,14 @@ class KvConfig:
             raise RemoteProtocolError(f"a setting has at most {MAX_ENTRY_CHARS} characters")
         if sum(map(len, self._table.values())) >= MAX_ENTRY_COUNT:
             raise RemoteProtocolError(f"a name server keeps at most {MAX_ENTRY_COUNT} settings")
-        table = {**self._table, namespace: {**self._table.get(namespace, {}), key: value}}
+        self._keep({**self._table, namespace: {**self._table.get(namespace, {}), key: value}})
+
+    def delete(self, namespace: str, key: str) -> None:
+        """Durable when it returns. Raises OSError from the disk, with nothing changed."""
+        settings = {name: value for name, value in self._table.get(namespace, {}).items() if name != key}
+        self._keep({**self._table, namespace: settings})
+
+    def _keep(self, table: dict[str, dict[str, str]]) -> None:
         if self._disk is not None:
             self._disk.write_atomic(self._path, dumps({"configTable": table}))
         self._table = table

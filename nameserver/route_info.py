@@ -19,6 +19,8 @@ from rmqha.wire.bodies import DataVersion, GroupData, QueueData, Registration
 
 SELF_SUSPICION_COUNT = 3
 """Fewer brokers than this may well die at once."""
+READ, WRITE = 4, 2
+"""Bits of a topic's permission."""
 
 
 @dataclass(slots=True)
@@ -284,6 +286,24 @@ class RouteTable:
                     group.topics_digest = ""
         if not queues:
             self._topics.pop(topic, None)
+
+    def set_write_permission(self, broker_name: str, allowed: bool) -> int:
+        """Of all topics of a group, until it registers a changed table or has another master; how many they are."""
+        count = 0
+        for queues in self._topics.values():
+            data = queues.get(broker_name)
+            if data is not None:
+                perm = READ | WRITE if allowed else data.perm & ~WRITE
+                queues[broker_name] = data._replace(perm=perm)
+                count += 1
+        if count and broker_name in self._groups:
+            self._groups[broker_name].topics_digest = ""
+        return count
+
+    def topics_of_cluster(self, cluster_name: str) -> list[str]:
+        """Sorted."""
+        names = {name for name, group in self._groups.items() if group.cluster_name == cluster_name}
+        return sorted(topic for topic, queues in self._topics.items() if names & queues.keys())
 
     def delete_topics(self, broker_name: str) -> None:
         """Forget the queues of one group."""

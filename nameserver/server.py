@@ -74,6 +74,12 @@ class NameServer:
             RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topic_list,
             RequestCode.PUT_KV_CONFIG: self._put_kv,
             RequestCode.GET_KV_CONFIG: self._get_kv,
+            RequestCode.DELETE_KV_CONFIG: self._delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._kv_list,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_of_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write_permission,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write_permission,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
             RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
             RequestCode.GET_NAMESRV_CONFIG: self._get_config,
@@ -183,6 +189,36 @@ class NameServer:
         if value is None:
             return request.reply(ResponseCode.QUERY_NOT_FOUND, remark=f"no setting {key} in namespace {namespace}")
         return request.reply(ext={"value": value})
+
+    def _delete_kv(self, request: Command) -> Command:
+        self._kv_config.delete(required(request.ext, "namespace"), required(request.ext, "key"))
+        return request.reply()
+
+    def _kv_list(self, request: Command) -> Command:
+        namespace = required(request.ext, "namespace")
+        settings = self._kv_config.namespace(namespace)
+        if not settings:
+            return request.reply(ResponseCode.QUERY_NOT_FOUND, remark=f"No config item, Namespace: {namespace}")
+        return request.reply(body=dumps({"table": settings}))
+
+    def _topics_of_cluster(self, request: Command) -> Command:
+        return request.reply(body=dumps({"topicList": self.routes.topics_of_cluster(required(request.ext, "cluster"))}))
+
+    def _system_topics(self, request: Command) -> Command:
+        """Brokers have a topic of each cluster's and each group's name, and any of them knows the rest."""
+        groups = self.routes.groups()
+        names = {group.cluster_name for group in groups} | {group.broker_name for group in groups}
+        addresses = [address for group in groups for _, address in sorted(group.addresses.items())]
+        some = {"brokerAddr": addresses[0]} if addresses else {}
+        return request.reply(body=dumps({**some, "topicList": sorted(names)}))
+
+    def _wipe_write_permission(self, request: Command) -> Command:
+        count = self.routes.set_write_permission(required(request.ext, "brokerName"), False)
+        return request.reply(ext={"wipeTopicCount": str(count)})
+
+    def _add_write_permission(self, request: Command) -> Command:
+        count = self.routes.set_write_permission(required(request.ext, "brokerName"), True)
+        return request.reply(ext={"addTopicCount": str(count)})
 
     def _delete_topic(self, request: Command) -> Command:
         self.routes.delete_topic(required(request.ext, "topic"), request.ext.get("clusterName") or None)

@@ -152,12 +152,14 @@ class NameServerLink:
 
     async def _register(self, client: RemotingClient, address: str, broker_id: BrokerId) -> None:
         body, digest = self._topics.registration()
+        if self._config.compressed_register:
+            body = self._topics.packed_registration()
         ext = {
             **self._names(),
             "brokerId": str(broker_id),
             "haServerAddr": self._config.ha_address,
             "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
-            "compressed": "false",
+            "compressed": str(self._config.compressed_register).lower(),
             "enableActingMaster": "false",
             "topicsDigest": digest,
             "topicsVersion": ";".join(map(str, self._topics.version.to_json().values())),

@@ -16,6 +16,7 @@ from rmqha.model.config import BrokerConfig
 from rmqha.model.delay_level import SCHEDULE_TOPIC, parse_delay_levels
 from rmqha.port import Clock, Disk
 from rmqha.wire.lenient_json import dumps
+from rmqha.wire.packed_registration import pack
 
 _MEMBERS = frozenset(
     {
@@ -353,6 +354,10 @@ class TopicTable:
             b"}",
         )
         return b"".join(parts), self._table_digest
+
+    def packed_registration(self) -> bytes:
+        """The same as a compressed body."""
+        return pack(self.version.to_json(), {name: self._topics[name].to_json() for name in self.names()})
 
     def _encoded_table(self) -> bytes:
         if not self._table_text:

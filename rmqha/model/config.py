@@ -231,6 +231,8 @@ class BrokerConfig(ServerConfig):
     """Address told to slaves for the HA stream; empty = brokerIP1."""
     store_path_root_dir: str = "store"
     """Directory of the store."""
+    compressed_register: bool = False
+    """Registers its topics with name servers compressed: for tables of many topics on narrow links."""
 
     ha_mode: str = ""
     """Own. `ap` or `cp` (docs/guarantees.md); empty is AP with the plain keys as they stand."""

@@ -86,7 +86,12 @@ _SUB_FIELDS: Mapping[int, tuple[str, str]] = {
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: ("", "consumerGroup"),
 }
 _EITHER_TOPIC = frozenset(
-    {RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET}
+    {
+        RequestCode.GET_EARLIEST_MSG_STORETIME,
+        RequestCode.GET_MAX_OFFSET,
+        RequestCode.GET_MIN_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+    }
 )
 _ANY_ACCOUNT = frozenset(
     {
@@ -100,12 +105,15 @@ _ANY_ACCOUNT = frozenset(
         RequestCode.GET_CONSUME_STATS,
         RequestCode.GET_CONSUMER_CONNECTION_LIST,
         RequestCode.GET_KV_CONFIG,
+        RequestCode.GET_KVLIST_BY_NAMESPACE,
         RequestCode.GET_NAMESRV_CONFIG,
         RequestCode.GET_PRODUCER_CONNECTION_LIST,
         RequestCode.GET_ROUTEINFO_BY_TOPIC,
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
         RequestCode.GET_TOPIC_CONFIG,
         RequestCode.GET_TOPIC_STATS_INFO,
+        RequestCode.GET_TOPICS_BY_CLUSTER,
         RequestCode.QUERY_CONSUME_TIME_SPAN,
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
         RequestCode.QUERY_TOPICS_BY_CONSUMER,

@@ -14,6 +14,7 @@ from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteProtocolError
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps, loads
+from rmqha.wire.packed_registration import unpack
 
 MAX_TOPIC_COUNT = 200_000
 """Topics of one registration."""
@@ -106,11 +107,9 @@ def register_broker_request(
 
 def parse_registration(request: Command, known_digest: Callable[[str], str] = lambda name: "") -> Registration:
     """`known_digest` by brokerName: topics with that digest are not read again, since a table of 20,000 takes 70 ms and
-    every failover brings it anew. Raises RemoteProtocolError for a missing or malformed field, a body whose CRC
-    differs, or a compressed body."""
+    every failover brings it anew. Raises RemoteProtocolError for a missing or malformed field, or a body whose CRC
+    differs."""
     ext, body = request.ext, bytes(request.body)
-    if ext.get("compressed") == "true":
-        raise RemoteProtocolError("compressed registrations are not understood; set compressedRegister=false")
     declared = _number(ext.get("bodyCrc32", "0"), "bodyCrc32")
     if declared and declared != zlib.crc32(body) & 0x7FFFFFFF:
         raise RemoteProtocolError("the registration's body does not have the CRC-32 of its header")
@@ -120,7 +119,7 @@ def parse_registration(request: Command, known_digest: Callable[[str], str] = la
     if digest and digest == known_digest(broker_name):
         version = _version_of(required(ext, "topicsVersion"))
     elif body:
-        version, topics = _parse_topics(body)
+        version, topics = _parse_topics(unpack(body) if ext.get("compressed") == "true" else loads(body))
     timeout = ext.get("heartbeatTimeoutMillis")
     broker_id = _number(required(ext, "brokerId"), "brokerId")
     if broker_id < 0:
@@ -146,8 +145,7 @@ def _version_of(text: str) -> DataVersion:
     return DataVersion(*(_number(part, "topicsVersion") for part in parts))
 
 
-def _parse_topics(body: bytes) -> tuple[DataVersion, dict[str, QueueData]]:
-    value = loads(body)
+def _parse_topics(value: Any) -> tuple[DataVersion, dict[str, QueueData]]:
     try:
         wrapper = value["topicConfigSerializeWrapper"]
         stamp = wrapper.get("dataVersion") or {}

@@ -184,3 +184,15 @@ def test_the_form_is_fastjsons() -> None:
         '{\n\t"a":{\n\t\t\n\t},\n\t"é\\n":[\n\t\t1,\n\t\t"x",\n\t\t{\n\t\t\t"c":null,\n\t\t\t7:1.5\n\t\t}\n\t],'
         '\n\t"t":true,\n\t"e":[\n\t\t\n\t]\n}'
     )
+
+
+def test_the_compressed_body_says_the_same_of_routes(tmp_path: Path) -> None:
+    table = table_at(tmp_path)
+    table.put(TopicConfig("Many", 3, 5, perm=4))
+    command = request(table, bare=True)
+    plain = parse_registration(command)
+    command.body = table.packed_registration()
+    command.ext |= {"compressed": "true", "bodyCrc32": str(crc32(command.body) & 0x7FFFFFFF)}
+    packed = parse_registration(command)
+    assert packed.version == plain.version and packed.topics.keys() == plain.topics.keys()
+    assert packed.topics["Many"] == plain.topics["Many"]

@@ -413,3 +413,31 @@ def test_the_last_broker_that_goes_takes_the_group_with_it() -> None:
     story.register(A, 0, 1)
     story.table.elected("g", B, 2)
     assert (story.addresses(), story.route()) == ({}, None)
+
+
+def test_write_permission_is_wiped_and_added() -> None:
+    story = Story()
+    story.register(A, 0, group="g")
+    story.register(B, 0, group="h")
+
+    def perms() -> dict[str, int]:
+        found = story.table.route("T")
+        assert found is not None
+        return {name: data.perm for name, data in found[1].items()}
+
+    assert story.table.set_write_permission("g", False) == 1
+    assert perms() == {"g": 4, "h": 6}
+    story.register(A, 0, group="g")
+    assert perms() == {"g": 4, "h": 6}, "an unchanged table leaves it"
+    assert story.table.set_write_permission("g", True) == 1
+    assert perms() == {"g": 6, "h": 6}
+    assert story.table.set_write_permission("nobody", False) == 0
+
+
+def test_topics_of_a_cluster() -> None:
+    story = Story()
+    story.register(A, 0, group="g", cluster="c", topics=("T", "S"))
+    story.register(B, 0, group="h", cluster="d", topics=("T",))
+    assert story.table.topics_of_cluster("c") == ["S", "T"]
+    assert story.table.topics_of_cluster("d") == ["T"]
+    assert story.table.topics_of_cluster("none") == []

@@ -105,7 +105,7 @@ async def test_refusals_are_answers() -> None:
         assert "CRC-32" in str((await client.call(address, damaged, 2_000)).remark)
         compressed = registration(0, 1000)
         compressed.ext["compressed"] = "true"
-        assert "compressedRegister=false" in str((await client.call(address, compressed, 2_000)).remark)
+        assert "cannot be unpacked" in str((await client.call(address, compressed, 2_000)).remark)
 
 
 async def test_a_silent_broker_goes() -> None:
@@ -308,3 +308,29 @@ def test_a_port_in_use_is_one_sentence_on_the_terminal(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert f"port {port} in use on 127.0.0.1" in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
+
+
+async def test_settings_are_listed_and_deleted() -> None:
+    async with name_server() as (_, _, ask):
+        for key in ("a", "b"):
+            await ask(RequestCode.PUT_KV_CONFIG, {"namespace": "n", "key": key, "value": key.upper()})
+        listed = await ask(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"})
+        assert loads(listed.body) == {"table": {"a": "A", "b": "B"}}
+        for _ in range(2):
+            assert (await ask(RequestCode.DELETE_KV_CONFIG, {"namespace": "n", "key": "a"})).code == 0
+        assert loads((await ask(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "n"})).body) == {"table": {"b": "B"}}
+        reply = await ask(RequestCode.GET_KVLIST_BY_NAMESPACE, {"namespace": "none"})
+        assert (reply.code, reply.remark) == (ResponseCode.QUERY_NOT_FOUND, "No config item, Namespace: none")
+
+
+async def test_what_operators_ask_about_clusters_and_permissions() -> None:
+    async with name_server() as (client, address, ask):
+        await client.call(address, registration(0, 1000), 2_000)
+        assert loads((await ask(RequestCode.GET_TOPICS_BY_CLUSTER, {"cluster": "c"})).body) == {"topicList": ["T"]}
+        system = loads((await ask(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)).body)
+        assert system == {"brokerAddr": "127.0.0.1:1000", "topicList": ["c", "g"]}
+        assert (await ask(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": "g"})).ext == {"wipeTopicCount": "1"}
+        route = loads((await ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "T"})).body)
+        assert route["queueDatas"][0]["perm"] == 4
+        assert (await ask(RequestCode.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "g"})).ext == {"addTopicCount": "1"}
+        assert (await ask(RequestCode.ADD_WRITE_PERM_OF_BROKER, {"brokerName": "h"})).ext == {"addTopicCount": "0"}

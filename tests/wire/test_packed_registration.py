@@ -1,0 +1,73 @@
+"""Compressed registrations: what Apache's encoder wrote is read, ours is what theirs reads, damage is a sentence."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import pytest
+
+from rmqha.model.error import RemoteProtocolError
+from rmqha.wire.bodies import DataVersion, QueueData, parse_registration
+from rmqha.wire.command import Command
+from rmqha.wire.packed_registration import MAX_UNPACKED_BYTES, pack, unpack
+
+VERSION = {"counter": 3, "stateVersion": 2, "timestamp": 1}
+TABLE = {
+    name: {
+        "topicName": name,
+        "readQueueNums": 4,
+        "writeQueueNums": 8,
+        "perm": 6,
+        "topicFilterType": "SINGLE_TAG",
+        "attributes": {"+queue.type": "BatchCQ"},
+    }
+    for name in ("T", "%RETRY%G")
+}
+
+
+def request(body: bytes) -> Command:
+    ext = {
+        "compressed": "true",
+        "bodyCrc32": str(zlib.crc32(body) & 0x7FFFFFFF),
+        "clusterName": "c",
+        "brokerName": "g",
+        "brokerId": "0",
+        "brokerAddr": "127.0.0.1:1",
+    }
+    return Command(103, ext, body)
+
+
+def test_the_layout() -> None:
+    data = zlib.decompress(pack(VERSION, {"T": TABLE["T"]}))
+    version = b'{"counter":3,"stateVersion":2,"timestamp":1}'
+    topic = b'T 4 8 6 SINGLE_TAG {"+queue.type":"BatchCQ"}'
+    expected = [version, 1, topic, b"[]", 0]
+    parts = (
+        struct.pack(">i", item) if isinstance(item, int) else struct.pack(">i", len(item)) + item for item in expected
+    )
+    assert data == b"".join(parts)
+
+
+def test_a_registration_is_read() -> None:
+    found = parse_registration(request(pack(VERSION, TABLE)))
+    assert found.version == DataVersion(3, 2, 1)
+    assert found.topics == {"T": QueueData(4, 8, 6), "%RETRY%G": QueueData(4, 8, 6)}
+
+
+def test_a_broker_before_five_has_no_static_topics() -> None:
+    whole = zlib.decompress(pack(VERSION, TABLE))
+    assert unpack(zlib.compress(whole[:-4])) == unpack(pack(VERSION, TABLE))
+
+
+@pytest.mark.parametrize("cut", [0, 1, 30, 60])
+def test_damage_is_a_sentence(cut: int) -> None:
+    whole = zlib.decompress(pack(VERSION, TABLE))
+    for body in (zlib.compress(whole[:cut]), pack(VERSION, TABLE)[:cut], zlib.compress(b"\xff" * 40)):
+        with pytest.raises(RemoteProtocolError, match="compressed registration"):
+            unpack(body)
+
+
+def test_what_grows_too_large_is_refused() -> None:
+    with pytest.raises(RemoteProtocolError, match="above"):
+        unpack(zlib.compress(bytes(MAX_UNPACKED_BYTES + 1)))
