@@ -42,7 +42,7 @@ def test_the_layout() -> None:
     data = zlib.decompress(pack(VERSION, {"T": TABLE["T"]}))
     version = b'{"counter":3,"stateVersion":2,"timestamp":1}'
     topic = b'T 4 8 6 SINGLE_TAG {"+queue.type":"BatchCQ"}'
-    expected = [version, 1, topic, b"[]", 0]
+    expected: list[bytes | int] = [version, 1, topic, b"[]", 0]
     parts = (
         struct.pack(">i", item) if isinstance(item, int) else struct.pack(">i", len(item)) + item for item in expected
     )
