@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,8 +11,8 @@ from rich.text import Text
 from rmqha.cli.histogram import PERCENTILES, Histogram
 
 BAR_WIDTH = 40
-BEHIND_SHARE = 0.95
-"""Of the wanted rate: below it the run says nothing of latency at that rate."""
+BEHIND_SHARE, BEHIND_S = 0.05, 0.5
+"""A run that took so much longer than its rate wanted says nothing of latency at that rate."""
 
 
 @dataclass(slots=True)
@@ -31,13 +30,19 @@ class Figures:
     elapsed_s: float = 0.0
     done: int = 0
     counts: dict[str, int] = field(default_factory=dict)
-    reasons: Counter[str] = field(default_factory=Counter)
+    reasons: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """Count and first text by kind of failure."""
     interrupted: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
     def per_second(self) -> float:
         return self.done / self.elapsed_s if self.elapsed_s else 0.0
+
+    def because(self, kind: str, text: str) -> None:
+        """One more that went wrong."""
+        count, first = self.reasons.get(kind, (0, text))
+        self.reasons[kind] = count + 1, first
 
     @property
     def failed(self) -> bool:
@@ -48,7 +53,8 @@ class Figures:
         if self.rate is None or self.late is None or self.interrupted:
             return ""
         late_us, latency_us = self.late.percentile(99), self.latency.percentile(99)
-        if self.per_second < BEHIND_SHARE * self.rate:
+        wanted_s = self.counts.get("offered", 0) / self.rate
+        if self.elapsed_s > wanted_s * (1 + BEHIND_SHARE) + BEHIND_S:
             return (
                 f"only {self.per_second:,.0f}/s of {self.rate:,.0f}/s were done: group or client can do no more, so"
                 " latencies grow with the length of the run; give a lower --rate"
@@ -74,7 +80,7 @@ class Figures:
             "latencyMicroseconds": times(self.latency),
             "lateMicroseconds": None if self.late is None else times(self.late),
             "histogram": [list(bar) for bar in self.latency.bars()],
-            "reasons": dict(self.reasons),
+            "reasons": [{"count": count, "first": text} for count, text in self.reasons.values()],
             "interrupted": self.interrupted,
             "warning": self.warning(),
             **self.extra,
@@ -96,8 +102,8 @@ class Figures:
             plot(out, self.latency)
         if self.late is not None and self.late.count:
             show_times(out, "began late by", self.late)
-        for reason, count in self.reasons.most_common(5):
-            out.print(Text(f"{count:,} × {reason}", "yellow"), soft_wrap=True)
+        for count, text in sorted(self.reasons.values(), reverse=True):
+            out.print(Text(f"{count:,} × {text}", "yellow"), soft_wrap=True)
         if warning := self.warning():
             out.print(Text(warning, "yellow"), soft_wrap=True)
 

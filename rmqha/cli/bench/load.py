@@ -27,8 +27,8 @@ from rmqha.client.outgoing import OutgoingMessage
 from rmqha.client.producer import Producer
 from rmqha.client.result import SendStatus
 from rmqha.host.remoting import RemotingClient
-from rmqha.model.code import RequestCode
-from rmqha.model.error import RmqhaError, UnreachableError, UsageError
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
 from rmqha.wire.command import Command
 
 GROUP = "rmqha-bench"
@@ -73,7 +73,8 @@ class _Sender:
             result = await self._producer.send_message(message, timeout_ms=self._load.timeout_ms)
         except RmqhaError as error:
             counts["failed"] += 1
-            self._figures.reasons[str(error)] += 1
+            code = error.code if isinstance(error, RemoteError) else ""
+            self._figures.because(f"{type(error).__name__} {code}", str(error))
             return
         self.stored.add(number)
         counts["retried"] += result.tries > 1
@@ -82,7 +83,7 @@ class _Sender:
             counts["acknowledged"] += 1
         else:
             counts["weak"] += 1
-            self._figures.reasons[f"stored, but {result.status.name}"] += 1
+            self._figures.because(result.status.name, f"stored, but {result.status.name}")
         if self.records_latency:
             self._run.ended(due_ns)
 
@@ -322,6 +323,7 @@ async def replicate(load: Load, group: str, interval_s: float) -> Figures:
     figures.latency, figures.counts = watch.confirm.latency, _counts("duplicatesPossible")
     async with RemotingClient() as client, Producer(load.namesrv, GROUP) as producer:
         first = await _master(client, load.namesrv, group)
+        await _require_ours(client, first)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch, client, load.namesrv, group, first, interval_s, watch)
             if load.pace.rate:
@@ -338,6 +340,15 @@ async def replicate(load: Load, group: str, interval_s: float) -> Figures:
     figures.done = figures.counts["acknowledged"] + figures.counts["weak"]
     figures.extra = {"group": group, **watch.as_dict()}
     return figures
+
+
+async def _require_ours(client: RemotingClient, address: str) -> None:
+    try:
+        await ask(client, address, Command(RequestCode.RMQHA_GET_REPLICA_STATE))
+    except RemoteError as error:
+        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise UsageError(f"the master {address} is Apache RocketMQ's and tells nothing of its slaves") from None
+        raise
 
 
 async def _only_watch(limit_s: float, figures: Figures) -> None:

@@ -29,7 +29,7 @@ from rmqha.cli.cluster_view import ask
 from rmqha.cli.diagnosis.redact import is_secret, redact_bytes
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode
-from rmqha.model.error import RmqhaError
+from rmqha.model.error import RmqhaError, UnreachableError
 from rmqha.wire.command import Command
 
 VERSION = 1
@@ -315,12 +315,13 @@ async def _take_target(bundle: Bundle, client: RemotingClient, target: Target, t
             data = bytes(reply.body)
         except trio.TooSlowError:
             bundle.miss(f"{place}/{name}", f"{target.address} did not answer within {timeout_s:g} s")
-        except RmqhaError as error:
+        except UnreachableError as error:
             bundle.miss(f"{place}/{name}", str(error))
             if number == 0:
-                # who does not answer the first question is asked no other
+                # who cannot be reached is asked no other
                 return
-            continue
+        except RmqhaError as error:
+            bundle.miss(f"{place}/{name}", str(error))
         else:
             bundle.add(f"{place}/{name}", data, f"request {code} to {target.address}")
 

@@ -49,7 +49,7 @@ async def test_produce_counts_what_came_of_each() -> None:
     assert figures.latency.count == 39
     assert figures.done == 39
     assert figures.failed
-    assert any("FLUSH_SLAVE_TIMEOUT" in reason for reason in figures.reasons)
+    assert figures.reasons["FLUSH_SLAVE_TIMEOUT"] == (1, "stored, but FLUSH_SLAVE_TIMEOUT")
     assert {len(item.body) for item in fake.stored} == {64}
 
 
@@ -160,6 +160,9 @@ async def test_replicate_watches_the_master_under_load() -> None:
             figures = await loads.replicate(load, "g-a", 0.005)
         with pytest.raises(UsageError, match="know no group g-z; there are g-a"):
             await loads.replicate(load, "g-z", 0.005)
+        fake.group.master._answer = lambda session, command: command.reply(3)  # type: ignore[method-assign]
+        with pytest.raises(UsageError, match="is Apache RocketMQ's and tells nothing of its slaves"):
+            await loads.replicate(load, "g-a", 0.005)
     assert figures.counts["acknowledged"] == 20
     assert figures.extra["samples"] >= 1
     assert figures.extra["slaves"]["2"]["lagBytes"]["max"] == 10
@@ -230,23 +233,31 @@ def filled(*values_us: int) -> Histogram:
 
 
 def test_a_rate_that_was_not_reached_and_a_client_that_is_late_are_said() -> None:
-    figures = Figures("produce", "latency", OWN, 100, 1000.0, filled(900), filled(10), 2.0, done=2000)
-    assert figures.warning() == ""
-    figures.done = 1000
+    figures = Figures("produce", "latency", OWN, 100, 1000.0, filled(900), filled(10), 2.4, done=2000)
+    figures.counts = {"offered": 2000}
+    assert figures.warning() == "", "the last answers come after the last request"
+    figures.elapsed_s = 4.0
     assert "only 500/s of 1,000/s were done" in figures.warning()
-    figures.done, figures.late, figures.latency = 2000, filled(9_000), filled(10_000)
+    figures.elapsed_s, figures.late, figures.latency = 2.0, filled(9_000), filled(10_000)
     assert "began 9.0 ms late" in figures.warning()
 
 
 def test_what_people_see() -> None:
     figures = Figures("produce", "latency", OWN, 100, 100.0, filled(1000, 1000, 900_000), filled(5), 3.0, done=3)
     figures.counts, figures.interrupted = {"acknowledged": 3, "failed": 0}, True
-    figures.reasons["no route"] = 2
+    figures.because("a", "no route to g-a")
+    figures.because("a", "no route to g-b")
     out = Console(file=io.StringIO(), width=80)
     figures.show(out)
     assert isinstance(out.file, io.StringIO)
     text = out.file.getvalue()
-    for words in ("3 messages of 100 bytes in 3.0 s", "(interrupted)", "acknowledged 3", "2 × no route", "max 900.00"):
+    for words in (
+        "3 messages of 100 bytes in 3.0 s",
+        "(interrupted)",
+        "acknowledged 3",
+        "2 × no route to g-a",
+        "max 900.00",
+    ):
         assert words in text
     assert "failed" not in text
     assert "█" * 40 + " 2" in text

@@ -148,17 +148,18 @@ def test_a_stopped_cluster_gives_what_it_can(
 async def test_live_nodes_are_asked_and_silent_ones_told(tmp_path: Path) -> None:
     async with peers(1) as (peer,):
         peer.replies = {
-            Code.RMQHA_GET_REPLICA_STATE: (0, {}, b'{"role":"MASTER"}'),
+            Code.RMQHA_GET_HISTORY: (0, {}, b'{"events":[]}'),
             Code.GET_BROKER_CONFIG: (0, {}, b"brokerName=b\nsecretKey=hidden-one\n"),
         }
         made = Bundle(1_000_000)
         targets = [Target("b-1", NodeKind.BROKER, peer.address), Target("b-2", NodeKind.BROKER, "127.0.0.1:9")]
         with trio.fail_after(10):
             await take_answers(made, targets, 2.0)
-    assert json.loads(made.files["answers/b-1/state.json"]) == {"role": "MASTER"}
+    assert json.loads(made.files["answers/b-1/history.json"]) == {"events": []}
     assert made.files["answers/b-1/config.properties"] == b"brokerName=b\nsecretKey=[redacted]\n"
+    assert {item["path"]: item["reason"] for item in made.missing}["answers/b-1/state.json"].endswith("scripted")
     missing = [item["path"] for item in made.missing]
-    assert "answers/b-1/epochs.json" in missing
+    assert "answers/b-1/epochs.json" in missing, "a question that a peer does not know is no reason to stop asking"
     assert [path for path in missing if "b-2" in path] == ["answers/b-2/state.json"]
 
 
