@@ -14,9 +14,11 @@ from typing import NamedTuple
 
 import trio
 
+from rmqha.broker.ha_guard import HaGuard, Welcome
 from rmqha.broker.replica_driver import ReplicaDriver
 from rmqha.ha.plain_connection import FIRST_REPORT_TIMEOUT_MS
 from rmqha.host import network
+from rmqha.host.security import NO_SECURITY
 from rmqha.model.error import UnreachableError
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Tracer
@@ -26,6 +28,8 @@ from rmqha.wire.ha_stream import HaState
 READ_BYTES = 1024 * 1024
 """Of a master's stream, which is written to the log out of this one buffer. Receiving into the mapped file instead is
 slower: each page of it that is touched for the first time costs a fault (docs/performance.md)."""
+ENCRYPT_BYTES = 128 * 1024
+"""Copied for TLS at a time."""
 ACK_READ_BYTES = 4096
 """Of a slave's stream, which holds only acks."""
 DIAL_TIMEOUT_MS = 1000
@@ -44,11 +48,11 @@ class _Log(NamedTuple):
 
 
 class _Connection:
-    __slots__ = ("is_writing", "queue", "scope", "stream", "wake")
+    __slots__ = ("handle", "is_writing", "queue", "scope", "wake")
 
     def __init__(self) -> None:
-        self.stream: trio.SocketStream | None = None
-        """None while it is dialled."""
+        self.handle: int | None = None
+        """Of a plain socket that is connected: what is written goes there directly."""
         self.is_writing = False
         """The writer is in the midst of an item: nothing may come in between."""
         self.queue: deque[bytes | _Log] = deque()
@@ -57,9 +61,9 @@ class _Connection:
 
     def send(self, data: bytes) -> None:
         """At once if nothing is on its way: an ack waits for no other task. What the kernel does not take is queued."""
-        if self.stream is not None and not self.queue and not self.is_writing:
+        if self.handle is not None and not self.queue and not self.is_writing:
             try:
-                data = data[os.write(self.stream.socket.fileno(), data) :]
+                data = data[os.write(self.handle, data) :]
             except BlockingIOError:
                 self.put(data)
                 return
@@ -80,8 +84,20 @@ class HaService:
     """Performs the HA actions. Accepted connections count from 1 up; the machine numbers those that it opens. `plain`:
     peers speak the protocol of static groups."""
 
-    def __init__(self, driver: ReplicaDriver, tracer: Tracer, nursery: trio.Nursery, *, plain: bool = False) -> None:
+    def __init__(
+        self,
+        driver: ReplicaDriver,
+        tracer: Tracer,
+        nursery: trio.Nursery,
+        guard: HaGuard | None = None,
+        *,
+        plain: bool = False,
+    ) -> None:
+        """`guard` None asks for nothing."""
         self._driver = driver
+        self._guard = guard or HaGuard("disabled", NO_SECURITY)
+        self._refusal = ""
+        """The last one, which is traced once."""
         self._plain = plain
         self._tracer = tracer
         self._nursery = nursery
@@ -118,42 +134,53 @@ class HaService:
         """Serve one accepted connection to its end; a handler of trio.serve_listeners."""
         async with stream:
             network.tune(stream)
-            first = await self._handshake(stream)
-            if first is None:
+            peer = network.peer_name(stream)
+            welcome = await self._handshake(stream, peer)
+            if welcome is None:
                 self.refused_count += 1
                 return
             conn_id = next(self._next_id)
             connection = self._connections[conn_id] = _Connection()
-            self._driver.ha_accepted(conn_id, network.peer_name(stream))
-            await self._run(conn_id, connection, stream, first)
+            self._driver.ha_accepted(conn_id, peer)
+            await self._run(conn_id, connection, welcome.stream, welcome.first)
 
-    async def _handshake(self, stream: trio.SocketStream) -> bytes | None:
-        """The first bytes if they begin a handshake; None: not worth the machine's time."""
+    async def _handshake(self, stream: trio.SocketStream, peer: str) -> Welcome | None:
+        """The stream and its first bytes if they begin a handshake; None: not worth the machine's time."""
         if self._waiting_count >= MAX_WAITING_COUNT:
             return None
         self._waiting_count += 1
         try:
-            data = b""
             size_bytes = plain_ha.REPORT_BYTES if self._plain else HANDSHAKE_BYTES
+            welcome, data = None, b""
             with trio.move_on_after((FIRST_REPORT_TIMEOUT_MS if self._plain else HANDSHAKE_TIMEOUT_MS) / 1000):
+                welcome = await self._guard.welcome(stream, peer.rpartition(":")[0].strip("[]"))
+                if welcome.refused:
+                    self._refused(peer, welcome.refused)
+                    return None
+                data = welcome.first
                 while len(data) < size_bytes:
-                    more = await stream.receive_some(size_bytes - len(data))
+                    more = await welcome.stream.receive_some(size_bytes - len(data))
                     if not more:
                         return None
                     data += more
-            if len(data) < size_bytes:
+            if welcome is None or len(data) < size_bytes:
                 return None
             shaken = plain_ha.is_report(data) if self._plain else struct.unpack_from(">i", data)[0] == HaState.HANDSHAKE
-            return data if shaken else None
+            return Welcome(welcome.stream, data) if shaken else None
         except trio.BrokenResourceError:
             return None
         finally:
             self._waiting_count -= 1
 
+    def _refused(self, peer: str, reason: str) -> None:
+        if reason != self._refusal:
+            self._refusal = reason
+            self._tracer.event("ha_refused", peer=peer, reason=reason)
+
     async def _dial(self, conn_id: int, address: str, connection: _Connection) -> None:
         """`connection` may have been closed before this task began or while it dialed."""
         try:
-            stream = await network.dial(address, DIAL_TIMEOUT_MS)
+            stream = await self._guard.dial(await network.dial(address, DIAL_TIMEOUT_MS), address)
         except UnreachableError as error:
             if address != self._unreachable:
                 self._unreachable = address
@@ -166,8 +193,9 @@ class HaService:
                 self._driver.ha_opened(conn_id)
                 await self._run(conn_id, connection, stream, b"")
 
-    async def _run(self, conn_id: int, connection: _Connection, stream: trio.SocketStream, first: bytes) -> None:
-        connection.stream = stream
+    async def _run(self, conn_id: int, connection: _Connection, stream: trio.abc.Stream, first: bytes) -> None:
+        if isinstance(stream, trio.SocketStream):
+            connection.handle = stream.socket.fileno()
         try:
             with connection.scope:
                 async with trio.open_nursery() as nursery:
@@ -175,6 +203,7 @@ class HaService:
                     await self._read(conn_id, stream, first)
                     nursery.cancel_scope.cancel()
         finally:
+            connection.handle = None  # the number may soon stand for another file
             self._forget(conn_id)
 
     def _forget(self, conn_id: int) -> None:
@@ -182,21 +211,26 @@ class HaService:
         if self._connections.pop(conn_id, None) is not None:
             self._driver.ha_closed(conn_id)
 
-    async def _read(self, conn_id: int, stream: trio.SocketStream, first: bytes) -> None:
+    async def _read(self, conn_id: int, stream: trio.abc.Stream, first: bytes) -> None:
         if first:
             self._driver.ha_received(conn_id, first)
-        buffer = memoryview(bytearray(READ_BYTES if conn_id < 0 else ACK_READ_BYTES))
+        read_bytes = READ_BYTES if conn_id < 0 else ACK_READ_BYTES
+        plain = stream.socket if isinstance(stream, trio.SocketStream) else None
+        buffer = memoryview(bytearray(read_bytes if plain is not None else 0))
         while conn_id in self._connections:
             try:
-                size_bytes = await stream.socket.recv_into(buffer)
-            except (OSError, trio.ClosedResourceError) as error:
+                if plain is not None:
+                    data = buffer[: await plain.recv_into(buffer)]
+                else:
+                    data = memoryview(await stream.receive_some(read_bytes))
+            except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
                 self._tracer.event("ha_broken", conn_id=conn_id, reason=str(error))
                 return
-            if not size_bytes:
+            if not data:
                 return
-            self._driver.ha_received(conn_id, buffer[:size_bytes])
+            self._driver.ha_received(conn_id, data)
 
-    async def _write(self, conn_id: int, connection: _Connection, stream: trio.SocketStream) -> None:
+    async def _write(self, conn_id: int, connection: _Connection, stream: trio.abc.Stream) -> None:
         try:
             while True:
                 await connection.wake.wait()
@@ -208,11 +242,34 @@ class HaService:
                     if isinstance(item, bytes):
                         await stream.send_all(item)
                         connection.is_writing = False
-                    elif await self._write_log(conn_id, item, stream):
+                    elif await self._sent_log(conn_id, item, stream):
                         connection.is_writing = False
                         self._driver.ha_sent(conn_id)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             connection.scope.cancel()
+
+    async def _sent_log(self, conn_id: int, item: _Log, stream: trio.abc.Stream) -> bool:
+        if isinstance(stream, trio.SocketStream):
+            return await self._write_log(conn_id, item, stream)
+        return await self._write_log_encrypted(conn_id, item, stream)
+
+    async def _write_log_encrypted(self, conn_id: int, item: _Log, stream: trio.abc.Stream) -> bool:
+        """As `_write_log`, by way of a copy, which is what gets encrypted."""
+        data, offset, left = item.header, item.phy_offset, item.size_bytes
+        while data or left:
+            size_bytes = min(left, ENCRYPT_BYTES)
+            if size_bytes:
+                view = self._driver.store.view(offset, size_bytes)
+                if not view:
+                    raise trio.BrokenResourceError(f"the log's bytes at {offset} were removed before they were sent")
+                data += bytes(view)
+                offset, left = PhyOffset(offset + len(view)), left - len(view)
+                del view  # or its file could not be given up while this task waits
+            await stream.send_all(data)
+            data = b""
+            if conn_id not in self._connections:
+                return False
+        return True
 
     async def _write_log(self, conn_id: int, item: _Log, stream: trio.SocketStream) -> bool:
         """Header and log bytes, straight from the mapped file. False if the connection was closed meanwhile.

@@ -21,6 +21,7 @@ from rmqha.broker.controller_route import parse_addresses
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.disk_probe import DiskProbe
 from rmqha.broker.forward import SendForwarder
+from rmqha.broker.ha_guard import HaGuard
 from rmqha.broker.ha_service import HaService
 from rmqha.broker.identity import BrokerIdentity
 from rmqha.broker.loops import BrokerLoops
@@ -30,7 +31,7 @@ from rmqha.broker.request import Channel
 from rmqha.broker.retention_loop import RetentionLoop
 from rmqha.ha.action import RoleChanged
 from rmqha.ha.replica import Replica
-from rmqha.host import network, remoting
+from rmqha.host import network, remoting, security
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.exposure import Exposure
@@ -235,9 +236,10 @@ async def _serve(
     async with client, trio.open_nursery() as nursery:
         core.topics.changed = link.changed
         static = not core.config.enable_controller_mode
+        guard = HaGuard(core.config.ha_security, security.ambient.get())
         if not static:
             driver.controller = ControllerLink(driver, client, controllers, nursery)
-        driver.ha = gate.ha = HaService(driver, tracer, nursery, plain=static)
+        driver.ha = gate.ha = HaService(driver, tracer, nursery, guard, plain=static)
         loops = BrokerLoops(core, clock)
         sync = _metadata_sync(core, client, tracer)
 

@@ -236,6 +236,10 @@ class BrokerConfig(ServerConfig):
 
     ha_mode: str = ""
     """Own. `ap` or `cp` (docs/guarantees.md); empty is AP with the plain keys as they stand."""
+    ha_security: str = "disabled"
+    """Own. `enforcing`: replicas connect to each other's HA ports by TLS (with tls.enable) and a signed greeting (with
+    credentialsFile), and take nothing else; `permissive` takes both kinds and connects plainly. Apache's replicas know
+    neither, so `disabled`."""
     broker_role: str = "ASYNC_MASTER"
     """ASYNC_MASTER answers after its own append; SYNC_MASTER waits for inSyncReplicas. haMode=cp overrules it. SLAVE:
     only in a static group."""
@@ -431,6 +435,7 @@ class BrokerConfig(ServerConfig):
             raise ConfigError(f"{source}: brokerRole = {self.broker_role!r} must be ASYNC_MASTER, SYNC_MASTER or SLAVE")
         if not self.enable_controller_mode:
             self._check_static(source)
+        self._check_ha_security(source)
         for key, value in (("metadataSync", self.metadata_sync or "strict"), ("offsetSync", self.offset_sync)):
             if value not in ("strict", "periodic"):
                 raise ConfigError(f"{source}: {key} = {value!r} must be strict or periodic")
@@ -482,6 +487,28 @@ class BrokerConfig(ServerConfig):
                     raise ConfigError(
                         f"{source}: {key} contradicts haMode=cp, which waits for the whole set; remove one"
                     )
+
+    def _check_ha_security(self, source: str) -> None:
+        """Every replica is now a slave and now a master."""
+        mode = self.ha_security
+        if mode not in ("disabled", "permissive", "enforcing"):
+            raise ConfigError(f"{source}: haSecurity = {mode!r} must be disabled, permissive or enforcing")
+        if mode == "disabled":
+            return
+        has_certificate = bool(self.tls_server_cert_path) and self.tls_server_mode != "disabled"
+        if not has_certificate and not self.acl_enable:
+            raise ConfigError(f"{source}: haSecurity = {mode} needs tls.server.certPath or aclEnable=true, or both")
+        for ours, theirs, is_missing in (
+            ("tls.server.certPath", "tls.enable=true", has_certificate and not self.tls_enable),
+            ("tls.enable", "tls.server.certPath", self.tls_enable and not has_certificate),
+            ("aclEnable", "credentialsFile", self.acl_enable and not self.credentials_file),
+            ("credentialsFile", "aclEnable=true", bool(self.credentials_file) and not self.acl_enable),
+        ):
+            if mode == "enforcing" and is_missing:
+                raise ConfigError(
+                    f"{source}: haSecurity = enforcing with {ours} needs {theirs} too: each replica is at times a"
+                    " slave and at times the master"
+                )
 
     def _check_static(self, source: str) -> None:
         """What a group without a controller cannot have, and who is who in it."""
