@@ -93,6 +93,8 @@ class Figures:
         lines = [
             f"{self.kind}: {self.done:,} messages of {self.size_bytes:,} bytes in {self.elapsed_s:.1f} s, {rate}{part}"
         ]
+        if not self.done and "bytes" in self.extra:
+            lines = [f"{self.kind}: watched for {self.elapsed_s:.1f} s{part}, {self.extra['bytes']:,} bytes came"]
         told = ", ".join(f"{name} {count:,}" for name, count in self.counts.items() if count)
         lines += [told] if told else []
         for line in lines:

@@ -251,7 +251,10 @@ class _Follower:
     def seen(self, now_ns: int, end_offset: int, reached: int) -> None:
         """The master's log ends at `end_offset`, this one has come to `reached`."""
         self.lag_bytes.record(end_offset - reached)
-        if self.last_offset is None or end_offset > self.last_offset:
+        if self.last_offset is None:
+            # it may have come long ago: only a slave that is behind tells something
+            self.waiting += [(end_offset, now_ns)] if reached < end_offset else []
+        elif end_offset > self.last_offset:
             self.waiting.append((end_offset, now_ns))
         elif end_offset < self.last_offset:
             self.waiting.clear()  # another master, whose log ends before

@@ -54,6 +54,7 @@ async def ask_all(
         for patient in running:
             nursery.start_soon(_examine, client, patient, answers[patient.name], timeout_s)
         nursery.start_soon(_controllers, client, patients, papers, findings, timeout_s)
+        nursery.start_soon(_servers, patients, findings)
     for patient in running:
         findings += answers[patient.name].findings
         findings += _judge_keys(patient, answers[patient.name])
@@ -83,6 +84,38 @@ async def _examine(client: RemotingClient, patient: Patient, found: Answers, tim
         found.findings.append(ok(name, "answers", f"answers at {patient.address}"))
     if patient.broker is not None:
         await _reach(patient, patient.broker, found)
+
+
+async def _servers(patients: Sequence[Patient], findings: list[Finding]) -> None:
+    """Name servers and controllers that brokers are told of, and that are not among `patients`."""
+    own = {address for patient in patients for address in (patient.address, patient.controller_address)}
+    wanted: dict[tuple[str, str], list[Patient]] = {}
+    for patient in patients:
+        if patient.broker is None:
+            continue
+        keys = {"namesrvAddr": patient.broker.namesrv_addr}
+        if patient.broker.enable_controller_mode:
+            keys["controllerAddr"] = patient.broker.controller_addr
+        for key, text in keys.items():
+            for address in filter(None, map(str.strip, text.split(";"))):
+                if address not in own:
+                    wanted.setdefault((key, address), []).append(patient)
+    async with trio.open_nursery() as nursery:
+        for (key, address), members in wanted.items():
+            nursery.start_soon(_server, key, address, members, findings)
+
+
+async def _server(key: str, address: str, members: Sequence[Patient], findings: list[Finding]) -> None:
+    name = members[0].name
+    try:
+        stream = await dial(address, DIAL_TIMEOUT_MS)
+    except UnreachableError as error:
+        fix = f"start it, open its port, or set {key} in {members[0].source}"
+        make = wrong if members[0].running else warn
+        findings.append(make(name, "servers", f"{key}: {error}", fix))
+        return
+    await trio.aclose_forcefully(stream)
+    findings.append(ok(name, "servers", f"{key}: {address} can be reached"))
 
 
 def _silent(patient: Patient, reason: str) -> Finding:
@@ -183,8 +216,7 @@ async def _controllers(
     for patient in patients:
         if patient.broker is not None and patient.broker.enable_controller_mode:
             groups.setdefault(patient.broker.broker_name, []).append(patient)
-    if not any(patient.running for patient in patients):
-        return
+    anybody = any(patient.running for patient in patients)
     for name, members in groups.items():
         config = members[0].broker
         assert config is not None
@@ -195,10 +227,10 @@ async def _controllers(
                 reply, _ = await ask_leader(client, addresses, request)
             record = json.loads(bytes(reply.body))
             findings += judge_record(name, members, papers, record)
-        except trio.TooSlowError:
-            findings.append(_no_controller(name, f"none of {config.controller_addr} answers within {timeout_s:g} s"))
-        except UnreachableError as error:
-            findings.append(_no_controller(name, str(error)))
+        except (trio.TooSlowError, UnreachableError) as error:
+            # while everything is stopped that is as it should be
+            reason = str(error) or f"none of {config.controller_addr} answers within {timeout_s:g} s"
+            findings += [_no_controller(name, reason)] if anybody else []
         except RmqhaError as error:
             findings.append(warn(name, "controllers", f"they tell nothing of it: {error}", "rmqha quorum show"))
         except (ValueError, KeyError, TypeError) as error:

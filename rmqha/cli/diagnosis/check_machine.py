@@ -55,7 +55,10 @@ def check_process(patient: Patient, others_run: bool) -> Finding:
         return wrong(name, "process", f"{how}, while other nodes run", patient.start_command)
     if killed:
         return warn(name, "process", f"{how}; its next start checks the tail of the log", patient.start_command)
-    return ok(name, "process", "stopped in order")
+    if patient.kind is not NodeKind.BROKER:
+        return ok(name, "process", "does not run")
+    started = patient.data is not None and patient.data.is_dir()
+    return ok(name, "process", "stopped in order" if started else "was never started")
 
 
 def _stat(pid: int) -> str:

@@ -31,7 +31,8 @@ TIMEOUT_S = 3.0
 def broker_at(address: str, **keys: Any) -> Patient:
     """A broker that runs (in this process) and listens there."""
     port = int(address.rpartition(":")[2])
-    config = BrokerConfig(listen_port=port, ha_listen_port=port, enable_controller_mode=False, **keys)
+    ports: dict[str, Any] = {"listen_port": port, "ha_listen_port": port, "namesrv_addr": ""}
+    config = BrokerConfig(**{**ports, "enable_controller_mode": False, **keys})
     process = Process(os.getpid(), start_stamp(os.getpid()) or "")
     return Patient(
         "b-1", NodeKind.BROKER, "b.conf", None, {}, broker=config, address=address, process=process, in_cluster=True
@@ -149,12 +150,40 @@ async def test_an_answer_that_is_no_json() -> None:
     assert "cannot be read" in found["answers"].sentence
 
 
+async def test_servers_elsewhere() -> None:
+    async with peers(1) as (peer,):
+        found = await examined(broker_at(peer.address, namesrv_addr=peer.address))
+        assert "servers" not in found, "it is examined itself"
+        found = await examined(broker_at("127.0.0.1:9", namesrv_addr=f"{peer.address};127.0.0.1:10"))
+    assert found["servers"].verdict is Verdict.WRONG
+    assert "namesrvAddr: cannot connect to 127.0.0.1:10" in found["servers"].sentence
+    stopped = broker_at("127.0.0.1:9", namesrv_addr="127.0.0.1:10", controller_addr="127.0.0.1:11")
+    stopped.process = None
+    found = await examined(stopped)
+    assert found["servers"].verdict is Verdict.WARN
+    assert "controllerAddr" not in found["servers"].sentence, "a static group has no use for them"
+
+
 async def test_controllers_that_are_away() -> None:
     async with peers(1) as (peer,):
         patient = broker_at(peer.address)
         patient.broker = BrokerConfig(listen_port=10911, controller_addr="127.0.0.1:9")
         found = await examined(patient)
     assert "nobody can elect a master for it" in found["controllers"].sentence
+
+
+async def test_a_stopped_broker_is_held_against_the_controllers_too() -> None:
+    async with peers(1) as (controller,):
+        record = {"masterBrokerId": 2, "replicas": [{"brokerId": 2, "address": "127.0.0.1:1"}]}
+        controller.replies = {Code.RMQHA_EXPLAIN_GROUP: (0, {}, json.dumps(record).encode())}
+        patient = broker_at("127.0.0.1:9")
+        patient.broker = BrokerConfig(listen_port=10911, controller_addr=controller.address)
+        patient.process = None
+        papers = {patient.name: Papers(Identity("c", "broker-a", BrokerId(2)))}
+        _, findings = await ask_all([patient], papers, TIMEOUT_S)
+    (finding,) = [item for item in findings if item.check == "identity"]
+    assert finding.verdict is Verdict.WARN
+    assert "have replica 2 at 127.0.0.1:1, not 127.0.0.1:10911" in finding.sentence
 
 
 RECORD = {"masterBrokerId": 1, "replicas": [{"brokerId": 1, "address": "127.0.0.1:10911", "diskProblem": None}]}

@@ -97,7 +97,7 @@ def test_a_stopped_cluster_is_not_wrong(spec: ClusterSpec) -> None:
     before = sorted(spec.directory.rglob("*"))
     findings, code = look(spec)
     assert (code, [item for item in findings if item["verdict"] == "WRONG"]) == (0, [])
-    assert told(findings, "broker-a-1", "process", Verdict.OK) == "stopped in order | "
+    assert told(findings, "broker-a-1", "process", Verdict.OK) == "was never started | "
     assert "are free" in told(findings, "broker-a-1", "ports", Verdict.OK)
     assert "a sole controller" in told(findings, "ns-1", "config", Verdict.WARN)
     assert "totalReplicas=2" in told(findings, "broker-a-1", "config", Verdict.WARN)
@@ -133,6 +133,7 @@ def test_a_killed_broker_and_a_store_in_use(spec: ClusterSpec) -> None:
     assert release is not None
     findings, code = look(spec)
     release()
+    assert told(look(spec)[0], "broker-a-2", "process", Verdict.OK) == "stopped in order | "
     assert code == 1
     assert "was killed or lost power" in told(findings, "broker-a-1", "process", Verdict.WARN)
     assert "is in use by a process that is not this node" in told(findings, "broker-a-2", "process", Verdict.WRONG)
