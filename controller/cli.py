@@ -28,7 +28,7 @@ def controller(config_file: str | None, check: bool) -> None:
     security.use(config)
     if check:
         return
-    tracer = HostTracer(config.log_file, config.log_max_bytes)
+    tracer = HostTracer.of(config, "controller")
 
     async def serve(stopping: trio.Event) -> None:
         async with trio.open_nursery() as shown:

@@ -16,11 +16,11 @@ from nameserver.config import NamesrvConfig
 from nameserver.route_info import RouteTable
 from nameserver.web.message_view import message_view, share_bytes, short
 from rmqha.client.message import Message, decode_messages
-from rmqha.host.http import is_loopback
 from rmqha.host.remoting import RemotingClient
 from rmqha.host.security import Security
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RmqhaError, UsageError
+from rmqha.model.identity import is_loopback
 from rmqha.model.message import MAX_TOPIC_BYTES, parse_offset_message_id
 from rmqha.model.offset import MASTER_ID
 from rmqha.store.index_key import INDEX_KEY_TYPE, INDEX_UNIQUE_TYPE

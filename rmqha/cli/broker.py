@@ -48,7 +48,7 @@ def broker(config_path: Path, check: bool) -> None:
     security.use(config)
     if check:
         return
-    tracer = HostTracer(config.log_file, config.log_max_bytes)
+    tracer = HostTracer.of(config, "broker", config.broker_name)
 
     async def serve(stopping: trio.Event) -> None:
         async with trio.open_nursery() as nursery:

@@ -313,7 +313,8 @@ class SetKeeper:
         joined = [member for member in after if member not in before]
         left = {str(member): self._leave_causes.get(member, "controllers") for member in before if member not in after}
         if joined or left:
-            self._tracer.event("set_changed", members=after, joined=joined, left=left, confirmed=confirmed)
+            fields = {"members": after, "joined": joined, "left": left, "confirmed": confirmed}
+            self._tracer.event("set_changed", epoch=self._epoch, **fields)
 
     def _note_left(self, now_ms: int, members: Members) -> None:
         for member in self._current():

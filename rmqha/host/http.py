@@ -20,7 +20,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from ipaddress import ip_address
 from typing import Any, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -30,6 +29,7 @@ import trio
 from rmqha.host import network
 from rmqha.host.security import Security, accept, ambient
 from rmqha.model.error import RmqhaError
+from rmqha.model.identity import is_loopback
 
 HEAD_LIMIT_BYTES = 16 * 1024
 """Request line and header lines together; more is answered 431."""
@@ -143,14 +143,6 @@ async def serve(
 
     task_status.started(network.local_port(listeners[0]))
     await trio.serve_listeners(handle, listeners)
-
-
-def is_loopback(host: str) -> bool:
-    host = host.strip("[]")
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class _RefusalError(Exception):

@@ -1,6 +1,8 @@
 """The Tracer port: one structured line per event, and the last events for RMQHA_GET_HISTORY. Shell.
 
-A line is `2026-11-21T07:55:37.123Z name key=value …`; a value with white space, quotes or "=" is written as JSON.
+A line is `2026-11-21T07:55:37.123Z name key=value …`; a value with white space, quotes or "=" is written as JSON. With
+logFormat=json it is one JSON object: time, level, event, server, group where there is one, the event's fields, and
+cause_id, "group/epoch", which ties what all nodes say about one election.
 """
 
 from __future__ import annotations
@@ -14,13 +16,43 @@ from datetime import UTC, datetime
 from enum import Enum
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from rmqha.host.clock import HostClock, StepWatch
+from rmqha.model.config import ServerConfig
 from rmqha.model.error import UsageError
 from rmqha.port import Clock
 
 HISTORY_COUNT = 1000
+WARNINGS = frozenset(
+    {
+        "controller_paused",
+        "controller_unfit",
+        "controller_unreachable",
+        "damaged",
+        "disk_full",
+        "disk_problem",
+        "election_failed",
+        "elections_not_followed",
+        "epoch_not_accepted",
+        "group_masterless",
+        "ha_broken",
+        "ha_refused",
+        "hand_over_failed",
+        "http_failed",
+        "insecure",
+        "log_truncated",
+        "master_dead",
+        "name_server_paused",
+        "name_server_suspects_itself",
+        "name_server_unreachable",
+        "old_files_not_removed",
+        "raft_message_dropped",
+        "tables_not_saved",
+        "unclean_election",
+    }
+)
+"""Events that a person should look at; the level of a JSON line."""
 KEPT_FILE_COUNT = 3
 
 
@@ -51,9 +83,12 @@ class HostTracer:
         *,
         clock: Clock | None = None,
         write: Callable[[str], object] | None = None,
+        json_of: Mapping[str, str] | None = None,
     ) -> None:
         """Lines go to `log_file`, rotated at `max_bytes` with KEPT_FILE_COUNT old ones, or to standard error if it is
-        empty; `write` replaces standard error. Raises UsageError if the file cannot be opened."""
+        empty; `write` replaces standard error. `json_of`: lines are JSON with these members (`server`, `group`). Raises
+        UsageError if the file cannot be opened."""
+        self._json_of = json_of
         self._clock: Clock = HostClock() if clock is None else clock
         self._steps = StepWatch(self._clock)
         self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY_COUNT)
@@ -68,13 +103,26 @@ class HostTracer:
             except OSError as error:
                 raise UsageError(f"cannot write the log file {log_file}: {error.strerror}; set logFile") from None
 
+    @classmethod
+    def of(cls, config: ServerConfig, server: str, group: str = "") -> Self:
+        """As a server's keys say; warns where it would serve anybody."""
+        own = {"server": server, **({"group": group} if group else {})}
+        json_of = own if config.log_format == "json" else None
+        made = cls(config.log_file, config.log_max_bytes, json_of=json_of)
+        for sentence in config.warnings():
+            made.event("insecure", reason=sentence)
+        return made
+
     def event(self, name: str, **fields: Any) -> None:
         at_ms = self._clock.wall_ms()
         known = {key: _plain(value) for key, value in fields.items()}
         self._history.append({"at_ms": at_ms, "event": name, **known})
         for listener in self.listeners:
             listener(self._clock.now_ms(), name, known)
-        line = " ".join([_stamp(at_ms), name, *(f"{key}={_text(value)}" for key, value in known.items())])
+        if self._json_of is None:
+            line = " ".join([_stamp(at_ms), name, *(f"{key}={_text(value)}" for key, value in known.items())])
+        else:
+            line = _json_line(at_ms, name, known, self._json_of)
         if self._file is None:
             self._write(line + "\n")
         else:
@@ -104,6 +152,16 @@ class HostTracer:
 def _stamp(at_ms: int) -> str:
     seconds, milliseconds = divmod(at_ms, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
+
+
+def _json_line(at_ms: int, name: str, fields: Mapping[str, Any], own: Mapping[str, str]) -> str:
+    group = own.get("group") or fields.get("group") or fields.get("broker_name")
+    epoch = fields.get("epoch")
+    cause = {"cause_id": f"{group}/{epoch}"} if group and epoch is not None else {}
+    level = "warning" if name in WARNINGS else "info"
+    head = {"time": _stamp(at_ms), "level": level, "event": name, **own, **cause}
+    # in this order for people; what is common to all lines wins
+    return json.dumps({**head, **fields, **head}, separators=(",", ":"))
 
 
 def _plain(value: Any) -> Any:

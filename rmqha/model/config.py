@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Self, TypeVar, get_type_hints
 
 from rmqha.model.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from rmqha.model.error import ConfigError
-from rmqha.model.identity import HaMode, parse_address
+from rmqha.model.identity import HaMode, is_loopback, parse_address
 
 T = TypeVar("T")
 
@@ -132,6 +132,9 @@ class ServerConfig(Config):
     """Own. Where the log goes; empty = standard error. Reopened on SIGHUP."""
     log_max_bytes: int = 16 * 1024 * 1024
     """Own. Size at which the log rotates; three old files are kept."""
+    log_format: str = "text"
+    """Own. text, or json: one object a line, with `cause_id`, which ties the lines of all nodes about one election
+    (docs/operating.md#logs)."""
     http_port: int = 0
     """Own. Port of /healthz, /readyz, /role and /metrics (docs/metrics.md); 0: none is opened. A name server and the
     controller in it share one."""
@@ -167,8 +170,28 @@ class ServerConfig(Config):
     tls_client_key_path: str = key_field("tls.client.keyPath", "")
     """Private key of that certificate, PEM, not encrypted; empty: it is in the same file."""
 
+    def warnings(self) -> list[str]:
+        """One sentence for each way in which others than this machine may reach the server unasked."""
+        found = []
+        if not is_loopback(self.listen_address):
+            where = f"listenAddress = {self.listen_address}"
+            if not self.acl_enable:
+                found.append(f"{where}: whoever reaches this server may ask it for anything; set aclEnable and aclFile")
+            if not self.tls_server_cert_path or self.tls_server_mode == "disabled":
+                found.append(f"{where}: messages and keys pass in the clear; set tls.server.certPath and keyPath")
+            elif self.tls_server_mode == "permissive":
+                found.append(f"{where}: plain connections are taken beside TLS; set tls.server.mode=enforcing")
+        if self.http_port and not is_loopback(self.http_host):
+            found.append(
+                f"httpHost = {self.http_host}: whoever reaches port {self.http_port} reads this server's state;"
+                " set httpHost to a loopback address or let only your monitoring in"
+            )
+        return found
+
     def check(self, source: str) -> None:
         self.require_range(source, "http_port", 0, 65535)
+        if self.log_format not in ("text", "json"):
+            raise ConfigError(f"{source}: logFormat = {self.log_format!r} must be text or json")
         for name, known in (
             ("tls_server_mode", ("disabled", "permissive", "enforcing")),
             ("tls_server_need_client_auth", ("none", "optional", "require")),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from ipaddress import ip_address
 
 from rmqha.model.offset import BrokerId
 
@@ -31,6 +32,14 @@ class HaMode(IntEnum):
 
     AP = 0
     CP = 1
+
+
+def is_loopback(host: str) -> bool:
+    """This machine by number, or "localhost"; any other name may be anything."""
+    try:
+        return host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def parse_address(text: str) -> tuple[str, int]:

@@ -13,7 +13,9 @@ ALL_ACK_AP: dict[str, Any] = {"ha_mode": "ap", "all_ack_in_sync_state_set": True
 
 
 def told(group: Group, number: int = 1) -> list[dict[str, Any]]:
-    return [fields for name, fields in group[number].trace.events if name == "set_changed"]
+    events = [fields for name, fields in group[number].trace.events if name == "set_changed"]
+    assert all(fields["epoch"] == group.controller.epoch for fields in events)
+    return [{key: value for key, value in fields.items() if key != "epoch"} for fields in events]
 
 
 def test_joining_and_leaving_are_told_with_the_cause() -> None:

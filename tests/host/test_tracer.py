@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.host.tracer import HISTORY_COUNT, KEPT_FILE_COUNT, HostTracer
+from rmqha.host.tracer import HISTORY_COUNT, KEPT_FILE_COUNT, WARNINGS, HostTracer
 from rmqha.model.code import ResponseCode
+from rmqha.model.config import ServerConfig
 from rmqha.model.error import UsageError
 from rmqha.model.identity import Role
+
+PACKAGES = ("rmqha", "controller", "nameserver")
 
 
 class FixedClock:
@@ -35,6 +38,51 @@ def test_a_line() -> None:
         'note="two words, \\"quoted\\"" none=null',
         '2026-11-21T07:55:37.123Z set members=[1,2,3] addresses={"0":"a"} code=SUCCESS empty="" fork=true',
         '2026-11-21T07:55:37.123Z evil text="line\\nfeed" key="a=b" other=b\'\\xff\'',
+    ]
+
+
+def test_json_lines_are_tied_by_group_and_epoch() -> None:
+    lines: list[str] = []
+    broker = HostTracer(clock=FixedClock(), write=lines.append, json_of={"server": "broker", "group": "broker-a"})
+    broker.event("role_changed", role=Role.MASTER, epoch=7, note="line\nfeed")
+    broker.event("ha_closed", conn_id=1, time="mine", server="mine")
+    controller = HostTracer(clock=FixedClock(), write=lines.append, json_of={"server": "controller"})
+    controller.event("master_elected", group="broker-a", epoch=7, cause="MASTER_DEAD")
+    controller.event("master_dead", group="broker-a", broker_id=1)
+    assert all(line.endswith("\n") and line.count("\n") == 1 for line in lines)
+    first, second, third, fourth = map(json.loads, lines)
+    stamp = {"time": "2026-11-21T07:55:37.123Z"}
+    assert first == stamp | {
+        "level": "info",
+        "event": "role_changed",
+        "server": "broker",
+        "group": "broker-a",
+        "role": "MASTER",
+        "epoch": 7,
+        "note": "line\nfeed",
+        "cause_id": "broker-a/7",
+    }
+    assert (second["time"], second["server"], "cause_id" in second) == (stamp["time"], "broker", False)
+    assert (third["cause_id"], third["cause"], third["server"]) == ("broker-a/7", "MASTER_DEAD", "controller")
+    assert (fourth["level"], "cause_id" in fourth) == ("warning", False)
+
+
+def test_events_that_warn_exist() -> None:
+    root = Path(__file__).parents[2]
+    text = "".join(path.read_text() for name in PACKAGES for path in (root / name).rglob("*.py"))
+    assert [name for name in sorted(WARNINGS) if text.count(f'"{name}"') < 2] == []
+
+
+def test_a_server_writes_as_its_keys_say_and_warns_where_it_serves_anybody(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    config = ServerConfig(log_file=str(log), log_format="json", listen_address="0.0.0.0", http_port=1, http_host="::")
+    HostTracer.of(config, "namesrv").close()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {(line["event"], line["level"], line["server"]) for line in lines} == {("insecure", "warning", "namesrv")}
+    assert [key for key in ("aclEnable", "tls.server.certPath", "httpHost") if key in str(lines)] == [
+        "aclEnable",
+        "tls.server.certPath",
+        "httpHost",
     ]
 
 

@@ -1,0 +1,46 @@
+"""A server that others than this machine may reach says by which key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmqha.model.config import ServerConfig
+from rmqha.model.error import ConfigError
+
+SECURE: dict[str, Any] = {
+    "listen_address": "10.0.0.1",
+    "acl_enable": True,
+    "tls_server_cert_path": "server.pem",
+    "tls_server_mode": "enforcing",
+}
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "127.1.2.3"])
+def test_loopback_warns_of_nothing(host: str) -> None:
+    assert ServerConfig(listen_address=host, http_port=1, http_host=host).warnings() == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({}, ""),
+        ({"acl_enable": False}, "set aclEnable"),
+        ({"tls_server_cert_path": ""}, "set tls.server.certPath"),
+        ({"tls_server_mode": "disabled"}, "set tls.server.certPath"),
+        ({"tls_server_mode": "permissive"}, "set tls.server.mode=enforcing"),
+        ({"http_port": 9900, "http_host": "0.0.0.0"}, "set httpHost"),
+        ({"http_host": "0.0.0.0"}, ""),
+        ({"listen_address": "mq.example", "acl_enable": False}, "listenAddress = mq.example"),
+    ],
+)
+def test_each_way_in_is_one_sentence_with_its_key(changes: dict[str, Any], key: str) -> None:
+    found = ServerConfig(**{**SECURE, **changes}).warnings()
+    assert len(found) == (1 if key else 0)
+    assert key in "".join(found)
+
+
+def test_log_formats_are_two() -> None:
+    with pytest.raises(ConfigError, match="logFormat = 'xml' must be text or json"):
+        ServerConfig.from_properties({"logFormat": "xml"}, "x.conf")
