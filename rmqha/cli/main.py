@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "down": ("rmqha.cli.nodes:down", "Stop every node of the local cluster."),
     "status": ("rmqha.cli.status:status", "Show the nodes of the local cluster; exit code 1 if one is not well."),
     "health": ("rmqha.cli.health.command:health", "Tell whether all is well, or each reason why not with its fix."),
+    "top": ("rmqha.cli.top.command:top", "Show the replicas live; switch and maintenance by a key."),
     "start": ("rmqha.cli.nodes:start", "Start a node again."),
     "stop": ("rmqha.cli.nodes:stop", "Stop a node in order (SIGTERM)."),
     "kill": ("rmqha.cli.nodes:kill", "Kill a node (SIGKILL)."),

@@ -44,6 +44,11 @@ class AckQueue:
         self.latency_total_ms += total_ms
         return done
 
+    def counted_latencies(self) -> list[int]:
+        """`latency_counts` without the empty places at its end."""
+        counts = self.latency_counts
+        return counts[: max((place for place, count in enumerate(counts, 1) if count), default=0)]
+
     def acknowledged_at_once(self) -> None:
         """Count one that need not wait."""
         self.latency_counts[0] += 1

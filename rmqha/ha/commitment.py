@@ -171,6 +171,8 @@ class Commitment:
                 "oldestAgeMs": None if added_at_ms is None else now_ms - added_at_ms,
                 "endsInMs": None if deadline_ms is None else max(0, deadline_ms - now_ms),
                 "endsWith": self._late().name,
+                "latencyCounts": self.waits.counted_latencies(),
+                "latencyTotalMs": self.waits.latency_total_ms,
             },
             "setMembers": self._set.members_view(now_ms, connections),
             "setProposed": None if sync.proposed is None else list(sync.proposed),

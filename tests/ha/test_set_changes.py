@@ -69,6 +69,8 @@ def test_acknowledgements_are_counted_by_their_latency() -> None:
     counts = {place: count for place, count in enumerate(queue.latency_counts) if count}
     assert counts == {0: 1, 1: 1, 2: 2, 8: 1, 10: 1}
     assert queue.latency_total_ms == 1000 + 200 + 3 + 2 + 1
+    assert queue.counted_latencies() == [1, 1, 2, 0, 0, 0, 0, 0, 1, 0, 1]
+    assert AckQueue(timeout_ms=1).counted_latencies() == []
     queue.add(1000, PhyOffset(9000), "late")
     queue.abandon()
     assert sum(queue.latency_counts) == 6, "who is not acknowledged does not count"

@@ -59,7 +59,7 @@ def health(
 
     Exit code: 0 healthy, 1 not, 2 nobody to ask; of a watch the last state's.
     """
-    seeds = partial(_seeds, namesrv, controller, directory)
+    seeds = partial(seeds_of, namesrv, controller, directory)
     if not watch and not exit_when_healthy:
         found, words = trio.run(examine, seeds(), group, timeout)
         show(found, words, group, output)
@@ -71,7 +71,7 @@ def health(
         sys.exit(1)
 
 
-def _seeds(namesrv: str | None, controller: str | None, directory: Path | None) -> Seeds:
+def seeds_of(namesrv: str | None, controller: str | None, directory: Path | None) -> Seeds:
     """What is given, else the nodes of the cluster directory, else the quick start's name server."""
     if namesrv is None and controller is None:
         state = ClusterState.find(directory) if directory is None else ClusterState.require(directory)

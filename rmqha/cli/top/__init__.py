@@ -1,0 +1,1 @@
+"""`rmqha top`: the replicas of the groups, live."""

@@ -1,0 +1,174 @@
+"""`rmqha top`: the replicas of the groups, live; switch and maintenance by a key. Control plane."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import click
+import trio
+from rich.live import Live
+
+from rmqha.cli.cluster_view import ask_leader
+from rmqha.cli.health.agreement import groups_of
+from rmqha.cli.health.command import seeds_of, state_word
+from rmqha.cli.health.findings import Health, judge
+from rmqha.cli.health.survey import Kind, Seeds, Survey, Word
+from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.cli.render import console
+from rmqha.cli.top.sample import Row, rows
+from rmqha.cli.top.screen import Deed, Order, Screen
+from rmqha.cli.top.terminal import pressed, single_keys
+from rmqha.host.remoting import RemotingClient
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RemoteError, RmqhaError, UsageError
+from rmqha.wire.command import Command
+
+ORDER_TIMEOUT_MS = 5000
+
+
+@click.command(epilog="Example: rmqha top broker-a")
+@click.argument("group", required=False)
+@click.option("--once", is_flag=True, help="Print one look and end; so too where the output is no terminal.")
+@click.option(
+    "--interval", type=click.FloatRange(min=0.2), default=1.0, show_default=True, help="Seconds between two looks."
+)
+@click.option(
+    "--timeout", type=click.FloatRange(min=0.2), default=3.0, show_default=True, help="Seconds for one look at all."
+)
+@click.option("--namesrv", metavar="HOST:PORT", help="Name servers to begin with, joined by ';'.")
+@click.option("--controller", metavar="HOST:PORT", help="Controllers to begin with, joined by ';'.")
+@directory_option
+@output_option
+def top(
+    group: str | None,
+    once: bool,
+    interval: float,
+    timeout: float,
+    namesrv: str | None,
+    controller: str | None,
+    directory: Path | None,
+    output: str,
+) -> None:
+    """Show the replicas of all groups, or of GROUP, live: role, epoch, set, lag, confirm offset, rates, ack latency.
+
+    Keys: ↑ ↓ select a replica, s makes it the master, m puts it into maintenance or back (both ask first), q ends.
+    Rates and latencies (p50/p99, rounded up to a power of two) are of the time between two looks.
+
+    Exit code: 0; of a single look 1 if the cluster is not healthy; 2 if nobody answers.
+    """
+    seeds = partial(seeds_of, namesrv, controller, directory)
+    if once or output == "json" or not (sys.stdout.isatty() and sys.stdin.isatty()):
+        look = trio.run(_once, seeds, group, interval, timeout)
+        _print(look, output)
+        sys.exit(0 if look.health.healthy else 1 if look.health.answered else 2)
+    with single_keys(sys.stdin.fileno()):
+        trio.run(_live, seeds, group, interval, timeout)
+
+
+@dataclass(slots=True)
+class Look:
+    """One look at everybody, beside the one before it."""
+
+    words: list[Word] = field(default_factory=list)
+    at_s: float = 0.0
+    rows: list[Row] = field(default_factory=list)
+    health: Health = field(default_factory=lambda: judge([], []))
+
+
+async def _look(client: RemotingClient, seeds: Seeds, group: str | None, timeout_s: float, before: Look) -> Look:
+    """Raises UsageError for a group that nobody knows."""
+    words = await Survey(client, seeds, timeout_s, group).run()
+    earlier = {word.address: word.state for word in before.words if word.kind is Kind.BROKER}
+    for word in words:
+        if word.kind is Kind.BROKER:
+            word.before = earlier.get(word.address, {})
+    known = groups_of(words)
+    if group is not None and group not in known and any(word.answers for word in words):
+        raise UsageError(f"nobody knows a group {group!r}; see rmqha describe cluster")
+    chosen = known if group is None else [name for name in known if name == group]
+    now_s = trio.current_time()
+    told = [row for row in rows(words, before.words, now_s - before.at_s) if row.group in chosen]
+    return Look(words, now_s, told, judge(words, chosen))
+
+
+async def _once(seeds: Callable[[], Seeds], group: str | None, interval_s: float, timeout_s: float) -> Look:
+    """Two looks, for the rates."""
+    async with RemotingClient() as client:
+        first = await _look(client, seeds(), group, timeout_s, Look())
+        if not first.health.answered:
+            return first
+        await trio.sleep(interval_s)
+        return await _look(client, seeds(), group, timeout_s, first)
+
+
+def _print(look: Look, output: str) -> None:
+    at = datetime.now().astimezone()
+    if output == "json":
+        reasons = [{"where": item.where, "what": item.what, "fix": item.fix} for item in look.health.reasons]
+        told = [row.as_json() for row in look.rows]
+        stamp = at.isoformat(timespec="milliseconds")
+        echo_json({"at": stamp, "health": state_word(look.health), "replicas": told, "reasons": reasons})
+        return
+    screen = Screen()
+    screen.update(look.rows, look.health)
+    console().print(screen.render(f"{at:%H:%M:%S}", keys=False))
+
+
+# --- live -------------------------------------------------------------------------------------------------------------
+async def _live(seeds: Callable[[], Seeds], group: str | None, interval_s: float, timeout_s: float) -> None:
+    screen, look = Screen(), Look()
+    with Live(console=console(), auto_refresh=False, screen=True) as live:
+
+        def draw() -> None:
+            live.update(screen.render(f"{datetime.now():%H:%M:%S}"), refresh=True)
+
+        async with RemotingClient() as client, trio.open_nursery() as nursery:
+
+            async def keys() -> None:
+                async for key in pressed(sys.stdin.fileno()):
+                    order = screen.press(key)
+                    if screen.quits:
+                        break
+                    if order is not None:
+                        screen.message = f"{order.deed.value} {order.row.node} …"
+                        nursery.start_soon(carry_out, order)
+                    draw()
+                nursery.cancel_scope.cancel()
+
+            async def carry_out(order: Order) -> None:
+                screen.message = await obey(client, order, look.words)
+                draw()
+
+            nursery.start_soon(keys)
+            draw()
+            while True:
+                look = await _look(client, seeds(), group, timeout_s, look)
+                screen.update(look.rows, look.health)
+                draw()
+                await trio.sleep(interval_s)
+
+
+async def obey(client: RemotingClient, order: Order, words: list[Word]) -> str:
+    """Ask the leading controller for it; what came of it, as a sentence."""
+    row = order.row
+    controllers = [word.address for word in words if word.kind is Kind.CONTROLLER]
+    if order.deed is Deed.SWITCH:
+        cluster = next((word.state.get("clusterName", "") for word in words if word.address == row.address), "")
+        code, ext = RequestCode.CONTROLLER_ELECT_MASTER, {"clusterName": cluster, "designateElect": "true"}
+    else:
+        code, ext = RequestCode.RMQHA_SET_MAINTENANCE, {"on": str(order.deed is Deed.MAINTENANCE_ON).lower()}
+    ext |= {"brokerName": row.group, "brokerId": str(row.broker_id)}
+    try:
+        reply, _ = await ask_leader(client, controllers, lambda: Command(code, dict(ext)), ORDER_TIMEOUT_MS)
+    except RemoteError as error:
+        return f"refused: {error.remark or error}"
+    except RmqhaError as error:
+        return str(error)
+    if order.deed is Deed.SWITCH:
+        return f"{row.node} is master of {row.group}, epoch {reply.ext.get('masterEpoch')}"
+    return f"{order.deed.value} {row.node}: done"

@@ -1,0 +1,146 @@
+"""What `rmqha top` makes of two looks, and what its keys do."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from rmqha.cli.health.findings import judge
+from rmqha.cli.health.survey import Word
+from rmqha.cli.top.sample import Row, latencies, rows
+from rmqha.cli.top.screen import Deed, Order, Screen, count_words, size_words
+from rmqha.cli.top.terminal import parse_keys
+from tests.cli.health.words import broker, cluster, controller, name_server, replica_row, silent
+
+
+def words(puts: int, counts: list[int]) -> list[Word]:
+    """The well cluster at work: replica 2 is behind."""
+    slaves = [
+        {"brokerId": 2, "lagBytes": 5000, "lagMs": 1200, "inSet": True},
+        {"brokerId": 3, "lagBytes": 0, "lagMs": 0, "inSet": True},
+    ]
+    waits = {"count": 3, "oldestAgeMs": 1, "latencyCounts": counts, "latencyTotalMs": 0}
+    found = cluster()
+    found["broker-a-1"] = broker(1, putCount=puts, getCount=7, slaves=slaves, waits=waits)
+    return list(found.values())
+
+
+def told() -> list[Row]:
+    return rows(words(1500, [5, 0, 90, 15]), words(1000, [5]), 2.0)
+
+
+def test_rates_and_latencies_are_of_the_time_between_two_looks() -> None:
+    master, behind, level = told()
+    assert (master.node, master.role, master.epoch, master.in_set, master.waiting) == (
+        "broker-a-1",
+        "master",
+        4,
+        True,
+        3,
+    )
+    assert (master.in_per_second, master.out_per_second) == (250.0, 0.0)
+    assert (master.ack_p50_ms, master.ack_p99_ms) == (3, 7)
+    assert (behind.lag_bytes, behind.lag_ms, behind.ack_p50_ms) == (5000, 1200, None)
+    assert (level.lag_bytes, level.broker_id) == (0, 3)
+    assert "ackP50Ms" in master.as_json()
+
+
+def test_the_first_look_has_no_rates_nor_has_a_restarted_broker() -> None:
+    for before in ([], words(9000, [5, 0, 900, 15])):
+        master = rows(words(1500, [5, 0, 90, 15]), before, 1.0)[0]
+        assert (master.in_per_second, master.ack_p50_ms) == (None, None)
+
+
+def test_latencies_of_nothing() -> None:
+    assert latencies({}, {}) == (None, None)
+    assert latencies({"latencyCounts": [1]}, {"latencyCounts": [1]}) == (None, None)
+    assert latencies({"latencyCounts": [2]}, {"latencyCounts": []}) == (0, 0)
+
+
+def test_who_does_not_answer_is_shown_as_the_controllers_know_it() -> None:
+    listed = [replica_row(1), replica_row(2), replica_row(3, inSyncStateSet=False, inMaintenance=True)]
+    found = [controller(1, leads=True, replicas=listed), name_server(1), broker(1), broker(2), silent(broker(3))]
+    row = rows(found, [], 1.0)[2]
+    assert (row.role, row.in_set, row.in_maintenance, row.broker_id) == ("down", False, True, 3)
+    assert "did not answer" in row.error
+
+
+def screen() -> Screen:
+    found = Screen()
+    found.update(told(), judge(list(cluster().values()), ["broker-a"]))
+    return found
+
+
+def shown(found: Screen) -> list[str]:
+    out = Console(width=80, record=True, file=None, force_terminal=False)
+    with out.capture() as capture:
+        out.print(found.render("12:00:00"))
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def test_it_fits_eighty_columns_and_names_the_master() -> None:
+    lines = shown(screen())
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "12:00:00  HEALTHY"
+    assert lines[1] == "broker-a: master broker-a-1, 3 of 3 in the set, 3 sends wait"
+    assert lines[3].startswith("› broker-a-1 master") and lines[3].endswith("3/7")
+    assert "4.9K   1.2" in lines[4]
+
+
+@pytest.mark.parametrize(
+    ("keys", "order", "message"),
+    [
+        (["j", "s"], None, "make broker-a-2 the master of broker-a? y or n"),
+        (["down", "s", "y"], (Deed.SWITCH, "broker-a-2"), ""),
+        (["j", "s", "n"], None, "nothing done"),
+        (["j", "s", "q"], None, "make broker-a-2 the master of broker-a? y or n"),
+        (["s"], None, "broker-a-1 is the master of broker-a already"),
+        (["m", "y"], (Deed.MAINTENANCE_ON, "broker-a-1"), ""),
+        (["y"], None, ""),
+        (["k", "up", "m"], None, "put into maintenance broker-a-1? y or n"),
+        (["j", "j", "j", "j", "m"], None, "put into maintenance broker-a-3? y or n"),
+    ],
+)
+def test_a_key_asks_before_it_acts(keys: list[str], order: tuple[Deed, str] | None, message: str) -> None:
+    found = screen()
+    results: list[Order | None] = [found.press(key) for key in keys]
+    assert [(item.deed, item.row.node) for item in results if item] == ([order] if order else [])
+    assert (found.message, found.quits) == (message, keys[-1] == "q")
+
+
+def test_maintenance_is_ended_by_the_same_key() -> None:
+    listed = [replica_row(1), replica_row(2, inMaintenance=True), replica_row(3)]
+    nodes = [controller(1, leads=True, replicas=listed), broker(1), broker(2), broker(3)]
+    found = Screen()
+    found.update(rows(nodes, [], 1.0), judge(nodes, ["broker-a"]))
+    found.press("j")
+    found.press("m")
+    order = found.press("y")
+    assert order is not None and order.deed is Deed.MAINTENANCE_OFF
+    assert any("in, m" in line for line in shown(found))
+
+
+def test_what_is_selected_stays_selected_while_rows_come_and_go() -> None:
+    found = screen()
+    found.press("j")
+    found.update(told()[1:], judge([], []))
+    assert found.selected is not None and found.selected.node == "broker-a-2"
+    found.update(told()[:1], judge([], []))
+    assert found.selected is not None and found.selected.node == "broker-a-1"
+    found.update([], judge([], []))
+    pressed = [found.press(key) for key in "sj"]
+    assert (found.selected, pressed, found.message) == (None, [None, None], "")
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [(0, "0B"), (999, "999B"), (1024, "1.0K"), (999_999, "977K"), (5 << 40, "5.0T"), (5 << 60, "5120P")],
+)
+def test_sizes_take_four_places(size: int, words: str) -> None:
+    assert size_words(size) == words
+
+
+def test_counts_and_keys() -> None:
+    assert (count_words(9999.4), count_words(125_000)) == ("9999", "125k")
+    assert parse_keys(b"j\x1b[A\x1b[Bq") == ["j", "up", "down", "q"]
+    assert parse_keys("é".encode()) == ["é"] and parse_keys(b"\x1b[3~") == []
