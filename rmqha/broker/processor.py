@@ -70,7 +70,7 @@ class BrokerProcessor:
                 return
             handler = self._handlers.get(command.code)
             if handler is None:
-                code, remark = ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request type {command.code} not supported"
+                code, remark = ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported"
                 reply = command.reply(code, remark=remark)
             else:
                 reply = handler(channel, command)

@@ -58,7 +58,7 @@ def test_a_notice_that_cannot_be_read_is_refused(broker: Broker) -> None:
 
 def test_unknown_request(broker: Broker) -> None:
     reply = broker.ask(Command(4711))
-    assert (reply.code, reply.remark) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "request type 4711 not supported")
+    assert (reply.code, reply.remark) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, " request type 4711 not supported")
 
 
 def test_own_requests(broker: Broker) -> None:
