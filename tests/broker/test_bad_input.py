@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rmqha.broker.topics import PERM_READ, PERM_WRITE, TopicConfig
@@ -19,7 +21,7 @@ BACK = {"group": "G", "offset": "0", "delayLevel": "0", "originTopic": "T", "max
 TOPIC = RequestCode.UPDATE_AND_CREATE_TOPIC
 
 
-def batch(body: bytes, **ext: str) -> Command:
+def batch(body: bytes, **ext: Any) -> Command:
     return Command(RequestCode.SEND_BATCH_MESSAGE, send_command(**ext).ext, body)
 
 

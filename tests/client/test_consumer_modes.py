@@ -197,3 +197,44 @@ async def test_a_topic_that_is_made_by_the_first_send_is_read_soon_after() -> No
             fill(fake.group, "a", queue_count=1)
             (message,) = await take(consumer, 1, seconds=2)
             assert message.body == b"a"
+
+
+async def test_while_one_group_is_down_the_others_are_read_and_its_messages_only_wait() -> None:
+    async with FakeCluster({"g-a": 1, "g-b": 1}) as fake, Producer(fake.namesrv) as producer:
+        await producer.send("T", b"warm")
+        down = fake.groups["g-a"]
+        fill(down, ["old"], queue_count=1)
+        async with Consumer(fake.namesrv, "G", "T") as consumer:
+            await take(consumer, 2)
+            fill(down, ["waits"], queue_count=1)
+            down.nodes[1].kill()
+            down.master_id = None
+            seen = await _until_silent(consumer)
+            for number in range(4):
+                result = await producer.send("T", b"new%d" % number, timeout_ms=2_000)
+                assert result.broker_name == "g-b"
+            seen += bodies(await take(consumer, 4))
+            assert sorted({*seen, "waits"}) == ["new0", "new1", "new2", "new3", "waits"]
+            assert {queue.broker_name for queue in consumer.assignment()} == {"g-a", "g-b"}
+
+
+async def _until_silent(consumer: Consumer) -> list[str]:
+    """What was on its way already."""
+    seen: list[str] = []
+    with trio.move_on_after(0.3):
+        while True:
+            seen.append((await consumer.receive()).body.decode())
+    return seen
+
+
+async def test_a_group_that_comes_later_is_read_too_and_no_data_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmqha.client.consumer.ROUTE_MS", 50)
+    async with FakeCluster({"g-a": 1, "g-b": 1}) as fake, Producer(fake.namesrv) as producer:
+        later = fake.name_servers[0].groups.pop("g-b")
+        await producer.send("T", b"first")
+        async with Consumer(fake.namesrv, "G", "T") as consumer:
+            assert bodies(await take(consumer, 1)) == ["first"]
+            fake.name_servers[0].groups["g-b"] = later
+            fill(later, ["second"], queue_count=1)
+            assert bodies(await take(consumer, 1)) == ["second"]
+        assert [item.body for item in fake.groups["g-a"].stored] == [b"first"]
