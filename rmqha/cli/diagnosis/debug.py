@@ -117,7 +117,27 @@ async def _collect(
         if state is None and not names:
             raise UnreachableError(f"no name server of {namesrv} tells of a group: {made.missing[-1]['reason']}")
     await take_answers(made, targets, timeout_s)
-    await take_commands(made, _commands(state, namesrv, groups), leading)
+    asked = {target.address for target in targets}
+    controllers = state.controller_addresses if state is not None else []
+    # whom a cluster elects by, only its brokers tell
+    told = sorted(told_controllers(made) - asked)
+    await take_answers(made, [Target(_file_name(it), NodeKind.CONTROLLER, it) for it in told], timeout_s)
+    await take_commands(made, _commands(state, namesrv, groups, [*controllers, *told]), leading)
+
+
+def told_controllers(made: Bundle) -> set[str]:
+    """controllerAddr of the configurations that were taken."""
+    found = set()
+    for path, data in made.files.items():
+        if path.endswith("/config.properties"):
+            lines = [line.partition("=") for line in data.decode(errors="replace").splitlines()]
+            texts = [value for key, _, value in lines if key == "controllerAddr"]
+            found |= {address.strip() for text in texts for address in text.split(";") if address.strip()}
+    return found
+
+
+def _file_name(address: str) -> str:
+    return address.replace(":", "-")
 
 
 def _local_targets(state: ClusterState) -> list[Target]:
@@ -131,7 +151,7 @@ def _local_targets(state: ClusterState) -> list[Target]:
 
 async def _far_targets(made: Bundle, namesrv: str, timeout_s: float) -> tuple[list[Target], list[str]]:
     """Name servers and the brokers that they know, and the names of groups."""
-    targets = [Target(address.replace(":", "-"), NodeKind.NAMESRV, address) for address in namesrv.split(";")]
+    targets = [Target(_file_name(address), NodeKind.NAMESRV, address) for address in namesrv.split(";")]
     try:
         with trio.fail_after(timeout_s):
             async with RemotingClient() as client:
@@ -141,27 +161,26 @@ async def _far_targets(made: Bundle, namesrv: str, timeout_s: float) -> tuple[li
         return targets, []
     for group in groups.values():
         targets += [
-            Target(f"{group.name}-{view.address.replace(':', '-')}", NodeKind.BROKER, view.address)
-            for view in group.brokers
+            Target(f"{group.name}-{_file_name(view.address)}", NodeKind.BROKER, view.address) for view in group.brokers
         ]
     return targets, sorted(groups)
 
 
-def _commands(state: ClusterState | None, namesrv: str | None, groups: list[str]) -> dict[str, list[str]]:
+def _commands(
+    state: ClusterState | None, namesrv: str | None, groups: list[str], controllers: list[str]
+) -> dict[str, list[str]]:
     """Name in the bundle to the arguments of the command."""
     names = namesrv or (state.namesrv_addresses if state else "") or DEFAULT_NAMESRV
     found = {
         "describe": ["describe", "cluster", "--namesrv", names, "-o", "json"],
         "explain-wait": ["explain-wait", "--namesrv", names, "-o", "json"],
     }
+    if controllers:
+        these = ["--controller", ";".join(controllers), "-o", "json"]
+        found["quorum"] = ["quorum", "show", *these]
+        found |= {f"explain-{group}": ["explain", group, *these] for group in groups[:GROUP_LIMIT]}
     if state is None:
         return found | {"health": ["health", "--namesrv", names, "-o", "json"]}
     where = ["--directory", str(state.directory), "-o", "json"]
     found |= {name: [name, *where] for name in ("status", "history", "health")}
-    found["doctor"] = ["doctor", "--no-write", "-v", *where]
-    controllers = ";".join(state.controller_addresses)
-    if controllers:
-        found["quorum"] = ["quorum", "show", "--controller", controllers, "-o", "json"]
-        for group in groups[:GROUP_LIMIT]:
-            found[f"explain-{group}"] = ["explain", group, "--controller", controllers, "-o", "json"]
-    return found
+    return found | {"doctor": ["doctor", "--no-write", "-v", *where]}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import click
@@ -40,6 +42,7 @@ def disk(directory: Path, seconds: float, mb: int, output: str) -> None:
     """
     if not directory.is_dir():
         raise UsageError(f"{directory} is no directory; name one on the disk to be measured")
+    signal.signal(signal.SIGTERM, _end)
     figures = disk_test.measure(directory, limit_s=seconds, limit_bytes=mb * 1_000_000)
     found = figures.as_dict()
     if output == "json":
@@ -91,6 +94,11 @@ def net(address: str | None, serve_at: str | None, seconds: float, mb: int, outp
     back = "" if not figures.echoes else f", {found['receivedBytesPerSecond'] / 1e6:,.0f} MB/s back"
     click.echo(f"throughput           {found['sentBytesPerSecond'] / 1e6:,.0f} MB/s there{back}")
     click.echo(found["verdict"])
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """Leave as an error does, so that the file is removed."""
+    sys.exit(128 + number)
 
 
 async def _serve(address: str, seconds: float) -> None:

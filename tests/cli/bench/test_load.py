@@ -280,6 +280,28 @@ def test_wrong_usage(arguments: tuple[str, ...], words: str) -> None:
     assert words in str(done.exception)
 
 
+@pytest.mark.parametrize(
+    ("counts", "interrupted", "expected"),
+    [({"acknowledged": 3}, False, 0), ({"failed": 1}, False, 1), ({"lost": 1}, False, 1), ({"failed": 1}, True, 130)],
+)
+def test_exit_codes(counts: dict[str, int], interrupted: bool, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def measured(load: Load) -> Figures:
+        made = Figures("produce", "latency", OWN, load.size_bytes, load.pace.rate, filled(1), filled(1), 1.0, done=3)
+        made.counts, made.interrupted = counts, interrupted
+        return made
+
+    async def prepared(*arguments: Any) -> Ground:
+        return GROUND
+
+    monkeypatch.setattr(loads, "produce", measured)
+    monkeypatch.setattr("rmqha.cli.bench.command.prepare", prepared)
+    done = CliRunner().invoke(bench, ["produce", "--rate", "7", "--size", "99", "-o", "json"])
+    assert done.exit_code == expected
+    found = json.loads(done.stdout)
+    assert (found["rate"], found["sizeBytes"], found["interrupted"]) == (7.0, 99, interrupted)
+    assert f"topic {OWN} (there already, it stays) on g-a" in done.stderr
+
+
 def test_nobody_to_ask() -> None:
     for name in ("produce", "consume", "e2e", "replicate"):
         done = CliRunner().invoke(bench, [name, "--namesrv", "127.0.0.1:9"])

@@ -145,6 +145,17 @@ def test_a_stopped_cluster_gives_what_it_can(
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
 
 
+def test_controllers_are_found_by_what_brokers_tell() -> None:
+    made = Bundle(1_000_000)
+    made.add("answers/b-1/config.properties", b"brokerName=b\ncontrollerAddr=h:1; h:2\n", "test")
+    made.add("answers/ns/config.properties", b"controllerAddr=\n", "test")
+    made.add("nodes/b-1/node.conf", b"controllerAddr=h:3\n", "test")
+    assert command.told_controllers(made) == {"h:1", "h:2"}
+    commands = command._commands(None, "n:1", ["g"], ["h:1", "h:2"])
+    assert commands["explain-g"] == ["explain", "g", "--controller", "h:1;h:2", "-o", "json"]
+    assert "status" not in commands
+
+
 async def test_live_nodes_are_asked_and_silent_ones_told(tmp_path: Path) -> None:
     async with peers(1) as (peer,):
         peer.replies = {

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -66,6 +69,19 @@ def test_a_full_disk_is_not_filled_further(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(HostDisk, "space", lambda self: (10**9, 10**7))
     with pytest.raises(UsageError, match="has 10 MB free, the test would write"):
         disk_test.measure(tmp_path, limit_s=0.2, limit_bytes=50_000_000)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_who_is_ended_cleans_up_first(number: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-P", "-m", "rmqha.cli.main", "selftest", "disk", str(tmp_path), "--seconds", "60"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 20
+        while not list(tmp_path.iterdir()) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert [path.name for path in tmp_path.iterdir()] == [f"rmqha.selftest-{process.pid}"]
+        process.send_signal(number)
+        assert process.wait(20) == (143 if number is signal.SIGTERM else 130)
     assert list(tmp_path.iterdir()) == []
 
 
