@@ -6,7 +6,7 @@ SEEDS ?= 200
 N ?= 2000
 FUZZ_SECONDS ?= 30
 
-.PHONY: help demo test interop chaos drills lint types sim sim-many fuzz bench clean
+.PHONY: help demo test interop chaos browser drills lint types sim sim-many fuzz bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -15,14 +15,18 @@ demo: .venv/stamp ## a group of three, two killed masters, nothing lost: MODE=cp
 	$(BIN)/python examples/demo.py --mode $(MODE) $(if $(INPUT),--input "$(INPUT)")
 
 test: .venv/stamp ## everything but what needs the real RocketMQ or minutes of faults
-	$(BIN)/pytest tests -m "not interop and not chaos"
-	@echo "left to others: make interop (the real RocketMQ), make chaos (minutes of faults), make sim (200 seeds), make fuzz"
+	$(BIN)/pytest tests -m "not interop and not chaos and not browser"
+	@echo "left to others: make interop (the real RocketMQ), make chaos (minutes of faults), make browser (Chromium), make sim (200 seeds), make fuzz"
 
 interop: .venv/stamp ## beside the real Apache RocketMQ
 	$(BIN)/pytest tests -m interop
 
 chaos: .venv/stamp ## faults on real processes
 	$(BIN)/pytest tests -m chaos
+
+browser: .venv/stamp ## the name server's page in headless Chromium; SHOTS=docs/images keeps the screenshots
+	tools/install_chromium.sh
+	$(if $(SHOTS),RMQHA_SCREENSHOTS=$(SHOTS)) $(BIN)/pytest tests/nameserver/web/test_browser.py
 
 drills: .venv/stamp ## every drill ten times, twenty kills: ten minutes
 	RMQHA_DRILLS=full $(BIN)/pytest tests/chaos/test_drills.py

@@ -45,7 +45,7 @@ def body_view(body: bytes, limit_bytes: int) -> dict[str, Any]:
     part = body[:limit_bytes]
     note = ""
     if len(body) > limit_bytes:
-        note = f"the first {limit_bytes} of {len(body)} bytes; `rmqha receive` and `rmqha log cat` show all"
+        note = f"the first {limit_bytes} of {len(body)} bytes; rmqha receive and rmqha log cat show all"
     text = _as_text(part, whole=len(part) == len(body))
     if text is None:
         return {"kind": "hex", "bytes": len(body), "text": hex_dump(part), "note": note}

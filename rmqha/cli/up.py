@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import trio
 
-from rmqha.cli.cluster_file import ClusterSpec, load, promise, properties_text
+from rmqha.cli.cluster_file import ClusterSpec, NodeKind, load, promise, properties_text
 from rmqha.cli.cluster_state import ClusterState, write_atomic
 from rmqha.cli.cluster_view import ClusterView
 from rmqha.cli.launch import launch, wait_well
@@ -38,6 +38,9 @@ def up(file: Path, mode: str | None, directory: Path | None, timeout: float, out
         view = start_missing(state, timeout)
         state.remember_as_last()
     show(view, output)
+    for name, node in state.nodes.items():
+        if node.kind == NodeKind.NAMESRV.value and (address := state.http_address(name)):
+            click.echo(f"page of {name}: http://{address}/", err=True)
 
 
 def prepare(spec: ClusterSpec, running: ClusterState | None) -> ClusterState:

@@ -136,8 +136,8 @@ class ServerConfig(Config):
     """Own. text, or json: one object a line, with `cause_id`, which ties the lines of all nodes about one election
     (docs/operating.md#logs)."""
     http_port: int = 0
-    """Own. Port of /healthz, /readyz, /role and /metrics (docs/metrics.md); 0: none is opened. A name server and the
-    controller in it share one."""
+    """Own. Port of /healthz, /readyz, /role and /metrics (docs/metrics.md), on a name server also of its page
+    (docs/web.md); 0: none is opened. A name server and the controller in it share one."""
     http_host: str = "127.0.0.1"
     """Own. The address to bind for httpPort."""
     max_frame_bytes: int = 16 * 1024 * 1024

@@ -24,7 +24,7 @@ function card(group) {
   const link = el("a", { href: `/group?name=${encodeURIComponent(group.name)}`, id: `group-${group.name}` }, group.name);
   return el("article", { class: "card" },
     el("h3", {}, link, " ", writable(group)),
-    el("p", { class: "facts" }, facts(group).map((item) => el("span", {}, item)), group.cluster ? el("span", { class: "faint" }, group.cluster) : null),
+    el("p", { class: "facts" }, facts(group).map((item) => el("span", {}, item))),
     group.whyNotWritable ? el("p", { class: "why" }, group.whyNotWritable) : null,
     replicas(group));
 }

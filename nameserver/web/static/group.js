@@ -21,7 +21,7 @@ new ResizeObserver(drawLogs).observe(place("logs"));
 
 function elections({ items, answer }) {
   const rows = items.map((item) => ({
-    cells: [time(item.atMs, true), String(item.epoch), item.brokerId === null ? "no master" : `replica ${item.brokerId}`, item.cause, item.reason],
+    cells: [el("span", { class: "whole" }, time(item.atMs, true)), String(item.epoch), el("span", { class: "whole" }, item.brokerId === null ? "no master" : `replica ${item.brokerId}`), item.cause, item.reason],
   }));
   const columns = [{ name: "Time" }, { name: "Epoch", right: true }, { name: "Elected" }, { name: "Cause" }, { name: "Reason" }];
   return [
@@ -42,7 +42,7 @@ function promise(value) {
 
 function events(items) {
   if (!items.length) return [el("p", { class: "faint" }, "Nothing to tell.")];
-  const rows = items.map((item) => ({ cells: [time(item.atMs, true), item.address, el("b", {}, item.event), item.words] }));
+  const rows = items.map((item) => ({ cells: [el("span", { class: "whole" }, time(item.atMs, true)), item.address, el("b", {}, item.event), item.words] }));
   return [table("Events, the newest first", [{ name: "Time" }, { name: "Replica" }, { name: "Event" }, { name: "Fields" }], rows)];
 }
 
@@ -55,9 +55,8 @@ if (name) {
       return;
     }
     latest = value;
-    show(place("facts"), [facts(value.group), value.group.writable, value.group.whyNotWritable, value.group.cluster], () => [
+    show(place("facts"), [facts(value.group), value.group.writable, value.group.whyNotWritable], () => [
       writable(value.group), ...facts(value.group).map((item) => el("span", {}, item)),
-      el("span", { class: "faint" }, value.group.cluster),
     ]);
     show(place("health"), value.health, health);
     show(place("replicas"), value.group, (group) => [replicas(group)]);

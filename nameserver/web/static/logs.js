@@ -9,6 +9,7 @@ const CUT_TOP = 43;
 const CUT = 12;
 const PAD = 2;
 const CHAR = 7;
+const COLOURS = 6;
 
 function pattern() {
   return svg("defs", {}, svg("pattern", { id: "hatch", width: 7, height: 7, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
@@ -28,13 +29,13 @@ function label(part, width) {
   return choices.find((text) => text.length * CHAR + 4 <= width) ?? "";
 }
 
-function draw(part, top, span) {
+function draw(part, top, span, colours) {
   const x = PAD + part.x1 * span;
   const width = Math.max(part.end === part.start ? 3 : 2, (part.x2 - part.x1) * span);
   const isCut = part.kind === "cut";
   const y = top + (isCut ? CUT_TOP : BAR_TOP);
   const height = isCut ? CUT : BAR;
-  const tone = part.kind === "log" ? `log epoch-${part.epoch % 4}` : part.kind;
+  const tone = part.kind === "log" ? `log epoch-${colours.get(part.epoch)}` : part.kind;
   const text = label(part, width);
   return svg("g", {}, svg("title", {}, words(part)),
     svg("rect", { x, y, width, height, class: tone }),
@@ -43,13 +44,15 @@ function draw(part, top, span) {
 
 function picture(value, width) {
   const span = width - 2 * PAD;
+  const epochs = value.lanes.flatMap((lane) => lane.parts.map((part) => part.epoch)).filter((epoch) => epoch !== null);
+  const colours = new Map([...new Set(epochs)].sort((a, b) => a - b).map((epoch, at) => [epoch, at % COLOURS]));
   const lanes = value.lanes.map((lane, place) => {
     const top = place * LANE;
     const parting = lane.partsAt === null ? null : value.marks.find((mark) => mark.offset === lane.partsAt);
     return svg("g", {},
       svg("text", { x: PAD, y: top + 15, class: "lane" }, lane.name + (lane.leads ? " ★" : ""),
         svg("tspan", { class: "faint", dx: 8 }, short(lane, width))),
-      lane.parts.map((part) => draw(part, top, span)),
+      lane.parts.map((part) => draw(part, top, span, colours)),
       parting ? svg("line", { x1: PAD + parting.x * span, x2: PAD + parting.x * span, y1: top + BAR_TOP - 4, y2: top + BAR_TOP + BAR + 4, class: "parting" }) : null);
   });
   const height = value.lanes.length * LANE + 18;

@@ -1,4 +1,4 @@
-import { bytes, el, time } from "/web/dom.js";
+import { bytes, duration, el, time } from "/web/dom.js";
 
 const form = document.getElementById("form");
 const notes = document.getElementById("notes");
@@ -19,7 +19,7 @@ function choose() {
 function message(item) {
   const facts = [
     ["Place", `${item.group} · queue ${item.queueId} · offset ${item.queueOffset}`],
-    ["Stored", `${time(item.storedAtMs, true)}, ${item.storedAtMs - item.bornAtMs} ms after it was made`],
+    ["Stored", `${time(item.storedAtMs, true)}, ${duration(item.storedAtMs - item.bornAtMs)} after it was made`],
     ["Message id", item.msgId],
     ["Record id", item.offsetMsgId],
     ["Physical offset", String(item.physicalOffset)],

@@ -60,7 +60,7 @@ export function replicas(group) {
       el("span", {}, el("b", {}, item.id === null ? "?" : String(item.id)), " ", el("span", { class: "faint" }, item.address + (item.zone ? ` · ${item.zone}` : "")),
         item.error || item.notes.length ? el("ul", { class: "remarks" }, item.error ? el("li", { class: "wrong" }, item.error) : null, item.notes.map((note) => el("li", {}, note))) : null),
       role(item.role),
-      item.inSet === null ? "?" : item.inSet ? "✓ in" : item.isEligible ? "◐ eligible" : "○ out",
+      el("span", { class: "whole" }, item.inSet === null ? "?" : item.inSet ? "✓ in" : item.isEligible ? "◐ eligible" : "○ out"),
       count(item.epoch),
       count(item.maxOffset),
       count(item.confirmOffset),
@@ -80,6 +80,7 @@ export function facts(group) {
   ];
   if (group.oneCopySynced) found.push("one copy, synced");
   if (group.putTps !== null) found.push(`${count(group.putTps)} in/s · ${count(group.getTps)} out/s`);
+  if (group.cluster) found.push(`cluster ${group.cluster}`);
   if (group.waitingCount) found.push(`${count(group.waitingCount)} sends wait`);
   return found;
 }

@@ -1,0 +1,371 @@
+"""The page in headless Chromium: what is seen, what keys reach, what hostile text may not do.
+
+`make browser` runs these. Screenshots go to $RMQHA_SCREENSHOTS if it is set, else to the test's own directory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+import trio
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from rmqha.host.remoting import RemotingClient
+from rmqha.model.code import RequestCode as Code
+from rmqha.model.message import encode_properties
+from rmqha.wire.bodies import register_broker_request
+from tests.ha.group import started
+from tests.nameserver.web.site import GROUP, Site, page
+from tests.store.support import message, open_store, sim_disk
+
+pytestmark = pytest.mark.browser
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--disable-lcd-text",
+)
+WIDE, NARROW = 1000, 400
+HOSTILE = '"><img src=x onerror=window.hit=1><script>window.hit=1</script>'
+WAIT_S = 10.0
+
+
+class Browser:
+    """Blocking: run it in a thread beside the name server."""
+
+    def __init__(self, driver: webdriver.Chrome) -> None:
+        self.driver = driver
+        self.base = ""
+
+    def open(self, path: str, width: int = WIDE, *, dark: bool = False) -> None:
+        self.driver.get("about:blank")
+        self.complaints()  # what the page before said when its name server ended
+        self.size(width, 900)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        self.driver.get(self.base + path)
+
+    def size(self, width: int, height: int) -> None:
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+    def text(self, selector: str = "main") -> str:
+        return str(self.driver.find_element(By.CSS_SELECTOR, selector).text)
+
+    def wait(self, what: str, selector: str = "main") -> str:
+        """Until the text of `selector` holds `what`."""
+        return str(self.until(lambda: self.text(selector), lambda found: what in found))
+
+    def until(self, look: Callable[[], Any], well: Callable[[Any], bool]) -> Any:
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            found = look()
+            if well(found):
+                return found
+            assert time.monotonic() < deadline, found
+            time.sleep(0.05)
+
+    def run(self, script: str) -> Any:
+        return self.driver.execute_script(f"return {script}")
+
+    def count(self, selector: str) -> int:
+        return len(self.driver.find_elements(By.CSS_SELECTOR, selector))
+
+    def shot(self, path: Path, limit_px: int = 1200) -> None:
+        """The page from its top, at most `limit_px` of it."""
+        self.size(self.run("innerWidth"), min(limit_px, max(300, self.run("document.body.scrollHeight"))))
+        self.driver.save_screenshot(str(path))
+        assert path.stat().st_size > 5_000
+
+    def complaints(self) -> list[str]:
+        """What the browser's console says: errors of scripts and what the Content-Security-Policy kept out."""
+        entries = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        return [entry["message"] for entry in entries]
+
+    def press(self, *keys: str) -> str:
+        """Each key, as if typed; what has the focus then, by its text."""
+        for key in keys:
+            self.driver.switch_to.active_element.send_keys(key)
+        return str(self.run("document.activeElement.innerText || document.activeElement.getAttribute('name')"))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    options = Options()
+    options.binary_location = "/usr/bin/chromium"
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
+    driver.set_page_load_timeout(20)
+    try:
+        yield Browser(driver)
+    finally:
+        driver.quit()
+
+
+@pytest.fixture
+def shots(tmp_path: Path) -> Path:
+    chosen = Path(os.environ.get("RMQHA_SCREENSHOTS", tmp_path))
+    chosen.mkdir(parents=True, exist_ok=True)
+    return chosen
+
+
+async def browse(browser: Browser, site: Site, steps: Callable[[], None]) -> None:
+    browser.base = site.base
+    await trio.to_thread.run_sync(steps)
+
+
+def change(site: Site, number: int, **fields: Any) -> None:
+    """What replica `number` says of itself from now on."""
+    peer = site.brokers[number - 1]
+    state = json.loads(peer.replies[Code.RMQHA_GET_REPLICA_STATE][2])
+    peer.replies[Code.RMQHA_GET_REPLICA_STATE] = (0, {}, json.dumps(state | fields).encode())
+
+
+def forked(site: Site) -> None:
+    """Replica 2 has cut a fork, replica 3, back from long ago, has one that it may not cut."""
+    log = {"minPhyOffset": 0, "confirmOffset": 2_400_000, "dispatchedOffset": 2_400_000, "syncedOffset": 2_400_000}
+    epochs = [[1, 0], [2, 1_200_000], [4, 1_800_000], [5, 2_350_000]]
+    slaves = [
+        {"brokerId": number, "peer": "", "state": "transfer", "ackOffset": 2_399_000, "lagBytes": lag, "lagMs": 40}
+        for number, lag in ((2, 1000), (3, None))
+    ]
+    change(site, 1, **log, epochs=epochs, maxPhyOffset=2_400_000, epoch=5, syncStateSet=[1, 2], slaves=slaves)
+    change(site, 2, **log, epochs=epochs, maxPhyOffset=2_399_000, epoch=5)
+    change(site, 2, confirmOffset=2_399_000, syncedOffset=2_399_000, dispatchedOffset=2_399_000)
+    refusal = "following would cut to 1800000, below the own confirm offset 2060000"
+    other = {"epochs": [[1, 0], [2, 1_200_000], [3, 2_050_000]], "maxPhyOffset": 2_120_000, "confirmOffset": 2_060_000}
+    change(site, 3, **{**log, **other}, epoch=5, followState="refused", refusal=refusal)
+    at_ms = 1_795_000_500_000
+    cut = {"at_ms": at_ms, "event": "log_truncated", "end_offset": 1_800_000, "cut_bytes": 64_000, "epochs_dropped": 1}
+    why = {"at_ms": at_ms, "event": "ha_aligned", "end_offset": 1_800_000, "cut_bytes": 64_000, "case": "2-3"}
+    events = [cut, why | {"reason": "the logs fork at 1800000"}, {"at_ms": at_ms + 9, "event": "role_changed"}]
+    site.brokers[1].replies[Code.RMQHA_GET_HISTORY] = (0, {}, json.dumps({"events": events}).encode())
+    told = json.loads(site.controller.replies[Code.RMQHA_GET_CONTROLLER_STATE][2])
+    told["groups"][GROUP] |= {"masterEpoch": 5, "syncStateSet": [1, 2]}
+    told["groups"][GROUP]["replicas"][2]["inSyncStateSet"] = False
+    site.controller.replies[Code.RMQHA_GET_CONTROLLER_STATE] = (0, {}, json.dumps(told).encode())
+    explained = json.loads(site.controller.replies[Code.RMQHA_EXPLAIN_GROUP][2])
+    causes = ["first election of the group", "the master died", "the master died", "an operator asked for it"]
+    explained["elections"] = [
+        {"masterEpoch": epoch, "brokerId": who, "atMs": at_ms + 60_000 * epoch, "causeText": cause, "reason": ""}
+        for epoch, who, cause in zip((1, 2, 4, 5), (1, 3, 2, 1), causes, strict=True)
+    ]
+    explained["answer"] = "replica 1 is master of epoch 5: an operator asked for it"
+    site.controller.replies[Code.RMQHA_EXPLAIN_GROUP] = (0, {}, json.dumps(explained).encode())
+
+
+async def test_the_cluster_is_seen_and_changes_by_itself(browser: Browser, shots: Path) -> None:
+    async with page(started()) as site:
+
+        def healthy() -> None:
+            browser.open("/")
+            assert "HEALTHY" in browser.wait("takes messages")
+            assert browser.count("#groups tbody tr") == 3
+            assert "★ master" in browser.text("#groups")
+            assert "leader" in browser.text("#controllers")
+            assert "● live" in browser.text("#live")
+
+        await browse(browser, site, healthy)
+        change(site, 2, diskProblem="writes take longer than 5000 ms")
+        change(site, 1, writable=False, whyNotWritable="the set has 1 member, 2 are needed")
+
+        def ill() -> None:
+            browser.wait("takes no messages")
+            text = browser.wait("things are wrong")
+            assert "the set has 1 member, 2 are needed" in text
+            assert "mend or free that disk" in text
+            browser.shot(shots / "cluster.png")
+            assert browser.complaints() == []
+
+        await browse(browser, site, ill)
+
+    def gone() -> None:
+        browser.wait("what you see is old", "#live")
+        assert "broker-a" in browser.text("#groups")
+        browser.complaints()
+
+    await trio.to_thread.run_sync(gone)
+
+
+async def test_a_groups_logs_are_drawn_with_forks_and_cuts(browser: Browser, shots: Path) -> None:
+    async with page(started()) as site:
+        forked(site)
+
+        def look() -> None:
+            browser.open(f"/group?name={GROUP}")
+            browser.wait("Elections")
+            browser.wait("parts from replica 1 at 1800000", "#logs")
+            assert browser.count("#logs rect.fork") == 2
+            assert browser.count("#logs rect.cut") == 1
+            assert browser.count("#elections tbody tr") == 4
+            title = browser.run(
+                "document.querySelector('#logs rect.cut').parentNode.querySelector('title').textContent"
+            )
+            assert "the logs fork at 1800000" in title
+            browser.run("document.querySelector('#logs-table').open = true")
+            assert "epoch 3, fork" in browser.text("#logs-table")
+            for _ in range(2):
+                before = browser.text("#at")
+                browser.until(lambda before=before: browser.text("#at"), lambda found, before=before: found != before)
+            # rounds later the table is still open: a live page must not fold it
+            assert browser.run("document.querySelector('#logs-table').open") is True
+            browser.run("document.querySelector('#logs-table').open = false")
+            browser.shot(shots / "group.png")
+            browser.open(f"/group?name={GROUP}", NARROW, dark=True)
+            browser.wait("parts at", "#logs")
+            browser.shot(shots / "group-narrow-dark.png", 1500)
+            assert browser.complaints() == []
+
+        await browse(browser, site, look)
+
+
+async def test_nothing_is_wider_than_a_phone(browser: Browser) -> None:
+    async with page(started()) as site:
+        forked(site)
+
+        def look() -> None:
+            paths = (("/", "broker-a"), (f"/group?name={GROUP}", "parts at"), ("/messages", "Look up"))
+            for path, words in paths:
+                browser.open(path, NARROW)
+                browser.wait(words)
+                assert browser.run("document.documentElement.scrollWidth") <= NARROW, path
+
+        await browse(browser, site, look)
+
+
+async def test_everything_is_reached_by_keys_and_has_a_name(browser: Browser) -> None:
+    async with page(started()) as site:
+
+        def look() -> None:
+            browser.open("/")
+            browser.wait("takes messages")
+            assert browser.press(Keys.TAB) == "To the content"
+            assert [browser.press(Keys.TAB) for _ in range(3)] == ["Cluster", "Messages", GROUP]
+            browser.press(Keys.ENTER)
+            browser.wait("Elections")
+            assert browser.run("location.search") == f"?name={GROUP}"
+            browser.open("/messages")
+            unnamed = "[...document.querySelectorAll('input')].filter((node) => !node.labels.length).length"
+            assert browser.run(unnamed) == 0
+            for path in ("/", f"/group?name={GROUP}", "/messages"):
+                browser.open(path)
+                assert browser.run("document.documentElement.lang") == "en"
+                assert browser.count("h1") == browser.count("main") == 1
+
+        await browse(browser, site, look)
+
+
+def records() -> bytes:
+    """Of a topic that no broker of ours takes, as a foreign one might answer."""
+    store, topic = open_store(sim_disk()), "T" * len(HOSTILE)
+    for number, body in enumerate((HOSTILE.encode(), bytes(range(256)), b"long " * 500, *["grüße".encode()] * 5)):
+        properties = encode_properties({"KEYS": HOSTILE, "UNIQ_KEY": f"7F000001000{number}", HOSTILE: "\u202efdp.exe"})
+        store.append(message(number, topic=topic, body=body, properties=properties), 1_795_000_000_000)
+    at = [place for place in range(store.max_phy_offset) if store.record_at(place)]
+    return b"".join(bytes(store.record_at(place) or b"") for place in at).replace(topic.encode(), HOSTILE.encode())
+
+
+async def test_hostile_messages_and_names_are_text(browser: Browser) -> None:
+    async with page(topic=HOSTILE) as site, RemotingClient() as client:
+        site.brokers[0].replies[Code.QUERY_MESSAGE] = (0, {}, records())
+        assert (await client.call(site.namesrv, hostile_group(site.brokers[1].address), 2_000)).code == 0
+
+        def look() -> None:
+            browser.open("/messages")
+            browser.driver.find_element(By.CSS_SELECTOR, "input[value=key]").click()
+            browser.driver.find_element(By.NAME, "topic").send_keys(HOSTILE)
+            browser.driver.find_element(By.NAME, "key").send_keys(HOSTILE, Keys.ENTER)
+            browser.wait("8 messages")
+            assert HOSTILE in browser.text("#found pre")
+            assert "as hex because it is no text" in browser.text("#found")
+            assert "Cut: the first" in browser.text("#found")
+            harmless(browser)
+            given = quote(HOSTILE)
+            for path in ("/", f"/group?name={given}", f"/messages?by=key&topic={given}&key={given}"):
+                browser.open(path)
+                browser.wait(HOSTILE)
+                harmless(browser)
+
+        await browse(browser, site, look)
+
+
+def hostile_group(address: str) -> Any:
+    return register_broker_request(
+        cluster_name=HOSTILE,
+        broker_name=HOSTILE,
+        broker_id=0,
+        address=address,
+        ha_address=address,
+        topic_config_table={},
+        data_version={"counter": 1, "stateVersion": 1, "timestamp": 5},
+    )
+
+
+def harmless(browser: Browser) -> None:
+    assert browser.run("window.hit === undefined")
+    assert browser.count("main img, main script") == 0
+
+
+def orders(first: int) -> bytes:
+    store = open_store(sim_disk())
+    for number in range(first, first + 2):
+        body = json.dumps({"order": 4700 + number, "total": "12.50", "town": "Köln"}, ensure_ascii=False).encode()
+        properties = encode_properties(
+            {"KEYS": f"order-{4700 + number}", "TAGS": "paid", "UNIQ_KEY": f"7F01{number:028}"}
+        )
+        made_at = 1_795_000_000_000 + number
+        store.append(message(number, topic="Orders", body=body, properties=properties, born_at_ms=made_at), made_at + 2)
+    at = [place for place in range(store.max_phy_offset) if store.record_at(place)]
+    return b"".join(bytes(store.record_at(place) or b"") for place in at)
+
+
+async def test_a_queue_is_walked_by_its_buttons(browser: Browser, shots: Path) -> None:
+    async with page(topic="Orders") as site:
+        pulls = site.brokers[0]
+        pulls.replies[Code.PULL_MESSAGE] = (0, {}, orders(0))
+
+        def look() -> None:
+            browser.open(f"/messages?by=place&topic=Orders&group={GROUP}&queue=1&offset=40&count=2")
+            browser.wait("2 messages")
+            browser.shot(shots / "messages.png")
+            browser.driver.find_element(By.ID, "later").click()
+            browser.until(lambda: pulls.asked[-1].ext["queueOffset"], lambda offset: offset == "42")
+            browser.driver.find_element(By.ID, "earlier").click()
+            browser.until(lambda: pulls.asked[-1].ext["queueOffset"], lambda offset: offset == "40")
+            assert "offset=40" in browser.run("location.search")
+            assert browser.complaints() == []
+
+        await browse(browser, site, look)
+
+
+async def test_a_lookup_that_is_off_says_why(browser: Browser, tmp_path: Path) -> None:
+    accounts = tmp_path / "keys.yml"
+    accounts.write_text("accessKey: operator\nsecretKey: not-a-secret\n")
+    accounts.chmod(0o600)
+    async with page(credentials_file=str(accounts)) as site:
+
+        def look() -> None:
+            browser.open("/messages?by=key&topic=T&key=k")
+            browser.wait("message lookup is off: this cluster has accounts")
+
+        await browse(browser, site, look)
