@@ -83,6 +83,11 @@ class Browser:
             assert time.monotonic() < deadline, found
             time.sleep(0.05)
 
+    def next_round(self) -> None:
+        """Until the name server has looked once more."""
+        before = self.text("#at")
+        self.until(lambda: self.text("#at"), lambda found: bool(found != before))
+
     def run(self, script: str) -> Any:
         return self.driver.execute_script(f"return {script}")
 
@@ -224,9 +229,8 @@ async def test_a_groups_logs_are_drawn_with_forks_and_cuts(browser: Browser, sho
             assert "the logs fork at 1800000" in title
             browser.run("document.querySelector('#logs-table').open = true")
             assert "epoch 3, fork" in browser.text("#logs-table")
-            for _ in range(2):
-                before = browser.text("#at")
-                browser.until(lambda before=before: browser.text("#at"), lambda found, before=before: found != before)
+            browser.next_round()
+            browser.next_round()
             # rounds later the table is still open: a live page must not fold it
             assert browser.run("document.querySelector('#logs-table').open") is True
             browser.run("document.querySelector('#logs-table').open = false")
