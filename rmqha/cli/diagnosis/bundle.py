@@ -26,6 +26,7 @@ from rmqha import __version__
 from rmqha.cli.cluster_file import NodeKind
 from rmqha.cli.cluster_state import ClusterState
 from rmqha.cli.cluster_view import ask
+from rmqha.cli.diagnosis.http_get import http_get
 from rmqha.cli.diagnosis.redact import is_secret, redact_bytes
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode
@@ -63,8 +64,8 @@ MACHINE_FILES = (
     "/sys/fs/cgroup/memory.max",
 )
 LIBRARIES = ("trio", "cbor2", "click", "rich", "pyyaml", "pyspark", "pyarrow", "numpy", "lz4", "zstandard", "h11")
-SECRET_FILES = ("credentialsFile", "aclFile")
-"""Keys whose files are read for what must not leave, and for nothing else."""
+PAGES = ("metrics", "readyz", "role")
+"""Of a server's httpPort."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,7 @@ class Target:
     name: str
     kind: NodeKind
     address: str
+    http_address: str = ""
 
 
 QUESTIONS: Mapping[NodeKind, tuple[tuple[str, RequestCode], ...]] = {
@@ -252,9 +254,14 @@ def known_secrets(configs: Collection[Path]) -> list[str]:
         pairs = list(_pairs(path))
         found |= {value for key, value in pairs if _is_value(key)}
         for key, value in pairs:
-            if key in SECRET_FILES and value:
+            if value and _names_secrets(key):
                 found |= set(_secret_values(Path(value)))
     return sorted(value for value in found if value)
+
+
+def _names_secrets(key: str) -> bool:
+    """Keys whose files are read for what must not leave, and for nothing else."""
+    return key == "aclFile" or key.lower().endswith("credentialsfile")
 
 
 def _pairs(path: Path) -> Iterator[tuple[str, str]]:
@@ -308,6 +315,13 @@ async def take_answers(bundle: Bundle, targets: Collection[Target], timeout_s: f
 
 async def _take_target(bundle: Bundle, client: RemotingClient, target: Target, timeout_s: float) -> None:
     place = f"answers/{target.name}"
+    for page in PAGES if target.http_address else ():
+        try:
+            data = await http_get(target.http_address, f"/{page}", timeout_s=timeout_s, limit_bytes=bundle.limit_bytes)
+        except RmqhaError as error:
+            bundle.miss(f"{place}/{page}", str(error))
+        else:
+            bundle.add(f"{place}/{page}", data, f"http://{target.http_address}/{page}")
     for number, (name, code) in enumerate(QUESTIONS[target.kind]):
         try:
             with trio.fail_after(timeout_s):

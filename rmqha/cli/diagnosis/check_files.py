@@ -15,7 +15,7 @@ from rmqha.cli.diagnosis.patient import CONTROLLER_DEFAULT, Patient
 from rmqha.cli.guarantee import effective_keys, promise
 from rmqha.host.disk import HostDisk
 from rmqha.host.read_disk import HostReadDisk
-from rmqha.model.config import BrokerConfig, parse_properties
+from rmqha.model.config import BrokerConfig, ServerConfig, parse_properties
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import Identity, parse_address
 from rmqha.store.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_PATH, Checkpoint
@@ -65,11 +65,10 @@ def _risks(patient: Patient) -> Iterator[Finding]:
         yield from check_advertised(patient, patient.broker)
     else:
         yield from _controller_risks(patient)
-    if not _is_loopback(patient.host):
-        plain = given.get("tls.server.mode", "permissive") != "enforcing"
-        if plain and given.get("aclEnable") != "true":
-            sentence = f"it listens on {patient.host} and anybody there may send, read and administer"
-            yield warn(name, "config", sentence, f"aclEnable=true and tls.server.mode=enforcing in {source}")
+    shared = {key: value for key, value in given.items() if key in ServerConfig.keys()}  # noqa: SIM118 (a method)
+    for sentence in ServerConfig.from_properties(shared, source).warnings():
+        risk, _, fix = sentence.rpartition("; ")
+        yield warn(name, "config", risk, f"{fix} in {source}")
 
 
 def _broker_risks(patient: Patient, config: BrokerConfig) -> Iterator[Finding]:

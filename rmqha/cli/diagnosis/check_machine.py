@@ -82,14 +82,15 @@ def check_ports(patients: Sequence[Patient]) -> Iterator[Finding]:
 
 def _port_trouble(patient: Patient, port: Port, owners: Mapping[int, list[Owner]]) -> Finding | None:
     found = owners.get(port.number, [])
-    name, where = patient.name, f"{patient.host}:{port.number}"
+    host = port.host or patient.host
+    name, where = patient.name, f"{host}:{port.number}"
     if patient.process is not None and patient.process.alive:
         pids = [owner.pid for owner in found]
         if patient.process.pid in pids or 0 in pids:
             return None
         fix = f"rmqha logs {name}" if patient.in_cluster else "look into its logFile"
         return wrong(name, "ports", f"it runs but does not listen on {where}", fix)
-    reason = cannot_bind(patient.host, port.number)
+    reason = cannot_bind(host, port.number)
     if not reason:
         return None
     if not found:

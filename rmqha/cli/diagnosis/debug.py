@@ -143,7 +143,7 @@ def _file_name(address: str) -> str:
 def _local_targets(state: ClusterState) -> list[Target]:
     found = []
     for node in state.nodes.values():
-        found.append(Target(node.name, NodeKind(node.kind), node.address))
+        found.append(Target(node.name, NodeKind(node.kind), node.address, state.http_address(node.name)))
         if node.controller_address and node.kind == NodeKind.NAMESRV.value:
             found.append(Target(f"{node.name}-controller", NodeKind.CONTROLLER, node.controller_address))
     return found

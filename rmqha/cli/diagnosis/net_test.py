@@ -94,17 +94,20 @@ async def measure(address: str, *, limit_s: float, limit_bytes: int) -> NetFigur
             asked_ns = time.monotonic_ns()
             await client.call(address, Command(RequestCode.RMQHA_ECHO), TIMEOUT_MS)
             figures.trips.record((time.monotonic_ns() - asked_ns) // 1000)
+        deadline = trio.current_time() + limit_s * (1 - TRIP_SHARE)
         asked_ns = time.monotonic_ns()
         async with trio.open_nursery() as nursery:
             for _ in range(AT_ONCE):
-                nursery.start_soon(_load, client, figures, started + limit_s, limit_bytes)
+                nursery.start_soon(_load, client, figures, deadline, limit_bytes)
         figures.load_us = (time.monotonic_ns() - asked_ns) // 1000
     return figures
 
 
 async def _load(client: RemotingClient, figures: NetFigures, deadline: float, limit_bytes: int) -> None:
     body = bytes(BODY_BYTES)
-    while figures.sent_bytes + BODY_BYTES <= limit_bytes and trio.current_time() < deadline:
+    while figures.sent_bytes + BODY_BYTES <= limit_bytes:
         figures.sent_bytes += BODY_BYTES
         answer = await client.call(figures.address, Command(RequestCode.RMQHA_ECHO, body=body), TIMEOUT_MS)
         figures.received_bytes += len(answer.body)
+        if trio.current_time() >= deadline:
+            return

@@ -15,7 +15,7 @@ from rmqha.cli.cluster_file import NodeKind
 from rmqha.cli.cluster_state import ClusterState
 from rmqha.cli.diagnosis.listeners import Owner, listening
 from rmqha.cli.supervisor import Process, start_stamp
-from rmqha.model.config import BrokerConfig, parse_properties
+from rmqha.model.config import BrokerConfig, ServerConfig, parse_properties
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import parse_address
 
@@ -25,10 +25,11 @@ _BROKER_KEYS = ("brokerName", "brokerClusterName", "storePathRootDir", "haListen
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """`key` is what moves it."""
+    """`key` is what moves it. `host` "": that of the node."""
 
     number: int
     key: str
+    host: str = ""
 
 
 @dataclass(slots=True)
@@ -151,6 +152,9 @@ def _fill(patient: Patient) -> None:
         patient.data = Path(config.store_path_root_dir).absolute()
     else:
         _fill_server(patient)
+    http_port = given.get("httpPort", "0")
+    if http_port.isdigit() and int(http_port):
+        patient.ports += (Port(int(http_port), "httpPort", given.get("httpHost", ServerConfig.http_host)),)
     if patient.config_path is not None:
         owners = listening([port.number for port in patient.ports])
         patient.process = next((_process(item) for item in _flat(owners) if item.runs(*_of(patient))), None)

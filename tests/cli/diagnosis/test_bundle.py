@@ -8,6 +8,7 @@ import string
 import tarfile
 import tempfile
 import tomllib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from rmqha.cli.diagnosis import bundle as bundles
 from rmqha.cli.diagnosis import debug as command
 from rmqha.cli.diagnosis.bundle import Bundle, Target, known_secrets, take_answers, take_cluster, take_machine
 from rmqha.cli.up import prepare
+from rmqha.host.http import Request, Response, Routes, serve
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
 from tests.client.test_admin import peers
@@ -143,6 +145,27 @@ def test_a_stopped_cluster_gives_what_it_can(
     assert json.loads(files["machine/versions.json"])["libraries"]["trio"]
     assert out.stat().st_mode & 0o077 == 0, "for the owner only"
     assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+
+
+async def test_pages_of_the_http_port_are_taken() -> None:
+    async def metrics(request: Request) -> Response:
+        return Response.text("rmqha_up 1\n")
+
+    async def not_ready(request: Request) -> Response:
+        return Response.text("it has no master yet\n", 503)
+
+    made = Bundle(100_000)
+    async with peers(1) as (peer,), trio.open_nursery() as nursery:
+        routes: Routes = {"/metrics": metrics, "/readyz": not_ready}
+        port = await nursery.start(partial(serve, trouble=print), routes, "127.0.0.1:0")
+        with trio.fail_after(10):
+            await take_answers(made, [Target("b", NodeKind.BROKER, peer.address, f"127.0.0.1:{port}")], 2.0)
+            await take_answers(made, [Target("x", NodeKind.BROKER, peer.address, peer.address)], 0.3)
+        nursery.cancel_scope.cancel()
+    assert made.files["answers/b/metrics"] == b"rmqha_up 1\n"
+    assert made.files["answers/b/readyz"] == b"it has no master yet\n"
+    reasons = {item["path"]: item["reason"] for item in made.missing}
+    assert "answers/x/metrics" in reasons, "something else listens there"
 
 
 def test_controllers_are_found_by_what_brokers_tell() -> None:

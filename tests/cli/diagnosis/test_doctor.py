@@ -127,6 +127,15 @@ def test_who_has_the_port(spec: ClusterSpec) -> None:
     assert f"kill {os.getpid()}, or change haListenPort in {spec.source}" in sentence
 
 
+def test_the_port_of_metrics_is_a_port_too(spec: ClusterSpec) -> None:
+    port = free_ports(2)
+    with config_of(spec, "ns-1").open("a") as file:
+        file.write(f"httpPort={port}\n")
+    with socket.create_server(("127.0.0.1", port)):
+        findings, _ = look(spec, "ns-1", "--no-write")
+    assert f"change httpPort in {spec.source}" in told(findings, "ns-1", "ports", Verdict.WRONG)
+
+
 def test_a_killed_broker_and_a_store_in_use(spec: ClusterSpec) -> None:
     (store_of(spec, "broker-a-1") / "abort").touch()
     release = HostDisk(store_of(spec, "broker-a-2")).lock("lock")
@@ -163,7 +172,12 @@ def test_an_unknown_key_and_replicas_that_differ(spec: ClusterSpec) -> None:
         ("inSyncReplicas=2\ntotalReplicas=3", "config", Verdict.WARN, "inSyncReplicas=2 without effect"),
         ("enableControllerMode=false", "config", Verdict.WARN, "nobody takes its place"),
         ("haMode=cp\ninSyncReplicas=2\ntotalReplicas=3", "config", Verdict.WRONG, "contradicts haMode=cp"),
-        ("listenAddress=0.0.0.0\nbrokerIP1=127.0.0.1", "config", Verdict.WARN, "anybody there may send"),
+        (
+            "listenAddress=0.0.0.0\nbrokerIP1=127.0.0.1",
+            "config",
+            Verdict.WARN,
+            "whoever reaches this server may ask it for anything",
+        ),
         ("listenAddress=0.0.0.0", "address", Verdict.WRONG, "brokerIP1: 0.0.0.0 is told to clients"),
         ("controllerAddr=10.9.8.7:9878", "address", Verdict.WRONG, "10.9.8.7 is told 127.0.0.1 and cannot reach it"),
         ("brokerIP1=10.9.8.7", "address", Verdict.WRONG, "told 10.9.8.7, but it listens on 127.0.0.1 only"),
