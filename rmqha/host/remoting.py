@@ -30,6 +30,9 @@ READ_BYTES = 64 * 1024
 """A longer one costs an mmap for every read: its size is beyond what malloc keeps (16 us instead of 2)."""
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
 """Replies that wait for one reader; beyond it the session is closed."""
+MAX_ALL_QUEUED_BYTES = 512 * 1024 * 1024
+"""Replies that wait for all readers of one port; beyond it those with more than FAIR_QUEUED_BYTES are closed."""
+FAIR_QUEUED_BYTES = 8 * 1024 * 1024
 HANDSHAKE_TIMEOUT_MS = 10_000
 """A connection must send its first whole frame within this time."""
 IDLE_TIMEOUT_MS = 120_000
@@ -50,6 +53,8 @@ class Statistics:
     received_bytes: int = 0
     sent_count: int = 0
     sent_bytes: int = 0
+    queued_bytes: int = 0
+    """Replies that wait for their readers now."""
     bad_frame_count: int = 0
     idle_closed_count: int = 0
     slow_reader_count: int = 0
@@ -141,9 +146,14 @@ class Session:
             return
         frame = encode_frame(command)
         self._queue.append(frame)
+        statistics = self._statistics
         self._queued_bytes += len(frame)
-        if self._queued_bytes > self._max_queued_bytes:
-            self._statistics.slow_reader_count += 1
+        statistics.queued_bytes += len(frame)
+        if self._queued_bytes > self._max_queued_bytes or (
+            statistics.queued_bytes > MAX_ALL_QUEUED_BYTES and self._queued_bytes > FAIR_QUEUED_BYTES
+        ):
+            statistics.slow_reader_count += 1
+            self._queue.clear()
             self._abort()
         elif not self._corked and not self._writing:
             self._wake.set()
@@ -229,6 +239,8 @@ class Session:
                 call.done.set()
             with trio.CancelScope(shield=True):
                 await self._last_words()
+                self._statistics.queued_bytes -= self._queued_bytes
+                self._queued_bytes = 0
                 await trio.aclose_forcefully(self._stream)
 
     async def _read(
@@ -329,6 +341,7 @@ class Session:
             await self._send_all(batch)
             self._half_written = False
             self._queued_bytes -= len(batch)
+            statistics.queued_bytes -= len(batch)
             statistics.sent_count += count
             statistics.sent_bytes += len(batch)
         self._writing = False

@@ -405,6 +405,34 @@ async def test_a_reader_that_lets_replies_pile_up_is_closed() -> None:
     assert session.closed
 
 
+async def test_readers_that_are_slow_together_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one with more than its share is closed, the others keep theirs."""
+    monkeypatch.setattr(remoting, "MAX_ALL_QUEUED_BYTES", 20_000)
+    monkeypatch.setattr(remoting, "FAIR_QUEUED_BYTES", 9_000)
+    statistics = Statistics()
+    services = [Recorder(lambda command: command.reply(body=bytes(1000))) for _ in range(3)]
+    async with trio.open_nursery() as nursery:
+        for service in services:
+            ours, theirs = lockstep_stream_pair()
+            nursery.start_soon(serve_one, service, ours, statistics)
+            await theirs.send_all(encode_frame(Command(1)))
+        await trio.testing.wait_all_tasks_blocked()
+        greedy, *modest = [service.sessions[0] for service in services]
+        for session in modest:
+            for _ in range(7):
+                session.send(Command(2, body=bytes(1000)))
+        assert statistics.slow_reader_count == 0 and statistics.queued_bytes > 14_000
+        for _ in range(9):
+            greedy.send(Command(2, body=bytes(1000)))
+        with trio.fail_after(5):
+            await services[0].left.wait()
+        assert statistics.slow_reader_count == 1
+        assert greedy.closed and not any(session.closed for session in modest)
+        assert 14_000 < statistics.queued_bytes < 20_000
+        nursery.cancel_scope.cancel()
+    assert statistics.queued_bytes == 0
+
+
 async def test_what_is_queued_at_the_end_is_still_written() -> None:
     ours, theirs = memory_stream_pair()
     service = Recorder(lambda _: None)
