@@ -6,12 +6,15 @@ Every controller shows its own part of Raft; what the groups are like only the l
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from controller.machine import ControllerMachine
-from rmqha.model.series import Kind, Series, Sheet
+from rmqha.model.series import Collecting, Kind, Series, Sheet
 from rmqha.model.standing import Standing
 
 MAX_GROUPS = 1000
 """Groups with series of their own; the sums count all."""
+GROUPS_PER_STEP = 50
 _GROUP = ("cluster", "broker_set")
 _ROLES = {"CANDIDATE": 1, "PRE_CANDIDATE": 1, "FOLLOWER": 2, "LEADER": 3}
 """Values that RocketMQ's controllers show; 0: none of these."""
@@ -45,7 +48,7 @@ def standing(machine: ControllerMachine, now_ms: int) -> Standing:
     return Standing(role, bool(leader), reason, facts)
 
 
-def collect(machine: ControllerMachine, now_ms: int) -> Sheet:
+def collect(machine: ControllerMachine, now_ms: int) -> Collecting:
     config, view = machine.config, machine.raft_view(now_ms)
     # the labels that RocketMQ's controllers have
     sheet = Sheet(
@@ -65,14 +68,16 @@ def collect(machine: ControllerMachine, now_ms: int) -> Sheet:
         return sheet
     for peer, progress in view.get("followers", {}).items():
         sheet.put(FOLLOWER_LAG, max(0, view["lastIndex"] - progress["matchIndex"]), peer)
-    _put_groups(sheet, machine, now_ms)
+    yield from _put_groups(sheet, machine, now_ms)
     return sheet
 
 
-def _put_groups(sheet: Sheet, machine: ControllerMachine, now_ms: int) -> None:
+def _put_groups(sheet: Sheet, machine: ControllerMachine, now_ms: int) -> Iterator[None]:
     groups = [group for _, group in sorted(machine.info.groups.items()) if group.replicas]
     masterless = 0
     for place, group in enumerate(groups):
+        if place % GROUPS_PER_STEP == GROUPS_PER_STEP - 1:
+            yield
         live = machine.live_ids(now_ms, group)
         masterless += group.master_id not in live
         if place >= MAX_GROUPS:

@@ -31,7 +31,7 @@ from rmqha.host.turns import Turns
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import parse_properties
 from rmqha.model.error import StoreError, UnreachableError, UsageError
-from rmqha.model.series import Sheet
+from rmqha.model.series import Collecting
 from rmqha.model.standing import Standing
 from rmqha.port import Disk
 from rmqha.raft.config import RaftConfig
@@ -165,7 +165,7 @@ class ControllerServer:
         assert self._machine is not None
         return standing(self._machine, self._clock.now_ms())
 
-    def collect(self) -> Sheet:
+    def collect(self) -> Collecting:
         """For /metrics."""
         assert self._machine is not None
         return collect(self._machine, self._clock.now_ms())

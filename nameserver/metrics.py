@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from nameserver.route_info import RouteTable
 from rmqha.model.offset import MASTER_ID
-from rmqha.model.series import Kind, Series, Sheet
+from rmqha.model.series import Collecting, Kind, Series, Sheet
 
 MAX_GROUPS = 1000
+GROUPS_PER_STEP = 50
 
 BROKERS = Series("rmqha_namesrv_brokers", Kind.GAUGE, "Registered brokers of a group", ("cluster", "broker_set"))
 MASTERS = Series(
@@ -27,11 +28,13 @@ REQUESTS = Series("rmqha_remoting_received_total", Kind.COUNTER, "Requests recei
 DENIED = Series("rmqha_remoting_denied_total", Kind.COUNTER, "Requests that the accounts do not allow")
 
 
-def collect(address: str, routes: RouteTable, election_index: int | None, remoting: Mapping[str, int]) -> Sheet:
+def collect(address: str, routes: RouteTable, election_index: int | None, remoting: Mapping[str, int]) -> Collecting:
     """`remoting`: the counts of `rmqha.host.remoting.Statistics`."""
     sheet = Sheet({"node_type": "namesrv", "node_id": address})
     groups = routes.groups()
-    for group in groups[:MAX_GROUPS]:
+    for place, group in enumerate(groups[:MAX_GROUPS], 1):
+        if place % GROUPS_PER_STEP == 0:
+            yield
         sheet.put(BROKERS, len(group.addresses), group.cluster_name, group.broker_name)
         sheet.put(MASTERS, MASTER_ID in group.addresses, group.cluster_name, group.broker_name)
     sheet.put(GROUPS_LEFT_OUT, max(0, len(groups) - MAX_GROUPS))

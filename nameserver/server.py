@@ -24,7 +24,7 @@ from rmqha.host.remoting import RemotingClient, Session, Statistics, serve
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import ConfigError, RemoteProtocolError, UsageError
-from rmqha.model.series import Sheet
+from rmqha.model.series import Collecting
 from rmqha.model.standing import Standing
 from rmqha.port import Clock
 from rmqha.wire.bodies import Registration, encode_cluster_info, encode_topic_route, parse_registration, required
@@ -103,7 +103,7 @@ class NameServer:
         suspicion = {"suspectsItself": self.routes.suspects_itself}
         return Standing("namesrv", True, facts={"brokers": self.routes.broker_count, **suspicion})
 
-    def collect(self) -> Sheet:
+    def collect(self) -> Collecting:
         address = f"{self.live.current.listen_address}:{self.live.current.listen_port}"
         index = None if self.follower is None else self.follower.index
         return collect(address, self.routes, index, self.remoting.as_dict())

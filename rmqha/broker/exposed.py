@@ -7,7 +7,7 @@ from rmqha.broker.metrics import collect
 from rmqha.broker.traffic import Traffic
 from rmqha.model.code import ResponseCode
 from rmqha.model.identity import Role
-from rmqha.model.series import Sheet
+from rmqha.model.series import Collecting
 from rmqha.model.standing import Standing
 
 
@@ -43,5 +43,5 @@ class ExposedBroker:
         }
         return Standing(replica.role.name.lower(), not reason, reason, facts)
 
-    def collect(self) -> Sheet:
+    def collect(self) -> Collecting:
         return collect(self._core, self._traffic)

@@ -6,17 +6,19 @@ with it. Topics and groups come from clients, so the number of series is bounded
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.traffic import Traffic
 from rmqha.model.code import ResponseCode
 from rmqha.model.identity import Role
-from rmqha.model.message import RETRY_PREFIX
-from rmqha.model.series import Histogram, Kind, Series, Sheet
+from rmqha.model.message import DLQ_PREFIX, RETRY_PREFIX
+from rmqha.model.series import Collecting, Histogram, Kind, Series, Sheet
 
 MAX_PAIRS = 1000
 """Pairs of topic and group whose lag is shown."""
+PAIRS_PER_STEP, PLACES_PER_STEP = 25, 50
 _LAG_LABELS = ("consumer_group", "topic", "is_retry", "is_system")
 _STORAGE = ("storage_type", "storage_medium")
 _LOCAL_DISK = ("local", "disk")
@@ -100,7 +102,7 @@ INDEX_BEHIND = Series("rmqha_index_behind_bytes", Kind.GAUGE, "Dispatched bytes 
 PAIRS_LEFT_OUT = Series("rmqha_lag_series_left_out", Kind.GAUGE, f"Pairs of topic and group beyond {MAX_PAIRS}")
 
 
-def collect(core: BrokerCore, traffic: Traffic) -> Sheet:
+def collect(core: BrokerCore, traffic: Traffic) -> Collecting:
     config = core.config
     # the labels that RocketMQ's brokers have
     sheet = Sheet({"cluster": config.broker_cluster_name, "node_type": "broker", "node_id": config.broker_name})
@@ -111,9 +113,12 @@ def collect(core: BrokerCore, traffic: Traffic) -> Sheet:
     else:
         sheet.put(FOLLOWING, core.replica.is_following)
         sheet.put(COPY_LEFT, core.replica.copy_left_bytes)
-    _put_traffic(sheet, core, traffic)
     _put_store(sheet, core)
     _put_clients(sheet, core)
+    yield
+    yield from _put_traffic(sheet, core, traffic)
+    if core.driver.is_serving:
+        yield from _put_lag(sheet, core)
     return sheet
 
 
@@ -153,13 +158,19 @@ def _put_master(sheet: Sheet, core: BrokerCore, state: dict[str, Any]) -> None:
         sheet.put(SLAVE_LAG_TIME, slave["lagMs"] / 1000 if slave["lagBytes"] else 0, *labels)
 
 
-def _put_traffic(sheet: Sheet, core: BrokerCore, traffic: Traffic) -> None:
-    for (topic, message_type), flow in traffic.sent.items():
+def _put_traffic(sheet: Sheet, core: BrokerCore, traffic: Traffic) -> Iterator[None]:
+    for place, ((topic, message_type), flow) in enumerate(list(traffic.sent.items()), 1):
+        if place % PLACES_PER_STEP == 0:
+            yield
+        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+            continue  # as in RocketMQ: what comes back was counted when it came first
         labels: tuple[str, ...] = (topic, message_type, truth(is_system(core, topic)))
         sheet.put(MESSAGES_IN, flow.count, *labels)
         sheet.put(BYTES_IN, flow.size_bytes, *labels)
         sheet.put_histogram(MESSAGE_SIZE, flow.sizes, *labels)
-    for (group, topic), flow in traffic.pulled.items():
+    for place, ((group, topic), flow) in enumerate(list(traffic.pulled.items()), 1):
+        if place % PLACES_PER_STEP == 0:
+            yield
         labels = (topic, group, truth(topic.startswith(RETRY_PREFIX)), truth(is_system(core, topic, group)))
         sheet.put(MESSAGES_OUT, flow.count, *labels)
         sheet.put(BYTES_OUT, flow.size_bytes, *labels)
@@ -190,15 +201,14 @@ def _put_clients(sheet: Sheet, core: BrokerCore) -> None:
     sheet.put(PRODUCERS, core.clients.producer_connection_count)
     for group, mode, count in core.clients.consumer_connections():
         sheet.put(CONSUMERS, count, group, mode)
-    _put_lag(sheet, core)
 
 
-def _put_lag(sheet: Sheet, core: BrokerCore) -> None:
-    count = 0
-    for topic, group, offsets in core.offsets.pairs():
-        count += 1
-        if count > MAX_PAIRS:
-            continue
+def _put_lag(sheet: Sheet, core: BrokerCore) -> Iterator[None]:
+    pairs, left_out = core.offsets.first_pairs(MAX_PAIRS)
+    sheet.put(PAIRS_LEFT_OUT, left_out)
+    for place, (topic, group, offsets) in enumerate(pairs, 1):
+        if place % PAIRS_PER_STEP == 0:
+            yield
         lag = ready = 0
         for queue_id, offset in offsets.items():
             _, end = core.store.queue_range(topic, queue_id)
@@ -208,7 +218,6 @@ def _put_lag(sheet: Sheet, core: BrokerCore) -> None:
         sheet.put(LAG, lag, *labels)
         sheet.put(READY, ready, *labels)
         sheet.put(INFLIGHT, lag - ready, *labels)
-    sheet.put(PAIRS_LEFT_OUT, max(0, count - MAX_PAIRS))
 
 
 def truth(value: bool) -> str:

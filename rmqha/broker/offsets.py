@@ -8,6 +8,7 @@ its stamp behind, so that no replica brings it back.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -156,9 +157,10 @@ class OffsetTable:
             self._touch(place)
         return offset
 
-    def pairs(self) -> Iterator[tuple[str, str, Mapping[int, int]]]:
-        """(topic, group, offsets by queue id) of every group that has an offset in a topic."""
-        for key, queues in self._offsets.items():
+    def first_pairs(self, limit: int) -> tuple[list[tuple[str, str, Mapping[int, int]]], int]:
+        """(topic, group, offsets by queue id) of groups that have an offset in a topic, and how many more there are."""
+        found: list[tuple[str, str, Mapping[int, int]]] = []
+        for key in islice(self._offsets, limit):
             topic, _, group = key.rpartition("@")
             yield topic, group, queues
 

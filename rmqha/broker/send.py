@@ -211,15 +211,17 @@ class SendProcessor:
 
     @staticmethod
     def _note(traffic: Traffic, accepted: list[_Accepted], stored: AppendedBatch) -> None:
-        ends = [*stored.phy_offsets, stored.end_offset]
-        start = 0
-        for _, request, _, messages in accepted:
+        phy_offsets, start = stored.phy_offsets, 0
+        last = accepted[-1]
+        for item in accepted:
+            _, request, _, messages = item
             first = start
             start += len(messages)
+            end = stored.end_offset if item is last else phy_offsets[start]
             kind = "delay" if messages[0].topic == SCHEDULE_TOPIC else "normal"
             if _SHARDING_KEY in request.properties:
                 kind = "fifo"
-            traffic.note_sent(request.topic, kind, len(messages), ends[start] - ends[first])
+            traffic.note_sent(request.topic, kind, len(messages), end - phy_offsets[first])
 
     def _waiter(self, channel: Channel, replies: list[Command]) -> Waiting:
         waiter = Waiter(channel, replies)

@@ -5,7 +5,8 @@ Clients choose the names, so the number of places is bounded: what comes beyond 
 
 from __future__ import annotations
 
-from rmqha.model.message import DLQ_PREFIX, RETRY_PREFIX
+from bisect import bisect_left
+
 from rmqha.model.series import Histogram
 
 MAX_PLACES = 1000
@@ -17,17 +18,17 @@ SIZE_BOUNDS_BYTES = (1024, 4096, 512 * 1024, 1024 * 1024, 2 * 1024 * 1024, 4 * 1
 class Flow:
     """What has passed one place."""
 
-    __slots__ = ("count", "size_bytes", "sizes")
+    __slots__ = ("count", "size_bytes", "size_counts")
 
     def __init__(self) -> None:
         self.count = 0
         self.size_bytes = 0
-        self.sizes = Histogram(SIZE_BOUNDS_BYTES)
-        """Of records; those of one batch count as one of their mean size, as in RocketMQ."""
+        self.size_counts = [0] * (len(SIZE_BOUNDS_BYTES) + 1)
 
-    def add(self, count: int, size_bytes: int) -> None:
-        self.count += count
-        self.size_bytes += size_bytes
+    @property
+    def sizes(self) -> Histogram:
+        """Of records; each of a batch counts with their mean size."""
+        return Histogram(SIZE_BOUNDS_BYTES, list(self.size_counts), self.size_bytes)
 
 
 class Traffic:
@@ -38,16 +39,16 @@ class Traffic:
         self.pulled: dict[tuple[str, str], Flow] = {}
 
     def note_sent(self, topic: str, message_type: str, count: int, size_bytes: int) -> None:
-        """`size_bytes`: of the records in the log. Retry and dead letter topics do not count, as in RocketMQ."""
-        if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
-            return
+        """`size_bytes`: of the records in the log."""
         flow = self.sent.get((topic, message_type)) or _place(self.sent, (topic, message_type), (OTHER, message_type))
-        flow.add(count, size_bytes)
-        flow.sizes.add(size_bytes // count)
+        flow.count += count
+        flow.size_bytes += size_bytes
+        flow.size_counts[bisect_left(SIZE_BOUNDS_BYTES, size_bytes // count)] += count
 
     def note_pulled(self, group: str, topic: str, count: int, size_bytes: int) -> None:
         flow = self.pulled.get((group, topic)) or _place(self.pulled, (group, topic), (OTHER, OTHER))
-        flow.add(count, size_bytes)
+        flow.count += count
+        flow.size_bytes += size_bytes
 
 
 def _place(flows: dict[tuple[str, str], Flow], key: tuple[str, str], other: tuple[str, str]) -> Flow:

@@ -6,7 +6,7 @@ Nothing is kept between two scrapes, so a series whose role a replica has lost i
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -86,6 +86,20 @@ class Sheet:
 
     def _add(self, series: Series, sample: Sample) -> None:
         self.samples.setdefault(series, []).append(sample)
+
+
+Collecting = Generator[None, None, Sheet]
+"""A sheet being filled, its value in the end. Each step takes about a millisecond: others get their turn in between."""
+
+
+def filled(steps: Collecting) -> Sheet:
+    """All steps at once."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            sheet: Sheet = end.value
+            return sheet
 
 
 def _bound(value: float) -> str:

@@ -12,6 +12,7 @@ from rmqha.broker import metrics, traffic
 from rmqha.broker.exposed import ExposedBroker
 from rmqha.host.metrics import exposition
 from rmqha.model.code import RequestCode
+from rmqha.model.series import filled
 from rmqha.wire.command import Command
 from tests.broker.support import Broker, pull_command, send_command
 
@@ -22,7 +23,7 @@ BASE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a
 def scrape(shown: ExposedBroker) -> Scrape:
     """Values by sample name and by the labels beside BASE."""
     found: Scrape = {}
-    for family in text_string_to_metric_families(exposition([shown.collect()]).decode()):
+    for family in text_string_to_metric_families(exposition([filled(shown.collect())]).decode()):
         for sample in family.samples:
             if sample.name.startswith("process_"):
                 continue

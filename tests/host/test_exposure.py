@@ -15,7 +15,7 @@ from rmqha.host.exposure import Exposure, expose
 from rmqha.host.tracer import HostTracer
 from rmqha.model.config import ServerConfig
 from rmqha.model.error import UsageError
-from rmqha.model.series import Kind, Series, Sheet
+from rmqha.model.series import Collecting, Kind, Series, Sheet
 from rmqha.model.standing import Standing
 
 LEVEL = Series("test_level", Kind.GAUGE, "A level", ("side",))
@@ -28,8 +28,9 @@ class Server:
     def standing(self) -> Standing:
         return self.now
 
-    def collect(self) -> Sheet:
+    def collect(self) -> Collecting:
         sheet = Sheet({"node": self.now.role})
+        yield
         sheet.put(LEVEL, 3, "left")
         return sheet
 

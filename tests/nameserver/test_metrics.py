@@ -7,7 +7,7 @@ import pytest
 from nameserver import metrics
 from nameserver.metrics import BROKERS, EVENT_INDEX, GROUPS_LEFT_OUT, MASTERS, TOPICS, collect
 from nameserver.route_info import RouteTable
-from rmqha.model.series import Series, Sheet
+from rmqha.model.series import Series, Sheet, filled
 from rmqha.wire.bodies import DataVersion, Registration
 from tests.nameserver.support import Events
 
@@ -35,7 +35,7 @@ def values(sheet: Sheet, series: Series) -> dict[str, float]:
 
 
 def test_groups_are_shown_with_and_without_a_master() -> None:
-    sheet = collect("127.0.0.1:9876", registered(("a", 0), ("a", 1), ("b", 1)), 7, REMOTING)
+    sheet = filled(collect("127.0.0.1:9876", registered(("a", 0), ("a", 1), ("b", 1)), 7, REMOTING))
     assert values(sheet, BROKERS) == {"a": 2, "b": 1}
     assert values(sheet, MASTERS) == {"a": 1, "b": 0}
     assert values(sheet, EVENT_INDEX) == {"": 7}
@@ -44,7 +44,7 @@ def test_groups_are_shown_with_and_without_a_master() -> None:
 
 def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "MAX_GROUPS", 1)
-    sheet = collect("127.0.0.1:9876", registered(("a", 0), ("b", 0), ("c", 0)), None, REMOTING)
+    sheet = filled(collect("127.0.0.1:9876", registered(("a", 0), ("b", 0), ("c", 0)), None, REMOTING))
     assert values(sheet, BROKERS) == {"a": 1}
     assert values(sheet, GROUPS_LEFT_OUT) == {"": 2}
     assert values(sheet, EVENT_INDEX) == {}
