@@ -162,7 +162,8 @@ class OffsetTable:
         found: list[tuple[str, str, Mapping[int, int]]] = []
         for key in islice(self._offsets, limit):
             topic, _, group = key.rpartition("@")
-            yield topic, group, queues
+            found.append((topic, group, dict(self._offsets[key])))
+        return found, len(self._offsets) - len(found)
 
     def topics_of(self, group: str) -> list[str]:
         """Topics in which the group has an offset, sorted."""
