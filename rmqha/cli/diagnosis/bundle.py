@@ -189,19 +189,25 @@ def take_cluster(bundle: Bundle, state: ClusterState) -> None:
         bundle.take(f"{place}/node.conf", state.config_path(name), limit_bytes=SMALL_BYTES)
         for path in (state.log_path(name), state.output_path(name)):
             bundle.take(f"{place}/{path.name}", path, limit_bytes=TAIL_BYTES, tail=True)
-        data = state.data_path(record)
-        if not data.is_dir():
-            bundle.miss(f"{place}/files.json", f"{data} is not there")
-            continue
-        bundle.add_json(f"{place}/files.json", listing(data), str(data))
-        for pattern in STORE_FILES if record.is_broker else ():
-            for path in sorted(data.glob(pattern)):
-                if path.is_file() and path.name != PROBE_FILE:
-                    bundle.take(f"{place}/store/{path.relative_to(data)}", path, limit_bytes=SMALL_BYTES)
+        try:
+            _take_store(bundle, place, state.data_path(record), STORE_FILES if record.is_broker else ())
+        except OSError as error:
+            bundle.miss(f"{place}/store", f"{error.filename} cannot be looked at: {error.strerror}")
         if record.process is not None and record.process.alive:
             for what in ("status", "limits", "io"):
                 source = Path(f"/proc/{record.process.pid}/{what}")
                 bundle.take(f"{place}/process/{what}", source, limit_bytes=SMALL_BYTES)
+
+
+def _take_store(bundle: Bundle, place: str, data: Path, patterns: Collection[str]) -> None:
+    if not data.is_dir():
+        bundle.miss(f"{place}/files.json", f"{data} is not there")
+        return
+    bundle.add_json(f"{place}/files.json", listing(data), str(data))
+    for pattern in patterns:
+        for path in sorted(data.glob(pattern)):
+            if path.is_file() and path.name != PROBE_FILE:
+                bundle.take(f"{place}/store/{path.relative_to(data)}", path, limit_bytes=SMALL_BYTES)
 
 
 def listing(directory: Path) -> list[dict[str, Any]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -51,16 +52,19 @@ def examine(
     findings: list[Finding] = []
     papers: dict[str, Papers] = {}
     for patient in patients:
-        findings.append(check_process(patient, others_run))
-        findings += check_config(patient)
-        findings += check_disk(patient)
-        findings += check_descriptors(patient)
-        papers[patient.name] = read_papers(patient)
-        findings += papers[patient.name].findings
-    findings += check_ports(patients)
+        papers[patient.name] = Papers()
+        for check, step in (
+            ("process", partial(_process, patient, others_run)),
+            ("config", partial(check_config, patient)),
+            ("disk", partial(check_disk, patient)),
+            ("descriptors", partial(check_descriptors, patient)),
+            ("store", partial(_papers, patient, papers)),
+        ):
+            findings += guarded(patient.name, check, step)
+    findings += guarded("machine", "ports", partial(check_ports, patients))
     findings += check_groups(patients, papers)
     if write:
-        findings += check_syncs(patients)
+        findings += guarded("machine", "sync", partial(check_syncs, patients))
     file_bytes = max((item.broker.mapped_file_size_commit_log for item in patients if item.broker), default=0)
     findings += check_memory([patient for patient in patients if patient.running], file_bytes)
     answers, told = trio.run(ask_all, patients, papers, timeout_s)
@@ -68,6 +72,27 @@ def examine(
     if spark:
         findings += check_spark()
     return Examination(patients, findings, answers)
+
+
+def _process(patient: Patient, others_run: bool) -> list[Finding]:
+    return [check_process(patient, others_run)]
+
+
+def _papers(patient: Patient, papers: dict[str, Papers]) -> list[Finding]:
+    papers[patient.name] = read_papers(patient)
+    return papers[patient.name].findings
+
+
+def guarded(subject: str, check: str, step: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    """What a check finds. A file that cannot be looked at is a finding and leaves the other checks to be made."""
+    found: list[Finding] = []
+    try:
+        found.extend(step())
+    except OSError as error:
+        where = error.filename or "something"
+        fix = "run rmqha doctor as the user that runs the node"
+        found.append(wrong(subject, check, f"{where} cannot be looked at: {error.strerror or error}", fix))
+    return found
 
 
 def check_spark() -> Iterator[Finding]:
@@ -134,6 +159,8 @@ def doctor(
         )
     else:
         show(found.findings, verbose)
+        if directory is not None and is_wrong:
+            click.echo(f"the rmqha commands above are meant with RMQHA_DIRECTORY={directory}")
     if is_wrong:
         sys.exit(1)
 

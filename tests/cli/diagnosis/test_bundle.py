@@ -197,6 +197,19 @@ async def test_live_nodes_are_asked_and_silent_ones_told(tmp_path: Path) -> None
     assert [path for path in missing if "b-2" in path] == ["answers/b-2/state.json"]
 
 
+def test_a_store_that_may_not_be_looked_at(state: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    made = Bundle(1_000_000)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "is_dir", refused)
+        take_cluster(made, state)
+    reasons = {item["path"]: item["reason"] for item in made.missing}
+    assert reasons["nodes/broker-a-1/store"].endswith("broker-a-1/store cannot be looked at: Permission denied")
+    assert "nodes/broker-a-2/node.conf" in made.files
+
+
 def test_sizes_are_bounded_and_the_newest_lines_are_taken(state: ClusterState) -> None:
     log = state.log_path("ns-1")
     log.parent.mkdir()

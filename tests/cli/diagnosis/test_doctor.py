@@ -25,6 +25,7 @@ from rmqha.cli.diagnosis.patient import kind_of
 from rmqha.cli.preflight import free_ports
 from rmqha.cli.up import prepare
 from rmqha.host.disk import HostDisk
+from rmqha.host.read_disk import HostReadDisk
 from rmqha.model.error import UsageError
 from rmqha.store.checkpoint import Checkpoint
 
@@ -355,6 +356,21 @@ def test_findings_are_counted_and_the_worst_comes_first() -> None:
     found = [ok("a", "x", "s"), warn("a", "y", "s", "f"), wrong("a", "z", "s", "f")]
     assert [item.check for item in in_order(found)] == ["z", "y", "x"]
     assert count_words(found) == "1 wrong, 1 warning, 1 ok"
+
+
+def test_what_may_not_be_looked_at_is_a_finding_and_the_rest_goes_on(
+    spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(self: HostReadDisk, path: str) -> bool:
+        raise PermissionError(13, os.strerror(13), f"{self.label}/{path}")
+
+    monkeypatch.setattr(HostReadDisk, "is_locked", refused)
+    findings, code = look(spec)
+    assert code == 1
+    sentence = told(findings, "broker-a-1", "process", Verdict.WRONG)
+    assert "lock cannot be looked at: Permission denied" in sentence
+    assert "as the user that runs the node" in sentence
+    assert "are free" in told(findings, "broker-a-1", "ports", Verdict.OK)
 
 
 # --- usage ------------------------------------------------------------------------------------------------------------
