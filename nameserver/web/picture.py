@@ -12,9 +12,9 @@ from typing import Any
 
 from nameserver.web.forks import Log, cuts_of, draw
 from nameserver.web.message_view import short, visible
+from nameserver.web.troubles import ODD, troubles
 from rmqha.cli.cluster_view import copy_words
 from rmqha.cli.group_look import BrokerView, GroupLook, promise_of
-from rmqha.cli.health.findings import judge
 from rmqha.cli.health.survey import Kind, Word
 from rmqha.cli.wait_words import view_of
 from rmqha.model.epoch import EpochEntry, EpochHistory
@@ -22,6 +22,8 @@ from rmqha.model.error import RmqhaError
 from rmqha.model.offset import Epoch, PhyOffset
 
 VERSION = 1
+MAX_GROUPS = 200
+"""On the cluster's page."""
 MAX_EVENTS = 40
 """Of a group, the newest."""
 TOLD_EVENTS = frozenset(
@@ -49,10 +51,6 @@ TOLD_EVENTS = frozenset(
     )
 )
 """What the group page tells of a replica's events; the rest is for `rmqha history`."""
-
-
-ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError)
-"""What an answer of a release that is older, newer or foreign may lead to; the part that needs it is left out then."""
 
 
 @dataclass(slots=True)
@@ -110,8 +108,10 @@ def seen_of(words: list[Word], name_server: dict[str, Any], own_address: str, cl
             view = BrokerView(word.address, routed.get(word.address), word.state, word.keys, word.is_ours, error)
             group.brokers[word.address] = view
             group.cluster = group.cluster or str(word.keys.get("brokerClusterName") or "")
+    controllers = [word for word in words if word.kind is Kind.CONTROLLER and word.answers and word.state]
+    controllers.sort(key=lambda word: not word.leads)
     for name, group in groups.items():
-        group.told = _told(words, name)
+        group.told = _told(controllers, name)
         group.cluster = group.cluster or str(group.told.get("clusterName") or "")
         group.closer = closer.get(name, group.closer)
         _drop_odd(group)
@@ -131,51 +131,28 @@ def _drop_odd(group: GroupSeen) -> None:
         group.told = {}
 
 
-def _told(words: list[Word], name: str) -> dict[str, Any]:
+def _told(controllers: list[Word], name: str) -> dict[str, Any]:
     """The leading controller's word, else any controller's; {} if none told of the group, or all are Apache's."""
-    controllers = [word for word in words if word.kind is Kind.CONTROLLER and word.answers and word.state]
-    for word in sorted(controllers, key=lambda item: not item.leads):
-        found = word.state.get("groups", {}).get(name)
-        if isinstance(found, dict):
-            return found
+    for word in controllers:
+        groups = word.state.get("groups")
+        if isinstance(groups, dict) and isinstance(groups.get(name), dict):
+            return dict(groups[name])
     return {}
 
 
 # --- the cluster ------------------------------------------------------------------------------------------------------
 def cluster_document(seen: Seen) -> dict[str, Any]:
-    """JSON-ready: `troubles`, `controllers` and `groups` with their replicas."""
+    """JSON-ready: `health`, `controllers`, and `groups` with their replicas, those that take no messages first."""
+    rows = [(group, _group(group)) for _, group in sorted(seen.groups.items())]
+    rows.sort(key=lambda row: row[1]["writable"] is True)
     return {
         "version": VERSION,
         "nameServer": seen.name_server,
-        "health": troubles(seen.words, sorted(seen.groups)),
+        "health": troubles(seen.words, sorted(seen.groups), seen.name_server),
         "controllers": [_controller(word) for word in seen.words if word.kind is Kind.CONTROLLER],
-        "groups": [_group(seen.groups[name]) for name in sorted(seen.groups)],
+        "groups": [row | {"kind": _kind(group)} for group, row in rows[:MAX_GROUPS]],
+        "groupsLeftOut": max(0, len(rows) - MAX_GROUPS),
     }
-
-
-def troubles(words: list[Word], groups: list[str]) -> dict[str, Any]:
-    """What `rmqha health` says: `findings` (where, what, fix, note) and `views` (what do not match)."""
-    try:
-        health = judge(words, groups)
-    except ODD as error:
-        what = f"what some node answers is not known to this release: {error!r}"
-        finding = {"where": "this page", "what": short(what), "fix": "rmqha status asks each node alone", "note": False}
-        return {"healthy": False, "answered": sum(word.answers for word in words), "findings": [finding], "views": []}
-    findings = [
-        {"where": visible(item.where), "what": visible(item.what), "fix": visible(item.fix), "note": item.note}
-        for item in health.findings
-    ]
-    views = [
-        {
-            "group": visible(item.group),
-            "about": item.about,
-            "agreement": item.agreement.value,
-            "says": [[visible(title), visible(sentence)] for title, sentence in item.says.items()],
-            "silent": [visible(title) for title in item.silent],
-        }
-        for item in health.views
-    ]
-    return {"healthy": health.healthy, "answered": health.answered, "findings": findings, "views": views}
 
 
 def _controller(word: Word) -> dict[str, Any]:
@@ -200,7 +177,6 @@ def _group(group: GroupSeen) -> dict[str, Any]:
     return {
         "name": visible(group.name),
         "cluster": visible(group.cluster),
-        "kind": _kind(group),
         "masterId": state.get("brokerId", told.get("masterBrokerId")),
         "masterAddress": master.address if master is not None else told.get("masterAddress") or None,
         "epoch": state.get("epoch", told.get("masterEpoch")),
@@ -303,13 +279,13 @@ def group_document(seen: Seen, name: str) -> dict[str, Any]:
         known = ", ".join(sorted(seen.groups)[:20]) or "none"
         words = f"no name server route and no controller knows a group {short(name, 100)!r}; known: {known}"
         return {"version": VERSION, "error": words}
-    row = _group(group)
+    row = _group(group) | {"kind": _kind(group)}
     logs = [log for address in _in_order(group) if (log := _log(group, group.brokers[address])) is not None]
     return {
         "version": VERSION,
         "error": None,
         "group": row,
-        "health": troubles([word for word in seen.words if word.kind is not Kind.BROKER or word.group == name], [name]),
+        "health": troubles(_words_about(seen.words, name), [name], seen.name_server),
         "answer": visible(group.closer.explained.get("answer") or "") or None,
         "elections": [_election(item) for item in reversed(group.closer.explained.get("elections", ()))],
         "logs": draw(logs),
@@ -318,6 +294,10 @@ def group_document(seen: Seen, name: str) -> dict[str, Any]:
         "promise": _promise(group),
         "events": _events(group),
     }
+
+
+def _words_about(words: list[Word], name: str) -> list[Word]:
+    return [word for word in words if word.kind is not Kind.BROKER or word.group == name]
 
 
 def _waits(group: GroupSeen) -> list[str]:

@@ -136,10 +136,17 @@ class Watch:
         async with trio.open_nursery() as nursery:
             for name in groups:
                 nursery.start_soon(self._look_closer, client, words, name, now_ms)
-        seen = seen_of(words, self._name_server(), self._own_address, self._closer)
-        for name in list(self._viewers):
-            document = cluster_document(seen) if name == CLUSTER else group_document(seen, name)
-            self._documents[name] = event(document)
+        facts, closer, names = self._name_server(), dict(self._closer), list(self._viewers)
+
+        def documents() -> dict[str, bytes]:
+            seen = seen_of(words, facts, self._own_address, closer)
+            return {
+                name: event(cluster_document(seen) if name == CLUSTER else group_document(seen, name)) for name in names
+            }
+
+        # beside the event loop: with thousands of brokers it takes longer than their heartbeats may wait
+        made = await trio.to_thread.run_sync(documents)
+        self._documents = {name: made[name] for name in made if name in self._viewers}
         return len(words)
 
     def _seeds(self, now_ms: int) -> Seeds:

@@ -36,7 +36,7 @@ live("/events", (value) => {
     return;
   }
   show(place("health"), value.health, health);
-  show(place("groups"), value.groups, (groups) =>
-    groups.length ? groups.map(card) : [el("p", { class: "faint" }, "No broker has registered here, and no controller knows a group.")]);
+  show(place("groups"), [value.groups, value.groupsLeftOut], ([groups, left]) =>
+    groups.length ? [groups.map(card), left ? el("p", { class: "faint" }, `${count(left)} more groups are not shown; they are below those that take no messages. rmqha describe cluster lists all.`) : []] : [el("p", { class: "faint" }, "No broker has registered here, and no controller knows a group.")]);
   show(place("controllers"), value.controllers, (items) => [controllers(items)]);
 });

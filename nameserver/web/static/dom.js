@@ -29,7 +29,7 @@ export function show(container, value, build) {
   const active = document.activeElement;
   const id = active && container.contains(active) ? active.id : "";
   const open = new Set([...container.querySelectorAll("details[open]")].map((node) => node.id));
-  container.replaceChildren(...[build(value)].flat());
+  container.replaceChildren(...[build(value)].flat(Infinity));
   for (const node of container.querySelectorAll("details")) if (open.has(node.id)) node.open = true;
   if (id) document.getElementById(id)?.focus({ preventScroll: true });
 }

@@ -22,10 +22,10 @@ export function role(name) {
 export function health(value) {
   const wrong = value.findings.filter((item) => !item.note);
   const notes = value.findings.filter((item) => item.note);
-  const views = value.views.filter((item) => item.agreement !== "MATCHING");
+  const views = value.views;
   const title = value.healthy
     ? el("p", { class: "banner well" }, el("strong", {}, "✓ HEALTHY"), ` ${value.answered} nodes answered`)
-    : el("p", { class: "banner wrong" }, el("strong", {}, `✕ ${wrong.length === 1 ? "1 thing is" : `${wrong.length} things are`} wrong`),
+    : el("p", { class: "banner wrong" }, el("strong", {}, `✕ ${value.wrong === 1 ? "1 thing is" : `${value.wrong} things are`} wrong`),
       ` ${value.answered} nodes answered`);
   const line = (item) => el("li", {}, el("strong", {}, item.where), `: ${item.what}`,
     item.fix ? el("div", { class: "fix" }, `→ ${item.fix}`) : null);

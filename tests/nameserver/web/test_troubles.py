@@ -1,0 +1,57 @@
+"""What is wrong, as the page tells it."""
+
+from __future__ import annotations
+
+from nameserver.web.troubles import MAX_FINDINGS, troubles
+from rmqha.cli.health.agreement import groups_of
+from rmqha.cli.health.findings import judge
+from rmqha.cli.health.survey import Kind, Word
+from tests.cli.health.words import broker, cluster, silent
+
+
+def told(words: list[Word]) -> list[tuple[str, str]]:
+    return [(item["where"], item["what"]) for item in troubles(words, groups_of(words), {})["findings"]]
+
+
+def test_it_says_what_rmqha_health_says() -> None:
+    words = cluster()
+    words["broker-a-3"] = silent(words["broker-a-3"])
+    words["ctl-2"].leads = False
+    words["ctl-2"].state["leading"] = False
+    words["broker-a-1"].state |= {"writable": False, "whyNotWritable": "disk full"}
+    every = list(words.values())
+    expected = judge(every, groups_of(every)).findings
+    assert len(expected) >= 3
+    assert sorted(told(every)) == sorted((item.where, item.what) for item in expected)
+
+
+def test_views_that_match_are_left_out_and_others_name_who_says_what() -> None:
+    words = cluster()
+    assert troubles(list(words.values()), ["broker-a"], {})["views"] == []
+    words["ctl-1"].state["groups"]["broker-a"] |= {"masterBrokerId": 2}
+    (view,) = troubles(list(words.values()), ["broker-a"], {})["views"]
+    assert (view["about"], view["agreement"]) == ("controllers", "DIVERGENT")
+    assert len(view["says"]) == 3
+
+
+def test_a_name_server_that_suspects_itself_says_so() -> None:
+    found = troubles(list(cluster().values()), ["broker-a"], {"suspectsItself": True})
+    assert (found["healthy"], found["wrong"], found["findings"][0]["where"]) == (False, 1, "this name server")
+
+
+def test_an_odd_answer_spoils_its_own_group_only() -> None:
+    odd = broker(1, brokerName="odd", role="MASTER")
+    odd.address, odd.groups, odd.state["confirmOffset"] = "10.0.0.1:1", frozenset({"odd"}), "x"
+    del odd.state["writable"]
+    words = cluster()
+    words["broker-a-1"].state |= {"writable": False, "whyNotWritable": "disk full"}
+    found = dict(told([*words.values(), odd]))
+    assert "is not known to this release" in found["odd"]
+    assert "disk full" in found["broker-a-1"]
+
+
+def test_findings_are_bounded_and_counted() -> None:
+    count = MAX_FINDINGS + 30
+    words = [Word(Kind.BROKER, f"10.0.0.1:{20_000 + number}", error="no answer") for number in range(count)]
+    found = troubles(words, [], {})
+    assert (len(found["findings"]), found["wrong"], found["healthy"]) == (MAX_FINDINGS, count, False)
