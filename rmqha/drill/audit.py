@@ -6,15 +6,19 @@ DrillError means that a log is not what a log must be, whatever was acknowledged
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 from rmqha.drill.error import DrillError
-from rmqha.drill.traffic import TOPIC, Acked
+from rmqha.drill.history import Attempt, Outcome, check
+from rmqha.drill.traffic import TOPIC, Acked, Failed
 from rmqha.model.message import PROPERTY_UNIQUE_KEY, decode_properties
 from rmqha.store.record import BLANK, MAGIC_BLANK, Record, decode
+
+STAMP_SLACK_MS = 2
+"""Stamps are whole milliseconds of the wall clock, and when a call began is told by how long it took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +76,16 @@ def check_same_bytes(stores: Collection[Path], end: int) -> None:
             raise DrillError(f"{first} and {other} differ below byte {end}")
 
 
-def audit(store: Path, end: int, acked: Collection[Acked], direct: Collection[str] = ()) -> Found:
-    """Hold one replica's log against the acknowledgements; `direct`: UNIQ_KEYs that must be there as well."""
+def audit(
+    store: Path, end: int, acked: Collection[Acked], direct: Collection[str] = (), failed: Collection[Failed] = ()
+) -> Found:
+    """Hold one replica's log against the acknowledgements; `direct`: UNIQ_KEYs that must be there as well. Raises
+    DrillError also for a history that cannot be (`rmqha.drill.history`), `failed` being the sends without a good
+    answer."""
     places: dict[str, list[tuple[int, int]]] = defaultdict(list)
     numbers: Counter[int] = Counter()
+    queues: dict[str, list[tuple[int, str]]] = defaultdict(list)
+    unknown = {item.body: item for item in failed}
     for record in records(store, end):
         if record.topic == TOPIC:
             if record.queue_offset != numbers[record.queue_id]:
@@ -83,6 +93,9 @@ def audit(store: Path, end: int, acked: Collection[Acked], direct: Collection[st
             numbers[record.queue_id] += 1
             msg_id = decode_properties(record.properties)[PROPERTY_UNIQUE_KEY]
             places[msg_id].append((record.queue_id, record.queue_offset))
+            body = bytes(record.body).decode(errors="replace")
+            queues[str(record.queue_id)].append((record.queue_offset, body if body in unknown else msg_id))
+    _check_history(store, queues, acked, failed)
     lost = [item.msg_id for item in acked if item.msg_id not in places] + [key for key in direct if key not in places]
     return Found(
         lost=lost,
@@ -95,6 +108,32 @@ def audit(store: Path, end: int, acked: Collection[Acked], direct: Collection[st
         copies=sum(len(found) - 1 for found in places.values()),
         record_count=sum(numbers.values()),
     )
+
+
+def _check_history(
+    store: Path,
+    queues: Mapping[str, Sequence[tuple[int, str]]],
+    acked: Collection[Acked],
+    failed: Collection[Failed],
+) -> None:
+    """What holds in AP too: no order that real time forbids. The producer tries again by itself, so how many copies
+    there may be is for its own count to say."""
+    attempts = [
+        Attempt(
+            item.msg_id,
+            item.at_ms - item.latency_ms,
+            Outcome.ACKED,
+            item.at_ms,
+            str(item.queue_id),
+            item.queue_offset,
+            repeats=True,
+        )
+        for item in acked
+    ]
+    attempts += [Attempt(item.body, item.called_at_ms, repeats=True) for item in failed]
+    verdict = check(attempts, queues, foreign=True, slack_ms=STAMP_SLACK_MS)
+    if verdict.unexplained or verdict.disordered:
+        raise DrillError(f"{store}: {[*verdict.unexplained, *verdict.disordered][0]}")
 
 
 def _swapped(acked: Collection[Acked]) -> int:

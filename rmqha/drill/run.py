@@ -54,7 +54,7 @@ async def _run(cluster: Cluster, fault: Fault, count: int, per_second: int, tell
             end = await cluster.wait_level()
             check_same_bytes([cluster.store(name) for name in cluster.brokers], end)
             direct = [key for item in result.rounds for key in item.direct]
-            result.found = audit(cluster.store(cluster.brokers[0]), end, traffic.acked, direct)
+            result.found = audit(cluster.store(cluster.brokers[0]), end, traffic.acked, direct, traffic.failed)
     except* trio.TooSlowError:
         result.broken.append("the drill did not come to its end in time")
     except* RmqhaError as errors:

@@ -41,6 +41,14 @@ class Acked:
     """From the call of send, with all its tries."""
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """One message whose send ended with an error: it may be stored or not."""
+
+    body: str
+    called_at_ms: int
+
+
 @dataclass
 class Traffic:
     """Sixteen lanes, each one message at a time and in order, `per_second` in all; a lane keeps its queue."""
@@ -48,6 +56,7 @@ class Traffic:
     per_second: int = PER_SECOND
     acked: list[Acked] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
     duplicates_possible: int = 0
     stopping: bool = False
 
@@ -68,13 +77,14 @@ class Traffic:
         for number in count():
             if self.stopping:
                 return
-            started = trio.current_time()
+            started, called_at_ms, body = trio.current_time(), wall_ms(), f"{lane} {number}"
             try:
                 result = await producer.send(
-                    TOPIC, f"{lane} {number}".encode(), key=f"lane-{lane}", timeout_ms=GIVE_UP_MS, require_ok=True
+                    TOPIC, body.encode(), key=f"lane-{lane}", timeout_ms=GIVE_UP_MS, require_ok=True
                 )
             except RmqhaError as error:
                 self.failures.append(f"lane {lane} number {number}: {error}")
+                self.failed.append(Failed(body, called_at_ms))
             else:
                 stamp = wall_ms()
                 taken_ms = round((trio.current_time() - started) * 1000)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.drill.audit import audit, check_same_bytes
+from rmqha.drill.audit import audit, check_same_bytes, records
 from rmqha.drill.error import DrillError
-from rmqha.drill.traffic import TOPIC, Acked
+from rmqha.drill.traffic import TOPIC, Acked, Failed
 from tests.store.log_writer import Message, encode
 
 KEYS = ("A", "B", "C", "B")
@@ -20,7 +20,8 @@ def write_log(store: Path, keys: tuple[str, ...] = KEYS) -> int:
     data = b""
     for place, key in enumerate(keys):
         properties = f"UNIQ_KEY\x01{key}\x02".encode()
-        data += encode(Message(topic=TOPIC.encode(), queue_offset=place, properties=properties), len(data))
+        message = Message(topic=TOPIC.encode(), body=f"body {key}".encode(), queue_offset=place, properties=properties)
+        data += encode(message, len(data))
     (store / "commitlog").mkdir(parents=True)
     (store / "commitlog" / f"{0:020}").write_bytes(data.ljust(65536, b"\0"))
     return len(data)
@@ -43,6 +44,25 @@ def test_lost_misplaced_and_swapped_messages_are_found(tmp_path: Path) -> None:
     assert audit(tmp_path, end, [*ALL, acked(3, "D", 4)], ["E"]).lost == ["D", "E"]
     assert audit(tmp_path, end, [replace(ALL[0], queue_offset=2)]).misplaced == ["A"]
     assert audit(tmp_path, end, [ALL[0], acked(1, "C", 2), acked(2, "B", 1)]).swapped == 1
+
+
+def test_an_order_that_real_time_forbids_is_found(tmp_path: Path) -> None:
+    """Of different lanes: A was acknowledged before B was sent, and stands behind it."""
+    end = write_log(tmp_path, ("B", "A"))
+    late = Acked(1, 0, "B", 0, 0, at_ms=2000, latency_ms=500)
+    early = Acked(0, 0, "A", 0, 1, at_ms=1000, latency_ms=500)
+    with pytest.raises(DrillError, match="A was acknowledged at 1000 ms and stands behind B"):
+        audit(tmp_path, end, [late, early])
+    assert audit(tmp_path, end, [replace(late, latency_ms=1002), early]).lost == []
+
+
+def test_a_send_that_failed_cannot_stand_before_what_was_acknowledged_earlier(tmp_path: Path) -> None:
+    end = write_log(tmp_path, ("B", "A"))
+    body = bytes(next(iter(records(tmp_path, end))).body).decode()
+    early = Acked(0, 0, "A", 0, 1, at_ms=1000, latency_ms=500)
+    assert audit(tmp_path, end, [early], failed=[]).lost == []
+    with pytest.raises(DrillError, match="stands behind"):
+        audit(tmp_path, end, [early], failed=[Failed(body, 2000)])
 
 
 def test_other_bytes_or_a_missing_tail_are_found(tmp_path: Path) -> None:

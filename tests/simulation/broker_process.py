@@ -180,6 +180,12 @@ class BrokerProcess(Process):
         self.disk.crash(power_loss=power_loss)
         self._observe(self, "died", {})
 
+    def replace_disk(self) -> None:
+        """Die, and have an empty disk: the next life is another replica."""
+        self.kill(power_loss=False)
+        self.lost_power = False
+        self.disk = SimDisk(self._prng.child(f"disk-{self.life}"), clock=self.clock)
+
     def post(self, life: int, work: Callable[[], None]) -> None:
         """A failure of the disk ends the process, as it ends the host's; without such a fault it is a finding."""
         try:

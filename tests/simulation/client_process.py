@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rmqha.drill.history import Attempt, Outcome
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import PROPERTY_UNIQUE_KEY, encode_properties
 from rmqha.sim.clock import SimClock
@@ -18,6 +19,8 @@ from .history import History, Send
 from .process import Process, Rpc
 
 TIMEOUT_MS = 4000
+TOPIC = "SimTopic"
+REFUSED_BEFORE_THE_WRITE = "in-sync replicas not enough"
 
 
 class ClientProcess(Process):
@@ -83,7 +86,7 @@ class ClientProcess(Process):
         properties = encode_properties({PROPERTY_UNIQUE_KEY: send.key, "WAIT": "true"} | self.more_properties(send))
         ext = {
             "a": "sim",
-            "b": "SimTopic",
+            "b": TOPIC,
             "c": "TBW102",
             "d": "2",
             "e": str(self._prng.below(2)),
@@ -97,21 +100,24 @@ class ClientProcess(Process):
         }
         address = self._brokers[self._target % len(self._brokers)]
         command = Command(RequestCode.SEND_MESSAGE_V2, ext, body)
-        self._rpc.call(address, command, TIMEOUT_MS, lambda reply: self._answered(send, address, reply))
+        attempt = Attempt(send.key, self.scheduler.now_ms)
+        self._history.attempts.append(attempt)
+        self._rpc.call(address, command, TIMEOUT_MS, lambda reply: self._answered(send, attempt, address, reply))
 
-    def _answered(self, send: Send, address: str, reply: Command | None) -> None:
+    def _answered(self, send: Send, attempt: Attempt, address: str, reply: Command | None) -> None:
+        attempt.ended_at_ms = self.scheduler.now_ms
         if reply is not None and reply.code == ResponseCode.SUCCESS:
             send.acked_at_ms = self.scheduler.now_ms
             send.offset_id = reply.ext["msgId"]
             send.queue_id = int(reply.ext["queueId"])
             send.queue_offset = int(reply.ext["queueOffset"])
             send.broker = address
+            attempt.outcome, attempt.queue_offset = Outcome.ACKED, send.queue_offset
+            attempt.queue = f"{TOPIC} {send.queue_id}"
             self.after(self._interval_ms, self._next)
             return
-        if reply is None or reply.code in (ResponseCode.FLUSH_SLAVE_TIMEOUT, ResponseCode.FLUSH_DISK_TIMEOUT):
-            self._history.failed_count += 1
-        else:
-            self._history.refused_count += 1
+        if reply is not None and (reply.remark or "").startswith(REFUSED_BEFORE_THE_WRITE):
+            attempt.outcome = Outcome.REFUSED
         if self._prng.chance(1, 2):
             self._target += 1
         self.after(20, lambda: self._retry(send))

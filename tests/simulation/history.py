@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rmqha.drill.history import Attempt
+
 
 @dataclass(slots=True)
 class Send:
@@ -33,9 +35,9 @@ class Change:
 @dataclass
 class History:
     sends: list[Send] = field(default_factory=list)
+    attempts: list[Attempt] = field(default_factory=list)
+    """Every try of every send."""
     changes: list[Change] = field(default_factory=list)
-    refused_count: int = 0
-    failed_count: int = 0
 
     @property
     def acked(self) -> list[Send]:

@@ -17,6 +17,7 @@ from controller import requests as controller_requests
 from controller.decisions import elect_master
 from controller.decisions.elect_master import Choice, Electorate, elected, electorate
 from controller.decisions.sync_state_set import alter_sync_state_set
+from rmqha.broker.replica_driver import ReplicaDriver
 from rmqha.broker.table_feed import TableFeed
 from rmqha.broker.topics import TopicTable
 from rmqha.ha import client as ha_client
@@ -217,6 +218,19 @@ def _first_come(group: Any, candidates: Any, wish: Any, total_replicas: int) -> 
     )
 
 
+_REAL_APPEND = ReplicaDriver.append
+
+
+def _append_twice(self: ReplicaDriver, messages: Any) -> Any:
+    _REAL_APPEND(self, messages)
+    return _REAL_APPEND(self, messages)
+
+
+def _place_of_the_next(self: ReplicaDriver, messages: Any) -> Any:
+    done = _REAL_APPEND(self, messages)
+    return done._replace(queue_offsets=tuple(offset + 1 for offset in done.queue_offsets))
+
+
 MUTATIONS: dict[str, Callable[[], Any]] = {
     "acks against the shrunk set (ruling 1)": lambda: patch.object(SyncStateSet, "propose", _shrunk_at_once),
     "no majority needed (ruling 1)": lambda: patch.object(Commitment, "has_quorum", lambda self: True),
@@ -261,6 +275,8 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
         TableFeed, "may_join", lambda self, broker_id: True
     ),
     "an old master's tables stay (A13)": lambda: patch.object(TopicTable, "replace", lambda self, *args: None),
+    "a message is stored twice": lambda: patch.object(ReplicaDriver, "append", _append_twice),
+    "another place is told": lambda: patch.object(ReplicaDriver, "append", _place_of_the_next),
     "consumers see the end (A3)": lambda: patch.object(Store, "dispatch", _all_dispatched),
     "the queues are not cut (A6)": lambda: patch.object(ConsumeQueues, "truncate", lambda self, end: None),
     "one vote elects a leader (Raft)": lambda: patch.object(Configuration, "won", _leads_alone),

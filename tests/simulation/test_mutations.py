@@ -43,6 +43,8 @@ FOUND_BY = {
     "changes are answered before the set holds them (ruling 16)": ("tables", 7),
     "slaves join without the tables (ruling 16)": ("tables", 13),
     "an old master's tables stay (A13)": ("tables", 1),
+    "a message is stored twice": ("rough", 1),
+    "another place is told": ("rough", 1),
     "consumers see the end (A3)": ("plain", 1),
     "the queues are not cut (A6)": ("loose", 7),
     "one vote elects a leader (Raft)": ("plain", 2),

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
 from click.testing import CliRunner
 
 from rmqha.sim.scheduler import Scheduler
 
 from .__main__ import kept_seeds, main, theme_of
-from .checkers.survival import check_order
-from .history import History, InvariantError, Send
 from .marks import MARKS, MarkingTracer, not_hit
 from .mutations import planted
 from .options import THEMES
@@ -82,12 +79,3 @@ def test_a_mark_is_hit_by_its_event_only() -> None:
     assert not_hit(MARKS) == []
     assert "a fork is cut" not in not_hit(tracer.marks)
     assert len(not_hit(tracer.marks)) == len(MARKS) - 2
-
-
-def test_messages_of_a_producer_that_stand_in_another_order_are_seen() -> None:
-    first = Send("p0-1", 0, acked_at_ms=10, queue_id=1, queue_offset=5)
-    second = Send("p0-2", 10, acked_at_ms=20, queue_id=1, queue_offset=4)
-    other = Send("p1-1", 10, acked_at_ms=20, queue_id=1, queue_offset=3)
-    check_order(History([first, other]))
-    with pytest.raises(InvariantError, match="p0-2 was sent after p0-1"):
-        check_order(History([first, second]))
