@@ -47,8 +47,8 @@ messages flow, and 40 ms of a thread for half a megabyte of text. Without `httpP
 `rmqha generate prometheus` writes a scrape configuration and alerts, `rmqha generate grafana` a dashboard.
 
 Values are read when somebody scrapes, so the series of a role that a replica has lost are gone with the next scrape.
-Names and labels are RocketMQ 5's where it has them ("5.x" below). Its exporter may add OpenTelemetry's unit to a name
-(`_bytes`, `_milliseconds`); ours does not. Two replicas of a group differ by Prometheus' own label `instance`, as two
+Names and labels are RocketMQ 5's where it has them ("5.x" below), as the Prometheus exporter of 5.4.0 writes them, with
+the unit at the end (`rocketmq_storage_size_bytes`) and without its label `otel_scope_name`. Two replicas of a group differ by Prometheus' own label `instance`, as two
 brokers of RocketMQ do. Series by topic and group stop at 1000 places, and say how many were left out: what comes beyond
 is counted under `other`.
 """

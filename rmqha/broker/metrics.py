@@ -47,7 +47,9 @@ READY = Series("rocketmq_consumer_ready_messages", Kind.GAUGE, "Messages not pul
 INFLIGHT = Series(
     "rocketmq_consumer_inflight_messages", Kind.GAUGE, "Messages pulled and not consumed yet", _LAG_LABELS, own=False
 )
-STORAGE_SIZE = Series("rocketmq_storage_size", Kind.GAUGE, "Bytes in use on the store's disk", _STORAGE, own=False)
+STORAGE_SIZE = Series(
+    "rocketmq_storage_size_bytes", Kind.GAUGE, "Bytes in use on the store's disk", _STORAGE, own=False
+)
 FLUSH_BEHIND = Series(
     "rocketmq_storage_flush_behind_bytes", Kind.GAUGE, "Log bytes not synced to the disk yet", _STORAGE, own=False
 )
@@ -55,7 +57,11 @@ DISPATCH_BEHIND = Series(
     "rocketmq_storage_dispatch_behind_bytes", Kind.GAUGE, "Committed bytes not in the queues yet", _STORAGE, own=False
 )
 RESERVE_TIME = Series(
-    "rocketmq_storage_message_reserve_time", Kind.GAUGE, "Age of the oldest message, ms", _STORAGE, own=False
+    "rocketmq_storage_message_reserve_time_milliseconds",
+    Kind.GAUGE,
+    "Age of the oldest message, ms",
+    _STORAGE,
+    own=False,
 )
 
 _SENT, _PULLED = ("topic", "message_type", "is_system"), ("topic", "consumer_group", "is_retry", "is_system")

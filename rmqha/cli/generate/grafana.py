@@ -188,7 +188,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel("Not synced", ((f"rocketmq_storage_flush_behind_bytes{{{_B}}}", "{{node}}"),), "bytes"),
             Panel("Not dispatched", ((f"rocketmq_storage_dispatch_behind_bytes{{{_B}}}", "{{node}}"),), "bytes"),
-            Panel("Disk in use", ((f"rocketmq_storage_size{{{_B}}}", "{{node}}"),), "bytes"),
+            Panel("Disk in use", ((f"rocketmq_storage_size_bytes{{{_B}}}", "{{node}}"),), "bytes"),
             Panel("Memory", (("process_resident_memory_bytes", "{{node}}"),), "bytes"),
             Panel("CPU", (("rate(process_cpu_seconds_total[$__rate_interval])", "{{node}}"),), "percentunit"),
             Panel("Descriptors", (("process_open_fds / process_max_fds", "{{node}}"),), "percentunit"),
