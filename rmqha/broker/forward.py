@@ -3,8 +3,9 @@
 A client learns of another master when it next asks for the route, up to 30 s later with Java's default. Code 14 would
 make it try the same broker again at once and give up. So a planned switch is no error to it: what comes meanwhile
 waits, nothing of it being written here, and goes to the new master, or is taken after all if the switch fails. A master
-that was killed and is started again as a slave, or was overtaken, passes sends on too. Requests of one connection keep
-their order.
+that was killed and is started again as a slave, or was overtaken, passes sends on too. A new master, which has nobody
+in its set yet, lets sends wait for the moment that this takes instead of refusing them: a Java client would use up its
+tries at once. Requests of one connection keep their order.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rmqha.port import Clock, Tracer
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 HOLD_MS = 2500
-"""Below the 3 s that a Java producer waits, above the longest hand-over."""
+"""Below the 3 s that a Java producer waits, above the longest hand-over. So long a new master lets sends wait, too."""
 MAX_HELD_COUNT = 1000
 """Requests held at a time; more are refused with code 14."""
 POLL_S = 0.005
@@ -56,14 +57,15 @@ class Caller(Protocol):
 
 
 class SendForwarder:
-    """`admit` takes sends as if they had just come. `window_ms`: for how long sends are passed on
-    after a start or a change of the master."""
+    """`ready`: whether sends would be taken now; `admit` takes them as if they had just come. `window_ms`: for how long
+    sends are passed on after a start or a change of the master."""
 
     def __init__(
         self,
         own_address: str,
         window_ms: int,
         replica: HandedOver,
+        ready: Callable[[], bool],
         admit: Callable[[Channel, list[Command]], None],
         client: Caller,
         nursery: trio.Nursery,
@@ -73,12 +75,14 @@ class SendForwarder:
         self._own_address = own_address
         self._window_ms = window_ms
         self._replica = replica
+        self._ready = ready
         self._admit = admit
         self._client = client
         self._nursery = nursery
         self._clock = clock
         self._tracer = tracer
         self._until_ms = 0
+        self._young_until_ms = 0
         self._told = False
         """That sends are passed on in this window."""
         self._held: dict[Channel, deque[tuple[int, Command]]] = {}
@@ -89,7 +93,7 @@ class SendForwarder:
     def role_changed(self) -> None:
         """The replica has another role, or follows another master."""
         if self._replica.is_master:
-            self._until_ms = 0
+            self._until_ms, self._young_until_ms = 0, self._clock.now_ms() + HOLD_MS
         else:
             self._until_ms, self._told = self._clock.now_ms() + self._window_ms, False
 
@@ -98,10 +102,14 @@ class SendForwarder:
         known = self._replica.newest_master_address not in ("", self._own_address)
         return known and self._clock.now_ms() < self._until_ms
 
+    @property
+    def _waits_for_company(self) -> bool:
+        return self._clock.now_ms() < self._young_until_ms and self._replica.is_master and not self._ready()
+
     def hold(self, channel: Channel, commands: list[Command]) -> bool:
         """True if they are taken care of."""
         queue = self._held.get(channel)
-        if queue is None and not (self._replica.hands_over or self._passes_on):
+        if queue is None and not (self._replica.hands_over or self._passes_on or self._waits_for_company):
             return False
         if self._held_count + len(commands) > MAX_HELD_COUNT or any(FORWARDED in item.ext for item in commands):
             return False
@@ -127,7 +135,7 @@ class SendForwarder:
         replica = self._replica
         while (left_ms := deadline_ms - self._clock.now_ms()) > 0:
             master = replica.newest_master_address
-            if replica.role is Role.MASTER and not replica.hands_over:
+            if replica.role is Role.MASTER and not replica.hands_over and not self._waits_for_company:
                 self._admit(channel, [command])
                 return
             known = not replica.is_master and master not in ("", self._own_address)

@@ -36,6 +36,7 @@ from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.exposure import Exposure
 from rmqha.host.tracer import HostTracer
+from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.delay_level import parse_delay_levels
 from rmqha.model.error import ConfigError, UnreachableError
@@ -293,7 +294,17 @@ def _forwarder(
     replica, window_ms = core.replica, core.config.forward_sends_millis
     if not isinstance(replica, Replica) or not window_ms:
         return None
-    made = SendForwarder(core.config.address, window_ms, replica, core.send.admit, client, nursery, clock, tracer)
+    made = SendForwarder(
+        core.config.address,
+        window_ms,
+        replica,
+        lambda: core.driver.admission()[0] is ResponseCode.SUCCESS,
+        core.send.admit,
+        client,
+        nursery,
+        clock,
+        tracer,
+    )
     core.send.hold = made.hold
     return made
 

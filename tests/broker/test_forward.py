@@ -79,7 +79,10 @@ class Story:
     def __init__(self, nursery: trio.Nursery, window_ms: int = 35_000) -> None:
         self.replica, self.next, self.client, self.admitted = Replica(), NextMaster(), Client(), list[int]()
         self.events: list[str] = []
-        self.forwarder = SendForwarder(OWN, window_ms, self.replica, self.admit, self.next, nursery, TrioClock(), self)
+        self.ready = True
+        self.forwarder = SendForwarder(
+            OWN, window_ms, self.replica, lambda: self.ready, self.admit, self.next, nursery, TrioClock(), self
+        )
 
     def event(self, name: str, **fields: object) -> None:
         self.events.append(name)
@@ -217,3 +220,34 @@ async def test_the_window_ends_and_a_new_mastership_ends_it_too(autojump_clock: 
         story.forwarder.role_changed()
         assert not story.send(3)
         nursery.cancel_scope.cancel()
+
+
+async def test_a_new_master_lets_sends_wait_until_it_has_company(story: Story) -> None:
+    """A Java client would use up its tries within the milliseconds that this takes."""
+    story.ready = False
+    story.forwarder.role_changed()
+    assert story.send(1) and story.send(2)
+    await trio.sleep(0.1)
+    assert (story.admitted, story.client.answers) == ([], [])
+    story.ready = True
+    await trio.sleep(0.1)
+    assert story.admitted == [1, 2]
+    assert not story.send(3), "nothing to wait for"
+
+
+async def test_a_new_master_without_company_refuses_in_the_end(story: Story) -> None:
+    story.ready = False
+    story.forwarder.role_changed()
+    await trio.sleep(1)
+    assert story.send(1)
+    await trio.sleep(HOLD_MS / 1000)
+    assert story.admitted == [1], "admission refuses it with its reason"
+    assert not story.send(2)
+
+
+async def test_a_send_that_was_passed_on_is_refused_at_once_while_there_is_no_company(story: Story) -> None:
+    """The old master tries again by itself."""
+    story.ready = False
+    story.forwarder.role_changed()
+    command = Command(RequestCode.SEND_MESSAGE_V2, {FORWARDED: "127.0.0.1:7"})
+    assert not story.forwarder.hold(story.client, [command])

@@ -11,8 +11,8 @@ import org.apache.rocketmq.common.message.Message;
 
 /**
  * Many producers and consumers side by side, each with settings of its own, each producer sending one message after the other
- * until killed. Prints "ACK name startMs endMs" for each acknowledgement, "ERROR name startMs endMs" for what the application
- * sees instead, "GOT name atMs host" for each message consumed.
+ * until killed. Prints "ACK name startMs endMs status" for each acknowledgement, "ERROR name startMs endMs reason" for what the
+ * application sees instead, "GOT name atMs host" for each message consumed.
  * Arguments: name server, topic, and for each client "name" or "name:key=value,key=value". Keys: poll, retries, timeout,
  * detector=true, refresh=true (asks for the route after an error), anew=true (a new producer after an error), consumer=true.
  */
@@ -87,13 +87,14 @@ public final class Settings {
         DefaultMQProducer producer = producer();
         while (true) {
             long started = System.currentTimeMillis();
-            boolean done = false;
+            String outcome;
             try {
-                done = producer.send(new Message(topic, name.getBytes())).getSendStatus() == SendStatus.SEND_OK;
-            } catch (Exception expected) {
-                done = false;
+                outcome = producer.send(new Message(topic, name.getBytes())).getSendStatus().toString();
+            } catch (Exception problem) {
+                outcome = (problem + " " + problem.getCause()).replaceAll("\\s+", " ");
             }
-            print((done ? "ACK " : "ERROR ") + name + " " + started + " " + System.currentTimeMillis());
+            boolean done = outcome.equals(SendStatus.SEND_OK.toString());
+            print((done ? "ACK " : "ERROR ") + name + " " + started + " " + System.currentTimeMillis() + " " + outcome);
             if (!done && settings.containsKey("refresh")) {
                 producer.getDefaultMQProducerImpl().getMqClientFactory().updateTopicRouteInfoFromNameServer(topic);
             }
