@@ -6,6 +6,7 @@
     [[group]]      name, replicas, listenPort, portStep, static
     [broker]       any key of a broker's properties file, for every broker
     [node.NAME]    the same for one broker alone: its zone, priority, asyncLearner
+    [security]     aclEnable, aclFile, credentialsFile and tls.*, for every server
 
 An unknown key, a value of the wrong kind or two keys that contradict each other is a ConfigError naming file and key.
 """
@@ -25,7 +26,7 @@ from typing import Any
 from rmqha.cli.guarantee import effective_keys
 from rmqha.cli.guarantee import promise as of_keys
 from rmqha.cli.preset import PRESETS
-from rmqha.model.config import BrokerConfig
+from rmqha.model.config import BrokerConfig, ServerConfig
 from rmqha.model.error import ConfigError, UsageError
 
 
@@ -139,6 +140,8 @@ class _Controllers:
     port_step: int = field(default=1, metadata={"key": "portStep"})
 
 
+SECTIONS = ("cluster", "namesrv", "controllers", "group", "broker", "node", "security")
+SECURITY_KEYS = [key for key in list(ServerConfig.keys()) if key.startswith(("acl", "credentials", "tls."))]
 KINDS = {str: "a text", int: "a whole number", bool: "true or false"}
 
 
@@ -219,7 +222,7 @@ def parse(
     """The same from a TOML document that has been read."""
     reader = _Reader(source, document)
     for section in document:
-        reader.known(section, ("cluster", "namesrv", "controllers", "group", "broker", "node"), "section")
+        reader.known(section, SECTIONS, "section")
     cluster: _Cluster = reader.fill(_Cluster, reader.table("cluster"), "[cluster]")
     mode = ha_mode or cluster.ha_mode
     if mode not in PRESETS:
@@ -242,6 +245,7 @@ def parse(
         ip=cluster.listen_address,
         name_servers=[(f"ns-{n + 1}", namesrv.listen_port + n * namesrv.port_step) for n in range(namesrv.count)],
         controllers=_controller_nodes(namesrv, controllers),
+        security=_security_properties(reader),
     )
     shared = {"brokerClusterName": cluster.name, "haMode": mode, **_broker_properties(reader, mode)}
     own = _node_properties(reader, groups, mode)
@@ -272,12 +276,14 @@ class _Layout:
     ip: str
     name_servers: list[tuple[str, int]]
     controllers: list[tuple[str, int]]
+    security: Mapping[str, str]
 
     def addresses(self, nodes: list[tuple[str, int]]) -> str:
         return ";".join(f"{self.ip}:{port}" for _, port in nodes)
 
     def common_properties(self, name: str) -> dict[str, str]:
-        return {"listenAddress": self.ip, "logFile": str(self.root / name / "log" / f"{name}.log")}
+        log_file = str(self.root / name / "log" / f"{name}.log")
+        return {"listenAddress": self.ip, "logFile": log_file, **self.security}
 
     def controller_properties(self, name: str) -> dict[str, str]:
         ids = {peer: f"n{number}" for number, (peer, _) in enumerate(self.controllers)}
@@ -411,6 +417,29 @@ def _read_groups(reader: _Reader) -> tuple[Group, ...]:
 def _broker_properties(reader: _Reader, ha_mode: str) -> dict[str, str]:
     """The preset of haMode, then [broker]."""
     return PRESETS[ha_mode] | _checked_properties(reader, "[broker]", reader.table("broker"), ha_mode)
+
+
+def _security_properties(reader: _Reader) -> dict[str, str]:
+    """The keys of [security]; files are taken from the present directory, where the servers may not be."""
+    found: dict[str, str] = {}
+
+    def add(table: Mapping[str, Any], prefix: str) -> None:
+        for name, value in table.items():
+            key = prefix + name
+            if isinstance(value, dict):
+                add(value, f"{key}.")  # tls.enable = true is a table in a table to TOML
+                continue
+            reader.known(key, SECURITY_KEYS, "key in [security]:")
+            if not isinstance(value, str | bool):
+                raise reader.wrong(f"[security] {key} = {value!r} must be a text, or true or false")
+            if isinstance(value, bool):
+                found[key] = str(value).lower()
+            else:
+                found[key] = str(Path(value).expanduser().absolute()) if key.endswith(("File", "Path")) else value
+
+    add(reader.table("security"), "")
+    ServerConfig.from_properties(found, reader.source)
+    return found
 
 
 def _node_properties(reader: _Reader, groups: Iterable[Group], ha_mode: str) -> dict[str, dict[str, str]]:

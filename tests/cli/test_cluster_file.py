@@ -160,6 +160,34 @@ def test_slips_are_named(text: str, words: str | None) -> None:
     assert "\n" not in sentence
 
 
+def test_security_counts_for_every_server_and_names_files_from_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = (
+        GROUP + '[security]\naclEnable = true\naclFile = "acl.yml"\ntls.enable = true\ntls.server.mode = "disabled"\n'
+    )
+    for node in spec(text).nodes:
+        assert node.properties["aclEnable"] == node.properties["tls.enable"] == "true"
+        assert node.properties["aclFile"] == str(tmp_path / "acl.yml")
+        assert node.properties["tls.server.mode"] == "disabled"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('aclFiel = "x"', "unknown key in [security]: aclFiel; the nearest known one is aclFile"),
+        ("tls.enabel = true", "unknown key in [security]: tls.enabel; the nearest known one is tls.enable"),
+        ("aclFile = 3", "[security] aclFile = 3 must be a text, or true or false"),
+        ('tls.server.mode = "on"', "tls.server.mode"),
+    ],
+)
+def test_slips_in_security_are_named(line: str, words: str) -> None:
+    with pytest.raises(ConfigError) as slip:
+        parse("f", tomllib.loads(f"{GROUP}[security]\n{line}\n"))
+    assert words in str(slip.value)
+
+
 def test_a_file_that_is_no_toml_or_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot read the cluster file"):
         load(tmp_path / "none.toml")
