@@ -27,6 +27,7 @@ from rmqha.wire.lenient_json import loads
 CLOCK_WARN_MS, CLOCK_WRONG_MS = 500, 5_000
 STEP_WARN_MS = 500
 DIAL_TIMEOUT_MS = 1_000
+ACCOUNT_FIX = "rmqha --security FILE doctor, with an account that it knows"
 _PERMIT = (ResponseCode.NO_PERMISSION,)
 
 
@@ -71,8 +72,7 @@ async def _examine(client: RemotingClient, patient: Patient, found: Answers, tim
         found.findings.append(_silent(patient, f"it does not answer within {timeout_s:g} s"))
     except RemoteError as error:
         if error.code in _PERMIT:
-            fix = "rmqha --security FILE doctor, with an account that it knows"
-            found.findings.append(warn(name, "answers", f"it answers, but refuses: {error.remark}", fix))
+            found.findings.append(warn(name, "answers", f"it answers, but refuses: {error.remark}", ACCOUNT_FIX))
         else:
             found.findings.append(wrong(name, "answers", str(error), f"rmqha logs {name}"))
     except RmqhaError as error:
@@ -199,7 +199,8 @@ def judge_clocks(answers: Mapping[str, Answers]) -> list[Finding]:
             findings.append(warn(name, "clock", sentence, "chronyc tracking; let NTP slew, not step"))
     if known and not findings:
         widest_ms = max(abs(item.clock_offset_ms or 0) for item in known.values())
-        findings.append(ok("machine", "clock", f"{len(known)} nodes agree with this machine within {widest_ms:.0f} ms"))
+        words = f"clocks asked: {len(known)}, none more than {widest_ms:.0f} ms from this machine's"
+        findings.append(ok("machine", "clock", words))
     return findings
 
 
@@ -232,7 +233,9 @@ async def _controllers(
             reason = str(error) or f"none of {config.controller_addr} answers within {timeout_s:g} s"
             findings += [_no_controller(name, reason)] if anybody else []
         except RmqhaError as error:
-            findings.append(warn(name, "controllers", f"they tell nothing of it: {error}", "rmqha quorum show"))
+            refused = isinstance(error, RemoteError) and error.code in _PERMIT
+            fix = ACCOUNT_FIX if refused else "rmqha quorum show"
+            findings.append(warn(name, "controllers", f"they tell nothing of it: {error}", fix))
         except (ValueError, KeyError, TypeError) as error:
             findings.append(wrong(name, "controllers", f"their answer cannot be read: {error}", "rmqha quorum show"))
 

@@ -257,6 +257,7 @@ def _overrides(patient: Patient, papers: Papers) -> Iterator[Finding]:
 # --- groups -----------------------------------------------------------------------------------------------------------
 def check_groups(patients: Sequence[Patient], papers: Mapping[str, Papers]) -> Iterator[Finding]:
     """The replicas of a group against each other."""
+    yield from _accounts(patients)
     groups: dict[str, list[Patient]] = {}
     for patient in patients:
         if patient.broker is not None:
@@ -266,6 +267,17 @@ def check_groups(patients: Sequence[Patient], papers: Mapping[str, Papers]) -> I
             yield from _same_keys(name, members)
             yield from _same_ids(name, members, papers)
             yield from _histories(name, members, papers)
+
+
+def _accounts(patients: Sequence[Patient]) -> Iterator[Finding]:
+    """Where brokers serve accounts only, the servers that ask them need one: without it nobody can be elected."""
+    guarded = [patient.name for patient in patients if patient.broker is not None and patient.broker.acl_enable]
+    for patient in patients if guarded else ():
+        asks = patient.broker is not None or bool(patient.controller_address)
+        if asks and not patient.problem and not patient.properties.get("credentialsFile"):
+            sentence = f"aclEnable=true on {guarded[0]}, and this server has no account there: its requests are refused"
+            fix = f"credentialsFile=FILE with accessKey and secretKey of an admin, in {patient.source}"
+            yield wrong(patient.name, "accounts", sentence, fix)
 
 
 def _same_keys(name: str, members: Sequence[Patient]) -> Iterator[Finding]:

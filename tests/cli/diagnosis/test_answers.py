@@ -80,7 +80,7 @@ async def test_its_clock_and_a_file_that_was_changed() -> None:
 @pytest.mark.parametrize(
     ("offset_ms", "stepped_ms", "verdict", "words"),
     [
-        (20.0, 0, Verdict.OK, "agree with this machine"),
+        (20.0, 0, Verdict.OK, "clocks asked: 1, none more than 20 ms from"),
         (-900.0, 0, Verdict.WARN, "behind this machine's"),
         (9_000.0, 0, Verdict.WRONG, "ahead of this machine's"),
         (0.0, -7_200_000, Verdict.WARN, "was set by -7200.0 s since its start"),
@@ -99,6 +99,16 @@ async def test_an_account_is_needed() -> None:
         found = await examined(broker_at(peer.address))
     assert found["answers"].verdict is Verdict.WARN
     assert "--security FILE" in found["answers"].fix
+
+
+async def test_controllers_that_ask_for_an_account() -> None:
+    async with peers(1) as (controller,):
+        controller.replies = {Code.RMQHA_EXPLAIN_GROUP: (ResponseCode.NO_PERMISSION, {}, b"")}
+        patient = broker_at("127.0.0.1:9")
+        patient.broker = BrokerConfig(listen_port=10911, controller_addr=controller.address)
+        found = await examined(patient)
+    assert found["controllers"].verdict is Verdict.WARN
+    assert "--security FILE" in found["controllers"].fix
 
 
 @asynccontextmanager

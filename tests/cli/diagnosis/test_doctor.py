@@ -206,6 +206,21 @@ def test_dangerous_keys_of_controllers(lines: str, words: str, tmp_path: Path) -
     assert words in told(run("-c", str(path), "--no-write")[0], "c", "config", Verdict.WARN)
 
 
+def test_accounts_need_accounts(spec: ClusterSpec, tmp_path: Path) -> None:
+    accounts, own = tmp_path / "acl.yml", tmp_path / "tools.yml"
+    accounts.write_text("accounts:\n- accessKey: operator\n  secretKey: secret-enough\n  admin: true\n")
+    own.write_text("accessKey: operator\nsecretKey: secret-enough\n")
+    own.chmod(0o600)
+    with config_of(spec, "broker-a-1").open("a") as file:
+        file.write(f"aclEnable=true\naclFile={accounts}\ncredentialsFile={own}\n")
+    findings, _ = look(spec)
+    assert told(findings, "broker-a-1", "accounts", Verdict.WRONG) == ""
+    for node in ("ns-1", "broker-a-2"):
+        assert "aclEnable=true on broker-a-1, and this server has no account" in told(
+            findings, node, "accounts", Verdict.WRONG
+        )
+
+
 def test_a_key_set_while_it_ran_hides_the_file(spec: ClusterSpec) -> None:
     with config_of(spec, "broker-a-1").open("a") as file:
         file.write("fileReservedTime=24\n")
