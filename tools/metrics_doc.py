@@ -48,9 +48,14 @@ messages flow, and 40 ms of a thread for half a megabyte of text. Without `httpP
 
 Values are read when somebody scrapes, so the series of a role that a replica has lost are gone with the next scrape.
 Names and labels are RocketMQ 5's where it has them ("5.x" below), as the Prometheus exporter of 5.4.0 writes them, with
-the unit at the end (`rocketmq_storage_size_bytes`) and without its label `otel_scope_name`. Two replicas of a group differ by Prometheus' own label `instance`, as two
-brokers of RocketMQ do. Series by topic and group stop at 1000 places, and say how many were left out: what comes beyond
-is counted under `other`.
+the unit at the end (`rocketmq_storage_size_bytes`) and without its label `otel_scope_name`. Two replicas of a group
+differ by Prometheus' own label `instance`, as two brokers of RocketMQ do. Series by topic and group stop at 1000
+places, and say how many were left out: what comes beyond is counted under `other`.
+
+RocketMQ's series that are missing here: `rocketmq_consumer_lag_latency_milliseconds` and
+`rocketmq_consumer_queueing_latency_milliseconds` (they read a message of each queue from the disk at each scrape),
+`rocketmq_rpc_latency_*`, `rocketmq_send_to_dlq_messages_total`, those of transactions, timers and pop, and of the
+controllers `request_*`, `dledger_*` and `election_total` (for which there is `rocketmq_ha_elections_total`, by cause).
 """
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -61,6 +63,12 @@ async def get(port: int, path: str) -> tuple[int, str]:
 async def test_nothing_is_opened_without_a_port() -> None:
     async with trio.open_nursery() as nursery:
         assert await expose(ServerConfig(), quiet(), ("broker",), nursery) is None
+
+
+def test_without_a_port_neither_library_is_loaded() -> None:
+    program = "import sys, rmqha.cli.broker; print({'h11', 'prometheus_client'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
 
 
 async def test_a_server_that_starts_lives_and_is_not_ready() -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
 import trio
 import trio.testing
+import trustme
 from trio.testing import MemoryReceiveStream, MemorySendStream, MockClock, memory_stream_pair
 
 from rmqha.host import http
 from rmqha.host.http import Post, Request, Response, Routes, Send, event, serve
+from rmqha.host.security import Security, ServerTls
 from rmqha.model.error import StoreError, UsageError
 
 
@@ -209,6 +212,28 @@ async def test_a_port_in_use_is_a_usage_error() -> None:
     async with running(ROUTES) as port:
         with pytest.raises(UsageError, match=f"port {port} in use"):
             await serve(ROUTES, f"127.0.0.1:{port}", trouble=print)
+
+
+async def test_one_port_takes_https_too_and_nothing_else_where_tls_is_enforced() -> None:
+    authority = trustme.CA()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    for only in (False, True):
+        security = Security(server_tls=ServerTls(context, only))
+        async with trio.open_nursery() as nursery:
+            port = await nursery.start(partial(serve, ROUTES, "127.0.0.1:0", trouble=print, security=security))
+            plain = await trio.open_tcp_stream("127.0.0.1", port)
+            async with trio.SSLStream(plain, trusting, server_hostname="localhost", https_compatible=True) as secure:
+                await secure.send_all(get("/echo").replace("\n", "\r\n").encode())
+                with trio.fail_after(5):
+                    assert (await read_all(secure)).startswith(b"HTTP/1.1 200 OK")
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                await stream.send_all(get("/echo").replace("\n", "\r\n").encode())
+                with trio.fail_after(5), suppress(trio.BrokenResourceError):
+                    assert (await stream.receive_some() == b"") is only
+            nursery.cancel_scope.cancel()
 
 
 Client = trio.StapledStream[MemorySendStream, MemoryReceiveStream]
