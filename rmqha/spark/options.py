@@ -14,30 +14,54 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmqha.model.error import UsageError
-from rmqha.store.scan import ALL_ROWS, TYPES, Decoding, Interval, Looking, RowFilter, StoreView, open_store
+from rmqha.model.error import StoreError, UsageError
+from rmqha.spark.row_options import count, offsets_word, parse_rows, words
+from rmqha.store.scan import (
+    ALL_ROWS,
+    CORRUPT,
+    TIMESTAMP_SLACK_MS,
+    TYPES,
+    Decoding,
+    Looking,
+    RowFilter,
+    StoreView,
+    open_store,
+)
 
 OPTIONS = {
-    "path": "directory of a store (a broker's storePathRootDir)",
+    "path": "directory of a store (a broker's storePathRootDir), or an address that fsspec knows",
     "paths": "several directories, as a JSON array; load([...]) sets it",
     "topic": "topics to read, parted by commas",
     "subscribe": "the same, under the name that Kafka's source uses",
+    "subscribePattern": "a regular expression (Python's) that the whole topic must match",
+    "assign": 'topics and their queues as JSON, {"orders": [0, 1]}',
     "queueId": "queues to read, parted by commas",
+    "tags": "tags to read, parted by || or commas; * is all",
+    "keys": "keys to read, parted by commas; a message needs one of them",
+    "startingOffsets": 'earliest (default), or queue offsets as JSON, {"orders": {"0": 23, "1": -2}}, -2 being '
+    "earliest; queues that are not named are read from their begin; latest only for a streaming query",
+    "endingOffsets": "latest (default), or queue offsets to stop before as JSON, -1 being latest; not in streaming",
     "startingPhysicalOffset": "first physical offset to read",
     "endingPhysicalOffset": "physical offset to stop before",
     "startingTimestamp": "earliest storeTimestamp to read, in ms since 1970",
     "endingTimestamp": "storeTimestamp to stop before, in ms since 1970",
+    "timestampSlackMs": "by how much the brokers' clocks may have stepped back (600000): log that lies further outside "
+    "the times is not read at all",
     "columns": "columns to make, parted by commas; fewer are faster",
-    "readUncommitted": "true reads to the end of the log, past the confirm offset",
+    "includeProperties": "false leaves the column properties out of the default columns",
+    "includeHeaders": "the same, under the name that Kafka's source uses",
     "propertiesAs": "json (a string) or map (map<string,string>)",
+    "readUncommitted": "true reads to the end of the log, past the confirm offset",
+    "epochPolicy": "of uncommitted records: committed (default) leaves out epochs with nothing committed, all does not",
     "decompress": "false delivers compressed bodies as they are stored",
     "verifyCrc": "false does not compare bodies with their CRC",
-    "onCorrupt": "fail, the only way so far to treat a damaged record",
-    "pushFilters": "true lets WHERE prune the read; only for a DataFrame that is scanned once (see spark/source.py)",
-    "startingOffsets": "earliest or latest: where a new streaming query begins",
-    "maxBytesPerTrigger": "a micro-batch holds about so many bytes of log at most",
-    "failOnDataLoss": "false lets a streaming query go on where the log now begins when old files went too early",
+    "onCorrupt": "a damaged record: fail (default), skip, or row: a row with the place and a sentence in _corrupt",
+    "failOnDataLoss": "false reads on where files or offsets that were asked for are gone",
+    "replicas": "of several replicas of one group: one (default, the one with the most committed), or verify: compare",
     "minPartitions": "at least so many tasks, where ranges do not fall below 4 MiB",
+    "maxRecordsPerPartition": "at most so many records of log for a task",
+    "maxBytesPerTrigger": "a micro-batch holds about so many bytes of log at most",
+    "pushFilters": "true lets WHERE prune the read; only for a DataFrame that is scanned once (see spark/source.py)",
 }
 
 SPARK_TYPES = {
@@ -63,8 +87,14 @@ class ReadOptions:
     decompress: bool = True
     verify_crc: bool = True
     push_filters: bool = False
+    all_epochs: bool = False
+    on_corrupt: str = "fail"
+    verify_replicas: bool = False
+    timestamp_slack_ms: int = TIMESTAMP_SLACK_MS
     min_partitions: int | None = None
+    max_records_per_partition: int | None = None
     from_latest: bool = False
+    has_ending_offsets: bool = False
     max_bytes_per_trigger: int | None = None
     fail_on_data_loss: bool = True
 
@@ -78,22 +108,28 @@ class ReadOptions:
                 near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.0)[0]
                 raise UsageError(f"unknown option {name} of commitlog; the nearest known one is {known[near]}")
             values[known[name.lower()]] = value
-        if "topic" in values and "subscribe" in values:
-            raise UsageError("the options topic and subscribe mean the same: give one of them")
-        columns = _words("columns", values.get("columns"))
-        _choice(values, "onCorrupt", ("fail",))
+        on_corrupt = _choice(values, "onCorrupt", ("fail", "skip", "row"))
+        push_filters = _switch(values, "pushFilters", default=False)
+        if push_filters and on_corrupt == "row":
+            raise UsageError("pushFilters would hide the rows that onCorrupt = 'row' makes: give one of them")
         return cls(
             paths=_paths(values),
-            rows=_rows(values),
-            columns=tuple(map(known_column, columns)) if columns else tuple(TYPES),
+            rows=parse_rows(values),
+            columns=_columns(values, on_corrupt),
             uncommitted=_switch(values, "readUncommitted", default=False),
             properties_as=_choice(values, "propertiesAs", ("json", "map")),
             decompress=_switch(values, "decompress", default=True),
             verify_crc=_switch(values, "verifyCrc", default=True),
-            push_filters=_switch(values, "pushFilters", default=False),
-            min_partitions=_count(values, "minPartitions", 1, 100_000),
-            from_latest=_choice(values, "startingOffsets", ("earliest", "latest")) == "latest",
-            max_bytes_per_trigger=_count(values, "maxBytesPerTrigger", 1),
+            push_filters=push_filters,
+            all_epochs=_choice(values, "epochPolicy", ("committed", "all")) == "all",
+            on_corrupt=on_corrupt,
+            verify_replicas=_choice(values, "replicas", ("one", "verify")) == "verify",
+            timestamp_slack_ms=_number(values, "timestampSlackMs", TIMESTAMP_SLACK_MS),
+            min_partitions=count(values, "minPartitions", 1, 100_000),
+            max_records_per_partition=count(values, "maxRecordsPerPartition", 1),
+            from_latest=offsets_word(values, "startingOffsets") == "latest",
+            has_ending_offsets="endingOffsets" in values,
+            max_bytes_per_trigger=count(values, "maxBytesPerTrigger", 1),
             fail_on_data_loss=_switch(values, "failOnDataLoss", default=True),
         )
 
@@ -104,42 +140,67 @@ class ReadOptions:
 
     @property
     def looking(self) -> Looking:
-        return Looking(uncommitted=self.uncommitted)
+        return Looking(self.uncommitted, self.all_epochs, self.on_corrupt != "fail", not self.fail_on_data_loss)
 
     def decoding(self, columns: Sequence[str], properties_as: str) -> Decoding:
-        return Decoding(tuple(columns), properties_as, self.decompress, self.verify_crc)
+        return Decoding(tuple(columns), properties_as, self.decompress, self.verify_crc, self.on_corrupt)
 
     def open(self) -> list[StoreView]:
-        """Look at every store. UsageError if two are replicas of one group or of different clusters."""
+        """Look at every store. UsageError if two are of different clusters."""
         views = [open_store(path, self.looking) for path in self.paths]
-        groups: dict[str, str] = {}
         for view in views:
             if view.cluster != views[0].cluster:
                 raise UsageError(
                     f"{view.root} is of the cluster {view.cluster or '(unnamed)'} and {views[0].root} of "
                     f"{views[0].cluster or '(unnamed)'}: read them apart"
                 )
-            if view.broker_name is not None and groups.setdefault(view.broker_name, view.root) != view.root:
-                raise UsageError(
-                    f"{groups[view.broker_name]} and {view.root} are replicas of one group, {view.broker_name}: every "
-                    "message would come twice; give one of them"
-                )
         return views
 
+    def check_loss(self, view: StoreView) -> None:
+        """StoreError if bytes that were asked for by their physical offset are not in the log, unless that may be."""
+        bounds = self.rows.physical_offsets
+        if not self.fail_on_data_loss:
+            return
+        if 0 <= bounds.low < view.min_offset:
+            raise StoreError(
+                f"{view.root} begins at {view.min_offset}, later than startingPhysicalOffset = {bounds.low}: "
+                "older files were removed; failOnDataLoss=false reads what is there"
+            )
+        if view.end_offset <= bounds.high < 2**63 - 1:
+            raise StoreError(
+                f"{view.root} can be read up to {view.end_offset}, less than endingPhysicalOffset = {bounds.high + 1}; "
+                "failOnDataLoss=false reads what is there"
+            )
 
-def known_column(name: str) -> str:
+
+def known_column(name: str, on_corrupt: str = "fail") -> str:
     """The column of this name in its own spelling. UsageError names the nearest one."""
-    spelled = {column.lower(): column for column in TYPES}
+    spelled = {column.lower(): column for column in (*TYPES, CORRUPT)}
     if name.lower() not in spelled:
         near = difflib.get_close_matches(name.lower(), spelled, n=1, cutoff=0.0)[0]
         raise UsageError(f"commitlog has no column {name}; the nearest one is {spelled[near]}")
+    if spelled[name.lower()] == CORRUPT and on_corrupt != "row":
+        raise UsageError(f"commitlog has the column {CORRUPT} only with the option onCorrupt = 'row'")
     return spelled[name.lower()]
+
+
+def _columns(values: Mapping[str, str], on_corrupt: str) -> tuple[str, ...]:
+    named = words("columns", values.get("columns"))
+    if named:
+        return tuple(known_column(name, on_corrupt) for name in named)
+    if "includeProperties" in values and "includeHeaders" in values:
+        raise UsageError("the options includeProperties and includeHeaders mean the same: give one of them")
+    wanted = all(_switch(values, name, default=True) for name in ("includeProperties", "includeHeaders"))
+    columns = tuple(name for name in TYPES if wanted or name != "properties")
+    return (*columns, CORRUPT) if on_corrupt == "row" else columns
 
 
 def column_type(name: str, properties_as: str) -> str:
     """Spark's name of a column's type."""
     if name == "properties" and properties_as == "map":
         return "map<string,string>"
+    if name == CORRUPT:
+        return "string"
     kind: Any = TYPES[name]
     return SPARK_TYPES[kind]
 
@@ -159,15 +220,6 @@ def _paths(values: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(path.removeprefix("file://") for path in paths))
 
 
-def _words(name: str, value: str | None) -> tuple[str, ...]:
-    if value is None:
-        return ()
-    words = tuple(dict.fromkeys(word.strip() for word in value.split(",") if word.strip()))
-    if not words:
-        raise UsageError(f"option {name} is empty: leave it out to read all")
-    return words
-
-
 def _choice(values: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
     value = values.get(name, choices[0]).lower()
     if value not in choices:
@@ -179,29 +231,6 @@ def _switch(values: Mapping[str, str], name: str, *, default: bool) -> bool:
     return _choice({name: values.get(name, str(default))}, name, ("true", "false")) == "true"
 
 
-def _count(values: Mapping[str, str], name: str, low: int = 0, high: int = 2**63 - 1) -> int | None:
-    value = values.get(name)
-    if value is None:
-        return None
-    if not value.isdecimal() or not low <= int(value) <= high:
-        raise UsageError(f"option {name} = {value!r} must be a whole number from {low} to {high}")
-    return int(value)
-
-
-def _rows(values: Mapping[str, str]) -> RowFilter:
-    rows = RowFilter()
-    topics = _words("topic", values.get("topic", values.get("subscribe")))
-    if topics:
-        rows = rows.with_topics(frozenset(topics))
-    queues = _words("queueId", values.get("queueId"))
-    if queues:
-        if not all(queue.isdecimal() for queue in queues):
-            raise UsageError(f"option queueId = {values['queueId']!r} must be whole numbers parted by commas")
-        rows = rows.with_values("queueId", frozenset(map(int, queues)))
-    for column, suffix in (("physicalOffset", "PhysicalOffset"), ("storeTimestamp", "Timestamp")):
-        low, end = _count(values, f"starting{suffix}"), _count(values, f"ending{suffix}")
-        if low is not None:
-            rows = rows.with_interval(column, Interval(low=low))
-        if end is not None:
-            rows = rows.with_interval(column, Interval(high=end - 1))
-    return rows
+def _number(values: Mapping[str, str], name: str, default: int) -> int:
+    found = count(values, name)
+    return default if found is None else found

@@ -1,10 +1,15 @@
-"""What one Spark task reads."""
+"""What the tasks of Spark read."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
 from pyspark.sql.datasource import InputPartition
 
-from rmqha.store.scan import LogRange
+from rmqha.spark.options import ReadOptions
+from rmqha.store.scan import Decoding, LogRange, RowFilter, StoreView, group_ranges, plan_ranges, read_range
 
 TASK_MAX_BYTES = 1024 * 1024 * 1024
 TASKS_PER_CORE = 2
@@ -15,3 +20,27 @@ class LogPartition(InputPartition):
 
     def __init__(self, ranges: tuple[LogRange, ...]) -> None:
         super().__init__(ranges)
+
+
+def partitions(options: ReadOptions, groups: Sequence[Sequence[StoreView]]) -> list[LogPartition]:
+    """Tasks for the first view of each group; the others are replicas to compare it with, if that was asked for."""
+    least = options.min_partitions or TASKS_PER_CORE * (os.cpu_count() or 1)
+    ranges = []
+    for view, *peers in groups:
+        ranges += plan_ranges(
+            view,
+            min_ranges=-(-least // len(groups)),
+            max_records=options.max_records_per_partition,
+            pass_damage=options.on_corrupt != "fail",
+            peers=peers if options.verify_replicas else (),
+        )
+    if options.max_records_per_partition is not None:
+        return [LogPartition((item,)) for item in ranges]
+    share = -(-sum(item.size_bytes for item in ranges) // least)
+    return [LogPartition(group) for group in group_ranges(ranges, min(share, TASK_MAX_BYTES))]
+
+
+def read(options: ReadOptions, partition: InputPartition, decoding: Decoding, rows: RowFilter) -> Iterator[Any]:
+    """The batches of one task."""
+    for item in partition.value or ():
+        yield from read_range(item, decoding, rows, pass_loss=not options.fail_on_data_loss)

@@ -15,7 +15,6 @@ in its next query without a filter, a scan silently gets another scan's rows. So
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -24,12 +23,12 @@ from pyspark.sql.types import StructType
 
 from rmqha.model.error import UsageError
 from rmqha.spark.options import ReadOptions, column_type, known_column
-from rmqha.spark.partition import TASK_MAX_BYTES, TASKS_PER_CORE, LogPartition
+from rmqha.spark.partition import LogPartition, partitions, read
 from rmqha.spark.pushdown import push
 from rmqha.spark.stream import CommitLogStreamReader
 from rmqha.spark.write_rows import check_schema, parse_write_options
 from rmqha.spark.writer import CommitLogWriter
-from rmqha.store.scan import RowFilter, group_ranges, plan_ranges, read_range
+from rmqha.store.scan import RowFilter, by_group, prune
 
 
 class CommitLogSource(DataSource):
@@ -46,11 +45,15 @@ class CommitLogSource(DataSource):
 
     def reader(self, schema: StructType) -> CommitLogReader:
         options, properties_as = self._checked(schema)
+        if options.from_latest:
+            raise UsageError("startingOffsets = 'latest' is for a streaming query; here it would read nothing")
         kind = PushingReader if options.push_filters else CommitLogReader
         return kind(options, schema.fieldNames(), properties_as)
 
     def streamReader(self, schema: StructType) -> CommitLogStreamReader:  # noqa: N802 - the base class's name
         options, properties_as = self._checked(schema)
+        if options.has_ending_offsets:
+            raise UsageError("endingOffsets is not for a streaming query, which has no end: leave it out")
         return CommitLogStreamReader(options, schema.fieldNames(), properties_as)
 
     def writer(self, schema: StructType, overwrite: bool) -> CommitLogWriter:
@@ -63,7 +66,7 @@ class CommitLogSource(DataSource):
         options = ReadOptions.parse(self.options)
         properties_as = options.properties_as
         for field in schema.fields:
-            name, given = known_column(field.name), field.dataType.simpleString()
+            name, given = known_column(field.name, options.on_corrupt), field.dataType.simpleString()
             if name != field.name:
                 raise UsageError(f"commitlog's column {name} is spelled so, not {field.name}")
             types = {column_type(name, form): form for form in ("json", "map")}
@@ -83,18 +86,18 @@ class CommitLogReader(DataSourceReader):
         self._rows: RowFilter = options.rows
 
     def partitions(self) -> list[LogPartition]:
-        bounds = self._rows.physical_offsets
-        least = self._options.min_partitions or TASKS_PER_CORE * (os.cpu_count() or 1)
-        views = self._options.open()
-        ranges = []
-        for view in views:
-            ranges += plan_ranges(view, min_ranges=-(-least // len(views)), low=bounds.low, high=bounds.high)
-        share = -(-sum(item.size_bytes for item in ranges) // least)
-        return [LogPartition(group) for group in group_ranges(ranges, min(share, TASK_MAX_BYTES))]
+        groups = by_group(self._options.open())
+        for view, *_ in groups:
+            self._options.check_loss(view)
+        pruned = self._options.on_corrupt != "row"  # a damaged stretch has no time
+        kept = [
+            [prune(group[0], self._rows, self._options.timestamp_slack_ms) if pruned else group[0], *group[1:]]
+            for group in groups
+        ]
+        return partitions(self._options, kept)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        for item in partition.value or ():
-            yield from read_range(item, self._decoding, self._rows)
+        return read(self._options, partition, self._decoding, self._rows)
 
 
 class PushingReader(CommitLogReader):

@@ -55,7 +55,7 @@ def log_view(spark: SparkSession, paths: Sequence[str], options: Mapping[str, st
 
 
 def _answer(spark: SparkSession, sql: str, paths: Sequence[str], options: Mapping[str, str]) -> Any:
-    given = {name.lower() for name in options}
+    given = {name.lower(): value.lower() for name, value in options.items()}
     columns = None if "columns" in given else referenced_columns(sql)
     chosen = {**options, "columns": ",".join(columns)} if columns is not None else dict(options)
     log_view(spark, paths, chosen)
@@ -63,7 +63,7 @@ def _answer(spark: SparkSession, sql: str, paths: Sequence[str], options: Mappin
         # with all columns Spark can name the one that was meant
         chosen = dict(options)
         log_view(spark, paths, chosen)
-    if "pushfilters" not in given and scan_count(spark.sql(sql)) == 1:
+    if "pushfilters" not in given and given.get("oncorrupt") != "row" and scan_count(spark.sql(sql)) == 1:
         log_view(spark, paths, {**chosen, "pushFilters": "true"})
     return spark.sql(sql).toArrow()
 

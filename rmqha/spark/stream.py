@@ -7,17 +7,16 @@ record once. A log that was cut below what a batch had read, or written anew the
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
-from rmqha.model.error import StoreError
+from rmqha.model.error import StoreError, UsageError
 from rmqha.spark.options import ReadOptions
-from rmqha.spark.partition import TASK_MAX_BYTES, TASKS_PER_CORE, LogPartition
-from rmqha.store.scan import StoreView, group_ranges, open_store, plan_ranges, read_range
+from rmqha.spark.partition import LogPartition, partitions, read
+from rmqha.store.scan import StoreView, by_group, open_store
 from rmqha.store.scan_position import Position, between, check_position, end_within, position_at
 
 Offset = dict[str, dict[str, int]]
@@ -48,8 +47,11 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def initialOffset(self) -> Offset:  # noqa: N802 - the base class's name
         low = self._options.rows.physical_offsets.low
         found: Offset = {}
-        for view in self._options.open():
-            first = view.end_offset if self._options.from_latest else _at_record(view, low)
+        for view in self._open():
+            first = view.end_offset if self._options.from_latest else view.min_offset
+            if view.min_offset < low and not self._options.from_latest:
+                # rows before `low` are left out by the option's own filter
+                first = self._end_within(view, view.min_offset, low - view.min_offset)
             found[view.root] = _to_json(position_at(view, first))
         return found
 
@@ -60,18 +62,18 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         found: Offset = {}
-        for view in self._options.open():
+        for view in self._open():
             begin = self._begin(view, start)
             end = view.end_offset
             if self._target is not None and view.root in self._target:
                 end = min(end, self._target[view.root]["physicalOffset"])
             if max_bytes is not None and begin < end:
-                end = min(end, end_within(view, begin, max(max_bytes // len(self._options.paths), 1)))
+                end = min(end, self._end_within(view, begin, max(max_bytes // len(self._options.paths), 1)))
             found[view.root] = _to_json(position_at(view, max(end, begin)))
         return found
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
-        return {view.root: _to_json(position_at(view, view.end_offset)) for view in self._options.open()}
+        return {view.root: _to_json(position_at(view, view.end_offset)) for view in self._open()}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self.reportLatestOffset()
@@ -94,22 +96,27 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     # --- rows ---------------------------------------------------------------------------------------------------------
     def partitions(self, start: Offset, end: Offset) -> list[LogPartition]:
-        least = self._options.min_partitions or TASKS_PER_CORE * (os.cpu_count() or 1)
-        ranges = []
+        views = []
         for root, until in end.items():
             view = open_store(root, self._options.looking)
             check_position(view, _from_json(until))
             first, last = self._begin(view, start), until["physicalOffset"]
             if first < last:
-                ranges += plan_ranges(between(view, first, last), min_ranges=-(-least // len(end)))
-        share = -(-sum(item.size_bytes for item in ranges) // least)
-        return [LogPartition(group) for group in group_ranges(ranges, min(share, TASK_MAX_BYTES))] if ranges else []
+                views.append([between(view, first, last)])
+        return partitions(self._options, views) if views else []
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        for item in partition.value or ():
-            yield from read_range(item, self._decoding, self._options.rows)
+        return read(self._options, partition, self._decoding, self._options.rows)
 
+    def _open(self) -> list[StoreView]:
+        groups = by_group(self._options.open())
+        twice = next((group for group in groups if len(group) > 1), None)
+        if twice is not None:
+            raise UsageError(
+                f"{twice[0].root} and {twice[1].root} are replicas of one group, {twice[0].broker_name}: a streaming "
+                "query reads one of them, give one"
+            )
+        return [group[0] for group in groups]
 
-def _at_record(view: StoreView, low: int) -> int:
-    """The last record end at or below `low`; rows before `low` are left out by the option's own filter."""
-    return view.min_offset if low <= view.min_offset else end_within(view, view.min_offset, low - view.min_offset)
+    def _end_within(self, view: StoreView, start: int, max_bytes: int) -> int:
+        return end_within(view, start, max_bytes, pass_damage=self._options.on_corrupt != "fail")

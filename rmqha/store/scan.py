@@ -18,11 +18,14 @@ from rmqha.store.scan_damage import Damage, pieces
 from rmqha.store.scan_files import Looking, StoreView, open_store
 from rmqha.store.scan_filter import Interval, RowFilter
 from rmqha.store.scan_plan import LogRange, group_ranges, plan_ranges
-from rmqha.store.scan_read import LogFile
+from rmqha.store.scan_prune import TIMESTAMP_SLACK_MS, prune
+from rmqha.store.scan_read import GoneError, LogFile
+from rmqha.store.scan_replicas import by_group, check_same
 
 __all__ = [
     "ALL_ROWS",
     "CORRUPT",
+    "TIMESTAMP_SLACK_MS",
     "TYPES",
     "Decoding",
     "Interval",
@@ -32,9 +35,11 @@ __all__ = [
     "RowFilter",
     "Source",
     "StoreView",
+    "by_group",
     "group_ranges",
     "open_store",
     "plan_ranges",
+    "prune",
     "read_range",
     "read_store",
 ]
@@ -43,20 +48,30 @@ EVERYTHING = Decoding()
 ALL_ROWS = RowFilter()
 
 
-def read_range(item: LogRange, decoding: Decoding = EVERYTHING, rows: RowFilter = ALL_ROWS) -> Iterator[Any]:
+def read_range(
+    item: LogRange, decoding: Decoding = EVERYTHING, rows: RowFilter = ALL_ROWS, *, pass_loss: bool = False
+) -> Iterator[Any]:
     """RecordBatches of the range's records that pass the filter, about 4 MiB of log each.
 
     StoreError for a damaged record: names the file, the offset, what was expected and what was found. With
     `on_corrupt` = skip it is left out; with row it is a row of its own, which only physical offsets can leave out.
+    A file that has gone is a StoreError too, unless `pass_loss`; so are replicas of the range that differ.
     """
     base, pass_damage = item.file.base_offset, decoding.on_corrupt != "fail"
-    with LogFile(item.file) as file:
+    try:
+        file = LogFile(item.file)
+    except GoneError:
+        if pass_loss:
+            return
+        raise
+    with file:
         for piece in pieces(file, item.start - base, item.end - base, item.source, pass_damage=pass_damage):
             if isinstance(piece, Damage):
                 bounds = rows.physical_offsets
                 if decoding.on_corrupt == "row" and bounds.low <= piece.start <= bounds.high:
                     yield piece.batch(decoding)
                 continue
+            check_same(piece, item.peers)
             chosen = rows.apply(piece)
             if len(chosen):
                 batch = chosen.batch(decoding)
@@ -64,8 +79,15 @@ def read_range(item: LogRange, decoding: Decoding = EVERYTHING, rows: RowFilter 
                     yield batch
 
 
-def read_store(view: StoreView, decoding: Decoding = EVERYTHING, rows: RowFilter = ALL_ROWS) -> Iterator[Any]:
-    """The whole store in log order, in this process."""
-    bounds = rows.physical_offsets
-    for item in plan_ranges(view, min_ranges=1, low=bounds.low, high=bounds.high):
+def read_store(
+    view: StoreView,
+    decoding: Decoding = EVERYTHING,
+    rows: RowFilter = ALL_ROWS,
+    *,
+    timestamp_slack_ms: int = TIMESTAMP_SLACK_MS,
+) -> Iterator[Any]:
+    """The whole store in log order, in this process; of the log only what the bounds of offsets and times need."""
+    # a damaged stretch has no time
+    kept = view if decoding.on_corrupt == "row" else prune(view, rows, timestamp_slack_ms)
+    for item in plan_ranges(kept, min_ranges=1, pass_damage=decoding.on_corrupt != "fail"):
         yield from read_range(item, decoding, rows)

@@ -158,7 +158,7 @@ class Records:
             case "bornTimestamp" | "storeTimestamp":
                 return _timestamps(self.number(name))
             case "keys":
-                return split_keys(self.property(b"KEYS"), STRING_LIST)
+                return self.keys
             case "tags":
                 return self.property(b"TAGS")
             case "uniqKey":
@@ -277,11 +277,22 @@ class Records:
     # columns
 
     @cached_property
-    def topic(self) -> Any:
-        """The StringArray of topics."""
+    def topic_codes(self) -> tuple[list[str], NDArray[Any]]:
+        """The topics that occur, and of each record the place of its topic among them."""
         _, _, start, end, _ = self._parts
         encoded = self._spans(start, end).dictionary_encode()
-        return text(encoded.dictionary).take(encoded.indices)
+        return text(encoded.dictionary).to_pylist(), np.asarray(encoded.indices)
+
+    @cached_property
+    def topic(self) -> Any:
+        """The StringArray of topics."""
+        names, code = self.topic_codes
+        return pa.array(names, pa.string()).take(pa.array(code))
+
+    @cached_property
+    def keys(self) -> Any:
+        """The ListArray of keys."""
+        return split_keys(self.property(b"KEYS"), STRING_LIST)
 
     @cached_property
     def properties(self) -> Properties:

@@ -1,12 +1,16 @@
-"""Which rows a reader wants, decided on the header and the topic before anything else is decoded (data plane)."""
+"""Which rows a reader wants, decided before their bodies are touched (data plane): first by the header, then by the
+topic, and only for what is left by the properties."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from rmqha.store.scan_columns import TIMESTAMP_MAX_MS, Records
 
@@ -33,6 +37,15 @@ class RowFilter:
     topics: frozenset[str] | None = None
     intervals: dict[str, Interval] = field(default_factory=dict)
     values: dict[str, frozenset[int]] = field(default_factory=dict)
+    topic_pattern: str | None = None
+    """A regular expression that the whole topic must match."""
+    queues: frozenset[tuple[str, int]] | None = None
+    """(topic, queueId)"""
+    queue_offsets: dict[tuple[str, int], Interval] = field(default_factory=dict)
+    """Bounds of queueOffset; queues that are not named have none."""
+    tags: frozenset[str] | None = None
+    keys: frozenset[str] | None = None
+    """A row needs one of them."""
 
     def with_topics(self, topics: frozenset[str]) -> RowFilter:
         return replace(self, topics=topics if self.topics is None else self.topics & topics)
@@ -41,17 +54,29 @@ class RowFilter:
         met = self.intervals.get(name, Interval()).meet(interval)
         return replace(self, intervals=self.intervals | {name: met})
 
+    def with_queue_offsets(self, bounds: dict[tuple[str, int], Interval]) -> RowFilter:
+        met = {queue: self.queue_offsets.get(queue, Interval()).meet(limit) for queue, limit in bounds.items()}
+        return replace(self, queue_offsets=self.queue_offsets | met)
+
+    def with_tags(self, tags: frozenset[str]) -> RowFilter:
+        return replace(self, tags=tags if self.tags is None else self.tags & tags)
+
     def with_values(self, name: str, values: frozenset[int]) -> RowFilter:
         return replace(self, values=self.values | {name: self.values.get(name, values) & values})
 
     @property
     def physical_offsets(self) -> Interval:
         """Bounds of the offsets that can pass."""
-        bounds = self.intervals.get("physicalOffset", Interval())
-        values = self.values.get("physicalOffset")
-        if values is not None:
-            bounds = bounds.meet(Interval(min(values, default=0), max(values, default=-1)))
-        return bounds
+        return self._bounds("physicalOffset")
+
+    @property
+    def store_timestamps(self) -> Interval:
+        """Bounds of the times that can pass, in ms."""
+        return self._bounds("storeTimestamp")
+
+    def _bounds(self, name: str) -> Interval:
+        bounds, values = self.intervals.get(name, Interval()), self.values.get(name)
+        return bounds if values is None else bounds.meet(Interval(min(values, default=0), max(values, default=-1)))
 
     def apply(self, records: Records) -> Records:
         for name in NUMBERS:
@@ -67,7 +92,48 @@ class RowFilter:
             if values is not None:
                 chosen &= np.isin(column, sorted(values))
             records = records.select(chosen)
-        if self.topics is not None and len(records):
-            wanted = pc.is_in(records.topic, value_set=pa.array(sorted(self.topics), pa.string()))
+        if self._names_topics and len(records):
+            records = records.select(self._topic_mask(records))
+        if self.tags is not None and len(records):
+            wanted = pc.is_in(records.property(b"TAGS"), value_set=pa.array(sorted(self.tags), pa.string()))
             records = records.select(np.asarray(wanted))
+        if self.keys is not None and len(records):
+            records = records.select(_any_in(records.keys, self.keys))
         return records
+
+    @property
+    def _names_topics(self) -> bool:
+        return bool(
+            self.topics is not None or self.topic_pattern is not None or self.queues is not None or self.queue_offsets
+        )
+
+    def _topic_mask(self, records: Records) -> NDArray[np.bool_]:
+        names, code = records.topic_codes
+        chosen: NDArray[np.bool_] = np.array([self._wants_topic(name) for name in names], bool)[code]
+        if self.queues is None and not self.queue_offsets:
+            return chosen
+        queue_id, queue_offset = records.number("queueId"), records.number("queueOffset")
+        for number, name in enumerate(names):
+            of_topic = code == number
+            if self.queues is not None:
+                ids = [queue for topic, queue in self.queues if topic == name]
+                chosen &= ~of_topic | np.isin(queue_id, ids)
+            for (topic, queue), bounds in self.queue_offsets.items():
+                if topic == name:
+                    inside = (queue_offset >= bounds.low) & (queue_offset <= bounds.high)
+                    chosen &= ~(of_topic & (queue_id == queue)) | inside
+        return chosen
+
+    def _wants_topic(self, name: str) -> bool:
+        return (self.topics is None or name in self.topics) and (
+            self.topic_pattern is None or re.fullmatch(self.topic_pattern, name) is not None
+        )
+
+
+def _any_in(lists: Any, wanted: frozenset[str]) -> NDArray[np.bool_]:
+    """Which of the lists of strings hold one of these?"""
+    flat = pc.is_in(lists.flatten(), value_set=pa.array(sorted(wanted), pa.string()))
+    hits_before = np.r_[0, np.cumsum(np.asarray(flat))]
+    offsets = np.asarray(lists.offsets)
+    found: NDArray[np.bool_] = hits_before[offsets[1:] - offsets[0]] > hits_before[offsets[:-1] - offsets[0]]
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from rmqha.store.scan_columns import I64, Records, Source
 from rmqha.store.scan_damage import pieces
 from rmqha.store.scan_files import StoreView
+from rmqha.store.scan_position import between
 from rmqha.store.scan_read import FileName, LogFile
 
 RANGE_MIN_BYTES = 4 * 1024 * 1024
@@ -24,6 +25,8 @@ class LogRange:
     start: int
     end: int
     source: Source
+    peers: tuple[StoreView, ...] = ()
+    """Replicas of the same stretch, to be compared."""
 
     @property
     def size_bytes(self) -> int:
@@ -34,26 +37,33 @@ def plan_ranges(
     view: StoreView,
     *,
     min_ranges: int,
-    low: int = 0,
-    high: int = 2**63 - 1,
     max_records: int | None = None,
     pass_damage: bool = False,
+    peers: Sequence[StoreView] = (),
 ) -> list[LogRange]:
     """Cut the log into ranges at record starts, at least `min_ranges` where they would not fall below 4 MiB, each of at
-    most `max_records` records.
+    most `max_records` records; `peers` are replicas to compare them with.
 
-    Only files that hold physical offsets of [low, high] are taken. A file that must be cut is walked for its record
-    starts; a file that fits one range is not read here. StoreError where a walk meets damage, unless it is passed.
+    A file that must be cut is walked for its record starts; a file that fits one range is not read here. StoreError
+    where a walk meets damage, unless it is passed.
     """
     source = Source(view.broker_name, view.epochs)
     whole = []
     for name, start in zip(view.files, view.starts, strict=True):
         end = min(name.end_offset, view.end_offset)
-        if start < end and start <= high and end > low:
+        if start < end:
             whole.append(LogRange(name, start, end, source))
     total = sum(item.size_bytes for item in whole)
     target = max(RANGE_MIN_BYTES, -(-total // max(min_ranges, 1)))
-    return [piece for item in whole for piece in _cut(item, target, max_records, pass_damage)]
+    cut = [piece for item in whole for piece in _cut(item, target, max_records, pass_damage)]
+    if not peers:
+        return cut
+    return [replace(item, peers=tuple(_held(peer, item) for peer in peers)) for item in cut]
+
+
+def _held(peer: StoreView, item: LogRange) -> StoreView:
+    """What a replica has of the range."""
+    return between(peer, item.start, max(min(item.end, peer.end_offset), item.start))
 
 
 def _cut(item: LogRange, target: int, max_records: int | None, pass_damage: bool) -> list[LogRange]:

@@ -10,6 +10,8 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from rmqha.model.error import StoreError
+from rmqha.store.scan_columns import Records, Source
+from rmqha.store.scan_damage import pieces
 from rmqha.store.scan_files import StoreView
 from rmqha.store.scan_read import FileName, LogFile
 
@@ -48,28 +50,31 @@ def check_position(view: StoreView, position: Position) -> None:
         )
 
 
-def end_within(view: StoreView, start: int, max_bytes: int) -> int:
-    """The last record end at most `max_bytes` behind `start`, but one record further if that is `start` itself."""
+def end_within(view: StoreView, start: int, max_bytes: int, *, pass_damage: bool = False) -> int:
+    """The last record end at most `max_bytes` behind `start`, but one record further if that is `start` itself.
+
+    StoreError where damage stands in the way, unless it is passed.
+    """
     goal = start + max_bytes
     if goal >= view.end_offset:
         return view.end_offset
     for name, first in zip(view.files, view.starts, strict=True):
         if name.end_offset > goal:
-            begin = max(first, start) if start < name.end_offset else first
-            return _last_end(name, begin, goal, start, view.end_offset)
+            return _last_end(name, max(first, start), goal, start, min(name.end_offset, view.end_offset), pass_damage)
     return view.end_offset
 
 
-def _last_end(name: FileName, begin: int, goal: int, start: int, view_end: int) -> int:
-    base, stop = name.base_offset, min(name.end_offset, view_end)
+def _last_end(name: FileName, begin: int, goal: int, start: int, stop: int, pass_damage: bool) -> int:
+    base, last = name.base_offset, begin
     with LogFile(name) as file:
-        ends = file.walk(begin - base, stop - base)
-    starts = [*(ends.starts + base).tolist(), ends.end + base]
-    place = bisect_right(starts, goal) - 1
-    found = starts[place] if place >= 0 else begin
-    if found > start:
-        return int(found)
-    return int(starts[min(place + 1, len(starts) - 1)])
+        for piece in pieces(file, begin - base, stop - base, Source(), pass_damage=pass_damage):
+            begins = piece.number("physicalOffset").tolist() if isinstance(piece, Records) else [piece.start]
+            place = bisect_right(begins, goal)
+            if place:
+                last = begins[place - 1]
+            if place < len(begins):
+                return int(last if last > start else begins[place])
+    return last if last > start and stop > goal else stop
 
 
 def between(view: StoreView, start: int, end: int) -> StoreView:

@@ -147,7 +147,7 @@ def parse(stored: Any) -> Properties:
     buffer, offsets = pa.py_buffer(data), offsets - offsets[0]
     ends = np.flatnonzero(data == PAIR_END)
     steps = np.ones(len(ends), np.int64)
-    row_ends = np.unique(offsets[1:][np.diff(offsets) > 0])
+    row_ends = offsets[1:][np.diff(offsets) > 0]
     unclosed = row_ends[data[row_ends - 1] != PAIR_END]
     if len(unclosed):
         ends = np.concatenate((ends, unclosed))

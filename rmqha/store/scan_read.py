@@ -136,6 +136,17 @@ class LogFile:
             return size if found is None else found
         return 0
 
+    def record_at(self, position: int) -> Records | None:
+        """The record that starts there, None if none does whose lengths add up."""
+        size = self.name.size_bytes
+        if size - position < RECORD_MIN_BYTES:
+            return None
+        head = self.window(position, position + RECORD_MIN_BYTES)
+        if find_record(head, 0, size - position) != 0:
+            return None
+        found = self.records(np.array([position], np.int64))
+        return found if found.whole.all() else None
+
     def records(self, starts: I64, source: Source | None = None) -> Records:
         """These records, which must have passed the walk, in a window of their own."""
         low, last = int(starts[0]), int(starts[-1])

@@ -30,6 +30,7 @@ BLANK_HEADER_BYTES = 8
 
 LANE_SPACING_BYTES = 32 * 1024
 FEW_LANES = 8
+STEPS_UNCHECKED = 4
 
 _HOP = struct.Struct(">ii20xq")
 _MAGIC_START = b"\xda\xa3\x20"
@@ -64,6 +65,13 @@ class Window:
     @property
     def size_bytes(self) -> int:
         return len(self.data)
+
+    def after(self, position: int) -> Window:
+        """The rest of the window."""
+        if not position:
+            return self
+        rest = memoryview(self.raw)[position : len(self.data)]
+        return Window(self.path, self.base_offset + position, rest, self.data[position:], self.behind_bytes)
 
     @property
     def file_end(self) -> int:
@@ -152,28 +160,20 @@ def _advance_lanes(window: Window, lanes: I64) -> Chain | None:
     """The records from the first lane's start to the last lane's start, or None if a lane misses the next one."""
     sizes = unaligned(window.data, ">i4")
     at, targets = lanes[:-1], lanes[1:]
-    rows = []
-    while True:
-        rows.append(at)
-        size = sizes[at].astype(np.int64)
-        after = np.where(at < targets, at + size, at)
-        if int(size.min()) < RECORD_MIN_BYTES or bool((after > targets).any()):
-            return None
-        if bool((after == targets).all()):
-            break
-        at = after
+    rows = [at]
+    # nothing is checked on the way: a step too short or too far shows in the end
+    while (at < targets).any():
+        for _ in range(STEPS_UNCHECKED):
+            at = np.minimum(at + np.maximum(sizes[at], RECORD_MIN_BYTES), targets)
+            rows.append(at)
     # a lane that has reached the next one stays there: its last places are not its own
     matrix = np.stack(rows, axis=1)
     starts = matrix[matrix < targets[:, None]]
-    return Chain(starts, int(lanes[-1]), False) if _all_records(window, starts) else None
-
-
-def _all_records(window: Window, starts: I64) -> bool:
-    """Have all of them the magic and their own offset?"""
-    fields = gather(window.data, _START, starts)
-    magic = fields["magic"]
-    right = ((magic == MAGIC_V1) | (magic == MAGIC_V2)) & (fields["phy_offset"] == starts + window.base_offset)
-    return bool(right.all())
+    found = gather(window.data, _START, starts)
+    right = (found["magic"] == MAGIC_V1) | (found["magic"] == MAGIC_V2)
+    right &= found["phy_offset"] == starts + window.base_offset
+    right &= starts + found["size"] == np.append(starts[1:], lanes[-1])
+    return Chain(starts, int(lanes[-1]), False) if right.all() else None
 
 
 def _hop(window: Window, position: int, stop: int) -> Chain:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.model.error import UsageError
+from rmqha.model.error import StoreError, UsageError
 from rmqha.spark.options import OPTIONS, ReadOptions
 from rmqha.spark.sql import referenced_columns
 from rmqha.store.scan import TYPES, Interval, RowFilter
@@ -46,10 +46,50 @@ def test_names_are_case_insensitive_and_values_are_read() -> None:
         ({"columns": " , "}, "option columns is empty: leave it out to read all"),
         ({"verifyCrc": "yes"}, "option verifyCrc = 'yes' must be true or false"),
         ({"propertiesAs": "xml"}, "option propertiesAs = 'xml' must be json or map"),
-        ({"onCorrupt": "row"}, "option onCorrupt = 'row' must be fail"),
+        ({"onCorrupt": "rows"}, "option onCorrupt = 'rows' must be fail or skip or row"),
+        (
+            {"onCorrupt": "row", "pushFilters": "true"},
+            "pushFilters would hide the rows that onCorrupt = 'row' makes: give one of them",
+        ),
+        ({"columns": "_corrupt"}, "commitlog has the column _corrupt only with the option onCorrupt = 'row'"),
         ({"queueId": "a"}, "option queueId = 'a' must be whole numbers parted by commas"),
         ({"minPartitions": "0"}, "option minPartitions = '0' must be a whole number from 1 to 100000"),
-        ({"topic": "a", "subscribe": "b"}, "the options topic and subscribe mean the same: give one of them"),
+        (
+            {"topic": "a", "subscribePattern": "b"},
+            "the options topic and subscribePattern each say which topics to read: give one of them",
+        ),
+        (
+            {"subscribePattern": "a("},
+            "option subscribePattern = 'a(' is no regular expression: missing ), unterminated subpattern at position 1",
+        ),
+        (
+            {"assign": '{"orders": 1}'},
+            """option assign = '{"orders": 1}' must be topics with their queues, such as {"orders": [0, 1]}""",
+        ),
+        ({"assign": "orders"}, """option assign = 'orders' must be a JSON object, such as {"orders": …}"""),
+        (
+            {"startingOffsets": '{"t": {"0": -1}}'},
+            """option startingOffsets = '{"t": {"0": -1}}' must be earliest, latest or JSON such as """
+            """{"orders": {"0": 23, "1": -2}}, -2 being the queue's begin""",
+        ),
+        (
+            {"endingOffsets": '{"t": 5}'},
+            """option endingOffsets = '{"t": 5}' must be latest or JSON such as {"orders": {"0": 23, "1": -1}}, """
+            "-1 being the queue's end",
+        ),
+        (
+            {"endingOffsets": "earliest"},
+            "option endingOffsets = 'earliest' would read nothing: leave it out to read to the end",
+        ),
+        ({"tags": " || "}, "option tags is empty: leave it out to read all"),
+        (
+            {"maxRecordsPerPartition": "0"},
+            "option maxRecordsPerPartition = '0' must be a whole number from 1 to 9223372036854775807",
+        ),
+        (
+            {"includeHeaders": "true", "includeProperties": "true"},
+            "the options includeProperties and includeHeaders mean the same: give one of them",
+        ),
         ({"paths": "{}"}, "option paths = '{}' must be a JSON array of directories"),
     ],
 )
@@ -64,6 +104,27 @@ def test_options_that_leave_rows_out() -> None:
     rows = ReadOptions.parse({"path": "/a"} | options).rows
     assert rows.values == {"queueId": frozenset([0, 2])}
     assert rows.intervals == {"physicalOffset": Interval(5, 8), "storeTimestamp": Interval(high=76)}
+
+
+def test_options_that_name_queues_tags_and_keys() -> None:
+    def rows(**options: str) -> RowFilter:
+        return ReadOptions.parse({"path": "/a", **options}).rows
+
+    assert rows(subscribePattern="a.*") == RowFilter(topic_pattern="a.*")
+    assert rows(assign='{"a": [0, 2], "b": [1]}') == RowFilter(queues=frozenset([("a", 0), ("a", 2), ("b", 1)]))
+    assert rows(tags="TagA || TagB,TagC") == RowFilter(tags=frozenset(["TagA", "TagB", "TagC"]))
+    assert rows(tags="*") == rows(startingOffsets="earliest") == rows(endingOffsets="latest") == RowFilter()
+    assert rows(keys="k1, k2") == RowFilter(keys=frozenset(["k1", "k2"]))
+    both = rows(startingOffsets='{"a": {"0": 3, "1": -2}}', endingOffsets='{"a": {"0": 9, "1": -1}, "b": {"0": 0}}')
+    assert both.queue_offsets == {("a", 0): Interval(3, 8), ("b", 0): Interval(high=-1)}
+    assert ReadOptions.parse({"path": "/a", "startingOffsets": "latest"}).from_latest
+
+
+def test_columns_that_depend_on_options() -> None:
+    without = ReadOptions.parse({"path": "/a", "includeHeaders": "false"})
+    assert set(TYPES) - set(without.columns) == {"properties"}
+    marked = ReadOptions.parse({"path": "/a", "onCorrupt": "row"})
+    assert marked.columns == (*TYPES, "_corrupt") and marked.ddl.endswith("`_corrupt` string")
 
 
 def test_no_path() -> None:
@@ -82,13 +143,28 @@ def store(root: Path, identity: str) -> str:
 
 
 def test_stores_that_do_not_belong_together(tmp_path: Path) -> None:
-    a1, a2 = store(tmp_path / "a1", "c#a#1"), store(tmp_path / "a2", "c#a#2")
-    b1, other = store(tmp_path / "b1", "c#b#1"), store(tmp_path / "o", "d#a#1")
+    a1, other = store(tmp_path / "a1", "c#a#1"), store(tmp_path / "o", "d#a#1")
+    b1 = store(tmp_path / "b1", "c#b#1")
     assert [view.broker_name for view in ReadOptions((a1, b1)).open()] == ["a", "b"]
-    with pytest.raises(UsageError, match="are replicas of one group, a: every message would come twice"):
-        ReadOptions((a1, a2)).open()
     with pytest.raises(UsageError, match=r"is of the cluster d and .* of c: read them apart"):
         ReadOptions((a1, other)).open()
+
+
+def test_offsets_that_are_gone_or_not_there_yet(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path, 4096, base=8192)
+    writer.append(Message())
+    root = str(writer.write())
+
+    def check(**options: str) -> None:
+        parsed = ReadOptions.parse({"path": root, **options})
+        parsed.check_loss(parsed.open()[0])
+
+    check(startingPhysicalOffset="8192", endingPhysicalOffset=str(writer.end))
+    with pytest.raises(StoreError, match="begins at 8192, later than startingPhysicalOffset = 100"):
+        check(startingPhysicalOffset="100")
+    with pytest.raises(StoreError, match=f"read up to {writer.end}, less than endingPhysicalOffset = {writer.end + 1}"):
+        check(endingPhysicalOffset=str(writer.end + 1))
+    check(startingPhysicalOffset="100", failOnDataLoss="false")
 
 
 @pytest.mark.parametrize(

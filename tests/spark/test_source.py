@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from rmqha.spark.java import _launcher_home, bundled_java
 from rmqha.spark.sql import _answer, scan_count
 from rmqha.store.scan import TYPES, Decoding, open_store, read_store
 from tests.store.log_writer import LogWriter, Message
-from tests.store.test_scan import unpack
+from tests.store.test_scan import GOLDEN, unpack
 
 pytestmark = pytest.mark.spark
 
@@ -134,6 +135,58 @@ def test_two_groups_make_one_table_and_a_live_store_grows(spark: SparkSession, t
     assert frame.count() == 6, "a frame stays as it was at its first action"
     assert spark.read.format("commitlog").load(paths).count() == 13
     assert spark.read.format("commitlog").option("readUncommitted", "true").load(paths).count() == 15
+
+
+def test_options_prune_mark_and_compare(spark: SparkSession, tmp_path: Path) -> None:
+    writers = [LogWriter(tmp_path / name, 16 * 1024) for name in ("a1", "a2", "b1")]
+    sent = [Message(queue_id=n % 2, queue_offset=n // 2, stored_at_ms=n * 1000) for n in range(100)]
+    offsets = [writer.append_all(sent) for writer in writers]
+    writers[0].append_all([Message(queue_id=n % 2, queue_offset=n // 2) for n in range(100, 104)])
+    names = ("c#a#1", "c#a#2", "c#b#1")
+    paths = [str(w.write(identity=name)) for w, name in zip(writers, names, strict=True)]
+
+    def count(given: list[str], **options: str) -> int:
+        return spark.read.format("commitlog").options(**options).load(given).count()
+
+    assert count(paths) == 204, "of the two replicas of a the longer one is read"
+    assert count(paths, replicas="verify", tags="red || blue", keys="k2") == 204
+    assert count(paths[2:], assign='{"orders": [1]}', startingOffsets='{"orders": {"1": 40}}') == 10
+    times = {"startingTimestamp": "20000", "endingTimestamp": "30000", "timestampSlackMs": "0"}
+    assert count(paths[2:], **times, maxRecordsPerPartition="3") == 10
+    frame = spark.read.format("commitlog").option("maxRecordsPerPartition", "30").load(paths[2])
+    assert frame.rdd.getNumPartitions() >= 4
+    writers[1].put(offsets[1][50] + 88, b"J")
+    writers[1].write(identity=names[1])
+    differ = spark.read.format("commitlog").option("replicas", "verify").load(paths)
+    assert "are replicas of one group and differ" in str(told(differ.count))
+    assert count(paths) == 204
+    marked = spark.read.format("commitlog").option("onCorrupt", "row").load(paths[1])
+    assert marked.where("_corrupt is null").count() == 99 and marked.where("_corrupt is not null").count() == 1
+    assert "endingPhysicalOffset" in str(told(lambda: count(paths[2:], endingPhysicalOffset="999999999")))
+    assert "for a streaming query" in str(told(lambda: count(paths[2:], startingOffsets="latest")))
+
+
+def test_the_examples_ask_what_they_say(
+    spark: SparkSession, golden: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples")
+    log_audit, log_export, log_latency = map(import_module, ("log_audit", "log_export", "log_latency"))
+    manifest = json.loads((GOLDEN / "manifest.json").read_text())
+    lines = [{"msgId": m["msgId"], "topic": m["topic"]} for m in manifest["messages"] if m["topic"] == "GoldOrder"]
+    acked = tmp_path / "acked.jsonl"
+    acked.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = log_audit.run(spark, str(acked), [str(golden)])
+    assert found.ok and found.acked_count == 100
+
+    frame = log_latency.load(spark, [str(golden)])
+    rows = {row.topic: row for row in log_latency.topics(frame)}
+    assert rows["GoldNormal"].messages == 360 and 0 <= rows["GoldNormal"].p50 <= rows["GoldNormal"].most
+    bars = log_latency.volume(frame, 1)
+    assert sum(row["count"] for row in bars) == 716 and len(log_latency.chart(bars)) == len(bars)
+
+    log_export.run(spark, [str(golden)], str(tmp_path / "lake"), ["GoldTxn", "GoldOrder"])
+    assert {path.name for path in (tmp_path / "lake").glob("topic=*")} == {"topic=GoldTxn", "topic=GoldOrder"}
+    assert spark.read.parquet(str(tmp_path / "lake")).where("topic = 'GoldTxn'").count() == 5
 
 
 class TestErrors:
