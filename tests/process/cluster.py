@@ -32,14 +32,17 @@ COMMAND_TIMEOUT_S = 90
 class LocalCluster:
     """`path` is its cluster file, `directory` where it lives. Call `down` in the end."""
 
-    def __init__(self, scratch: Path, *, name: str = "test", mode: str = "cp", replicas: int = 3) -> None:
+    def __init__(
+        self, scratch: Path, *, name: str = "test", mode: str = "cp", replicas: int = 3, http: bool = False
+    ) -> None:
+        """`http`: every node has an httpPort."""
         self.scratch = scratch
         self.directory = scratch / "data"
         self.path = scratch / f"{name}.toml"
-        base = free_ports(40)
+        base = free_ports(80)
         self.namesrv = f"127.0.0.1:{base}"
         text = TEXT.format(name=name, mode=mode, replicas=replicas, namesrv=base, controller=base + 1, broker=base + 10)
-        self.path.write_text(text)
+        self.path.write_text(text.replace("[namesrv]", f"httpPort = {base + 40}\n[namesrv]") if http else text)
 
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-P", "-m", "rmqha.cli.main", *arguments]
