@@ -133,8 +133,8 @@ def replicate(
 ) -> None:  # fmt: skip
     """Measure how long after the master each slave of GROUP has a byte, and when it is confirmed.
 
-    From what the master tells each --interval, which is how finely it is known. --rate 0 sends nothing: it watches the
-    load that is there, or a slave that catches up.
+    From what the master tells each --interval: figures are upper bounds, at most so much too high. --rate 0 sends
+    nothing: it watches the load that is there, or a slave that catches up.
 
     Exit code: 0 measured, 1 sends failed, 2 wrong usage or nobody to ask, 130 interrupted.
     """
@@ -181,4 +181,4 @@ def _show_slave(name: str, slave: dict[str, Any]) -> None:
     shown = "  ".join(f"{key} {found[key] / 1000:.2f}" for key in ("p50", "p90", "p99", "max"))
     behind = f"lag p50 {lag['p50']:,}, p99 {lag['p99']:,}, max {lag['max']:,} bytes"
     left = f"; {slave['unreached']} looks not reached" if slave["unreached"] else ""
-    console().print(Text(f"replica {name} acknowledged after, ms: {shown}; {behind}{left}"), soft_wrap=True)
+    console().print(Text(f"replica {name} acknowledged after at most, ms: {shown}; {behind}{left}"), soft_wrap=True)
