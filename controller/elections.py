@@ -21,7 +21,7 @@ from controller.heartbeat import NO_LOG, BrokerKey, HeartbeatTable
 from controller.probes import Probes
 from controller.replicas_info import Group
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.offset import BrokerId
+from rmqha.model.offset import BrokerId, Epoch
 from rmqha.port import Tracer
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
@@ -218,6 +218,11 @@ class Elections:
         broker = self._table.get(BrokerKey(group.broker_name, broker_id))
         return broker.log_end if broker is not None else NO_LOG
 
+    def _reported_epochs(self, group: Group, broker_id: BrokerId) -> tuple[Epoch, ...]:
+        """Of its log, and the one that it has accepted: a master of that epoch may have written, and be away."""
+        broker = self._table.get(BrokerKey(group.broker_name, broker_id))
+        return () if broker is None else (broker.log_end.epoch, broker.accepted_epoch)
+
     def _count(self, now_ms: int, ballot: Ballot) -> None:
         """Every candidate has answered or had its time."""
         group, who, name = ballot.group, ballot.electorate, ballot.group.broker_name
@@ -234,7 +239,7 @@ class Elections:
         live = [item for item in group.replicas if self._table.is_alive(now_ms, BrokerKey(name, item))]
         winner, reason = self._choose(group, answers)
         epochs = [end.epoch for end in answers.values()]
-        epochs += [self._reported_end(group, item).epoch for item in group.replicas]
+        epochs += [epoch for item in group.replicas for epoch in self._reported_epochs(group, item)]
         reason = f"{ballot.wish.why}; {reason}" if ballot.wish.why else reason
         at_stake = None
         if who.cause in (Cause.UNCLEAN_BY_OPERATOR, Cause.UNCLEAN_AUTOMATIC):

@@ -78,6 +78,8 @@ class BrokerLive:
     slaves: str = ""
     total_replicas: int = 0
     """The number that it goes by at present."""
+    accepted_epoch: Epoch = NO_LOG.epoch
+    """The highest master epoch that it has accepted, with or without a record of it in its log."""
     death: str = ""
     """Why it was called dead last."""
 
@@ -103,7 +105,9 @@ class HeartbeatTable:
 
     # --- inputs -----------------------------------------------------------------------------------------------------
 
-    def registered(self, now_ms: int, key: BrokerKey, session_id: int, *, unclean: bool) -> None:
+    def registered(
+        self, now_ms: int, key: BrokerKey, session_id: int, *, unclean: bool, accepted_epoch: Epoch = NO_LOG.epoch
+    ) -> None:
         """1003: the broker speaks through this session from now on."""
         now_ms -= self._paused_ms
         broker = self._brokers.get(key)
@@ -112,6 +116,7 @@ class HeartbeatTable:
         self._bind(broker, session_id)
         self._heard(broker, now_ms)
         broker.unclean, broker.stopping = unclean, False
+        broker.accepted_epoch = max(broker.accepted_epoch, accepted_epoch)
 
     def beat(self, now_ms: int, key: BrokerKey, session_id: int, beat: Beat) -> bool:
         """904. True if the broker has become fit by it, or has begun to stop, or its disk has failed, or it goes by

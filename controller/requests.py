@@ -177,7 +177,9 @@ class Requests:
             async_learner=flag(ext, "asyncLearner"),
             accepted_epoch=integer(ext, "acceptedEpoch") if "acceptedEpoch" in ext else None,
         )
-        name = request.broker_name
+        name, accepted = request.broker_name, Epoch(-1 if request.accepted_epoch is None else request.accepted_epoch)
+        if not -1 <= accepted <= MAX_EPOCH:
+            raise InvalidRequestError("acceptedEpoch is out of range")
         if self._leadership.must_wait(name, asked):
             return
         events = register(self._info.group(name), request, now_ms + self._wall_offset_ms)
@@ -185,7 +187,9 @@ class Requests:
             self._refuse(asked, events)
             return
         key = BrokerKey(name, request.broker_id)
-        self._leadership.table.registered(now_ms, key, asked.session_id, unclean=request.unclean)
+        self._leadership.table.registered(
+            now_ms, key, asked.session_id, unclean=request.unclean, accepted_epoch=accepted
+        )
         if events:
             self._leadership.propose(Change(name, tuple(events), (asked,), self._registered_answer))
         else:

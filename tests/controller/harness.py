@@ -74,6 +74,7 @@ class Broker:
     disk_problem: str = ""
     bound_total_replicas: int | None = None
     async_learner: bool = False
+    accepted_epoch: int | None = None
     probes: str = "answer"
     hand_over: int | None = 0
     beating: bool = False
@@ -403,6 +404,8 @@ class Cluster:
                 "unclean": str(unclean).lower(),
                 "asyncLearner": str(broker.async_learner).lower(),
             }
+        if broker.accepted_epoch is not None:
+            ext["acceptedEpoch"] = str(broker.accepted_epoch)
         return self.call(RequestCode.CONTROLLER_REGISTER_BROKER, ext, session_id=broker.session_id)
 
     def _beat(self, broker: Broker, session_id: int) -> None:

@@ -318,6 +318,26 @@ def test_the_new_epoch_exceeds_that_of_replicas_that_were_not_asked() -> None:
     assert (cluster.group().master_id, cluster.group().master_epoch) == (2, 10)
 
 
+def test_the_new_epoch_exceeds_what_replicas_have_accepted_without_a_record_of_it() -> None:
+    """Found by `make sim SEED=701164`: controllers that had forgotten all gave an epoch a second master."""
+    cluster = Cluster()
+    for number in (1, 2):
+        accepted = 3 if number == 2 else 2
+        cluster.boot(Broker(number, epoch=2, max_offset=100, total_replicas=3, ha_mode="cp", accepted_epoch=accepted))
+    assert cluster.elect(1, unclean=True).code == 0
+    cluster.run(100)
+    assert (cluster.group().master_id, cluster.group().master_epoch) == (1, 4)
+
+
+@pytest.mark.parametrize("epoch", [-2, 2**31])
+def test_an_accepted_epoch_out_of_range_is_refused(epoch: int) -> None:
+    cluster = Cluster()
+    broker = Broker(1, total_replicas=1, ha_mode="cp")
+    cluster.boot(broker, beat=False)
+    broker.accepted_epoch = epoch
+    assert cluster.register(broker).code == ResponseCode.CONTROLLER_INVALID_REQUEST
+
+
 def test_a_replica_that_booted_unclean_does_not_count_in_a_first_election() -> None:
     cluster = Cluster()
     for number in (1, 2):
