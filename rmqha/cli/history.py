@@ -16,7 +16,7 @@ from rmqha.cli.cluster_view import ask
 from rmqha.cli.options import directory_option, echo_json, output_option
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode
-from rmqha.model.error import RmqhaError, UnreachableError
+from rmqha.model.error import RmqhaError
 from rmqha.wire.command import Command
 
 
@@ -58,13 +58,14 @@ def history(directory: Path | None, output: str, last: int | None) -> None:
     """Show what happened on all running nodes, in order of wall time: elections, roles, cuts, set changes.
 
     A node that does not run tells nothing; its own log (`rmqha logs NODE`) still does.
+
+    Exit code: 0 all told theirs, 1 some did not, 2 none did.
     """
     state = ClusterState.require(directory)
     events, silent = trio.run(collect, state)
-    if len(silent) == len(state.nodes):
-        raise UnreachableError(f"no node of {state.name} told anything: {'; '.join(sorted(set(silent.values())))}")
+    told_nothing = len(silent) == len(state.nodes)
     shown = events[-last:] if last else events
-    if output == "json":
+    if output == "json" and not told_nothing:
         echo_json({"events": shown, "silent": silent})
     else:
         for event in shown:
@@ -72,4 +73,4 @@ def history(directory: Path | None, output: str, last: int | None) -> None:
     for name, reason in sorted(silent.items()):
         click.echo(f"{name}: {reason}", err=True)
     if silent:
-        sys.exit(1)
+        sys.exit(2 if told_nothing else 1)

@@ -42,6 +42,7 @@ def join(node: str, learner: bool, timeout: float, directory: Path | None, outpu
     state = ClusterState.require(directory)
     with state.locked():
         spec = new_node(state, node, learner)
+        trio.run(_check_controllers, state, spec.group)
         if node not in state.nodes or not state.nodes[node].alive:
             _write_node(state, spec)
             launch(state, node)
@@ -151,6 +152,12 @@ class CopyProgress:
         if step != self._told or tenth != self._tenth:
             self._told, self._tenth = step, tenth
             click.echo(f"{self._name}: {step}, {done_bytes:,} of {total_bytes:,} bytes", err=True)
+
+
+async def _check_controllers(state: ClusterState, group: str) -> None:
+    """Ahead of anything written or started: without them nobody joins. Raises UnreachableError, RmqhaError."""
+    async with RemotingClient() as client:
+        await ask_group(client, state, group)
 
 
 async def _join(

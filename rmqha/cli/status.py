@@ -35,9 +35,11 @@ def show(view: ClusterView, output: str) -> None:
 def status(directory: Path | None, output: str) -> None:
     """Show the nodes of the local cluster as they are now: role, id, epoch, offsets, who is in the set.
 
-    Exit code: 0 all is well, 1 something is not (each with its reason), 2 nobody to ask.
+    Exit code: 0 all is well, 1 something is not (each with its reason), 2 nodes run and none answers.
     """
     view = trio.run(view_once, ClusterState.require(directory))
     show(view, output)
+    if any(node.alive for node in view.nodes.values()) and not any(node.answers for node in view.nodes.values()):
+        sys.exit(2)
     if problems(view):
         sys.exit(1)

@@ -1,0 +1,187 @@
+"""Every command that asks somebody, against addresses where nobody, somebody silent or another program listens: it ends
+in time with exit code 2 and one sentence for each node that it could not ask, and has changed nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from rmqha.cli.cluster_state import DIRECTORY_VARIABLE
+from rmqha.cli.main import COMMANDS, main
+from rmqha.cli.supervisor import start_stamp
+from tests.cli.hostile import hostile
+
+NODES = (("ns-1", "namesrv"), ("ctl-1", "controller"), ("broker-a-1", "broker"), ("broker-a-2", "broker"))
+BY_ADDRESS = [
+    "describe cluster --namesrv NS",
+    "describe group broker-a --namesrv NS",
+    "describe topic T --namesrv NS",
+    "describe broker BROKER",
+    "explain-wait --namesrv NS",
+    "health --namesrv NS",
+    "health --controller CTL -e --within 0",
+    "top --namesrv NS",
+    "send --topic T body --namesrv NS",
+    "receive --topic T --namesrv NS",
+    "bench produce --namesrv NS",
+    "explain broker-a --controller CTL",
+    "quorum show --controller CTL",
+    "quorum add CTL --controller CTL",
+    "quorum remove n1 --controller CTL",
+    "quorum transfer --controller CTL",
+    "quorum snapshot --controller CTL",
+    "group resize broker-a 3 --controller CTL",
+    "config show CTL",
+    "config get BROKER slaveReadEnable",
+    "config set NS slaveReadEnable=false",
+    "config diff BROKER CTL",
+    "selftest net BROKER",
+]
+BY_DIRECTORY = [
+    "status",
+    "history",
+    "health",
+    "top broker-a",
+    "elect broker-a",
+    "elect broker-a --to broker-a-2",
+    "elect broker-a --preferred",
+    "drain broker-a-1",
+    "drain broker-a-1 --undo",
+    "join broker-a-1",
+    "join broker-a-3",
+    "remove broker-a-1",
+    "maintenance on broker-a-1",
+    "maintenance off broker-a-1",
+    "maintenance show",
+    "explain broker-a",
+    "quorum show",
+    "config show broker-a-1",
+    "config set ctl-1 totalReplicas=3",
+    "describe broker broker-a-1",
+    "describe cluster",
+    "explain-wait",
+]
+NOT_ASKING = {
+    *("up", "down", "start", "stop", "kill", "logs", "purge"),  # processes
+    *("broker", "drill"),  # servers of their own
+    *("log", "epochs", "fsck", "migrate", "spark", "generate"),  # files
+    *("doctor", "debug"),  # what does not answer is what they are to tell: tests/cli/diagnosis
+}
+EVERYBODY = ("status", "history", "health", "top")
+"""They ask all nodes; the others need one to go on."""
+LIMIT_S = 20
+"""None may take longer than its own time-out, 5 s at most; the rest is for a busy machine."""
+
+
+@pytest.fixture
+def addresses(request: pytest.FixtureRequest) -> Iterator[list[str]]:
+    """One for each node, all of the kind that the test names."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(hostile(request.param)) for _ in NODES]
+
+
+def make_directory(directory: Path, addresses: list[str]) -> None:
+    """A cluster that seems to run: each node's process is this one."""
+    nodes = [
+        {
+            "name": name,
+            "kind": kind,
+            "address": address,
+            "controller_address": address if kind == "controller" else "",
+            "group": "broker-a" if kind == "broker" else "",
+            "pid": os.getpid(),
+            "process_start": start_stamp(os.getpid()),
+        }
+        for (name, kind), address in zip(NODES, addresses, strict=True)
+    ]
+    (directory / "c.toml").write_text('[cluster]\nname = "c"\n[[group]]\nname = "broker-a"\nreplicas = 2\n')
+    document = {"version": 1, "name": "c", "haMode": "ap", "clusterFile": str(directory / "c.toml"), "nodes": nodes}
+    (directory / "cluster.json").write_text(json.dumps(document))
+
+
+def check(command: str, code: object, told: str, addresses: list[str]) -> list[str]:
+    """What is wrong with how the command ended. `told`: both its outputs."""
+    lines = [line for line in told.splitlines() if line.strip()]
+    found = [] if code == 2 else [f"exit code {code}"]
+    if "Traceback" in told:
+        found.append("a traceback")
+    if command.split()[0] not in EVERYBODY:
+        if len(lines) != 1:
+            found.append(f"{len(lines)} lines")
+    else:
+        given = {"--namesrv": f"name server {addresses[0]}", "--controller": f"controller {addresses[1]}"}
+        asked = [title for option, title in given.items() if option in command] or [name for name, _ in NODES]
+        for title in asked:
+            count = sum(line.startswith(f"{title}: ") for line in lines)
+            if count != 1:
+                found.append(f"{count} sentences for {title}")
+    return [f"{command}: {item}: {told.strip()[:300]}" for item in found]
+
+
+def filled(command: str, addresses: list[str]) -> list[str]:
+    names = dict(zip(("NS", "CTL", "BROKER"), addresses, strict=False))
+    return [names.get(word, word) for word in command.split()]
+
+
+def test_no_command_is_forgotten() -> None:
+    asking = {line.split()[0] for line in BY_ADDRESS + BY_DIRECTORY}
+    assert asking | NOT_ASKING == set(COMMANDS) and not asking & NOT_ASKING
+
+
+@pytest.mark.parametrize("addresses", ["dead", "http", "ssh"], indirect=True)
+def test_nobody_or_a_stranger(
+    addresses: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_directory(tmp_path, addresses)
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    problems = []
+    for command in BY_ADDRESS + BY_DIRECTORY:
+        monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path) if command in BY_DIRECTORY else str(tmp_path / "none"))
+        began = time.monotonic()
+        with pytest.raises(SystemExit) as ended:
+            main(filled(command, addresses))
+        out, err = capsys.readouterr()
+        problems += check(command, ended.value.code, out + err, addresses)
+        if time.monotonic() - began > LIMIT_S:
+            problems.append(f"{command}: took {time.monotonic() - began:.0f} s")
+    assert not problems, "\n".join(problems)
+    assert {path.name for path in tmp_path.iterdir()} - {path.name for path in before} <= {"cluster.lock"}
+
+
+def run_forked(command: str, directory: Path, addresses: list[str]) -> tuple[object, str]:
+    """Exit code and output. In a process of its own, which the fork has spared the start of."""
+    os.chdir(directory)
+    os.environ[DIRECTORY_VARIABLE] = str(directory if command in BY_DIRECTORY else directory / "none")
+    told = io.StringIO()
+    with redirect_stdout(told), redirect_stderr(told):
+        try:
+            main(filled(command, addresses))
+        except SystemExit as ended:
+            return ended.code, told.getvalue()
+
+
+@pytest.mark.parametrize("addresses", ["half-dead"], indirect=True)
+def test_nobody_who_answers(addresses: list[str], tmp_path: Path) -> None:
+    """Side by side, since each waits for its time-out; but the lock of the directory is one command's at a time."""
+    make_directory(tmp_path, addresses)
+    problems = []
+    locking = [command for command in BY_DIRECTORY if command.split()[0] in ("join", "remove")]
+    others = [command for command in BY_ADDRESS + BY_DIRECTORY if command not in locking]
+    for commands, process_count in ((others, 16), (locking, 1)):
+        with multiprocessing.get_context("fork").Pool(process_count, maxtasksperchild=1) as pool:
+            began = [pool.apply_async(run_forked, (command, tmp_path, addresses)) for command in commands]
+            for command, result in zip(commands, began, strict=True):
+                try:
+                    problems += check(command, *result.get(LIMIT_S), addresses)
+                except multiprocessing.TimeoutError:
+                    problems.append(f"{command}: has not ended after {LIMIT_S} s")
+    assert not problems, "\n".join(problems)
