@@ -24,6 +24,8 @@ from rmqha.model.error import RemoteError, RmqhaError, UnreachableError
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 
+ANNOUNCED = "absence"
+"""The check whose finding says that a node is away on purpose."""
 CLOCK_WARN_MS, CLOCK_WRONG_MS = 500, 5_000
 STEP_WARN_MS = 500
 DIAL_TIMEOUT_MS = 1_000
@@ -268,6 +270,9 @@ def judge_record(
             findings.append(make(member.name, "identity", sentence, fix))
         else:
             findings.append(ok(member.name, "identity", f"the controllers have it as replica {identity.broker_id}"))
+        announced = "drained" if known and known.get("drained") else "in maintenance"
+        if known is not None and not member.running and (known.get("drained") or known.get("inMaintenance")):
+            findings.append(ok(member.name, ANNOUNCED, f"{announced}: it may be away"))
         if known is not None and known.get("diskProblem"):
             findings.append(
                 wrong(member.name, "disk", str(known["diskProblem"]), "dmesg | tail; rmqha explain " + group)

@@ -15,7 +15,7 @@ import trio
 from rich.text import Text
 
 from rmqha.cli.cluster_state import ClusterState
-from rmqha.cli.diagnosis.check_answers import Answers, ask_all
+from rmqha.cli.diagnosis.check_answers import ANNOUNCED, Answers, ask_all
 from rmqha.cli.diagnosis.check_files import Papers, check_config, check_groups, read_papers
 from rmqha.cli.diagnosis.check_machine import (
     check_descriptors,
@@ -68,6 +68,8 @@ def examine(
     file_bytes = max((item.broker.mapped_file_size_commit_log for item in patients if item.broker), default=0)
     findings += check_memory([patient for patient in patients if patient.running], file_bytes)
     answers, told = trio.run(ask_all, patients, papers, timeout_s)
+    announced = {finding.subject for finding in told if finding.check == ANNOUNCED}
+    findings = [it for it in findings if it.check != "process" or it.subject not in announced]
     findings += told
     if spark:
         findings += check_spark()

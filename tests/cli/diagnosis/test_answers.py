@@ -215,6 +215,17 @@ def test_identity_against_the_controllers(broker_id: int, port: int, verdict: Ve
     assert words in finding.sentence
 
 
+@pytest.mark.parametrize("mark", ["drained", "inMaintenance"])
+def test_a_replica_that_is_away_on_purpose(mark: str) -> None:
+    patient = broker_at("127.0.0.1:10911")
+    patient.process = None
+    papers = {"b-1": Papers(Identity("c", "broker-a", BrokerId(1)))}
+    record = {"masterBrokerId": 2, "replicas": [{"brokerId": 1, "address": "127.0.0.1:10911", mark: True}]}
+    found = judge_record("broker-a", [patient], papers, record)
+    assert [item.verdict for item in found] == [Verdict.OK, Verdict.OK]
+    assert "it may be away" in found[1].sentence
+
+
 def test_a_sick_disk_and_no_master_are_the_controllers_word() -> None:
     record = {
         "masterBrokerId": None,
