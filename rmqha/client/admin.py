@@ -142,6 +142,16 @@ class Admin:
                 raise RemoteProtocolError(f"{address}: the group's progress is not readable: {error!r}") from error
         return sorted(found, key=lambda row: (row["broker"], row["queue"]))
 
+    async def reset_offsets(self, group: str, topic: str, timestamp_ms: int) -> list[str]:
+        """Let a consumer group go on from what was stored at `timestamp_ms` or later, -1: from the end; the brokers'
+        groups. Members that are connected notice at their next pull. Raises UnreachableError for a group without a
+        master."""
+        ext = {"topic": topic, "group": group, "timestamp": str(timestamp_ms), "isForce": "true"}
+        masters = await self._masters(sorted((await self.route(topic))["brokers"]))
+        for address in masters.values():
+            await self.ask(address, Command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, dict(ext)))
+        return sorted(masters)
+
     async def _masters(self, groups: Collection[str] | None) -> dict[str, str]:
         """Address by group. Raises UnreachableError."""
         brokers = (await self.cluster_info())["brokers"]

@@ -12,12 +12,12 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal
 
 import trio
 
+from rmqha.client.assigned import Ahead, Assigned, number, reset_offsets
 from rmqha.client.membership import CALL_TIMEOUT_MS, TAG, Membership
 from rmqha.client.message import Message, MessageBatch, MessageView
 from rmqha.client.offsets import BrokerOffsets, FileOffsets, Offsets, answered_offset
@@ -27,7 +27,7 @@ from rmqha.client.route import Backoff, MessageQueue
 from rmqha.client.session import ClientSession
 from rmqha.host.security import Security
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
+from rmqha.model.error import RemoteError, RemoteProtocolError, RmqhaError, UnreachableError, UsageError
 from rmqha.model.message import RETRY_PREFIX
 from rmqha.wire.command import Command
 
@@ -45,33 +45,12 @@ RETRY_LOOKS = 5
 ROUTE_MS = 5_000
 """A consumer asks for the route more often than a producer: its long poll to a frozen master shows nothing for 15 s."""
 EMPTY_ANSWER_MS = 50
+OFFSET_RESET = "OFFSET_RESET"
+"""Remark of an answer by which a broker tells a reset (useServerSideResetOffset)."""
 PULL_MAX_COUNT = 512
 PULL_MAX_BYTES = 1024 * 1024
 SUSPEND_AND_SUBSCRIPTION = 2 | 4
 """sysFlag of a pull: hold it while there is nothing, and the subscription is in the request."""
-
-
-@dataclass(eq=False)
-class _Assigned:
-    """A queue that this member reads. `pulled` is the next offset to ask for, `finished` that of the reader."""
-
-    queue: MessageQueue
-    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    pull_scope: trio.CancelScope | None = None
-    address: str = ""
-    preferred_id: int = 0
-    pulled: int = -1
-    finished: int = -1
-    committed: int = -1
-    dropped: bool = False
-
-
-@dataclass(slots=True)
-class _Batch:
-    assigned: _Assigned
-    messages: MessageBatch
-    next_offset: int
-    index: int = 0
 
 
 class Batches:
@@ -133,14 +112,14 @@ class Consumer:
         self._reads_all = standalone or offset_file is not None
         self._retry_topic = RETRY_PREFIX + group
         self._offsets: Offsets = BrokerOffsets(self._ask_group)
-        self._assigned: dict[MessageQueue, _Assigned] = {}
+        self._assigned: dict[MessageQueue, Assigned] = {}
         self._kept_offsets: dict[MessageQueue, int] = {}
         self._rebalanced = False
         self._retry_looks = 0
         self._wake = trio.Event()
-        self._batch: _Batch | None = None
-        self._unfinished: tuple[_Assigned, int] | None = None
-        self._ready_in, self._ready = trio.open_memory_channel[_Batch](0)
+        self._batch: Ahead | None = None
+        self._unfinished: tuple[Assigned, int] | None = None
+        self._ready_in, self._ready = trio.open_memory_channel[Ahead](0)
         self._counts = dict.fromkeys(
             ("received", "pulls", "failed_pulls", "offset_moves", "rebalances", "commits", "failed_commits", "retried"),
             0,
@@ -257,7 +236,7 @@ class Consumer:
                 await self._routes.recover(self._topic, backoff)
         self._counts["retried"] += 1
 
-    async def _next_batch(self) -> _Batch:
+    async def _next_batch(self) -> Ahead:
         """The next one that holds a message of a queue that is still this member's."""
         while True:
             batch = self._batch
@@ -295,9 +274,16 @@ class Consumer:
             self._unfinished = None
 
     def _asked(self, address: str, command: Command) -> Command | None:
-        """What brokers push: only the notice that the group's members have changed concerns a pulling client."""
+        """What brokers push: that the group's members have changed, and that an operator sets its offsets."""
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._wake.set()
+            return None
+        if command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET and command.ext.get("group") == self._group:
+            try:
+                for queue, offset in list(reset_offsets(bytes(command.body))):
+                    self._reset(queue, offset)
+            except RemoteProtocolError as error:
+                self._last_error = str(error)
             return None
         return command.reply(
             ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"a consumer does not serve {command.code}"
@@ -357,7 +343,7 @@ class Consumer:
             await self._drop(assigned)
         gained = [queue for queue in queues if queue not in self._assigned]
         for queue in gained:
-            assigned = self._assigned[queue] = _Assigned(queue)
+            assigned = self._assigned[queue] = Assigned(queue)
             start = self._start if not self._rebalanced or self._standalone else "committed"
             self._session.nursery.start_soon(self._read_queue, assigned, start)
         if lost or gained:
@@ -378,7 +364,7 @@ class Consumer:
         self._retry_looks = RETRY_LOOKS
         return route.read_queues()
 
-    async def _drop(self, assigned: _Assigned) -> None:
+    async def _drop(self, assigned: Assigned) -> None:
         """Stop reading a queue; what could not be committed is remembered in case it comes back."""
         assigned.dropped = True
         assigned.scope.cancel()
@@ -388,6 +374,19 @@ class Consumer:
         if not await self._commit(assigned):
             self._kept_offsets[assigned.queue] = assigned.finished
 
+    def _reset(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at `offset`, as an operator wants: what has been read ahead of the old place is dropped."""
+        old = self._assigned.get(queue)
+        if old is None:
+            return
+        old.dropped = True
+        old.scope.cancel()
+        if self._unfinished is not None and self._unfinished[0] is old:
+            self._unfinished = None
+        assigned = self._assigned[queue] = Assigned(queue, pulled=offset, finished=offset)
+        self._session.nursery.start_soon(self._read_queue, assigned, "committed")
+        self._counts["offset_moves"] += 1
+
     # -- offsets ---------------------------------------------------------------------------------------------------
 
     async def _keep_committed(self) -> None:
@@ -395,7 +394,7 @@ class Consumer:
             await trio.sleep(COMMIT_MS / 1000)
             await self.commit()
 
-    async def _commit(self, assigned: _Assigned) -> bool:
+    async def _commit(self, assigned: Assigned) -> bool:
         """True if the broker knows all that is finished."""
         offset = assigned.finished
         if self._standalone or offset < 0 or offset == assigned.committed:
@@ -441,7 +440,7 @@ class Consumer:
 
     # -- one queue -------------------------------------------------------------------------------------------------
 
-    async def _read_queue(self, assigned: _Assigned, start: Start) -> None:
+    async def _read_queue(self, assigned: Assigned, start: Start) -> None:
         backoff = Backoff()
         with assigned.scope:
             while assigned.pulled < 0:
@@ -462,17 +461,17 @@ class Consumer:
                     continue
                 backoff.reset()
                 if messages is not None and (messages or assigned.pulled > offset):
-                    await self._ready_in.send(_Batch(assigned, messages, assigned.pulled))
+                    await self._ready_in.send(Ahead(assigned, messages, assigned.pulled))
                 elif answer is not None and (trio.current_time() - began) * 1000 < EMPTY_ANSWER_MS:
                     # an answer without progress that was not held, e.g. of a slave that is still behind
                     await trio.sleep(EMPTY_ANSWER_MS / 1000)
 
-    async def _pull_failed(self, assigned: _Assigned, error: RmqhaError, backoff: Backoff) -> None:
+    async def _pull_failed(self, assigned: Assigned, error: RmqhaError, backoff: Backoff) -> None:
         self._last_error = str(error)
         self._counts["failed_pulls"] += 1
         await self._routes.recover(assigned.queue.topic, backoff)
 
-    async def _pull(self, assigned: _Assigned) -> Command | None:
+    async def _pull(self, assigned: Assigned) -> Command | None:
         """One pull; None if the route changed meanwhile. Raises UnreachableError."""
         queue = assigned.queue
         route = await self._routes.get(queue.topic)
@@ -507,17 +506,19 @@ class Consumer:
                 assigned.pull_scope = None
         return None
 
-    def _accept(self, assigned: _Assigned, answer: Command) -> MessageBatch:
+    def _accept(self, assigned: Assigned, answer: Command) -> MessageBatch:
         """The wanted messages of an answer; moves `pulled`. Raises RemoteError for one that is no answer to a pull."""
         ext, offset = answer.ext, assigned.pulled
-        next_offset = _number(ext, "nextBeginOffset", offset)
-        suggested = _number(ext, "suggestWhichBrokerId", assigned.preferred_id)
+        next_offset = number(ext, "nextBeginOffset", offset)
+        suggested = number(ext, "suggestWhichBrokerId", assigned.preferred_id)
         body: bytes | memoryview = b""
         match answer.code:
             case ResponseCode.SUCCESS:
                 body = answer.body
             case ResponseCode.PULL_NOT_FOUND | ResponseCode.PULL_RETRY_IMMEDIATELY:
                 next_offset = max(next_offset, offset)
+            case ResponseCode.PULL_OFFSET_MOVED if answer.remark == OFFSET_RESET:
+                self._reset(assigned.queue, next_offset)
             case ResponseCode.PULL_OFFSET_MOVED:
                 next_offset = self._moved(assigned, ext, next_offset)
             case _:
@@ -530,11 +531,11 @@ class Consumer:
         assigned.preferred_id = suggested
         return messages
 
-    def _moved(self, assigned: _Assigned, ext: dict[str, str], next_offset: int) -> int:
+    def _moved(self, assigned: Assigned, ext: dict[str, str], next_offset: int) -> int:
         """The offset is not in the queue. Below its start: go there. Beyond its end: the master's word counts, for a
         new one may have less (AP); a slave's does not, for it may only be behind."""
         offset = assigned.pulled
-        low, high = _number(ext, "minOffset", 0), _number(ext, "maxOffset", offset)
+        low, high = number(ext, "minOffset", 0), number(ext, "maxOffset", offset)
         if offset > high:
             route = self._routes.cached(assigned.queue.topic)
             if route is None or assigned.address != route.master(assigned.queue.broker_name):
@@ -546,8 +547,3 @@ class Consumer:
             next_offset = low
         self._counts["offset_moves"] += 1
         return next_offset
-
-
-def _number(ext: dict[str, str], name: str, default: int) -> int:
-    text = ext.get(name, "")
-    return int(text) if text.lstrip("-").isdigit() else default

@@ -13,6 +13,7 @@ from rmqha.client.producer import Producer
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, UsageError
 from rmqha.store import sidecar
+from rmqha.wire.command import Command
 from tests.client.fake import FakeCluster, Stored, encode_stored
 from tests.client.test_consumer import bodies, fill, take
 
@@ -185,6 +186,34 @@ async def test_a_body_that_does_not_decompress_is_told_and_not_skipped() -> None
                 with pytest.raises(RemoteProtocolError, match="does not decompress"):
                     await take(consumer, 1)
         assert fake.group.offsets == {}
+
+
+@pytest.mark.parametrize("pushed", [False, True])
+async def test_offsets_that_an_operator_sets_back_are_read_and_committed_from_there(pushed: bool) -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, "abcdef", queue_count=1)
+        async with Consumer(fake.namesrv, "G", "T") as consumer:
+            assert bodies(await take(consumer, 6)) == list("abcdef")
+            await consumer.commit()
+            if pushed:
+                table = b'{"offsetTable":{{"brokerName":"g-a","queueId":0,"topic":"T"}:2}}'
+                for ext, body in (({"group": "other"}, table), ({"group": "G"}, b"[]"), ({"group": "G"}, table)):
+                    for session in fake.group.members["G"].values():
+                        session.send(Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body, flag=2))
+            else:
+                resets = [2]
+
+                def told(command: Command) -> Command | None:
+                    if command.ext["queueId"] != "0" or not resets:
+                        return None
+                    ext = {"nextBeginOffset": str(resets.pop()), "minOffset": "0", "maxOffset": "6"}
+                    return command.reply(21, ext, remark="OFFSET_RESET")
+
+                fake.group.master.pull_script = told
+                fill(fake.group, ["wakes"], queue_count=1)
+                assert bodies(await take(consumer, 1)) == ["wakes"]
+            assert bodies(await take(consumer, 2)) == ["c", "d"]
+        assert fake.group.offsets["G", "T", 0] == 4
 
 
 async def test_a_topic_that_is_made_by_the_first_send_is_read_soon_after() -> None:

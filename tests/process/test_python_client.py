@@ -35,6 +35,7 @@ async def test_what_a_real_broker_does_for_it(tmp_path: Path) -> None:
             assert (await producer.send_many(messages, window=64, batch=16)).acknowledged == 90
             await _all_filters(namesrv)
             await _retries(namesrv, admin)
+            await _resets(namesrv, admin)
             await _examples(namesrv)
             await admin.delete_topic("Orders")
             with pytest.raises(RemoteError, match="17"):
@@ -68,6 +69,22 @@ async def _retries(namesrv: str, admin: Admin) -> None:
     assert [row["lag"] for row in await admin.progress("G", "Orders")] == [0, 0]
     async with Consumer(namesrv, "Dead", "%DLQ%G", standalone=True) as consumer:
         assert (await consumer.receive()).body == b"41"
+
+
+async def _resets(namesrv: str, admin: Admin) -> None:
+    """While the group reads: all comes again, and what is finished then counts from there."""
+    async with Consumer(namesrv, "G", "Orders") as consumer:
+        with trio.move_on_after(0.5):
+            raise AssertionError(await consumer.receive())
+        assert await admin.reset_offsets("G", "Orders", 0) == ["broker-a"]
+        # a held pull hears of it too
+        seen = sorted([int((await consumer.receive()).body) for _ in range(90)])
+        assert seen == list(range(90))
+    assert [row["lag"] for row in await admin.progress("G", "Orders")] == [0, 0]
+    async with Consumer(namesrv, "G", "Orders") as consumer:
+        await admin.reset_offsets("G", "Orders", 0)
+        await consumer.receive()
+    assert sum(row["lag"] for row in await admin.progress("G", "Orders")) == 89
 
 
 async def _examples(namesrv: str) -> None:
