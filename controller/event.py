@@ -21,7 +21,8 @@ from rmqha.model.offset import BrokerId, Epoch
 VERSION = 4
 READS_VERSIONS = (1, 2, 3, 4)
 """Version 1 knew neither the times and reasons of elections nor GroupResizing, version 2 no asyncLearner and no
-ReplicaDrained, version 3 no MaintenanceSet."""
+ReplicaDrained, version 3 no MaintenanceSet. An entry says the lowest that it needs, so that controllers of the release
+before follow a leader of this one until somebody uses what they do not know."""
 
 
 class Cause(IntEnum):
@@ -197,8 +198,9 @@ _CAUSE_PLACE = {kind: _FIELDS[kind].index("cause") for kind in _KINDS if "cause"
 
 def encode_events(events: Sequence[Event]) -> bytes:
     """One entry of the Raft log."""
+    version = VERSION if any(isinstance(event, MaintenanceSet) for event in events) else 3
     rows = [[_NUMBER_OF[type(event)], *(getattr(event, name) for name in _FIELDS[type(event)])] for event in events]
-    return cbor2.dumps([VERSION, rows])
+    return cbor2.dumps([version, rows])
 
 
 def _decode_event(row: Any, version: int) -> Event:

@@ -89,13 +89,14 @@ def _silent(words: list[Word], absent: set[str]) -> Iterator[Finding]:
     """One finding per node that does not answer."""
     told = set[str]()
     for word in words:
-        if word.answers or (word.runs is False and word.name in told):
+        if word.answers or word.name in told:
             continue
         where = word.name or f"{word.kind.value} {word.address}"
         if word.kind is Kind.BROKER and word.address in absent:
             continue  # `_registered` tells that it is in maintenance
-        elif word.runs is False:
+        if word.name:
             told.add(word.name)
+        if word.runs is False:
             yield Finding(where, "does not run", f"rmqha start {word.name}")
         elif word.runs:
             what = f"its process lives and its {word.kind.value} does not answer: {word.error}"

@@ -16,8 +16,8 @@ Change = Callable[[dict[str, Word]], None]
 
 
 def judged(*words: Word) -> Health:
-    """The well cluster with these in place of those of the same name."""
-    found = cluster() | {word.name: word for word in words}
+    """The well cluster with these in place of those at the same addresses."""
+    found = {word.address: word for word in cluster().values()} | {word.address: word for word in words}
     return judge(list(found.values()), ["broker-a"])
 
 
@@ -41,6 +41,13 @@ def test_nobody_answers() -> None:
     assert (found.healthy, found.answered) == (False, 0)
     assert {view.agreement for view in found.views} == {Agreement.UNAVAILABLE}
     assert len([item for item in found.reasons if "does not answer" in item.what]) == 8
+
+
+def test_a_node_that_is_two_servers_is_one_sentence() -> None:
+    inside = silent(controller(1))
+    inside.name = "ns-1"
+    found = [line for line in reasons(silent(name_server(1)), inside) if line.startswith("ns-1: ")]
+    assert len(found) == 1 and "its process lives" in found[0]
 
 
 @pytest.mark.parametrize(
