@@ -295,9 +295,9 @@ async def run_name_server(
         if exposure is not None:
             exposure.parts["namesrv"] = server
             # only a name server with httpPort loads the page
-            from nameserver.web.site import serve_page
+            from nameserver.web.site import Site
 
-            await nursery.start(serve_page, config, server.routes, port, controllers, exposure, tracer)
+            await nursery.start(Site(config, server.routes, port, controllers, tracer).serve, exposure)
         tracer.event("name_server_started", address=config.listen_address, port=port)
         task_status.started(port)
         if server.follower is not None:

@@ -1,28 +1,31 @@
 """The routes of the name server's page: its files, its live documents, its lookup. Shell.
 
-Everything is served by this process: no file of another site is loaded, and the browser is told to load none.
+Everything is served by this process: no file of another site is loaded, and the browser is told to load none. What the
+page needs is loaded when somebody opens it: a port that only metrics are read from stays small.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from nameserver.config import NamesrvConfig
 from nameserver.route_info import RouteTable
-from nameserver.web.lookup import Lookup, refusal
-from nameserver.web.watch import CLUSTER, MAX_VIEWERS, Watch
 from rmqha.broker.controller_route import parse_addresses
-from rmqha.host.accounts import read_credentials
 from rmqha.host.clock import HostClock
 from rmqha.host.exposure import Exposure
 from rmqha.host.http import Handler, Request, Response
 from rmqha.host.security import Security, ambient
 from rmqha.model.error import UsageError
 from rmqha.port import Tracer
+
+if TYPE_CHECKING:
+    from nameserver.web.lookup import Lookup
+    from nameserver.web.watch import Watch
 
 PAGES = {"/": "cluster.html", "/group": "group.html", "/messages": "messages.html"}
 CONTENT_TYPES = {
@@ -47,16 +50,36 @@ MAX_NAME_CHARS = 300
 
 
 class Site:
-    def __init__(self, watch: Watch, lookup: Lookup) -> None:
-        self._watch = watch
-        self._lookup = lookup
-        folder = files("nameserver.web") / "static"
-        self._files = {item.name: item.read_bytes() for item in folder.iterdir() if item.is_file()}
+    def __init__(
+        self, config: NamesrvConfig, routes: RouteTable, port: int, controllers: tuple[str, ...], tracer: Tracer
+    ) -> None:
+        """`port`: where this name server listens; `controllers`: whom to ask besides controllerAddr. Raises UsageError
+        for a webCredentialsFile that cannot be used."""
+        self._config = config
+        self._routes = routes
+        self._tracer = tracer
+        self._own_address = f"{_own_host(config.listen_address)}:{port}"
+        named = parse_addresses(config.controller_addr, "controllerAddr") if config.controller_addr else []
+        self._controllers = [*named, *controllers]
+        self._security = lookup_security(config)
+        self._loading = trio.Lock()
+        self._files: dict[str, bytes] = {}
+        self._watch: Watch | None = None
+        self._lookup: Lookup | None = None
+
+    async def serve(self, exposure: Exposure, *, task_status: trio.TaskStatus[None]) -> None:
+        """Add the page to what httpPort shows, and ask the nodes while somebody looks, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            exposure.routes.update(self.routes())
+            task_status.started()
+            await trio.sleep_forever()
 
     def routes(self) -> dict[str, Handler]:
         found: dict[str, Handler] = {path: self._page(name) for path, name in PAGES.items()}
         return found | {"/web/*": self._file, "/events": self._events, "/lookup": self._look_up}
 
+    # --- files ------------------------------------------------------------------------------------------------------
     def _page(self, name: str) -> Handler:
         async def page(request: Request) -> Response:
             return self._response(name)
@@ -64,31 +87,70 @@ class Site:
         return page
 
     async def _file(self, request: Request) -> Response:
-        if request.tail not in self._files:
+        if request.tail not in self._known_files():
             return _with_headers(Response.text(f"there is nothing at {request.path}\n", 404))
         return self._response(request.tail)
 
     def _response(self, name: str) -> Response:
         content_type = CONTENT_TYPES[name.rpartition(".")[2]]
-        return Response(self._files[name], content_type=content_type, headers=HEADERS)
+        return Response(self._known_files()[name], content_type=content_type, headers=HEADERS)
 
+    def _known_files(self) -> dict[str, bytes]:
+        """Read once: a page and its scripts are of one release."""
+        if not self._files:
+            folder = files("nameserver.web") / "static"
+            self._files = {item.name: item.read_bytes() for item in folder.iterdir() if item.is_file()}
+        return self._files
+
+    # --- what changes -----------------------------------------------------------------------------------------------
     async def _events(self, request: Request) -> Response:
         """Server-Sent Events: the cluster's document, or a group's if `group` names one."""
-        if self._watch.viewer_count >= MAX_VIEWERS:
-            return Response.text(f"{MAX_VIEWERS} pages are open already; close one\n", 503)
-        name = request.query.get("group", CLUSTER)
+        watch = await self._started_watch()
+        if watch.is_full:
+            return Response.text(f"{watch.viewer_count} pages are open already; close one\n", 503)
+        name = request.query.get("group", "")
         if len(name) > MAX_NAME_CHARS:
             return Response.text("no group has so long a name\n", 404)
-        return _with_headers(Response.events(lambda send: self._watch.show(name, send)))
+        return _with_headers(Response.events(lambda send: watch.show(name, send)))
 
     async def _look_up(self, request: Request) -> Response:
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return Response.text("messages are shown to this page only\n", 403)
+        lookup = await self._loaded_lookup()
         try:
-            found = await self._lookup.find(request.query)
+            found = await lookup.find(request.query)
         except UsageError as error:
             return _with_headers(Response.json({"messages": [], "notes": [str(error)], "refused": False}, 400))
         return _with_headers(Response.json(found))
+
+    async def _started_watch(self) -> Watch:
+        async with self._loading:
+            if self._watch is None:
+                module = await _load("nameserver.web.watch")
+                self._watch = module.Watch(self._facts, self._own_address, self._controllers, HostClock(), self._tracer)
+                self._nursery.start_soon(self._watch.run)
+            return self._watch
+
+    async def _loaded_lookup(self) -> Lookup:
+        async with self._loading:
+            if self._lookup is None:
+                module = await _load("nameserver.web.lookup")
+                self._lookup = module.Lookup(self._routes, module.refusal(self._config), self._security)
+            return self._lookup
+
+    def _facts(self) -> dict[str, Any]:
+        """What the page tells of this name server."""
+        return {
+            "address": self._own_address,
+            "brokers": self._routes.broker_count,
+            "topics": len(self._routes.topic_names),
+            "suspectsItself": self._routes.suspects_itself,
+        }
+
+
+async def _load(name: str) -> Any:
+    """Beside the event loop: brokers' heartbeats go on meanwhile."""
+    return await trio.to_thread.run_sync(import_module, name)
 
 
 def _with_headers(response: Response) -> Response:
@@ -99,41 +161,14 @@ def _with_headers(response: Response) -> Response:
 def lookup_security(config: NamesrvConfig) -> Security:
     """The process's TLS, but never its account: the page signs with webCredentialsFile or not at all. Raises UsageError
     if that file cannot be used."""
-    credentials = read_credentials(config.web_credentials_file) if config.web_credentials_file else None
+    credentials = None
+    if config.web_credentials_file:
+        from rmqha.host.accounts import read_credentials
+
+        credentials = read_credentials(config.web_credentials_file)
     return Security(client_tls=ambient.get().client_tls, credentials=credentials)
 
 
 def _own_host(listen_address: str) -> str:
     """Where this process reaches its own listener."""
     return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen_address, listen_address)
-
-
-async def serve_page(
-    config: NamesrvConfig,
-    routes: RouteTable,
-    port: int,
-    controllers: tuple[str, ...],
-    exposure: Exposure,
-    tracer: Tracer,
-    *,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Add the page to what httpPort shows, and ask the nodes while somebody looks, until cancelled. `port`: where this
-    name server listens; `controllers`: whom to ask besides controllerAddr. Raises UsageError for a webCredentialsFile
-    that cannot be used."""
-    own_address = f"{_own_host(config.listen_address)}:{port}"
-
-    def facts() -> dict[str, Any]:
-        return {
-            "address": own_address,
-            "brokers": routes.broker_count,
-            "topics": len(routes.topic_names),
-            "suspectsItself": routes.suspects_itself,
-        }
-
-    named = parse_addresses(config.controller_addr, "controllerAddr") if config.controller_addr else []
-    watch = Watch(facts, own_address, [*named, *controllers], HostClock(), tracer)
-    lookup = Lookup(routes, refusal(config), lookup_security(config))
-    exposure.routes.update(Site(watch, lookup).routes())
-    task_status.started()
-    await watch.run()

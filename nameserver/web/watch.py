@@ -69,6 +69,10 @@ class Watch:
     def viewer_count(self) -> int:
         return self._viewers.total()
 
+    @property
+    def is_full(self) -> bool:
+        return self.viewer_count >= MAX_VIEWERS
+
     # --- viewers ----------------------------------------------------------------------------------------------------
     async def show(self, name: str, send: Send) -> None:
         """Send the document `name` as a Server-Sent Event each time that it changes, and after each round its time,
