@@ -25,7 +25,7 @@ from rmqha.cli.diagnosis.check_machine import (
     check_process,
     check_syncs,
 )
-from rmqha.cli.diagnosis.finding import Finding, Verdict, count_words, in_order, ok, wrong
+from rmqha.cli.diagnosis.finding import Finding, Verdict, count_words, in_order, merged, ok, wrong
 from rmqha.cli.diagnosis.patient import Patient, of_cluster, of_file
 from rmqha.cli.options import directory_option, echo_json, output_option
 from rmqha.cli.render import console
@@ -172,11 +172,11 @@ def show(findings: Sequence[Finding], verbose: bool) -> None:
     out = console()
     if out.is_terminal:
         out.width = shutil.get_terminal_size().columns
-    for finding in in_order(findings):
+    for finding in merged(in_order(findings)):
         if finding.verdict is Verdict.OK and not verbose:
             continue
         line = Text(f"{finding.verdict.name:<5} ", STYLES[finding.verdict])
-        line.append(f"{finding.subject}, {finding.check}: {finding.sentence}", "default")
+        line.append(f"{finding.subject} · {finding.check}: {finding.sentence}", "default")
         out.print(line, soft_wrap=True)
         if finding.fix:
             out.print(Text(f"      fix: {finding.fix}"), soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -53,6 +53,17 @@ def wrong(subject: str, check: str, sentence: str, fix: str) -> Finding:
 def in_order(findings: Sequence[Finding]) -> list[Finding]:
     """The worst first, else as they were found."""
     return sorted(findings, key=lambda item: item.verdict)
+
+
+def merged(findings: Iterable[Finding]) -> list[Finding]:
+    """What is the same of several subjects as one finding, in the place of the first."""
+    subjects: dict[tuple[Verdict, str, str, str], list[str]] = {}
+    for item in findings:
+        subjects.setdefault((item.verdict, item.check, item.sentence, item.fix), []).append(item.subject)
+    return [
+        Finding(verdict, ", ".join(dict.fromkeys(names)), check, sentence, fix)
+        for (verdict, check, sentence, fix), names in subjects.items()
+    ]
 
 
 def count_words(findings: Sequence[Finding]) -> str:

@@ -18,7 +18,7 @@ from rmqha.cli.cluster_file import ClusterSpec, parse
 from rmqha.cli.diagnosis import check_machine, disk_test
 from rmqha.cli.diagnosis.check_machine import parse_pressure, parse_sizes
 from rmqha.cli.diagnosis.doctor import doctor
-from rmqha.cli.diagnosis.finding import Verdict, count_words, in_order, ok, warn, wrong
+from rmqha.cli.diagnosis.finding import Verdict, count_words, in_order, merged, ok, warn, wrong
 from rmqha.cli.diagnosis.listeners import Owner, listening, parse_listeners
 from rmqha.cli.diagnosis.mounts import Mount
 from rmqha.cli.diagnosis.patient import kind_of
@@ -371,6 +371,8 @@ def test_findings_are_counted_and_the_worst_comes_first() -> None:
     found = [ok("a", "x", "s"), warn("a", "y", "s", "f"), wrong("a", "z", "s", "f")]
     assert [item.check for item in in_order(found)] == ["z", "y", "x"]
     assert count_words(found) == "1 wrong, 1 warning, 1 ok"
+    same = [*found, warn("b", "y", "s", "f"), warn("c", "y", "s", "g")]
+    assert [item.subject for item in merged(same)] == ["a", "a, b", "a", "c"]
 
 
 def test_what_may_not_be_looked_at_is_a_finding_and_the_rest_goes_on(
