@@ -18,6 +18,7 @@ from benchmarks.bench_clients import clients
 from benchmarks.bench_controllers import controllers
 from benchmarks.bench_failover import failovers, pauses, syncs_on_the_path
 from benchmarks.bench_failover_topics import failovers_by_topics
+from benchmarks.bench_java_clients import java_clients
 from benchmarks.bench_metadata import metadata
 from benchmarks.bench_rejoin import rejoins
 from benchmarks.bench_restart import restarts
@@ -56,6 +57,8 @@ def main() -> None:
             "spark",
             "catchup",
             "metadata",
+            "page",
+            "javaclients",
             "acks",
             "clients",
         ],
@@ -86,6 +89,7 @@ def main() -> None:
         ),
         "restart": lambda scratch: restarts(scratch, 1 << 28 if quick else 4 << 30, 1 if quick else 3),
         "roll": lambda scratch: rolls(scratch, 1 if quick else 2),
+        "javaclients": lambda scratch: java_clients(scratch, 1 if quick else 7),
         "metadata": lambda scratch: metadata(scratch, 10 if quick else 100),
         "catchup": lambda scratch: catch_ups(scratch, 1 << 28 if quick else 3 << 30, 1 if quick else 3),
         "clients": lambda scratch: clients(scratch, quick),

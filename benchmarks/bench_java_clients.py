@@ -34,6 +34,7 @@ PRODUCERS = {
 CONSUMERS = {
     "push consumer, default (30 s)": "push:consumer=true",
     "push consumer, pollNameServerInterval 1 s": "push1s:consumer=true,poll=1000",
+    "the same with pullTimeDelayMillsWhenException 0.1 s": "push1s100:consumer=true,poll=1000,pause=100",
 }
 TIMEOUT_S = 90
 RESTART_S = 1.0

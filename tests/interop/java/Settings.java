@@ -10,11 +10,12 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 
 /**
- * Many producers and consumers side by side, each with settings of its own, each producer sending one message after the other
- * until killed. Prints "ACK name startMs endMs status" for each acknowledgement, "ERROR name startMs endMs reason" for what the
- * application sees instead, "GOT name atMs host" for each message consumed.
+ * Many producers and consumers side by side, each with settings of its own, each producer sending one message after the
+ * other until killed. Prints "ACK name startMs endMs status" for each acknowledgement, "ERROR name startMs endMs reason"
+ * for what the application sees instead, "GOT name atMs host" for each message consumed.
  * Arguments: name server, topic, and for each client "name" or "name:key=value,key=value". Keys: poll, retries, timeout,
- * detector=true, refresh=true (asks for the route after an error), anew=true (a new producer after an error), consumer=true.
+ * pause (after a failed pull), detector=true, refresh=true (asks for the route after an error), anew=true (a new producer
+ * after an error), consumer=true.
  */
 public final class Settings {
     private static final int PAUSE_MS = 20;
@@ -62,6 +63,9 @@ public final class Settings {
         config.setInstanceName(name + "-" + instances++);
         if (settings.containsKey("poll")) {
             config.setPollNameServerInterval(Integer.parseInt(settings.get("poll")));
+        }
+        if (settings.containsKey("pause")) {
+            config.setPullTimeDelayMillsWhenException(Long.parseLong(settings.get("pause")));
         }
     }
 
