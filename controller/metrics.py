@@ -6,9 +6,10 @@ Every controller shows its own part of Raft; what the groups are like only the l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from controller.machine import ControllerMachine
+from rmqha.model.remoting_series import put_remoting
 from rmqha.model.series import Collecting, Kind, Series, Sheet
 from rmqha.model.standing import Standing
 
@@ -48,7 +49,8 @@ def standing(machine: ControllerMachine, now_ms: int) -> Standing:
     return Standing(role, bool(leader), reason, facts)
 
 
-def collect(machine: ControllerMachine, now_ms: int) -> Collecting:
+def collect(machine: ControllerMachine, now_ms: int, remoting: Mapping[str, int]) -> Collecting:
+    """`remoting`: the counts of `rmqha.host.remoting.Statistics`."""
     config, view = machine.config, machine.raft_view(now_ms)
     # the labels that RocketMQ's controllers have
     sheet = Sheet(
@@ -64,6 +66,7 @@ def collect(machine: ControllerMachine, now_ms: int) -> Collecting:
     sheet.put(COMMIT_INDEX, view["commitIndex"])
     sheet.put(APPLIED_INDEX, view["appliedIndex"])
     sheet.put(SNAPSHOT_INDEX, view["snapshotIndex"])
+    put_remoting(sheet, remoting)
     if not machine.is_leading:
         return sheet
     for peer, progress in view.get("followers", {}).items():

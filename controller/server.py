@@ -25,7 +25,7 @@ from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.exposure import Exposure
 from rmqha.host.prng import HostPrng
-from rmqha.host.remoting import RemotingClient, Session, serve
+from rmqha.host.remoting import RemotingClient, Session, Statistics, serve
 from rmqha.host.tracer import HostTracer
 from rmqha.host.turns import Turns
 from rmqha.model.code import RequestCode, ResponseCode
@@ -127,6 +127,7 @@ class ControllerServer:
         """Set by `_pump` while nobody leads here."""
         self._raft_queues: dict[str, tuple[str, trio.MemorySendChannel[Command]]] = {}
         """By peer: where it listens, and what is on its way to it."""
+        self.remoting = Statistics()
         self.leading = trio.Event()
         """Set once the machine has led."""
 
@@ -168,7 +169,7 @@ class ControllerServer:
     def collect(self) -> Collecting:
         """For /metrics."""
         assert self._machine is not None
-        return collect(self._machine, self._clock.now_ms())
+        return collect(self._machine, self._clock.now_ms(), self.remoting.as_dict())
 
     @property
     def is_sole_voter(self) -> bool:
@@ -409,6 +410,7 @@ async def run_controller(
                     config.bind_address,
                     max_frame_bytes=config.max_frame_bytes,
                     turns=turns,
+                    statistics=server.remoting,
                     task_status=task_status,
                 )
             )

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from nameserver.route_info import RouteTable
 from rmqha.model.offset import MASTER_ID
+from rmqha.model.remoting_series import put_remoting
 from rmqha.model.series import Collecting, Kind, Series, Sheet
 
 MAX_GROUPS = 1000
@@ -23,9 +24,6 @@ GROUPS_LEFT_OUT = Series("rmqha_namesrv_groups_left_out", Kind.GAUGE, f"Groups b
 EVENT_INDEX = Series(
     "rmqha_namesrv_election_index", Kind.GAUGE, "Version of the controllers' elections that it routes by"
 )
-SESSIONS = Series("rmqha_remoting_sessions", Kind.GAUGE, "Open connections")
-REQUESTS = Series("rmqha_remoting_received_total", Kind.COUNTER, "Requests received")
-DENIED = Series("rmqha_remoting_denied_total", Kind.COUNTER, "Requests that the accounts do not allow")
 
 
 def collect(address: str, routes: RouteTable, election_index: int | None, remoting: Mapping[str, int]) -> Collecting:
@@ -42,9 +40,7 @@ def collect(address: str, routes: RouteTable, election_index: int | None, remoti
     sheet.put(SUSPECTS, routes.suspects_itself)
     if election_index is not None:
         sheet.put(EVENT_INDEX, election_index)
-    sheet.put(SESSIONS, remoting["session_count"])
-    sheet.put(REQUESTS, remoting["received_count"])
-    sheet.put(DENIED, remoting["denied_count"])
+    put_remoting(sheet, remoting)
     return sheet
 
 

@@ -6,6 +6,7 @@ import controller.metrics
 import nameserver.metrics
 import rmqha.broker.metrics
 import rmqha.host.event_counts
+import rmqha.model.remoting_series
 from tools.metrics_doc import PAGE, page
 
 
@@ -14,7 +15,13 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_names_are_given_once() -> None:
-    modules = (rmqha.broker.metrics, controller.metrics, nameserver.metrics, rmqha.host.event_counts)
+    modules = (
+        rmqha.broker.metrics,
+        controller.metrics,
+        nameserver.metrics,
+        rmqha.host.event_counts,
+        rmqha.model.remoting_series,
+    )
     names = [item.name for module in modules for item in module.SERIES]
     assert len(names) > 60
     assert sorted(names) == sorted(set(names))

@@ -12,6 +12,7 @@ import controller.metrics
 import nameserver.metrics
 import rmqha.broker.metrics
 import rmqha.host.event_counts
+import rmqha.model.remoting_series
 from rmqha.model.series import Kind, Series
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
@@ -81,6 +82,7 @@ def page() -> str:
         + _table(
             "Name server", "Labels of all: `node_type` (namesrv), `node_id` (its address).", nameserver.metrics.SERIES
         )
+        + _table("The port of each server", "Labels: those of the server.", rmqha.model.remoting_series.SERIES)
         + _table(
             "Every process",
             "No labels of their own beside those below; `process_*` (CPU, memory, descriptors, start time) come from"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.metrics import collect
 from rmqha.broker.traffic import Traffic
+from rmqha.host.remoting import Statistics
 from rmqha.model.code import ResponseCode
 from rmqha.model.identity import Role
 from rmqha.model.series import Collecting
@@ -14,8 +15,10 @@ from rmqha.model.standing import Standing
 class ExposedBroker:
     """`rmqha.host.exposure.Part` of a broker."""
 
-    def __init__(self, core: BrokerCore) -> None:
+    def __init__(self, core: BrokerCore, remoting: Statistics) -> None:
+        """`remoting`: what the ports for clients count."""
         self._core = core
+        self._remoting = remoting
         self._traffic = core.send.traffic = core.pull.traffic = Traffic()
 
     def standing(self) -> Standing:
@@ -44,4 +47,4 @@ class ExposedBroker:
         return Standing(replica.role.name.lower(), not reason, reason, facts)
 
     def collect(self) -> Collecting:
-        return collect(self._core, self._traffic)
+        return collect(self._core, self._traffic, self._remoting.as_dict())

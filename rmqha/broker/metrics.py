@@ -6,7 +6,7 @@ with it. Topics and groups come from clients, so the number of series is bounded
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rmqha.broker.core import BrokerCore
@@ -14,6 +14,7 @@ from rmqha.broker.traffic import Traffic
 from rmqha.model.code import ResponseCode
 from rmqha.model.identity import Role
 from rmqha.model.message import DLQ_PREFIX, RETRY_PREFIX
+from rmqha.model.remoting_series import put_remoting
 from rmqha.model.series import Collecting, Histogram, Kind, Series, Sheet
 
 MAX_PAIRS = 1000
@@ -108,7 +109,8 @@ INDEX_BEHIND = Series("rmqha_index_behind_bytes", Kind.GAUGE, "Dispatched bytes 
 PAIRS_LEFT_OUT = Series("rmqha_lag_series_left_out", Kind.GAUGE, f"Pairs of topic and group beyond {MAX_PAIRS}")
 
 
-def collect(core: BrokerCore, traffic: Traffic) -> Collecting:
+def collect(core: BrokerCore, traffic: Traffic, remoting: Mapping[str, int]) -> Collecting:
+    """`remoting`: the counts of `rmqha.host.remoting.Statistics`."""
     config = core.config
     # the labels that RocketMQ's brokers have
     sheet = Sheet({"cluster": config.broker_cluster_name, "node_type": "broker", "node_id": config.broker_name})
@@ -121,6 +123,7 @@ def collect(core: BrokerCore, traffic: Traffic) -> Collecting:
         sheet.put(COPY_LEFT, core.replica.copy_left_bytes)
     _put_store(sheet, core)
     _put_clients(sheet, core)
+    put_remoting(sheet, remoting)
     yield
     yield from _put_traffic(sheet, core, traffic)
     if core.driver.is_serving:

@@ -66,6 +66,8 @@ class _Gate:
     def __init__(self) -> None:
         self.core: BrokerCore | None = None
         self.ha: HaService | None = None
+        self.remoting = remoting.Statistics()
+        """Of both ports for clients."""
 
     def opened(self, session: remoting.Session) -> None:
         if self.core is None:
@@ -111,7 +113,7 @@ async def run_broker(
             config, ports = await _listen(config, gate, nursery)
             core = _open(config, tracer, await _store_host(config))
             if exposure is not None:
-                _show(exposure, core)
+                _show(exposure, core, gate.remoting)
             stop = trio.Event() if stopping is None else stopping
             await _serve(core, gate, tracer, controllers, name_servers, ports, stop, task_status)
             nursery.cancel_scope.cancel()
@@ -123,16 +125,16 @@ async def run_broker(
             _close(core, tracer, in_order)
 
 
-def _show(exposure: Exposure, core: BrokerCore) -> None:
+def _show(exposure: Exposure, core: BrokerCore, counts: remoting.Statistics) -> None:
     # only a broker with httpPort loads it
     from rmqha.broker.exposed import ExposedBroker
 
-    exposure.parts["broker"] = ExposedBroker(core)
+    exposure.parts["broker"] = ExposedBroker(core, counts)
 
 
 async def _listen(config: BrokerConfig, gate: _Gate, nursery: trio.Nursery) -> tuple[BrokerConfig, Ports]:
     """Bind the three ports; the configuration comes back with the numbers that the system chose for 0."""
-    serve = partial(remoting.serve, gate, max_frame_bytes=config.max_frame_bytes)
+    serve = partial(remoting.serve, gate, max_frame_bytes=config.max_frame_bytes, statistics=gate.remoting)
     host = config.listen_address
     listen_port: int = await nursery.start(serve, f"{host}:{config.listen_port}")
     wanted = config.ha_listen_port or (config.listen_port + 1 if config.listen_port else 0)

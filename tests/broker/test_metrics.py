@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rmqha.broker import metrics, traffic
 from rmqha.broker.exposed import ExposedBroker
 from rmqha.host.metrics import exposition
+from rmqha.host.remoting import Statistics
 from rmqha.model.code import RequestCode
 from rmqha.model.series import filled
 from rmqha.wire.command import Command
@@ -41,7 +42,7 @@ def one(found: Scrape, name: str, **labels: str) -> float:
 
 
 def test_what_producers_send_is_counted_by_topic_and_type(broker: Broker) -> None:
-    shown = ExposedBroker(broker.core)
+    shown = ExposedBroker(broker.core, Statistics())
     before = broker.store.max_phy_offset
     broker.ask(send_command("T", body=b"x" * 100))
     broker.ask(send_command("T", body=b"x" * 5000))
@@ -61,7 +62,7 @@ def test_what_producers_send_is_counted_by_topic_and_type(broker: Broker) -> Non
 
 
 def test_what_consumers_read_and_still_have_to(broker: Broker) -> None:
-    shown = ExposedBroker(broker.core)
+    shown = ExposedBroker(broker.core, Statistics())
     for _ in range(5):
         broker.ask(send_command("T"))
     broker.ask(pull_command("T", offset=0, maxMsgNums="3"))
@@ -77,7 +78,7 @@ def test_what_consumers_read_and_still_have_to(broker: Broker) -> None:
 
 def test_a_master_shows_its_slaves_and_a_slave_does_not(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker(total_replicas=3, ha_mode="ap", broker_role="SYNC_MASTER", in_sync_replicas=2)
-    shown = ExposedBroker(broker.core)
+    shown = ExposedBroker(broker.core, Statistics())
     broker.controller.members = [1, 2]
     broker.start()
     broker.join_slave(2)
@@ -103,7 +104,7 @@ def test_a_master_shows_its_slaves_and_a_slave_does_not(make_broker: Callable[..
 
 
 def test_acknowledgements_are_a_histogram(broker: Broker) -> None:
-    shown = ExposedBroker(broker.core)
+    shown = ExposedBroker(broker.core, Statistics())
     broker.ask(send_command("T"))
     found = scrape(shown)
     assert one(found, "rocketmq_ha_ack_latency_count") == 1
@@ -115,7 +116,7 @@ def test_acknowledgements_are_a_histogram(broker: Broker) -> None:
 def test_the_number_of_series_is_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traffic, "MAX_PLACES", 3)
     monkeypatch.setattr(metrics, "MAX_PAIRS", 3)
-    shown = ExposedBroker(broker.core)
+    shown = ExposedBroker(broker.core, Statistics())
     for number in range(10):
         broker.ask(send_command(f"T{number}"))
         broker.core.offsets.commit(f"G{number}", "T0", 0, 0)
@@ -139,7 +140,7 @@ def test_a_master_is_ready_while_it_takes_sends(
     make_broker: Callable[..., Broker], keys: dict[str, Any], reason: str
 ) -> None:
     broker = make_broker(**keys)
-    shown = ExposedBroker(broker.core)
+    shown = ExposedBroker(broker.core, Statistics())
     assert shown.standing().reason == "no controller has told it its role yet"
     broker.start()
     standing = shown.standing()

@@ -7,11 +7,12 @@ import pytest
 from nameserver import metrics
 from nameserver.metrics import BROKERS, EVENT_INDEX, GROUPS_LEFT_OUT, MASTERS, TOPICS, collect
 from nameserver.route_info import RouteTable
+from rmqha.host.remoting import Statistics
 from rmqha.model.series import Series, Sheet, filled
 from rmqha.wire.bodies import DataVersion, Registration
 from tests.nameserver.support import Events
 
-REMOTING = {"session_count": 1, "received_count": 2, "denied_count": 0}
+REMOTING = Statistics(session_count=1).as_dict()
 
 
 def registered(*brokers: tuple[str, int]) -> RouteTable:

@@ -14,6 +14,7 @@ import controller.metrics
 import nameserver.metrics
 import rmqha.broker.metrics
 import rmqha.host.event_counts
+import rmqha.model.remoting_series
 from rmqha.client.consumer import Consumer
 from rmqha.client.outgoing import OutgoingMessage
 from rmqha.client.producer import Producer
@@ -31,7 +32,13 @@ def get(address: str, path: str) -> tuple[int, str]:
 
 
 def listed() -> set[str]:
-    modules = (rmqha.broker.metrics, controller.metrics, nameserver.metrics, rmqha.host.event_counts)
+    modules = (
+        rmqha.broker.metrics,
+        controller.metrics,
+        nameserver.metrics,
+        rmqha.host.event_counts,
+        rmqha.model.remoting_series,
+    )
     return {item.name for module in modules for item in module.SERIES}
 
 
@@ -67,6 +74,7 @@ async def test_a_cluster_shows_every_series_and_who_leads(tmp_path: Path) -> Non
             old = await cluster.master()
             assert masters == [old]
             assert seen[old]["rocketmq_messages_in_total"] == 230
+            assert all(page["rmqha_remoting_sessions"] > 0 for page in seen.values())
             assert seen[old]["rocketmq_messages_out_total"] >= 200
             assert seen[old]["rocketmq_consumer_lag_messages"] == 31, "what was received last is not finished yet"
         await cluster.kill(old)

@@ -10,6 +10,7 @@ import controller.metrics
 import nameserver.metrics
 import rmqha.broker.metrics
 import rmqha.host.event_counts
+import rmqha.model.remoting_series
 from rmqha.model.series import Kind
 
 PROCESS = {
@@ -25,7 +26,13 @@ PROCESS = {
 def shown() -> set[str]:
     """Names of all samples that our servers, or Prometheus for them, show."""
     names = {"up"} | PROCESS
-    for module in (rmqha.broker.metrics, controller.metrics, nameserver.metrics, rmqha.host.event_counts):
+    for module in (
+        rmqha.broker.metrics,
+        controller.metrics,
+        nameserver.metrics,
+        rmqha.host.event_counts,
+        rmqha.model.remoting_series,
+    ):
         for item in module.SERIES:
             suffixes = ("_bucket", "_sum", "_count") if item.kind is Kind.HISTOGRAM else ("",)
             names |= {item.name + suffix for suffix in suffixes}
