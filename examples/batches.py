@@ -13,9 +13,7 @@ import time
 
 import trio
 
-from rmqha.client.consumer import Consumer
-from rmqha.client.outgoing import OutgoingMessage
-from rmqha.client.producer import Producer
+from rmqha.client import Consumer, OutgoingMessage, Producer
 
 COUNT = 20_000
 MEASUREMENT = struct.Struct("<Id")

@@ -11,7 +11,7 @@ import sys
 
 import trio
 
-from rmqha.client.consumer import Consumer
+from rmqha.client import Consumer
 
 
 async def main(namesrv: str, topic: str) -> None:

@@ -11,7 +11,7 @@ import sys
 
 import trio
 
-from rmqha.client.producer import Producer
+from rmqha.client import Producer
 
 
 async def main(namesrv: str, topic: str) -> None:

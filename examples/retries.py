@@ -9,9 +9,7 @@ import sys
 
 import trio
 
-from rmqha.client.consumer import Consumer
-from rmqha.client.message import Message
-from rmqha.client.producer import Producer
+from rmqha.client import Consumer, Message, Producer
 
 GROUP = "example-retries"
 
