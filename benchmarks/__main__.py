@@ -20,6 +20,7 @@ from benchmarks.bench_failover import failovers, pauses, syncs_on_the_path
 from benchmarks.bench_failover_topics import failovers_by_topics
 from benchmarks.bench_java_clients import java_clients
 from benchmarks.bench_metadata import metadata
+from benchmarks.bench_page import pages
 from benchmarks.bench_rejoin import rejoins
 from benchmarks.bench_restart import restarts
 from benchmarks.bench_roll import rolls
@@ -80,6 +81,7 @@ def main() -> None:
             **syncs_on_the_path(made(scratch / "counted"), 2 if quick else 5),
             **pauses(made(scratch / "paused"), 2 if quick else max(10, failover_count // 5)),
         },
+        "page": lambda scratch: pages(scratch, 3.0 if quick else 20.0),
         "rejoin": lambda scratch: rejoins(scratch, 2 if quick else 10),
         "topics": lambda scratch: failovers_by_topics(scratch, 2 if quick else 10),
         "controllers": lambda scratch: controllers(scratch, quick, failover_count),
