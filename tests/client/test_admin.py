@@ -136,6 +136,56 @@ async def test_messages_by_key_come_from_all_groups() -> None:
             await admin.query_message("T", "k")
 
 
+def cluster_of(**groups: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+    table = {name: {"brokerName": name, "brokerAddrs": addresses} for name, addresses in groups.items()}
+    return 0, {}, json.dumps({"brokerAddrTable": table, "clusterAddrTable": {"c": list(groups)}}).encode()
+
+
+async def test_topics_are_made_and_deleted_at_the_masters() -> None:
+    async with peers(2) as (one, two), Admin(one.address) as admin:
+        one.replies = {
+            Code.GET_BROKER_CLUSTER_INFO: cluster_of(a={"0": one.address}, b={"0": two.address, "2": "127.0.0.1:1"}),
+            Code.UPDATE_AND_CREATE_TOPIC: (0, {}, b""),
+            Code.DELETE_TOPIC_IN_BROKER: (0, {}, b""),
+            Code.DELETE_TOPIC_IN_NAMESRV: (0, {}, b""),
+        }
+        two.replies = dict(one.replies)
+        assert await admin.create_topic("T", queue_count=3, groups=["b"], attributes={"queue.type": "BatchCQ"}) == ["b"]
+        (asked,) = two.asked
+        assert (asked.ext["topic"], asked.ext["readQueueNums"], asked.ext["writeQueueNums"]) == ("T", "3", "3")
+        assert asked.ext["attributes"] == "+queue.type=BatchCQ"
+        assert await admin.create_topic("T") == await admin.delete_topic("T") == ["a", "b"]
+        assert [command.code for command in two.asked][1:] == [
+            Code.UPDATE_AND_CREATE_TOPIC,
+            Code.DELETE_TOPIC_IN_BROKER,
+        ]
+        assert one.asked[-1].code == Code.DELETE_TOPIC_IN_NAMESRV
+        with pytest.raises(UsageError, match="must consist of"):
+            await admin.create_topic("no/slash")
+        one.replies[Code.GET_BROKER_CLUSTER_INFO] = cluster_of(a={"0": one.address}, b={"2": two.address})
+        seen = len(one.asked)
+        with pytest.raises(UnreachableError, match="group b has no master"):
+            await admin.create_topic("T")
+        assert {command.code for command in one.asked[seen:]} == {Code.GET_BROKER_CLUSTER_INFO}
+
+
+async def test_how_far_a_group_is_in_each_queue() -> None:
+    async with peers(1) as (peer,), Admin(peer.address) as admin:
+        queue = b'{"brokerName":"a","queueId":%d,"topic":"T"}:{"brokerOffset":%d,"consumerOffset":%d}'
+        table = b'{"consumeTps":0.0,"offsetTable":{' + queue % (1, 7, 7) + b"," + queue % (0, 9, 4) + b"}}"
+        peer.replies = {
+            Code.GET_ROUTEINFO_BY_TOPIC: route_of(a=peer),
+            Code.GET_CONSUME_STATS: (0, {}, table),
+        }
+        assert await admin.progress("G", "T") == [
+            {"broker": "a", "queue": 0, "committed": 4, "end": 9, "lag": 5},
+            {"broker": "a", "queue": 1, "committed": 7, "end": 7, "lag": 0},
+        ]
+        peer.replies[Code.GET_CONSUME_STATS] = (0, {}, b'{"offsetTable":{"x":1}}')
+        with pytest.raises(RemoteProtocolError, match="the group's progress is not readable"):
+            await admin.progress("G", "T")
+
+
 async def test_orders_go_to_the_leader_whichever_controller_is_named() -> None:
     async with peers(2) as (follower, leader), Admin(follower.address) as admin:
         follower.replies = {Code.CONTROLLER_GET_METADATA_INFO: (0, {"controllerLeaderAddress": leader.address}, b"")}
