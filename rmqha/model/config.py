@@ -533,6 +533,15 @@ class BrokerConfig(ServerConfig):
                     " slave and at times the master"
                 )
 
+    def warnings(self) -> list[str]:
+        found = super().warnings()
+        if self.ha_security != "enforcing" and not is_loopback(self.listen_address):
+            found.append(
+                f"listenAddress = {self.listen_address}: whoever reaches port {self.ha_port} may copy the log, in the"
+                " clear; set haSecurity=enforcing, or give the HA port a network of its own"
+            )
+        return found
+
     def _check_static(self, source: str) -> None:
         """What a group without a controller cannot have, and who is who in it."""
         is_slave = self.broker_role == "SLAVE"

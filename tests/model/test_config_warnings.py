@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmqha.model.config import ServerConfig
+from rmqha.model.config import BrokerConfig, ServerConfig
 from rmqha.model.error import ConfigError
 
 SECURE: dict[str, Any] = {
@@ -39,6 +39,14 @@ def test_each_way_in_is_one_sentence_with_its_key(changes: dict[str, Any], key: 
     found = ServerConfig(**{**SECURE, **changes}).warnings()
     assert len(found) == (1 if key else 0)
     assert key in "".join(found)
+
+
+def test_a_broker_also_guards_its_ha_port() -> None:
+    keys = {**SECURE, "tls_enable": True, "credentials_file": "tools.yml"}
+    (found,) = BrokerConfig(**keys).warnings()
+    assert "port 10912" in found and "set haSecurity=enforcing" in found
+    assert BrokerConfig(**keys, ha_security="enforcing").warnings() == []
+    assert BrokerConfig().warnings() == []
 
 
 def test_log_formats_are_two() -> None:
