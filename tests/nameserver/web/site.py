@@ -124,6 +124,20 @@ def answer_as(site: Site, group: Group) -> None:
     site.controller.replies[Code.RMQHA_EXPLAIN_GROUP] = (0, {}, json.dumps(explained).encode())
 
 
+async def register(client: RemotingClient, namesrv: str, broker_id: int, address: str, topic: str = TOPIC) -> None:
+    """As long as the client is open: a broker without lite heartbeats goes with its connection."""
+    command = register_broker_request(
+        cluster_name="c",
+        broker_name=GROUP,
+        broker_id=broker_id,
+        address=address,
+        ha_address=address,
+        topic_config_table={topic: {"perm": 6, "readQueueNums": 2, "topicSysFlag": 0, "writeQueueNums": 2}},
+        data_version={"counter": 1, "stateVersion": 1, "timestamp": 5},
+    )
+    assert (await client.call(namesrv, command, 2_000)).code == 0
+
+
 @asynccontextmanager
 async def page(group: Group | None = None, *, topic: str = TOPIC, **keys: Any) -> AsyncIterator[Site]:
     """The name server knows three replicas of GROUP with one topic. Without `group` the peers are as Apache's."""
@@ -139,16 +153,7 @@ async def page(group: Group | None = None, *, topic: str = TOPIC, **keys: Any) -
         namesrv = f"127.0.0.1:{await nursery.start(run)}"
         site = Site(port, namesrv, controller, brokers, tracer)
         for number, peer in enumerate(brokers, 1):
-            command = register_broker_request(
-                cluster_name="c",
-                broker_name=GROUP,
-                broker_id=0 if number == 1 else number,
-                address=peer.address,
-                ha_address=peer.address,
-                topic_config_table={topic: {"perm": 6, "readQueueNums": 2, "topicSysFlag": 0, "writeQueueNums": 2}},
-                data_version={"counter": 1, "stateVersion": 1, "timestamp": 5},
-            )
-            assert (await client.call(namesrv, command, 2_000)).code == 0
+            await register(client, namesrv, 0 if number == 1 else number, peer.address, topic)
         if group is not None:
             answer_as(site, group)
         yield site

@@ -5,18 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+import trio
 
 from nameserver.config import NamesrvConfig
 from nameserver.web.lookup import MAX_MESSAGES, PULL_GROUP, refusal
+from rmqha.host.accounts import AccessFile
+from rmqha.host.remoting import RemotingClient, serve
+from rmqha.host.security import Security
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.message import encode_properties, offset_message_id
 from rmqha.store.record import decode
-from tests.nameserver.web.site import GROUP, Site, page
+from tests.client.test_admin import Peer
+from tests.nameserver.web.site import GROUP, Site, page, register
 from tests.store.support import HOST, message, open_store, sim_disk
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -179,3 +185,37 @@ async def test_the_pages_account_signs_what_it_asks(tmp_path: Path) -> None:
         assert len(found["messages"]) == 1
         assert site.brokers[0].asked[-1].ext["AccessKey"] == "web-reader"
         assert "not-a-secret" not in str(site.brokers[0].asked[-1].ext)
+
+
+ACCOUNTS = """
+accounts:
+- accessKey: web-reader
+  secretKey: not-a-secret
+  defaultTopicPerm: DENY
+  topicPerms:
+  - T={}
+"""
+
+
+@pytest.mark.parametrize("permission", ["SUB", "PUB"])
+async def test_a_broker_with_accounts_shows_what_the_pages_account_may_read(tmp_path: Path, permission: str) -> None:
+    accounts = tmp_path / "plain_acl.yml"
+    accounts.write_text(ACCOUNTS.format(permission))
+    guarded, rules = Peer(), Security(accounts=AccessFile(accounts))
+    guarded.replies[Code.QUERY_MESSAGE] = (0, {}, b"".join(stored(b"a")))
+    async with (
+        shop(web_credentials_file=secret(tmp_path)) as site,
+        RemotingClient() as client,
+        trio.open_nursery() as nursery,
+    ):
+        run = partial(serve, guarded, "127.0.0.1:0", max_frame_bytes=1 << 20, security=rules)
+        guarded.address = f"127.0.0.1:{await nursery.start(run)}"
+        await register(client, site.namesrv, 0, guarded.address)
+        _, found = await look(site, by="key", topic="T", key="k")
+        nursery.cancel_scope.cancel()
+    if permission == "SUB":
+        assert (len(found["messages"]), found["notes"]) == (1, [])
+    else:
+        assert found["messages"] == []
+        assert "account web-reader has no SUB permission on topic T" in found["notes"][0]
+        assert guarded.asked == []
