@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
 import statistics
 import struct
+import subprocess
+import sys
 import tempfile
 import time
 import zlib
@@ -23,11 +26,13 @@ from typing import Any
 
 import numpy as np
 
-from rmqha.store.scan import Decoding, open_store, plan_ranges, read_store
+from rmqha.store.scan import Decoding, Interval, RowFilter, open_store, plan_ranges, prune, read_store
 from rmqha.store.scan_read import LogFile
 
 MIB = 1024 * 1024
 TOPICS, QUEUES = 8, 4
+FIRST_MS = 1_780_000_000_000
+"""storeTimestamp of the first record; each is stored a millisecond after the one before."""
 NINE = ("topic", "queueId", "queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp", "keys", "tags", "body")
 HEADERS = ("queueId", "queueOffset", "physicalOffset", "storeTimestamp", "sysFlag")
 HEAD_FORMAT = ">iiiiiqqiq8sq8siqi"
@@ -44,7 +49,7 @@ def record(body_bytes: int) -> bytes:
     topic = b"bench-0"
     size = HEAD_BYTES + len(body) + 1 + len(topic) + 2 + len(properties)
     host = b"\x7f\x00\x00\x01" + struct.pack(">i", 10911)
-    crc, stamp = zlib.crc32(body) & 0x7FFFFFFF, 1_780_000_000_000
+    crc, stamp = zlib.crc32(body) & 0x7FFFFFFF, FIRST_MS
     magic = 0xDAA320A7 - 2**32
     head = struct.pack(HEAD_FORMAT, size, magic, crc, 0, 0, 0, 0, 0, stamp, host, stamp, host, 0, 0, len(body))
     return head + body + bytes([len(topic)]) + topic + struct.pack(">H", len(properties)) + properties
@@ -56,6 +61,7 @@ def make_store(root: Path, total_bytes: int, body_bytes: int, file_bytes: int) -
     per_file = (file_bytes - 8) // len(one)
     (root / "commitlog").mkdir(parents=True)
     files = max(total_bytes // file_bytes, 1)
+    entries = []
     digit_at = HEAD_BYTES + body_bytes + 1 + len("bench-")
     for index in range(files):
         data = np.zeros(file_bytes, np.uint8)
@@ -68,13 +74,28 @@ def make_store(root: Path, total_bytes: int, body_bytes: int, file_bytes: int) -
         offsets = index * file_bytes + np.arange(per_file, dtype=np.int64) * len(one)
         rows[:, 28:36] = offsets.astype(">i8").view(np.uint8).reshape(-1, 8)
         rows[:, digit_at] = ord("0") + topic
+        rows[:, 56:64] = (FIRST_MS + number).astype(">i8").view(np.uint8).reshape(-1, 8)
+        entries.append(offsets)
         used = per_file * len(one)
         blank = struct.pack(">iI", file_bytes - used, 0xCBD43194)
         data[used : used + 8] = np.frombuffer(blank, np.uint8)
         (root / "commitlog" / f"{index * file_bytes:020}").write_bytes(data.tobytes())
+    _make_queues(root, np.concatenate(entries), len(one))
     (root / "checkpoint").write_bytes(struct.pack(">qqqqq", 0, 0, 0, 0, files * file_bytes).ljust(4096, b"\0"))
     (root / "brokerIdentity").write_text("bench#broker-a#1")
     return files * per_file
+
+
+def _make_queues(root: Path, offsets: np.ndarray, record_bytes: int) -> None:
+    """A ConsumeQueue of one file for each topic and queue."""
+    for topic in range(TOPICS):
+        for queue in range(QUEUES):
+            mine = offsets[topic + TOPICS * queue :: TOPICS * QUEUES]
+            units = np.zeros(len(mine), [("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
+            units["offset"], units["size"] = mine, record_bytes
+            directory = root / "consumequeue" / f"bench-{topic}" / str(queue)
+            directory.mkdir(parents=True)
+            (directory / f"{0:020}").write_bytes(units.tobytes())
 
 
 def struct_rows(path: str) -> Iterator[tuple[Any, ...]]:
@@ -145,6 +166,26 @@ def bench_decode(root: Path, log_bytes: int, record_count: int, rounds: int) -> 
         rated = {"records_per_s": rate, "mb_per_s": log_bytes / took["cpu_s"] / 1e6, "against_struct_loop": rate / slow}
         results.append({"what": what, **took, **rated})
     return results
+
+
+def bench_pruning(root: Path, log_bytes: int, record_count: int) -> dict[str, Any]:
+    """Bytes of log that a filter for a hundredth of the time reads, and what it must read."""
+    view = open_store(str(root))
+    middle, wanted = FIRST_MS + record_count // 2, record_count // 100
+    rows = RowFilter().with_interval("storeTimestamp", Interval(middle, middle + wanted - 1))
+    start = time.perf_counter()
+    found = drain(read_store(view, Decoding(NINE), rows, timestamp_slack_ms=0))
+    took = time.perf_counter() - start
+    assert found == wanted
+    read_bytes = sum(item.size_bytes for item in plan_ranges(prune(view, rows, 0), min_ranges=1))
+    return {"read_bytes": read_bytes, "needed_bytes": log_bytes * wanted // record_count, "wall_s": took}
+
+
+def peak_rss_mib(root: Path) -> float:
+    """Of a process of its own that reads everything."""
+    script = f"from rmqha.store.scan import *\nfor _ in read_store(open_store({str(root)!r})): pass"
+    subprocess.run([sys.executable, "-c", script], check=True)
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
 
 
 def bench_spark(root: Path, log_bytes: int, rounds: int, cores: str) -> list[dict[str, Any]]:
@@ -233,6 +274,13 @@ def main() -> None:
         results: dict[str, Any] = {"log_bytes": log_bytes, "record_count": count, "body_bytes": given.body}
         results["decode"] = bench_decode(root, log_bytes, count, given.rounds)
         show("decoding, one core", results["decode"], "against_struct_loop")
+        pruned = results["pruning"] = bench_pruning(root, log_bytes, count)
+        print(
+            f"\na hundredth of the time: read {pruned['read_bytes'] / MIB:.1f} MiB of {log_bytes / MIB:.0f}, needed "
+            f"{pruned['needed_bytes'] / MIB:.1f}, in {pruned['wall_s'] * 1000:.0f} ms"
+        )
+        results["peak_rss_mib"] = peak_rss_mib(root)
+        print(f"peak memory of a process that reads all columns of it: {results['peak_rss_mib']:.0f} MiB")
         if not given.no_spark:
             results["spark"] = bench_spark(root, log_bytes, given.rounds, given.cores)
             show(f"Spark, local[{given.cores}]", results["spark"], "against_naive")

@@ -38,18 +38,25 @@ def register(spark: SparkSession) -> SparkSession:
 
 
 def session(
-    app_name: str = "rmqha", *, cores: str = "*", home: Path | None = None, settings: Mapping[str, str] | None = None
+    app_name: str = "rmqha",
+    *,
+    cores: str = "*",
+    master: str | None = None,
+    home: Path | None = None,
+    settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Start Spark in this process's company: all cores, loopback only, no web page, no chatter (7 to 12 s).
 
-    `home` is the JAVA_HOME to use, by default the one that `java_home()` finds; `settings` are added to Spark's
-    configuration. What Spark would print goes to a file in a temporary directory that lives as long as the process.
+    `master` is a cluster to use instead of this machine's cores, such as spark://host:7077; one on other machines also
+    needs rmqha on its workers, and `settings` for spark.driver.host and spark.driver.bindAddress. `home` is the
+    JAVA_HOME to use, by default the one that `java_home()` finds; `settings` are added to Spark's configuration. What
+    Spark would print goes to a file in a temporary directory that lives as long as the process.
     UsageError if there is no Java or it does not start.
     """
     directory = Path(tempfile.mkdtemp(prefix="rmqha-spark-"))
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     log = directory / LOG_NAME
-    builder = SparkSession.builder.appName(app_name).master(f"local[{cores}]")
+    builder = SparkSession.builder.appName(app_name).master(master or f"local[{cores}]")
     quiet = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
