@@ -79,26 +79,41 @@ export function table(caption, columns, rows) {
     el("table", {}, el("caption", { class: "hidden" }, caption), el("thead", {}, head), el("tbody", {}, body)));
 }
 
-// The page's live document: `onDocument` gets it each time that it changes.
+// The page's live document: `onDocument` gets it each time that it changes. A page that nobody sees asks for nothing:
+// a browser keeps few connections to one server, and the nodes are left alone.
 export function live(url, onDocument) {
   const state = document.getElementById("state");
   const at = document.getElementById("at");
+  let source = null;
+  let retry = 0;
   const say = (text, tone) => {
     if (state.textContent !== text) state.textContent = text;
     state.parentElement.className = tone;
   };
-  const connect = () => {
-    const source = new EventSource(url);
+  const stop = () => {
+    clearTimeout(retry);
+    source?.close();
+    source = null;
+  };
+  const start = () => {
+    stop();
+    source = new EventSource(url);
     source.onmessage = (message) => {
       say("● live", "well");
       onDocument(JSON.parse(message.data));
     };
-    source.addEventListener("at", (message) => { at.textContent = time(JSON.parse(message.data)); });
+    source.addEventListener("at", (message) => {
+      at.textContent = time(JSON.parse(message.data));
+      if (document.body.dataset.seen) say("● live", "well");
+    });
     source.onerror = () => {
       say("✕ the name server does not answer; what you see is old. Trying again…", "wrong");
-      if (source.readyState === EventSource.CLOSED) setTimeout(connect, 3000);
+      if (source?.readyState === EventSource.CLOSED) retry = setTimeout(start, 3000);
     };
-    source.onopen = () => { if (document.body.dataset.seen) say("● live", "well"); };
   };
-  connect();
+  const follow = () => (document.hidden ? stop() : start());
+  document.addEventListener("visibilitychange", follow);
+  addEventListener("pagehide", stop);
+  addEventListener("pageshow", (event) => { if (event.persisted) follow(); });
+  follow();
 }

@@ -243,6 +243,30 @@ async def test_a_groups_logs_are_drawn_with_forks_and_cuts(browser: Browser, sho
         await browse(browser, site, look)
 
 
+async def test_a_page_that_nobody_sees_asks_for_nothing(browser: Browser) -> None:
+    async with page(started()) as site:
+
+        def quiet() -> bool:
+            before = len(site.brokers[0].asked)
+            time.sleep(1.5)  # longer than a round
+            return before == len(site.brokers[0].asked)
+
+        def look() -> None:
+            browser.open("/")
+            browser.wait("takes messages")
+            assert not quiet()
+            first = browser.driver.current_window_handle
+            browser.driver.switch_to.new_window("tab")
+            browser.until(quiet, bool)
+            browser.driver.close()
+            browser.driver.switch_to.window(first)
+            asked = len(site.brokers[0].asked)
+            browser.wait("● live", "#live")
+            browser.until(lambda: len(site.brokers[0].asked), lambda found: bool(found > asked))
+
+        await browse(browser, site, look)
+
+
 async def test_nothing_is_wider_than_a_phone(browser: Browser) -> None:
     async with page(started()) as site:
         forked(site)
