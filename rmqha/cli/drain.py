@@ -20,7 +20,7 @@ from rmqha.cli.members import (
     tell,
     wait_group,
 )
-from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.cli.options import complete_node, directory_option, echo_json, output_option
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UsageError
@@ -29,7 +29,7 @@ SETTLE_S = 5.0
 
 
 @click.command(epilog="Example: rmqha drain broker-a-1")
-@click.argument("node")
+@click.argument("node", shell_complete=complete_node)
 @click.option("--undo", is_flag=True, help="Put a drained replica back.")
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds.")
 @directory_option

@@ -11,7 +11,7 @@ import trio
 from rmqha.cli.cluster_state import ClusterState
 from rmqha.cli.cluster_view import ClusterView, GroupView, NodeView, ask_leader, look
 from rmqha.cli.members import ask_group, node_of
-from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.cli.options import complete_group, complete_node, directory_option, echo_json, output_option
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
@@ -21,8 +21,14 @@ ELECT_TIMEOUT_MS = 5000
 
 
 @click.command()
-@click.argument("group")
-@click.option("--to", "target", metavar="NODE", help="The replica to elect; default: the best member of the set.")
+@click.argument("group", shell_complete=complete_group)
+@click.option(
+    "--to",
+    "target",
+    metavar="NODE",
+    shell_complete=complete_node,
+    help="The replica to elect; default: the best member of the set.",
+)
 @click.option("--preferred", is_flag=True, help="The replica that the group prefers: lowest priority, then lowest id.")
 @click.option("--unclean", is_flag=True, help="Elect a replica outside the SyncStateSet: may lose messages.")
 @click.option("--yes", is_flag=True, help="Accept the loss that --unclean shows.")

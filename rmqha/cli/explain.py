@@ -12,7 +12,7 @@ import trio
 from rich.text import Text
 
 from rmqha.cli.cluster_view import ask_leader
-from rmqha.cli.options import controllers_option, echo_json, output_option, refuse_static_group
+from rmqha.cli.options import complete_group, controllers_option, echo_json, output_option, refuse_static_group
 from rmqha.cli.render import console, table
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
@@ -44,7 +44,7 @@ async def ask_explanation(controllers: list[str], group: str) -> dict[str, Any]:
 
 
 @click.command(epilog="Example: rmqha explain broker-a -o json")
-@click.argument("group")
+@click.argument("group", shell_complete=complete_group)
 @controllers_option
 @output_option
 def explain(group: str, controllers: list[str], output: str) -> None:

@@ -10,7 +10,7 @@ import trio
 
 from rmqha.cli.cluster_state import ClusterState
 from rmqha.cli.members import GroupView, ask_group, broker_node, node_of, redundancy, replica_at, tell, wait_group
-from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.cli.options import complete_node, directory_option, echo_json, output_option
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UsageError
@@ -29,7 +29,7 @@ def maintenance() -> None:
 
 
 @maintenance.command(epilog="Example: rmqha maintenance on broker-a-1")
-@click.argument("node")
+@click.argument("node", shell_complete=complete_node)
 @timeout_option
 @directory_option
 @output_option
@@ -50,7 +50,7 @@ def on(node: str, timeout: float, directory: Path | None, output: str) -> None:
 
 
 @maintenance.command(epilog="Example: rmqha maintenance off broker-a-1")
-@click.argument("node")
+@click.argument("node", shell_complete=complete_node)
 @timeout_option
 @directory_option
 @output_option
@@ -63,7 +63,7 @@ def off(node: str, timeout: float, directory: Path | None, output: str) -> None:
 
 
 @maintenance.command(epilog="Example: rmqha maintenance show")
-@click.argument("node", required=False)
+@click.argument("node", required=False, shell_complete=complete_node)
 @directory_option
 @output_option
 def show(node: str | None, directory: Path | None, output: str) -> None:

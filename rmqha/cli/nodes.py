@@ -16,7 +16,7 @@ import trio
 from rmqha.cli.cluster_state import FILE, LOCK, ClusterState, NodeRecord
 from rmqha.cli.cluster_view import ClusterView
 from rmqha.cli.launch import launch, wait_well
-from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.cli.options import complete_node, directory_option, echo_json, output_option
 from rmqha.cli.supervisor import Process, send_signal, stop_all, wait_gone
 from rmqha.model.error import RmqhaError, UsageError
 
@@ -25,7 +25,7 @@ DRAIN_TIMEOUT_S = 15.0
 KILL_TIMEOUT_S = 5.0
 FOLLOW_INTERVAL_S = 0.2
 
-node_argument = click.argument("node")
+node_argument = click.argument("node", shell_complete=complete_node)
 
 
 def running(state: ClusterState, name: str) -> Process:

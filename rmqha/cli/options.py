@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from rmqha.model.error import UsageError
 from rmqha.model.identity import parse_address
+
+if TYPE_CHECKING:
+    from rmqha.cli.cluster_state import ClusterState
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -108,6 +111,26 @@ def directory_option(command: F) -> F:
         metavar="DIR",
         help="Cluster directory; default: $RMQHA_DIRECTORY, else that of the last `rmqha up` here.",
     )(command)
+
+
+def complete_node(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """For a shell: the nodes of the cluster directory; none where there is no such."""
+    return _complete(lambda state: list(state.nodes), context, incomplete)
+
+
+def complete_group(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The same for its broker groups."""
+    return _complete(lambda state: state.groups, context, incomplete)
+
+
+def _complete(names: Callable[[ClusterState], list[str]], context: click.Context, incomplete: str) -> list[str]:
+    from rmqha.cli.cluster_state import ClusterState
+
+    try:
+        state = ClusterState.find(context.params.get("directory"))
+    except UsageError:
+        return []  # a directory that cannot be read: the command itself says so
+    return [name for name in names(state) if name.startswith(incomplete)] if state is not None else []
 
 
 def echo_json(value: Any) -> None:

@@ -21,7 +21,7 @@ from rmqha.cli.members import (
     wait_group,
 )
 from rmqha.cli.nodes import DRAIN_TIMEOUT_S
-from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.cli.options import complete_node, directory_option, echo_json, output_option
 from rmqha.cli.supervisor import stop_all
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode
@@ -29,7 +29,7 @@ from rmqha.model.error import RmqhaError, UsageError
 
 
 @click.command(epilog="Example: rmqha drain broker-a-3 && rmqha remove broker-a-3")
-@click.argument("node")
+@click.argument("node", shell_complete=complete_node)
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds.")
 @directory_option
 @output_option

@@ -20,7 +20,14 @@ from rmqha.cli.health.agreement import Agreement, groups_of
 from rmqha.cli.health.findings import Health, is_unsettled, judge
 from rmqha.cli.health.survey import Kind, Seeds, Word, look
 from rmqha.cli.main import nearest
-from rmqha.cli.options import DEFAULT_NAMESRV, directory_option, echo_json, output_option, resolve_controllers
+from rmqha.cli.options import (
+    DEFAULT_NAMESRV,
+    complete_group,
+    directory_option,
+    echo_json,
+    output_option,
+    resolve_controllers,
+)
 from rmqha.cli.options import resolve_namesrv as checked_namesrv
 from rmqha.cli.render import console
 from rmqha.model.error import UsageError
@@ -29,7 +36,7 @@ INTERVAL_S = 1.0
 
 
 @click.command(epilog="Example: rmqha health -e --within 60")
-@click.argument("group", required=False)
+@click.argument("group", required=False, shell_complete=complete_group)
 @click.option("-w", "--watch", is_flag=True, help="Go on and print each change, until Ctrl-C.")
 @click.option("-e", "--exit-when-healthy", is_flag=True, help="Watch, and end as soon as all is well.")
 @click.option("--within", type=click.FloatRange(min=0), metavar="S", help="Seconds after which a watch ends.")

@@ -13,7 +13,7 @@ import trio
 from rich.text import Text
 
 from rmqha.cli.cluster_state import ClusterState
-from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.cli.options import complete_node, directory_option, echo_json, output_option
 from rmqha.cli.render import console, table
 from rmqha.cli.settings.node import Key, Server, change, find_key, key_table, plan_changes, read_servers
 from rmqha.host.remoting import RemotingClient
@@ -42,7 +42,7 @@ OF_ONE_NODE = frozenset(
 )
 """Keys that differ between any two nodes."""
 
-node_argument = click.argument("node", metavar="NODE|HOST:PORT")
+node_argument = click.argument("node", metavar="NODE|HOST:PORT", shell_complete=complete_node)
 
 
 def timeout_option(command: F) -> F:
@@ -129,8 +129,8 @@ def get(node: str, keys: tuple[str, ...], directory: Path | None, timeout: float
 
 
 @config.command(epilog="Example: rmqha config diff broker-a-1 broker-a-2")
-@click.argument("left", metavar="A")
-@click.argument("right", metavar="B")
+@click.argument("left", metavar="A", shell_complete=complete_node)
+@click.argument("right", metavar="B", shell_complete=complete_node)
 @click.option("--all", "everything", is_flag=True, help="Also what differs between any two nodes: ports, paths, ids.")
 @directory_option
 @timeout_option

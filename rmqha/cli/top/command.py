@@ -18,7 +18,7 @@ from rmqha.cli.health.agreement import groups_of
 from rmqha.cli.health.command import seeds_of, state_word
 from rmqha.cli.health.findings import Health, judge
 from rmqha.cli.health.survey import Kind, Seeds, Survey, Word
-from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.cli.options import complete_group, directory_option, echo_json, output_option
 from rmqha.cli.render import console
 from rmqha.cli.top.sample import Row, rows
 from rmqha.cli.top.screen import Deed, Order, Screen
@@ -32,7 +32,7 @@ ORDER_TIMEOUT_MS = 5000
 
 
 @click.command(epilog="Example: rmqha top broker-a")
-@click.argument("group", required=False)
+@click.argument("group", required=False, shell_complete=complete_group)
 @click.option("--once", is_flag=True, help="Print one look and end; so too where the output is no terminal.")
 @click.option(
     "--interval", type=click.FloatRange(min=0.2), default=1.0, show_default=True, help="Seconds between two looks."
