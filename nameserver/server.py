@@ -165,7 +165,9 @@ class NameServer:
         topic = required(request.ext, "topic")
         found = self.routes.route(topic)
         if found is None:
-            return request.reply(ResponseCode.TOPIC_NOT_EXIST, remark=f"no broker has registered topic {topic}")
+            return request.reply(
+                ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic route info in name server for the topic: {topic}"
+            )
         standard = (
             request.version >= STANDARD_JSON_VERSION or request.ext.get("acceptStandardJsonOnly", "").lower() == "true"
         )
@@ -187,7 +189,8 @@ class NameServer:
         namespace, key = required(request.ext, "namespace"), required(request.ext, "key")
         value = self._kv_config.get(namespace, key)
         if value is None:
-            return request.reply(ResponseCode.QUERY_NOT_FOUND, remark=f"no setting {key} in namespace {namespace}")
+            remark = f"No config item, Namespace: {namespace} Key: {key}"
+            return request.reply(ResponseCode.QUERY_NOT_FOUND, remark=remark)
         return request.reply(ext={"value": value})
 
     def _delete_kv(self, request: Command) -> Command:
