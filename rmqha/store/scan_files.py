@@ -134,6 +134,7 @@ class _Look:
         self._root = root
         self._looking = looking
         self._storage: Storage = storage_of(root)
+        self._queues = QueueEntries(self._storage, root)
 
     def view(self) -> StoreView:
         names = self._commit_log_files()
@@ -157,6 +158,11 @@ class _Look:
             files.pop()
         if not files and not self._looking.pass_damage:
             return [], everything[0].name.base_offset if everything else 0
+        if files and not confirm and not self._queues.exist and not self._looking.uncommitted:
+            raise UsageError(
+                f"{self._root} has neither a confirm offset nor consume queues: how far its log is committed cannot be "
+                "told; copy checkpoint and consumequeue too, or read all of it with readUncommitted=true"
+            )
         committed = max(confirm, self._covered_end(files, confirm))
         valid_end = files[-1].valid_end if files else 0
         if committed > valid_end:
@@ -195,13 +201,12 @@ class _Look:
 
     def _covered_end(self, files: Sequence[_Walked], confirm: int) -> int:
         """End of the last record that its ConsumeQueue has, looking back no further than `confirm`."""
-        queues = QueueEntries(self._storage, self._root)
-        for item in reversed(files if queues.exist else ()):
+        for item in reversed(files if self._queues.exist else ()):
             if item.name.end_offset <= confirm:
                 break
             starts = item.chain.starts
             starts = starts[starts + item.name.base_offset >= confirm]
-            covered = queues.last_covered(item.file, starts)
+            covered = self._queues.last_covered(item.file, starts)
             if covered is not None:
                 return covered
         return confirm

@@ -110,6 +110,15 @@ def test_missing_files_and_damaged_marks(tmp_path: Path) -> None:
         list(read_store(view))
 
 
+def test_a_log_alone_does_not_say_what_is_committed(log: tuple[LogWriter, list[int]]) -> None:
+    writer, _ = log
+    writer.queue_entries.clear()
+    root = writer.write()
+    with pytest.raises(UsageError, match=r"neither a confirm offset nor consume queues: .* readUncommitted=true"):
+        open_store(str(root))
+    assert len(rows_of(root, SKIP, looking=Looking(uncommitted=True))) == 6
+
+
 def test_many_damaged_records_take_bounded_time(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path, 4 * 1024 * 1024)
     for index in range(9000):
