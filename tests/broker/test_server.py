@@ -273,8 +273,14 @@ async def test_pipelined_sends_are_all_answered(tmp_path: Path) -> None:
 
 
 async def test_group_of_two_replicates_hands_over_and_follows(tmp_path: Path) -> None:
-    """Also: SYNC_MASTER with allAck, tables that follow, a slave that is fenced until it is aligned."""
-    keys = {"total_replicas": 2, "broker_role": "SYNC_MASTER", "all_ack_in_sync_state_set": True}
+    """Also: SYNC_MASTER with allAck, tables that follow, a slave that is fenced until it is aligned. Sends are not passed
+    on (forwardSendsMillis): a slave refuses them."""
+    keys = {
+        "total_replicas": 2,
+        "broker_role": "SYNC_MASTER",
+        "all_ack_in_sync_state_set": True,
+        "forward_sends_millis": 0,
+    }
     async with shells(tmp_path) as here:
         first = await here.start("a", **keys)
         await here.send(first, b"alone")
