@@ -332,7 +332,7 @@ def test_nothing_waits_for_the_disk_before_the_first_sync_of_a_file_that_need_no
     synced: list[str] = []
 
     def record(fd: int) -> None:
-        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), root))
+        synced.append(str(Path(f"/proc/self/fd/{fd}").readlink().relative_to(root)))
 
     monkeypatch.setattr(os, "fsync", record)
     monkeypatch.setattr(os, "fdatasync", record)
