@@ -149,6 +149,12 @@ class Transport:
         for number in sorted(self._queues):
             self._pump(number)
 
+    @property
+    def is_disturbed(self) -> bool:
+        """Some link is blocked or slow, or some connection held."""
+        held = any(until_ms > self._scheduler.now_ms for until_ms in self._held.values())
+        return bool(self._blocked or self._slow) or held
+
     def is_blocked(self, source: str, target: str) -> bool:
         return (source, target) in self._blocked
 

@@ -3,7 +3,7 @@ refused, as one would whose routes are old: that is what a cut-off master must w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rmqha.drill.history import Attempt, Outcome
 from rmqha.model.code import RequestCode, ResponseCode
@@ -19,6 +19,8 @@ from .history import History, Send
 from .process import Process, Rpc
 
 TIMEOUT_MS = 4000
+PATIENCE_MS = 3800
+"""Of a client whose clock runs fast: a connection that breaks tells it earlier."""
 TOPIC = "SimTopic"
 REFUSED_BEFORE_THE_WRITE = "in-sync replicas not enough"
 
@@ -44,6 +46,7 @@ class ClientProcess(Process):
         self._target = first_target
         self._rpc: Rpc
         self._stopped = False
+        self.unanswered: Callable[[str, str, int, int], None] = lambda key, address, called_at_ms, ended_at_ms: None
 
     def boot(self) -> None:
         self.begin_life()
@@ -106,6 +109,8 @@ class ClientProcess(Process):
 
     def _answered(self, send: Send, attempt: Attempt, address: str, reply: Command | None) -> None:
         attempt.ended_at_ms = self.scheduler.now_ms
+        if reply is None and attempt.ended_at_ms - attempt.called_at_ms >= PATIENCE_MS:
+            self.unanswered(send.key, address, attempt.called_at_ms, attempt.ended_at_ms)
         if reply is not None and reply.code == ResponseCode.SUCCESS:
             send.acked_at_ms = self.scheduler.now_ms
             send.offset_id = reply.ext["msgId"]

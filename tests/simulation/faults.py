@@ -42,6 +42,8 @@ class Faults:
         self._only = only
         self._over = False
         self.count = 0
+        self.disturbed: Callable[[], None] = lambda: None
+        """Told of every fault, and of the end of each."""
         self.keys: list[str] = []
         """Of the faults that happened, in order."""
 
@@ -64,6 +66,7 @@ class Faults:
     def _tell(self, what: str, whom: str) -> None:
         self.count += 1
         self._tracer.event("fault", what=what, whom=whom)
+        self.disturbed()
 
     def _tick(self) -> None:
         if self._over:
@@ -204,6 +207,7 @@ class Faults:
             def resume() -> None:
                 if process.life == life and process.alive:
                     process.resume()
+                    self.disturbed()
 
             self._scheduler.after(draws.between(100, 4000), resume)
 
@@ -304,6 +308,7 @@ class Faults:
         def boot(process: BrokerProcess) -> None:
             if not process.alive:
                 process.boot()
+                self.disturbed()
 
         self._scheduler.after(900, stick)
         self._scheduler.after(900 + draws.between(150, 900), die)
@@ -343,6 +348,7 @@ class Faults:
 
     def _heal(self, draws: SimPrng) -> None:
         self._transport.heal()
+        self.disturbed()
 
     def _clean(self, draws: SimPrng) -> None:
         broker = self._brokers[draws.below(len(self._brokers))]

@@ -67,9 +67,12 @@ class MarkingTracer(SimTracer):
     def __init__(self, scheduler: Scheduler, keep_count: int = 200) -> None:
         super().__init__(scheduler, keep_count)
         self.marks: set[str] = set()
+        self.watch: Callable[[str, Fields], None] = lambda name, fields: None
+        """Sees every event too."""
 
     def event(self, name: str, **fields: Any) -> None:
         super().event(name, **fields)
+        self.watch(name, fields)
         for mark, tells in _BY_EVENT.get(name, ()):
             if mark not in self.marks and tells(fields):
                 self.marks.add(mark)

@@ -231,6 +231,37 @@ def _place_of_the_next(self: ReplicaDriver, messages: Any) -> Any:
     return done._replace(queue_offsets=tuple(offset + 1 for offset in done.queue_offsets))
 
 
+_REAL_TRUNCATE = Store.truncate
+
+
+class _Mute:
+    def event(self, name: str, **fields: Any) -> None:
+        """Say nothing."""
+
+
+def _cut_in_silence(self: Store, end_offset: PhyOffset) -> None:
+    with patch.object(self, "_tracer", _Mute()):
+        _REAL_TRUNCATE(self, end_offset)
+
+
+_REAL_COLLECT = ConsumeQueues.collect
+
+
+def _not_the_second_queue(self: ConsumeQueues, record: Any) -> None:
+    if record.queue_id != 1:
+        _REAL_COLLECT(self, record)
+
+
+@contextmanager
+def _unclean_resumes() -> Iterator[None]:
+    """Both sides forget it: the controllers do not hear, and the replica does not care."""
+    with (
+        patch.object(controller_requests, "flag", lambda ext, name: False),
+        patch.object(Replica, "_unclean_election", lambda self, info: True),
+    ):
+        yield
+
+
 MUTATIONS: dict[str, Callable[[], Any]] = {
     "acks against the shrunk set (ruling 1)": lambda: patch.object(SyncStateSet, "propose", _shrunk_at_once),
     "no majority needed (ruling 1)": lambda: patch.object(Commitment, "has_quorum", lambda self: True),
@@ -275,6 +306,12 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
         TableFeed, "may_join", lambda self, broker_id: True
     ),
     "an old master's tables stay (A13)": lambda: patch.object(TopicTable, "replace", lambda self, *args: None),
+    "an unclean master resumes (ruling 3)": _unclean_resumes,
+    "waits never end (ruling 13)": lambda: patch.multiple(
+        AckQueue, expire=lambda self, now_ms, status: [], deadline_ms=lambda self: None
+    ),
+    "what is cut is not told": lambda: patch.object(Store, "truncate", _cut_in_silence),
+    "a queue lacks its records": lambda: patch.object(ConsumeQueues, "collect", _not_the_second_queue),
     "a message is stored twice": lambda: patch.object(ReplicaDriver, "append", _append_twice),
     "another place is told": lambda: patch.object(ReplicaDriver, "append", _place_of_the_next),
     "consumers see the end (A3)": lambda: patch.object(Store, "dispatch", _all_dispatched),

@@ -28,6 +28,8 @@ class Process:
         self.alive = False
         self.life = 0
         self._paused = False
+        self.disturbed_at_ms = 0
+        """When it last started, stood still or had trouble with its disk."""
         self._held: list[Callable[[], None]] = []
         self._woken_at_ms = -1
         self._wake_count = 0
@@ -39,6 +41,7 @@ class Process:
     def begin_life(self) -> None:
         self.life += 1
         self.alive = True
+        self.disturbed_at_ms = self.scheduler.now_ms
         self._paused = False
         self._held.clear()
 
@@ -63,6 +66,7 @@ class Process:
 
     def resume(self) -> None:
         self._paused = False
+        self.disturbed_at_ms = self.scheduler.now_ms
         held, self._held = self._held, []
         for work in held:
             self.post(self.life, work)

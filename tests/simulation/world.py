@@ -17,10 +17,13 @@ from rmqha.sim.scheduler import Scheduler
 from rmqha.sim.transport import Delays, Transport
 
 from .broker_process import BrokerProcess
-from .checkers import agreement, tables
+from .checkers import agreement, queues, tables
+from .checkers.answers import Answers
+from .checkers.causes import Causes
 from .checkers.copies import Copies
 from .checkers.electable import Electable
 from .checkers.leaders import Leaders
+from .checkers.reports import Reports
 from .checkers.roles import Roles
 from .checkers.survival import Audit, audit
 from .checkers.tables import Tables
@@ -82,12 +85,18 @@ class World:
         self.electable = Electable(cp=self.options.cp)
         self.wholeness = Wholeness(cp=self.options.cp)
         self.leaders = Leaders()
+        self.answers = Answers()
         self.tables = Tables(self.history, cp=self.options.cp, strict_offsets=self.options.strict_offsets)
         delays = Delays(0, self.options.max_delay_ms)
         self.transport = Transport(self.scheduler, prng.child("transport"), delays)
         self._prng = prng
         self.controllers = [self._controller(number) for number in range(1, self.options.controller_count + 1)]
         self.brokers = [self._broker(number) for number in range(1, self.options.broker_count + 1)]
+        self.causes = Causes(self.scheduler, self.transport)
+        self.causes.processes = [*self.controllers, *self.brokers]
+        self.answers.brokers = {broker.config.address: broker for broker in self.brokers}
+        self.reports = Reports(self.scheduler)
+        self.tracer.watch = self._traced
         self.copies.brokers = self.electable.brokers = self.brokers
         addresses = [broker.config.address for broker in self.brokers]
         self.clients = [self._client(f"p{number}", number, addresses) for number in range(self.options.client_count)]
@@ -102,6 +111,12 @@ class World:
             self.controllers,
             only,
         )
+        self.faults.disturbed = self.causes.disturbed
+
+    def _traced(self, name: str, fields: dict[str, Any]) -> None:
+        self.reports.traced(name, fields)
+        if name == "master_elected":
+            self.causes.elected(fields["cause"], fields["group"], fields["epoch"])
 
     def _clock(self, name: str) -> SimClock:
         drift = self.options.clock_drift_ppm
@@ -121,7 +136,7 @@ class World:
         return made
 
     def _client(self, host: str, number: int, addresses: list[str]) -> ClientProcess:
-        return self.client_class(
+        made = self.client_class(
             host,
             addresses,
             self.options.send_interval_ms,
@@ -132,6 +147,8 @@ class World:
             self.history,
             number,
         )
+        made.unanswered = self.answers.missing
+        return made
 
     def _operator(self, addresses: list[str]) -> TableClient:
         host = "o1"
@@ -178,6 +195,7 @@ class World:
             self.roles.role_taken(broker, values["role"], values["epoch"])
             if values["role"] == Role.MASTER:
                 self.tables.elected(broker)
+                self.wholeness.elected(broker)
                 self.faults.elected(broker)
                 self.on_elected(broker)
             else:
@@ -236,7 +254,10 @@ class World:
             self.visibility.verify(broker)
         agreement.verify(self.brokers)
         self.tables.verify(self.brokers)
+        for broker in self.brokers:
+            queues.verify(broker)
         found = audit(self.history, self.brokers[0], cp=self.options.cp, ordered=self.ordered)
+        self.reports.verify(found.lost)
         self.tracer.event("audited", acked=found.acked_count, lost=found.lost_count, duplicates=found.duplicate_count)
         return found
 
@@ -252,6 +273,7 @@ class World:
         self._until_whole(HEAL_MS, "the group did not become whole before its last trial")
         (master,) = [item for item in self.brokers if item.replica.is_master]
         self.tracer.event("fault", what="bereave", whom=master.host)
+        self.causes.disturbed()
         master.kill(power_loss=False)
         heirs: list[BrokerProcess] = []
         lives: list[int] = []
@@ -291,6 +313,7 @@ class World:
             return
         best = max(self.brokers, key=lambda item: (_last_epoch(item), item.store.max_phy_offset, item.host))
         self.operator_count += 1
+        self.causes.disturbed()
         self.wholeness.accepted_loss()
         self.tables.accepted_loss()
         self.tracer.event("operator", elects=best.host, end=best.store.max_phy_offset)
@@ -305,6 +328,8 @@ class World:
             if broker.alive and not broker.replica.is_master and broker.replica.state(0).get("refusal"):
                 self.tracer.event("operator", empties=broker.host, end=broker.store.max_phy_offset)
                 self.operator_count += 1
+                self.causes.disturbed()
+                self.reports.replaced(broker.host)
                 broker.replace_disk()
                 broker.boot()
 

@@ -19,6 +19,7 @@ class Audit:
     acked_count: int
     lost_count: int
     duplicate_count: int
+    lost: tuple[Send, ...] = ()
 
 
 def audit(history: History, broker: BrokerProcess, *, cp: bool, ordered: bool) -> Audit:
@@ -39,7 +40,8 @@ def audit(history: History, broker: BrokerProcess, *, cp: bool, ordered: bool) -
         wrong = verdict.problems
     if wrong:
         raise InvariantError(f"{len(verdict.lost)} acknowledged messages are lost; first {'; '.join(wrong[:3])}")
-    return Audit(len(history.acked), len(verdict.lost), verdict.copies)
+    gone = {attempt.key for attempt in verdict.lost}
+    return Audit(len(history.acked), len(gone), verdict.copies, tuple(s for s in history.acked if s.key in gone))
 
 
 def _place(send: Send) -> int:

@@ -1,5 +1,5 @@
 """CP: a replica that lost power counts as whole again only when it holds what was acknowledged before it started
-(ruling 3), unless an operator accepted the loss."""
+(ruling 3), unless an operator accepted the loss. Before, it is no master."""
 
 from __future__ import annotations
 
@@ -11,8 +11,15 @@ class Wholeness:
     def __init__(self, *, cp: bool) -> None:
         self._cp = cp
         self._acked_to = 0
+        self._loss_accepted = False
         self._needs: dict[str, tuple[int, int]] = {}
         """Unclean replicas: their life, and what was acknowledged when it began."""
+
+    def elected(self, broker: BrokerProcess) -> None:
+        """`broker` takes the role of master."""
+        life = self._needs.get(broker.host, (0, 0))[0]
+        if self._cp and not self._loss_accepted and life == broker.life and broker.config.total_replicas > 1:
+            raise InvariantError(f"{broker.host} lost power, has followed nobody since, and is master")
 
     def stepped(self, broker: BrokerProcess) -> None:
         if not self._cp:
@@ -35,4 +42,5 @@ class Wholeness:
     def accepted_loss(self) -> None:
         """An operator elected uncleanly."""
         self._acked_to = 0
+        self._loss_accepted = True
         self._needs.clear()

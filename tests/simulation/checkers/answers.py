@@ -1,0 +1,24 @@
+"""Each send to a broker that lives, runs and has a disk that is well is answered, good or bad, before its client gives
+up: no wait is without a bound, whoever it is that does not acknowledge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..broker_process import BrokerProcess
+from ..history import InvariantError
+
+
+class Answers:
+    """`brokers` by address is filled by the world once they exist."""
+
+    def __init__(self) -> None:
+        self.brokers: Mapping[str, BrokerProcess] = {}
+
+    def missing(self, key: str, address: str, called_at_ms: int, given_up_at_ms: int) -> None:
+        """A client has waited in vain."""
+        broker = self.brokers[address]
+        if broker.alive and not broker.is_paused and broker.disturbed_at_ms < called_at_ms:
+            raise InvariantError(
+                f"{broker.host} has not answered {key} for {given_up_at_ms - called_at_ms} ms and was well all the time"
+            )

@@ -1,0 +1,42 @@
+"""Nobody is elected because a master is thought dead, when nothing has happened for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rmqha.sim.scheduler import Scheduler
+from rmqha.sim.transport import Transport
+
+from ..history import InvariantError
+from ..process import Process
+
+EFFECT_MS = 12_000
+"""How long after a fault an election may be due to it: pauses and slow disks last 7 s, a dead master is seen within
+2 s, and who could be elected may have to come back first."""
+
+
+class Causes:
+    """`processes` is filled by the world once they exist."""
+
+    def __init__(self, scheduler: Scheduler, transport: Transport) -> None:
+        self._scheduler = scheduler
+        self._transport = transport
+        self._disturbed_at_ms = 0
+        self.processes: Sequence[Process] = ()
+
+    def disturbed(self) -> None:
+        """A fault happens, is undone, or an operator acts."""
+        self._disturbed_at_ms = self._scheduler.now_ms
+
+    def elected(self, cause: str, group: str, epoch: int) -> None:
+        """Controllers elect."""
+        if cause != "MASTER_DEAD" or self._transport.is_disturbed:
+            return
+        if any(not process.alive or process.is_paused for process in self.processes):
+            return
+        quiet_ms = self._scheduler.now_ms - self._disturbed_at_ms
+        if quiet_ms > EFFECT_MS:
+            raise InvariantError(
+                f"the master of {group} was called dead and another elected in epoch {epoch};"
+                f" nothing had happened for {quiet_ms} ms"
+            )

@@ -1,0 +1,41 @@
+"""At the end: the queues hold every record of the log, each at its place, and nothing else."""
+
+from __future__ import annotations
+
+from rmqha.model.offset import PhyOffset
+from rmqha.store.record import BLANK, MAGIC_BLANK, decode
+
+from ..broker_process import BrokerProcess
+from ..history import InvariantError
+
+
+def verify(broker: BrokerProcess) -> None:
+    """On a replica that has dispatched all of its log."""
+    store = broker.store
+    counts: dict[tuple[str, int], int] = {}
+    ends: dict[tuple[str, int], int] = {}
+    position, end = int(store.min_phy_offset), int(store.max_phy_offset)
+    while position < end:
+        view = store.view(PhyOffset(position), end - position)
+        size, magic = BLANK.unpack_from(view, 0)
+        if magic != MAGIC_BLANK:
+            record = decode(view)
+            queue = record.topic, record.queue_id
+            low, high = store.queue_range(*queue)
+            if not low <= record.queue_offset < high:
+                raise InvariantError(
+                    f"{broker.host}: the record at {position} is number {record.queue_offset} of {queue},"
+                    f" which holds [{low}, {high})"
+                )
+            counts[queue] = counts.get(queue, 0) + 1
+            ends[queue] = record.queue_offset + 1
+        position += size
+    for topic, queue_ids in store.queues().items():
+        for queue_id in queue_ids:
+            low, high = store.queue_range(topic, queue_id)
+            queue = topic, queue_id
+            if high - low != counts.get(queue, 0) or (low < high and ends[queue] != high):
+                raise InvariantError(
+                    f"{broker.host}: {queue} holds [{low}, {high}); the log has {counts.get(queue, 0)} of it"
+                    f" up to {ends.get(queue, 0)}"
+                )
