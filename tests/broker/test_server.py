@@ -273,8 +273,8 @@ async def test_pipelined_sends_are_all_answered(tmp_path: Path) -> None:
 
 
 async def test_group_of_two_replicates_hands_over_and_follows(tmp_path: Path) -> None:
-    """Also: SYNC_MASTER with allAck, tables that follow, a slave that is fenced until it is aligned. Sends are not passed
-    on (forwardSendsMillis): a slave refuses them."""
+    """Also: SYNC_MASTER with allAck, tables that follow, a slave that is fenced until it is aligned. It refuses sends,
+    since forwardSendsMillis lets it pass none on."""
     keys = {
         "total_replicas": 2,
         "broker_role": "SYNC_MASTER",
