@@ -25,6 +25,7 @@ from benchmarks.bench_rejoin import rejoins
 from benchmarks.bench_restart import restarts
 from benchmarks.bench_roll import rolls
 from benchmarks.bench_send import sends
+from benchmarks.bench_simulation import simulation
 from benchmarks.bench_start import idle_memory, start_times
 from benchmarks.figures import measured
 
@@ -61,6 +62,7 @@ def main() -> None:
             "page",
             "javaclients",
             "acks",
+            "simulation",
             "clients",
         ],
     )
@@ -96,6 +98,7 @@ def main() -> None:
         "catchup": lambda scratch: catch_ups(scratch, 1 << 28 if quick else 3 << 30, 1 if quick else 3),
         "clients": lambda scratch: clients(scratch, quick),
         "acks": lambda scratch: acks(scratch, 3.0 if quick else 10.0, 1 if quick else 3),
+        "simulation": lambda scratch: simulation(quick),
         "spark": lambda scratch: program("bench_spark.py", scratch, "--mib", "128" if quick else "512"),
     }
     for name, work in works.items():
