@@ -303,18 +303,29 @@ class _Connection:
             if chunk:
                 await self._write(h11.Data(data=chunk))
 
+        is_whole = False
         async with trio.open_nursery() as nursery:
-
-            async def until_gone() -> None:
-                """A client that streams has nothing more to say: whatever comes, even its end, is the end."""
-                try:
-                    await self._stream.receive_some(_READ_BYTES)
-                finally:
-                    nursery.cancel_scope.cancel()
-
-            nursery.start_soon(until_gone)
-            await produce(send)
+            nursery.start_soon(self._until_gone, nursery.cancel_scope)
+            try:
+                await produce(send)
+                is_whole = True
+            except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+                is_whole = False  # the client has gone or does not read
+            except Exception as error:  # noqa: BLE001
+                # told, not swallowed: as for a handler
+                self._trouble(f"a stream: {error!r}")
             nursery.cancel_scope.cancel()
+        if not is_whole:
+            raise trio.BrokenResourceError("the stream was not sent to its end")
+
+    async def _until_gone(self, scope: trio.CancelScope) -> None:
+        """A client that streams has nothing more to say: whatever comes, even its end or a reset, is the end."""
+        try:
+            await self._stream.receive_some(_READ_BYTES)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return
+        finally:
+            scope.cancel()
 
     async def _write(self, part: h11.Event) -> None:
         data = self._http.send(part)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -176,6 +178,49 @@ async def test_events_flow_until_the_client_goes() -> None:
             assert not ended.is_set()
             await stream.aclose()
             await ended.wait()
+
+
+@pytest.mark.parametrize("is_writing", [True, False])
+async def test_a_client_that_resets_a_stream_ends_only_that_stream(is_writing: bool) -> None:
+    ended = trio.Event()
+
+    async def live(request: Request) -> Response:
+        async def produce(send: Send) -> None:
+            try:
+                while True:
+                    await send(b"x" * 100_000)
+                    await trio.sleep(0.01 if is_writing else 60)
+            finally:
+                ended.set()
+
+        return Response.events(produce)
+
+    async with running({**ROUTES, "/live": live}) as port:
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        await stream.send_all(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        with trio.fail_after(5):
+            await stream.receive_some(1)
+            stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            await stream.aclose()
+            await ended.wait()
+        assert (await ask(port, get("/echo")))[0] == 200
+
+
+async def test_a_bug_of_a_stream_is_told_and_the_server_lives() -> None:
+    troubles: list[str] = []
+
+    async def live(request: Request) -> Response:
+        async def produce(send: Send) -> None:
+            await send(b"begun")
+            raise ZeroDivisionError("oops")
+
+        return Response.events(produce)
+
+    async with running({**ROUTES, "/live": live}, troubles) as port:
+        _, _, body = await ask(port, get("/live"))
+        assert "begun" in body
+        assert troubles == ["a stream: ZeroDivisionError('oops')"]
+        assert (await ask(port, get("/echo")))[0] == 200
 
 
 async def test_a_stream_that_ends_by_itself_leaves_the_connection_usable() -> None:
