@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import struct
 import subprocess
@@ -182,10 +181,15 @@ def bench_pruning(root: Path, log_bytes: int, record_count: int) -> dict[str, An
 
 
 def peak_rss_mib(root: Path) -> float:
-    """Of a process of its own that reads everything."""
-    script = f"from rmqha.store.scan import *\nfor _ in read_store(open_store({str(root)!r})): pass"
-    subprocess.run([sys.executable, "-c", script], check=True)
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
+    """Of a process of its own that reads everything (Linux; ru_maxrss would count this process too)."""
+    script = f"""
+from pathlib import Path
+from rmqha.store.scan import open_store, read_store
+for _ in read_store(open_store({str(root)!r})): pass
+print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
+"""
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    return int(done.stdout) / 1024
 
 
 def bench_spark(root: Path, log_bytes: int, rounds: int, cores: str) -> list[dict[str, Any]]:
