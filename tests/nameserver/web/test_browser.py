@@ -31,6 +31,7 @@ from tests.store.support import message, open_store, sim_disk
 
 pytestmark = pytest.mark.browser
 
+CHROMIUM, DRIVER = "/usr/bin/chromium", "/usr/bin/chromedriver"
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -114,12 +115,15 @@ class Browser:
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    missing = [path for path in (CHROMIUM, DRIVER) if not Path(path).exists()]
+    if missing:
+        pytest.fail(f"{missing[0]} is missing; run tools/install_chromium.sh (make browser does)", pytrace=False)
     options = Options()
-    options.binary_location = "/usr/bin/chromium"
+    options.binary_location = CHROMIUM
     for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     driver.set_page_load_timeout(20)
     try:
         yield Browser(driver)
