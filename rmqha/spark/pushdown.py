@@ -1,7 +1,7 @@
 """Which of Spark's filters the reader applies itself: exactly, so that Spark need not look again.
 
-topic with = and IN; queueId, queueOffset, physicalOffset, bornTimestamp and storeTimestamp with =, IN, <, <=, >, >=.
-Timestamps are kept in milliseconds, Spark compares microseconds: bounds are rounded inwards.
+topic and tags with = and IN; queueId, queueOffset, physicalOffset, bornTimestamp and storeTimestamp with =, IN, <, <=,
+>, >=. Timestamps are kept in milliseconds, Spark compares microseconds: bounds are rounded inwards.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from rmqha.store.scan import Interval, RowFilter
 
 WHOLE_NUMBERS = frozenset(("queueId", "queueOffset", "physicalOffset"))
 TIMESTAMPS = frozenset(("bornTimestamp", "storeTimestamp"))
+TEXTS = frozenset(("topic", "tags"))
 NEVER_NULL = WHOLE_NUMBERS | {"topic"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -48,19 +49,21 @@ def _push_one(rows: RowFilter, item: Filter) -> RowFilter | None:
     name = path[0]
     if isinstance(item, IsNotNull):
         return rows if name in NEVER_NULL else None
-    if name == "topic":
-        return _push_topic(rows, item)
+    if name in TEXTS:
+        texts = _texts(item)
+        return None if texts is None else rows.with_topics(texts) if name == "topic" else rows.with_tags(texts)
     if name in WHOLE_NUMBERS:
         return _push_number(rows, name, item, 1)
     return _push_number(rows, name, item, 1000) if name in TIMESTAMPS else None
 
 
-def _push_topic(rows: RowFilter, item: Filter) -> RowFilter | None:
+def _texts(item: Filter) -> frozenset[str] | None:
+    """The values that a filter lets through."""
     match item:
-        case EqualTo(value=str(topic)):
-            return rows.with_topics(frozenset([topic]))
-        case In(value=topics) if all(isinstance(topic, str) for topic in topics):
-            return rows.with_topics(frozenset(topics))
+        case EqualTo(value=str(text)):
+            return frozenset([text])
+        case In(value=texts) if all(isinstance(text, str) for text in texts):
+            return frozenset(texts)
     return None
 
 

@@ -37,6 +37,8 @@ def interval(name: str, low: int = -(2**63), high: int = 2**63 - 1) -> RowFilter
     [
         (EqualTo(("topic",), "a"), ALL_ROWS.with_topics(frozenset("a"))),
         (In(("topic",), ("a", "b")), ALL_ROWS.with_topics(frozenset("ab"))),
+        (EqualTo(("tags",), "a"), RowFilter(tags=frozenset("a"))),
+        (In(("tags",), ("a", "b")), RowFilter(tags=frozenset("ab"))),
         (EqualTo(("queueId",), 3), interval("queueId", 3, 3)),
         (In(("queueOffset",), (3, 4)), ALL_ROWS.with_values("queueOffset", frozenset([3, 4]))),
         (GreaterThan(("physicalOffset",), 7), interval("physicalOffset", low=8)),
@@ -61,7 +63,8 @@ def test_taken(given: Filter, rows: RowFilter) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        EqualTo(("tags",), "a"),
+        EqualTo(("tags",), 3),
+        In(("tags",), ("a", None)),
         EqualTo(("topic",), 3),
         In(("topic",), ("a", None)),
         GreaterThan(("topic",), "a"),
@@ -85,7 +88,7 @@ def test_left_to_spark(given: Filter) -> None:
 def test_several_meet() -> None:
     filters: list[Any] = [
         In(("topic",), ("a", "b")),
-        EqualTo(("tags",), "x"),
+        EqualTo(("keys",), "x"),
         In(("topic",), ("b", "c")),
         GreaterThan(("queueId",), 1),
         LessThan(("queueId",), 5),
