@@ -93,6 +93,7 @@ class Faults:
             ("rot", options.rot_per_mille, self._rot),
             ("switch", options.switch_per_mille, self._switch),
             ("resize", options.resize_per_mille, self._resize),
+            ("drain", options.drain_per_mille, self._drain),
         ):
             if per_mille:
                 self._chance(name, str(self._scheduler.now_ms), per_mille, act)
@@ -257,6 +258,21 @@ class Faults:
         count = len(self._brokers) + draws.below(3)
         ext = {"brokerName": self._brokers[0].config.broker_name, "totalReplicas": str(count)}
         self._ask_leader(f"resize to {count}", Command(RequestCode.RMQHA_RESIZE_GROUP, ext, flag=FLAG_ONEWAY))
+
+    def _drain(self, draws: SimPrng) -> None:
+        broker = self._brokers[draws.below(len(self._brokers))]
+        if broker.broker_id is not None:
+            self.drain(broker.broker_id, drained=draws.chance(1, 2))
+
+    def drain(self, broker_id: int, *, drained: bool) -> None:
+        """What `rmqha drain` asks, and its --undo."""
+        ext = {
+            "brokerName": self._brokers[0].config.broker_name,
+            "brokerId": str(broker_id),
+            "drained": str(drained).lower(),
+        }
+        command = Command(RequestCode.RMQHA_DRAIN_REPLICA, ext, flag=FLAG_ONEWAY)
+        self._ask_leader(f"{'drain' if drained else 'undrain'} {broker_id}", command)
 
     def _ask_leader(self, what: str, command: Command) -> None:
         for process in self._controllers:

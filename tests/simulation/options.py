@@ -69,6 +69,8 @@ class Options:
     """An operator asks for another master by name (request 1002, as `rmqha elect --to`)."""
     resize_per_mille: int = 0
     """An operator changes totalReplicas: to a number whose majority can still be had, and back."""
+    drain_per_mille: int = 0
+    """An operator drains a replica (`rmqha drain`), or takes it back."""
     tables: bool = False
     """Operators and consumers change topics, groups and offsets; slaves follow (metadataSync as by default)."""
     strict_offsets: bool = False
@@ -289,6 +291,20 @@ def operators(options: Options) -> Options:
     )
 
 
+def drains(options: Options) -> Options:
+    """Replicas are drained and taken back, masters too, while others die, are cut off or are named as masters."""
+    count = 5 if options.broker_count == 5 else 3
+    return replace(
+        rough(options),
+        broker_count=count,
+        kill_broker_per_mille=60,
+        cut_per_mille=60,
+        switch_per_mille=60,
+        drain_per_mille=300,
+        kill_controller_per_mille=40,
+    )
+
+
 def tables(options: Options) -> Options:
     """Topics, groups and offsets are changed while masters die, are switched and are cut off."""
     count = 5 if options.broker_count == 5 else 3
@@ -338,6 +354,7 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "disks": disks,
     "operators": operators,
     "tables": tables,
+    "drains": drains,
 }
 """What a run may be made of, by name."""
 

@@ -333,6 +333,11 @@ class World:
                 broker.replace_disk()
                 broker.boot()
 
+    def _take_back_drained(self) -> None:
+        groups = [item.machine.info.groups.get("sim") for item in self.controllers if item.alive]
+        for broker_id in sorted({each for group in groups if group is not None for each in group.drained_ids}):
+            self.faults.drain(broker_id, drained=False)
+
     def unsettled(self) -> str:
         """What a whole group has still to do, or ""."""
         return ""
@@ -351,6 +356,7 @@ class World:
         operator_at_ms = self.scheduler.now_ms + OPERATOR_AFTER_MS
         while (lack := lacks()) and self.scheduler.now_ms < end_ms:
             self.scheduler.run_until(self.scheduler.now_ms + SETTLE_STEP_MS)
+            self._take_back_drained()
             if self.scheduler.now_ms >= operator_at_ms:
                 if self._operator_is_needed():
                     operator_at_ms = self.scheduler.now_ms + OPERATOR_AFTER_MS
