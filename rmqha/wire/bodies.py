@@ -14,7 +14,7 @@ from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteProtocolError
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps, loads
-from rmqha.wire.packed_registration import unpack
+from rmqha.wire.packed_registration import ZLIB_START, unpack
 
 MAX_TOPIC_COUNT = 200_000
 """Topics of one registration."""
@@ -119,7 +119,7 @@ def parse_registration(request: Command, known_digest: Callable[[str], str] = la
     if digest and digest == known_digest(broker_name):
         version = _version_of(required(ext, "topicsVersion"))
     elif body:
-        version, topics = _parse_topics(unpack(body) if ext.get("compressed") == "true" else loads(body))
+        version, topics = _parse_topics(unpack(body) if _is_packed(ext, body) else loads(body))
     timeout = ext.get("heartbeatTimeoutMillis")
     broker_id = _number(required(ext, "brokerId"), "brokerId")
     if broker_id < 0:
@@ -136,6 +136,11 @@ def parse_registration(request: Command, known_digest: Callable[[str], str] = la
         timeout_ms=_number(timeout, "heartbeatTimeoutMillis") if timeout else None,
         digest=digest,
     )
+
+
+def _is_packed(ext: Mapping[str, str], body: bytes) -> bool:
+    """Apache's brokers of 5.x send a compressed body under compressed=false: their own name servers refuse it."""
+    return ext.get("compressed") == "true" or body[:1] == ZLIB_START
 
 
 def _version_of(text: str) -> DataVersion:

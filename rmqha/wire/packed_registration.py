@@ -16,6 +16,8 @@ from rmqha.model.error import RemoteProtocolError
 from rmqha.wire.lenient_json import dumps, loads
 
 MAX_UNPACKED_BYTES = 64 * 1024 * 1024
+ZLIB_START = b"x"
+"""First byte of the stream; an uncompressed body begins with a brace."""
 _INT = struct.Struct(">i")
 _ROW_FIELD_COUNT = 5
 

@@ -78,7 +78,7 @@ def described(lines: list[str]) -> dict[str, str]:
 def test_the_same_expressions_choose_the_same_messages(lab: Lab, tmp_path: Path, whose: str) -> None:
     lab.start_our_name_server()
     if whose == "apaches":
-        broker = lab.java_broker(whose, enablePropertyFilter="true")
+        broker = lab.java_broker(whose, enablePropertyFilter="true", compressedRegister="true")
     else:
         broker = lab.our_broker(whose, totalReplicas="1", enablePropertyFilter="true")
     # a pull with a wrong expression of its own gets everything from Apache's broker, which logs it; ours refuses it

@@ -55,6 +55,26 @@ def test_a_registration_is_read() -> None:
     assert found.topics == {"T": QueueData(4, 8, 6), "%RETRY%G": QueueData(4, 8, 6)}
 
 
+def test_apaches_brokers_compress_without_saying_so() -> None:
+    command = request(pack(VERSION, TABLE))
+    command.ext["compressed"] = "false"
+    assert parse_registration(command) == parse_registration(request(pack(VERSION, TABLE)))
+
+
+APACHES = bytes.fromhex(
+    "78da636060b0a8564ace2fcd2b492d52b232d4512a2e492c490d4b2d2acecccf53b232d7512ac9cc4d050ae61600a5cd2d4d8d8d8d8d4c8dcdcc8c6a"
+    "1918189880584635c835242852d55dc11008cd14823dfddc7d5ce3431cdd15aa416a7442144c142cd02494b40b4b534b53f54a2a0b5295ac949c124b"
+    "92339c0395c06646c702490600724d2748"
+)
+"""What RegisterBrokerBody.encode(true) of 5.4.0 made."""
+
+
+def test_what_apaches_encoder_wrote() -> None:
+    found = parse_registration(request(APACHES))
+    assert found.version == DataVersion(1, 7, 1795333253662)
+    assert found.topics == {"T": QueueData(4, 8, 6), "%RETRY%G": QueueData(1, 1, 6)}
+
+
 def test_a_broker_before_five_has_no_static_topics() -> None:
     whole = zlib.decompress(pack(VERSION, TABLE))
     assert unpack(zlib.compress(whole[:-4])) == unpack(pack(VERSION, TABLE))
