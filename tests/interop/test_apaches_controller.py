@@ -22,7 +22,8 @@ def test_our_brokers_register_are_elected_and_fail_over(lab: Lab, mode: str) -> 
     """AP waits for every member's ack too, so that nothing acknowledged is lost when the master is killed."""
     keys = {"haMode": mode, "brokerRole": "SYNC_MASTER", "allAckInSyncStateSet": "true"}
     lab.start_java_name_server()
-    first, second = lab.our_broker("first", **keys), lab.our_broker("second", **keys)
+    first = lab.our_broker("first", compressedRegister="true", **keys)
+    second = lab.our_broker("second", **keys)
     lab.run(first)
     is_master(lab, first)
     lab.run(second)
