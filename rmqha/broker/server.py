@@ -102,9 +102,7 @@ async def run_broker(
     Raises, in an ExceptionGroup, UsageError for bad input (nothing is written then), StoreError or OSError when the
     disk fails: the store is left as a kill would leave it, for recovery to look at.
     """
-    controllers = parse_addresses(config.controller_addr, "controllerAddr") if config.enable_controller_mode else []
-    name_servers = parse_addresses(config.namesrv_addr, "namesrvAddr")
-    check_advertised(config, [*controllers, *name_servers])
+    controllers, name_servers = checked_addresses(config)
     core: BrokerCore | None = None
     in_order = True
     try:
@@ -143,6 +141,15 @@ async def _listen(config: BrokerConfig, gate: _Gate, nursery: trio.Nursery) -> t
     fast_port: int = await nursery.start(serve, f"{host}:{config.listen_port - 2 if config.listen_port else 0}")
     ports = Ports(listen_port, network.local_port(listeners[0]), fast_port)
     return dataclasses.replace(config, listen_port=ports.listen, ha_listen_port=ports.ha), ports
+
+
+def checked_addresses(config: BrokerConfig) -> tuple[list[str], list[str]]:
+    """Those of the controllers and of the name servers. Raises UsageError or ConfigError if one of them, or what this
+    broker tells others of itself, cannot be used."""
+    controllers = parse_addresses(config.controller_addr, "controllerAddr") if config.enable_controller_mode else []
+    name_servers = parse_addresses(config.namesrv_addr, "namesrvAddr")
+    check_advertised(config, [*controllers, *name_servers])
+    return controllers, name_servers
 
 
 def check_advertised(config: BrokerConfig, peers: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import trio
 
-from rmqha.broker.server import run_broker
+from rmqha.broker.server import checked_addresses, run_broker
 from rmqha.host import security
 from rmqha.host.exposure import expose
 from rmqha.host.process import run_server
@@ -46,6 +46,7 @@ def broker(config_path: Path, check: bool) -> None:
     """
     config = read_config(config_path)
     security.use(config)
+    checked_addresses(config)
     if check:
         return
     tracer = HostTracer.of(config, "broker", config.broker_name)

@@ -30,11 +30,12 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         ("controllerAddr=nowhere", "controllerAddr"),
     ],
 )
-def test_bad_input_is_one_sentence(tmp_path: Path, text: str | None, words: str) -> None:
+@pytest.mark.parametrize("more", [[], ["--check"]])
+def test_bad_input_is_one_sentence(tmp_path: Path, text: str | None, words: str, more: list[str]) -> None:
     path = tmp_path / "broker.conf"
     if text is not None:
         path.write_text(f"{text}\nstorePathRootDir={tmp_path}/store\n")
-    done = run("-c", str(path))
+    done = run("-c", str(path), *more)
     assert done.returncode == 2
     assert words in done.stderr and len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "store").exists()
