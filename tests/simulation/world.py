@@ -164,6 +164,7 @@ class World:
             metadata_sync="" if options.tables else "periodic",
             offset_sync="strict" if options.strict_offsets else "periodic",
             flush_disk_type="SYNC_FLUSH" if options.sync_flush else "ASYNC_FLUSH",
+            sync_flush_timeout=BrokerConfig().slave_timeout,  # its default is longer than a client waits
             total_replicas=options.broker_count,
             controller_heartbeat_interval_millis=options.heartbeat_ms,
             mapped_file_size_commit_log=options.file_size_bytes,
