@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from json.encoder import encode_basestring
+from math import isinf
 from typing import Any
 
 from rmqha.model.error import RemoteProtocolError
@@ -57,7 +58,14 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+def _finite(text: str) -> float:
+    value = float(text)
+    if isinf(value):
+        raise ValueError(f"{text} is beyond what a number can be")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant)
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
 
 
@@ -160,7 +168,7 @@ class _LenientParser:
         if kind == "word":
             return _WORDS[token]
         if kind == "number":
-            return json.loads(token)
+            return _DECODER.decode(token)
         if token == "{":
             return self._object(depth)
         if token == "[":
