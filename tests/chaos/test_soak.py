@@ -34,6 +34,8 @@ SWITCH_TIMEOUT_MS = 5000
 async def switch(cluster: Cluster, target: str) -> str:
     """A directed switch; what came of it. A refusal is an answer: the target may be out of the set at this moment."""
     states = await cluster.replica_states([target])
+    if target not in states:
+        return "not asked for: the target is still starting"
     ext = {
         "clusterName": cluster.spec.name,
         "brokerName": GROUP,
