@@ -104,7 +104,7 @@ class Reader:
         """Records from `offset`, and the entry to go on with. The first record is given whatever its size.
         Raises DamagedError if the first entry or its record is not what was written."""
         records: list[memoryview] = []
-        total = 0
+        total, topic = 0, queue.topic.encode()
         most = MAX_FILTERED_COUNT if matches is None else MAX_MATCHED_COUNT
         last = min(queue.max_offset, offset + max(most, max_count))
         view_of = self._log.view
@@ -115,7 +115,7 @@ class Reader:
                     if records and total + size > max_bytes:
                         return records, offset
                     record = view_of(position, size)
-                    if not is_sound(record, position, size, offset):
+                    if not is_sound(record, position, size, topic, queue.queue_id, offset):
                         if records:
                             return records, offset
                         raise self._unsound(position) or self._damaged(queue, offset)
@@ -148,7 +148,7 @@ class Reader:
         A unit does not know the tags of an inner batch's messages: it passes every filter and the consumer, which looks
         at the tags of each message anyway, decides (RocketMQ withholds it from consumers with a filter)."""
         records: list[memoryview] = []
-        total = count = 0
+        total, count, topic = 0, 0, queue.topic.encode()
         log_min, start = self._log.min_offset, queue.index_of(offset)
         for index in range(start, min(queue.end_index, start + MAX_FILTERED_COUNT)):
             unit = queue.unit(index)
@@ -156,7 +156,7 @@ class Reader:
                 break
             if unit.phy_offset >= log_min:
                 record = self._log.view(unit.phy_offset, unit.size_bytes)
-                if not is_sound(record, unit.phy_offset, unit.size_bytes, -1):
+                if not is_sound(record, unit.phy_offset, unit.size_bytes, topic, queue.queue_id, -1):
                     if records:
                         break
                     raise self._unsound(unit.phy_offset) or self._damaged_batch(queue, index)

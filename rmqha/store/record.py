@@ -239,13 +239,15 @@ _READ = struct.Struct(">iIiiiqqi")
 """totalSize, magic, bodyCRC, queueId, flag, queueOffset, physicalOffset, sysFlag."""
 
 
-def is_sound(record: memoryview, phy_offset: int, size_bytes: int, queue_offset: int) -> bool:
-    """Whether the bytes that a queue's entry leads to are its record, with the body that was written: what is cheap
+def is_sound(
+    record: memoryview, phy_offset: int, size_bytes: int, topic: bytes, queue_id: int, queue_offset: int
+) -> bool:
+    """Whether the bytes that an entry of a queue leads to are its record, with the body that was written: what is cheap
     enough to ask of every record that is read. -1 as `queue_offset` takes any."""
     if len(record) != size_bytes or size_bytes < MIN_RECORD_BYTES:
         return False
-    size, magic, crc, _, _, found_offset, position, sys_flag = _READ.unpack_from(record)
-    if size != size_bytes or position != phy_offset or queue_offset not in (-1, found_offset):
+    size, magic, crc, found_id, _, found_offset, position, sys_flag = _READ.unpack_from(record)
+    if size != size_bytes or position != phy_offset or found_id != queue_id or queue_offset not in (-1, found_offset):
         return False
     body_at = 88 + (12 if sys_flag & SYS_BORN_V6 else 0) + (12 if sys_flag & SYS_STORE_V6 else 0)
     if body_at > size_bytes:
@@ -255,12 +257,14 @@ def is_sound(record: memoryview, phy_offset: int, size_bytes: int, queue_offset:
     if body_size < 0 or topic_at + 4 > size_bytes:
         return False
     if magic == MAGIC_V1:
-        properties_at = topic_at + 1 + record[topic_at]
+        name_at = topic_at + 1
+        properties_at = name_at + record[topic_at]
     elif magic == MAGIC_V2:
-        properties_at = topic_at + 2 + (record[topic_at] << 8) + record[topic_at + 1]
+        name_at = topic_at + 2
+        properties_at = name_at + (record[topic_at] << 8) + record[topic_at + 1]
     else:
         return False
-    if properties_at + 2 > size_bytes:
+    if properties_at + 2 > size_bytes or record[name_at:properties_at] != topic:
         return False
     if properties_at + 2 + (record[properties_at] << 8) + record[properties_at + 1] != size_bytes:
         return False

@@ -126,6 +126,11 @@ def test_any_file_may_hold_anything(data: st.DataObject) -> None:
     spoilt(path, content)
 
 
+def test_a_queue_may_have_the_file_of_another() -> None:
+    """Its entries lead to whole records with the right queue offsets, and only the newest file is looked at."""
+    spoilt("consumequeue/T/1/00000000000000000000", made()[0].read("consumequeue/T/0/00000000000000000000"))
+
+
 @pytest.mark.parametrize("path", paths())
 def test_any_file_may_be_missing(path: str) -> None:
     disk, model, epochs = made()
