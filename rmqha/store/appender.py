@@ -15,6 +15,7 @@ from rmqha.model.error import StoreError, UsageError
 from rmqha.model.message import PROPERTY_INNER_BASE, encode_properties
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.store.commit_log import DIRECTORY, CommitLog
+from rmqha.store.derived import DispatchedRecord
 from rmqha.store.problem import os_sentence, place
 from rmqha.store.record import (
     MAX_PROPERTIES_BYTES,
@@ -107,9 +108,12 @@ class Appender:
             offsets.covered = log.write_offset
         if queued:
             offsets.next[key] = queue_offset + count
-        return Appended(
-            PhyOffset(position), PhyOffset(position + size), QueueOffset(queue_offset if queued else 0), stored
-        )
+        else:
+            queue_offset = 0
+        if not sys_flag & SYS_INNER_BATCH:
+            record = DispatchedRecord(position, size, topic, queue_id, queue_offset, sys_flag, stored, properties)
+            offsets.fresh.add((record,))
+        return Appended(PhyOffset(position), PhyOffset(position + size), QueueOffset(queue_offset), stored)
 
     def encode_batch(self, messages: Sequence[NewMessage]) -> EncodedBatch:
         """Everything of the records that does not depend on where they will stand: for `append_encoded`. Raises
@@ -158,6 +162,23 @@ class Appender:
             phy_offsets += here
             first = stop
         self._offsets.covered = log.write_offset
+        self._offsets.fresh.add(
+            [
+                DispatchedRecord(
+                    phy_offset,
+                    end - start,
+                    message.topic,
+                    message.queue_id,
+                    queue_offset,
+                    message.sys_flag,
+                    stored,
+                    message.properties,
+                )
+                for message, start, end, phy_offset, queue_offset in zip(
+                    batch.messages, starts, starts[1:], phy_offsets, queue_offsets, strict=False
+                )
+            ]
+        )
         return AppendedBatch(phy_offsets, queue_offsets, PhyOffset(log.write_offset), stored)
 
     def _number(self, batch: EncodedBatch) -> list[int]:

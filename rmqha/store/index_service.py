@@ -14,6 +14,7 @@ from rmqha.port import Disk, Tracer
 from rmqha.store.boot_file import LastStop
 from rmqha.store.commit_log import CommitLog
 from rmqha.store.config import StoreConfig
+from rmqha.store.fresh import FreshRecords
 from rmqha.store.index import Index
 from rmqha.store.index_file import IndexLayout
 from rmqha.store.index_key import INDEX_KEY_TYPE, has_key, key_hash
@@ -49,6 +50,7 @@ class IndexService:
         disk: Disk,
         log: CommitLog,
         config: StoreConfig,
+        fresh: FreshRecords,
         tracer: Tracer,
         queues_position: Callable[[], int],
         store_durable_offset: Callable[[], None],
@@ -60,7 +62,7 @@ class IndexService:
         self.is_enabled = config.message_index_enable
         self.files = Index(disk, log, self._layout, tracer)
         self.files.store_durable_offset = store_durable_offset
-        self._reput = Reput(log, [self.files], tracer)
+        self._reput = Reput(log, [self.files], fresh if self.is_enabled else FreshRecords(), tracer)
         self._failed = ""
 
     @property

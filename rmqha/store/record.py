@@ -371,10 +371,11 @@ class EncodedBatch:
     """Records back to back, whole but for queueOffset, physicalOffset and storeTimestamp: those are `place`d when the
     records are appended, as often as one likes."""
 
-    __slots__ = ("_late", "_middles", "_packs", "data", "runs", "starts")
+    __slots__ = ("_late", "_middles", "_packs", "data", "messages", "runs", "starts")
 
     def __init__(self, messages: Sequence[NewMessage], fields: Sequence[tuple[bytes, int]]) -> None:
         """`fields` are what `topic_field` says of each message's topic."""
+        self.messages = messages
         self.runs: list[tuple[tuple[str, int] | None, int]] = []
         """(topic, queue id), None for records that take no queue offset; and how many records follow each other so."""
         packs: list[Callable[..., None]] = []

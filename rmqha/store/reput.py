@@ -15,6 +15,7 @@ from rmqha.port import Tracer
 from rmqha.store.commit_log import CommitLog
 from rmqha.store.consume_queue import ConsumeQueues
 from rmqha.store.derived import Derived, DispatchedRecord
+from rmqha.store.fresh import FreshRecords
 from rmqha.store.problem import damaged
 from rmqha.store.record import (
     BLANK,
@@ -82,6 +83,8 @@ class QueueOffsets:
         self._log = log
         self._queue_end = queue_end
         self.next: dict[tuple[str, int], int] = {}
+        self.fresh = FreshRecords()
+        """Those of the remembered records that this broker has appended itself."""
         self.covered = 0
         self._base = 0
         self.last_store_timestamp_ms = 0
@@ -89,6 +92,7 @@ class QueueOffsets:
     def take_from_queues(self, covered: int) -> None:
         """The queues hold every record below `covered`."""
         self.next.clear()
+        self.fresh.clear()
         self.covered = self._base = covered
 
     def forget(self) -> None:
@@ -129,9 +133,10 @@ class QueueOffsets:
 class Reput:
     """Moves `position` (the dispatched offset) towards the confirm offset: each record goes to every `derived`."""
 
-    def __init__(self, log: CommitLog, derived: Sequence[Derived], tracer: Tracer) -> None:
+    def __init__(self, log: CommitLog, derived: Sequence[Derived], fresh: FreshRecords, tracer: Tracer) -> None:
         self._log = log
         self._derived = derived
+        self._fresh = fresh.follow()
         self._tracer = tracer
         self.position = 0
         self.last_store_timestamp_ms = 0
@@ -142,8 +147,9 @@ class Reput:
         """Dispatch about `limit_bytes` of log below `end_offset`. True if whole records remain.
 
         Raises StoreError; then nothing of this batch counts and it may be done again."""
-        position, stop, more = self.position, self.position + limit_bytes, False
+        stop, more = self.position + limit_bytes, False
         try:
+            position = self._collect_fresh(stop, end_offset)
             for start, view, at, parts in walk(self._log, position, end_offset):
                 if start >= stop:
                     more = True
@@ -160,6 +166,26 @@ class Reput:
                 derived.forget()
         self.position = position
         return more
+
+    def _collect_fresh(self, stop: int, end_offset: int) -> int:
+        """From `position` on, what need not be read; where that ends."""
+        fresh, collects, position = self._fresh, [derived.collect for derived in self._derived], self.position
+        while fresh:
+            record = fresh[0]
+            start = record[0]
+            if start < position:
+                fresh.popleft()
+                continue
+            end = start + record[1]
+            if start > position or start >= stop or end > end_offset:
+                break
+            fresh.popleft()
+            if record[6] > self.last_store_timestamp_ms:
+                self.last_store_timestamp_ms = record[6]
+            for collect in collects:
+                collect(record)
+            position = end
+        return position
 
     def _collect(self, start: int, view: memoryview, parts: Located) -> None:
         size, sys_flag, queue_id, queue_offset, _, _, topic_at, topic_size, properties_at, properties_size, stored = (

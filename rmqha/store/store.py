@@ -68,14 +68,16 @@ class Store:
         self._queues.batch_topics = self._batch_queues.topics
         self._derived: list[Derived] = [self._queues, self._batch_queues]
         """Everything that is made from the log: whatever happens to the log happens to each of these."""
-        self._reput = Reput(self._log, self._derived, tracer)
-        self.index = IndexService(disk, self._log, config, tracer, lambda: self._reput.position, self._lower_index)
+        self._offsets = QueueOffsets(self._log, self._queue_end)
+        self._reput = Reput(self._log, self._derived, self._offsets.fresh, tracer)
+        self.index = IndexService(
+            disk, self._log, config, self._offsets.fresh, tracer, lambda: self._reput.position, self._lower_index
+        )
         self._epochs = EpochFile(disk)
         self._highest_epoch = HighestEpochFile(disk)
         self._boot = BootFile(disk)
         self._checkpoint = CheckpointFile(disk)
         self._progress = ProgressFile(disk)
-        self._offsets = QueueOffsets(self._log, self._queue_end)
         self._appender = Appender(self._log, self._offsets, config.max_message_size, self._batch_queues.topics)
         self._reader = Reader(self._log, self._queues, self._batch_queues)
         self._trimmer = Trimmer(disk, self._log, [*self._derived, self.index.files], self._epochs, self._flush, tracer)

@@ -16,6 +16,7 @@ from rmqha.store import reput as reput_module
 from rmqha.store import store as store_module
 from rmqha.store.commit_log import CommitLog
 from rmqha.store.consume_queue import ConsumeQueues
+from rmqha.store.fresh import FreshRecords
 from rmqha.store.rebuild import rebuild
 from rmqha.store.record import NewMessage, encode
 from rmqha.store.reput import Reput
@@ -108,7 +109,7 @@ def made(log: CommitLog, end_offset: int, *, in_bulk: bool) -> Made:
     disk, trace = sim_disk(), Trace()
     queues = ConsumeQueues(disk, QUEUE_FILE_BYTES, trace)
     queues.batch_topics = frozenset(["BATCH"])
-    result = Made(disk, Reput(log, [queues], trace), trace)
+    result = Made(disk, Reput(log, [queues], FreshRecords(), trace), trace)
     try:
         if in_bulk:
             rebuild(log, queues, result.reput, end_offset)
@@ -161,7 +162,7 @@ def test_ordinary_records_need_no_dispatch(monkeypatch: pytest.MonkeyPatch) -> N
     log = log_of([Entry(message(number, queue_id=number % 3, properties=b"TAGS\1a\2"), 0) for number in range(200)])
     monkeypatch.setattr(Reput, "dispatch", lambda *given: pytest.fail("the plain way was taken"))
     queues = ConsumeQueues(sim_disk(), QUEUE_FILE_BYTES, Trace())
-    reput = Reput(log, [queues], Trace())
+    reput = Reput(log, [queues], FreshRecords(), Trace())
     rebuild(log, queues, reput, log.end_offset)
     assert reput.position == log.end_offset
     assert [queue.max_offset for queue in queues] == [67, 67, 66]
@@ -198,7 +199,7 @@ def test_a_slave_that_copies_dispatches_in_bulk_and_the_rest_one_by_one(monkeypa
     plain = made(log, log.end_offset, in_bulk=False)
     disk, positions = sim_disk(), [0]
     queues = ConsumeQueues(disk, QUEUE_FILE_BYTES, Trace())
-    slow = Reput(log, [queues], Trace())
+    slow = Reput(log, [queues], FreshRecords(), Trace())
     one_by_one: list[int] = []
     plain_way = slow.dispatch
 
@@ -225,7 +226,7 @@ def test_slices_that_are_small_are_never_made_in_bulk(monkeypatch: pytest.Monkey
     log = log_of([Entry(message(number, body=b"x" * 2000), 0) for number in range(700)])
     assert log.end_offset > reput_module.BULK_BYTES
     queues = ConsumeQueues(sim_disk(), QUEUE_FILE_BYTES, Trace())
-    reput = Reput(log, [queues], Trace())
+    reput = Reput(log, [queues], FreshRecords(), Trace())
     while reput_module.dispatch(log, queues, reput, log.end_offset, reput_module.BULK_BYTES // 2):
         pass
     assert reput.position == log.end_offset
