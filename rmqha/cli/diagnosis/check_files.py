@@ -119,7 +119,8 @@ def _controller_risks(patient: Patient) -> Iterator[Finding]:
 
 
 def check_advertised(patient: Patient, config: BrokerConfig) -> Iterator[Finding]:
-    """brokerIP1 and brokerIP2: others are told them, so they must lead here (ruling 23)."""
+    """brokerIP1 and brokerIP2: others are told them, so they must lead here (ruling 23). What the server refuses itself
+    is not asked again."""
     name, source = patient.name, patient.source
     told = {"brokerIP1": config.broker_ip1 or config.listen_address}
     told["brokerIP2"] = config.broker_ip2 or told["brokerIP1"]
@@ -127,9 +128,7 @@ def check_advertised(patient: Patient, config: BrokerConfig) -> Iterator[Finding
     far = [peer for peer in peers if not _is_loopback(peer)]
     for key, host in told.items():
         fix = f"{key}=<this machine's address as others see it> in {source}"
-        if host in ("0.0.0.0", "::"):
-            yield wrong(name, "address", f"{key}: {host} is told to clients, who cannot reach it", fix)
-        elif _is_loopback(host) and far:
+        if _is_loopback(host) and far:
             yield wrong(name, "address", f"{key}: {far[0]} is told {host} and cannot reach it", fix)
         elif not _is_loopback(host) and _is_loopback(config.listen_address):
             listen = f"listenAddress={host} in {source}"
