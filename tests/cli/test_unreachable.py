@@ -3,13 +3,14 @@ in time with exit code 2 and one sentence for each node that it could not ask, a
 
 from __future__ import annotations
 
-import io
 import json
-import multiprocessing
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, redirect_stderr, redirect_stdout
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -157,16 +158,17 @@ def test_nobody_or_a_stranger(
     assert {path.name for path in tmp_path.iterdir()} - {path.name for path in before} <= {"cluster.lock"}
 
 
-def run_forked(command: str, directory: Path, addresses: list[str]) -> tuple[object, str]:
-    """Exit code and output. In a process of its own, which the fork has spared the start of."""
-    os.chdir(directory)
-    os.environ[DIRECTORY_VARIABLE] = str(directory if command in BY_DIRECTORY else directory / "none")
-    told = io.StringIO()
-    with redirect_stdout(told), redirect_stderr(told):
-        try:
-            main(filled(command, addresses))
-        except SystemExit as ended:
-            return ended.code, told.getvalue()
+def run_alone(command: str, directory: Path, addresses: list[str]) -> tuple[int, str] | None:
+    """Exit code and output of a process of its own; None if it has not ended in time."""
+    own = {DIRECTORY_VARIABLE: str(directory if command in BY_DIRECTORY else directory / "none")}
+    words = [sys.executable, "-m", "rmqha.cli.main", *filled(command, addresses)]
+    try:
+        done = subprocess.run(
+            words, cwd=directory, env=os.environ | own, capture_output=True, text=True, timeout=LIMIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return None
+    return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("addresses", ["half-dead"], indirect=True)
@@ -177,11 +179,11 @@ def test_nobody_who_answers(addresses: list[str], tmp_path: Path) -> None:
     locking = [command for command in BY_DIRECTORY if command.split()[0] in ("join", "remove")]
     others = [command for command in BY_ADDRESS + BY_DIRECTORY if command not in locking]
     for commands, process_count in ((others, 16), (locking, 1)):
-        with multiprocessing.get_context("fork").Pool(process_count, maxtasksperchild=1) as pool:
-            began = [pool.apply_async(run_forked, (command, tmp_path, addresses)) for command in commands]
-            for command, result in zip(commands, began, strict=True):
-                try:
-                    problems += check(command, *result.get(LIMIT_S), addresses)
-                except multiprocessing.TimeoutError:
-                    problems.append(f"{command}: has not ended after {LIMIT_S} s")
+        with ThreadPoolExecutor(process_count) as pool:
+            ended = list(pool.map(lambda command: run_alone(command, tmp_path, addresses), commands))
+        for command, told in zip(commands, ended, strict=True):
+            if told is None:
+                problems.append(f"{command}: has not ended after {LIMIT_S} s")
+            else:
+                problems += check(command, *told, addresses)
     assert not problems, "\n".join(problems)
