@@ -69,7 +69,7 @@ def _over_damage(file: LogFile, start: int, stop: int, source: Source) -> Iterat
         window = file.window(position, min(position + size, stop), reused=True)
         found = _Salvage(file, window, stop - position, source)
         records = found.records()
-        if not found.end and not found.damage:
+        if not found.end and not found.damage and found.broken is None:
             size = min(size * 4, 2 * RECORD_MAX_BYTES)  # one record is longer than the window
             continue
         if len(records):

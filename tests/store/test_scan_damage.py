@@ -60,6 +60,18 @@ def test_a_damaged_header_costs_one_record(log: tuple[LogWriter, list[int]], at:
     assert (bad["topic"], bad["body"], bad["brokerName"]) == (None, None, "group-a")
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_log_may_be_damage_from_its_first_byte_to_its_last(tmp_path: Path, count: int) -> None:
+    writer = LogWriter(tmp_path)
+    offsets = writer.append_all([Message(queue_offset=n, body=b"body %d" % n) for n in range(count)])
+    for offset in offsets:
+        writer.put(offset + 4, b"\xff" * 4)
+    root = writer.write(confirm_offset=writer.end)
+    assert rows_of(root, SKIP) == []
+    (bad,) = rows_of(root, ROW)
+    assert "expected the record magic" in bad[CORRUPT] and f"(up to {writer.end})" in bad[CORRUPT]
+
+
 def test_a_size_that_covers_the_next_records_does_not_hide_them(log: tuple[LogWriter, list[int]]) -> None:
     writer, offsets = log
     writer.put(offsets[2], (offsets[5] - offsets[2]).to_bytes(4, "big"))
