@@ -48,6 +48,8 @@ class GroupView:
     info: GroupInfo | None = None
     routes: dict[int, str] = field(default_factory=dict)
     """Broker id → address of the name servers' answer; the master is id 0."""
+    in_maintenance: frozenset[str] = frozenset()
+    """Addresses of the replicas whose absence an operator has announced (`rmqha maintenance on`)."""
 
 
 @dataclass(slots=True)
@@ -58,6 +60,10 @@ class ClusterView:
 
     def replicas(self, group: str) -> list[NodeView]:
         return [view for view in self.nodes.values() if view.node.group == group]
+
+    def is_maintained(self, node: NodeView) -> bool:
+        """Whether the controllers say so of this node; False if none of them told, and for what is no broker."""
+        return node.node.is_broker and node.node.address in self.groups[node.node.group].in_maintenance
 
 
 def asked(reply: Command, address: str) -> Command:
@@ -148,6 +154,11 @@ async def _look_at_group(client: RemotingClient, state: ClusterState, view: Grou
             client, state.controller_addresses, lambda: Command(RequestCode.CONTROLLER_GET_REPLICA_INFO, dict(request))
         )
         view.info = parse_group_info(reply)
+        reply, _ = await ask_leader(
+            client, state.controller_addresses, lambda: Command(RequestCode.RMQHA_EXPLAIN_GROUP, dict(request))
+        )
+        told = json.loads(bytes(reply.body))["replicas"]
+        view.in_maintenance = frozenset(item["address"] for item in told if item.get("inMaintenance"))
 
     async def name_servers() -> None:
         for address in state.namesrv_addresses.split(";"):
@@ -166,7 +177,7 @@ async def _said(question: Callable[[], Awaitable[None]]) -> str:
         await question()
     except RmqhaError as error:
         return str(error)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
         return f"its answer cannot be read: {error}"
     return ""
 
@@ -176,13 +187,23 @@ def problems(view: ClusterView) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, node in view.nodes.items():
         if not node.alive:
-            found[name] = "not running"
+            if not view.is_maintained(node):  # `notes` has it
+                found[name] = "not running"
         elif not node.answers:
             found[name] = f"does not answer: {node.error}" if node.error else "does not answer yet"
     for group in view.groups.values():
-        members = {node.node.name: node for node in view.replicas(group.name)}
+        members = {node.node.name: node for node in view.replicas(group.name) if node.alive}
         found |= {name: trouble for name, trouble in _group_problems(group, members).items() if name not in found}
     return found
+
+
+def notes(view: ClusterView) -> dict[str, str]:
+    """What is worth knowing and not wrong, node → sentence."""
+    return {
+        name: f"in maintenance{'' if node.alive else ', stopped'}; end it with rmqha maintenance off {name}"
+        for name, node in view.nodes.items()
+        if view.is_maintained(node)
+    }
 
 
 def _group_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rmqha.cli.cluster_view import ClusterView, NodeView, problems
+from rmqha.cli.cluster_view import ClusterView, NodeView, notes, problems
 
 WIDTH = 80
 
@@ -53,6 +53,7 @@ def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:
         info = view.groups[node.node.group].info
         broker_id = state.get("brokerId")
         row |= {"asyncLearner": bool(state.get("asyncLearner")), "drained": False}
+        row |= {"inMaintenance": view.is_maintained(node)}
         row |= {"brokerId": broker_id, "epoch": state.get("epoch")}
         row |= {"maxOffset": state.get("maxPhyOffset"), "confirmOffset": state.get("confirmOffset")}
         if info is not None and info.members is not None and broker_id is not None:
@@ -85,7 +86,10 @@ def print_cluster(view: ClusterView, out: Console) -> None:
         in_sync = {None: "", True: "in", False: "out"}[row["inSync"]]
         if not row["inSync"]:
             in_sync = "drained" if row.get("drained") else "learner" if row.get("asyncLearner") else in_sync
-        style = {"master": "bold green", "down": "bold red"}.get(row["role"], "")
+        if row.get("inMaintenance"):
+            in_sync = "in, m" if row["inSync"] else "maint"
+        down = "yellow" if row.get("inMaintenance") else "bold red"
+        style = {"master": "bold green", "down": down}.get(row["role"], "")
         rows.append(
             [
                 row["node"],
@@ -108,6 +112,8 @@ def print_cluster(view: ClusterView, out: Console) -> None:
         if node.state.get("oneCopySynced"):
             words = "one copy, synced: it acknowledges alone, each message from its disk, until the other is back"
             out.print(Text(f"{name}: {words}", "yellow"), soft_wrap=True)
+    for name, words in notes(view).items():
+        out.print(Text(f"{name}: {words}", "yellow"), soft_wrap=True)
     for name, trouble in problems(view).items():
         out.print(Text(f"{name}: {trouble}", "red"), soft_wrap=True)
 
@@ -122,6 +128,7 @@ def cluster_json(view: ClusterView) -> dict[str, Any]:
         "controllers": view.state.controller_addresses,
         "healthy": not problems(view),
         "problems": problems(view),
+        "notes": notes(view),
         "nodes": [node_row(view, node) | {"state": node.state} for node in view.nodes.values()],
         "groups": [
             {

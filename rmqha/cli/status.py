@@ -36,6 +36,7 @@ def status(directory: Path | None, output: str) -> None:
     """Show the nodes of the local cluster as they are now: role, id, epoch, offsets, who is in the set.
 
     Exit code: 0 all is well, 1 something is not (each with its reason), 2 nodes run and none answers.
+    A replica that was stopped in maintenance is well, and said to be.
     """
     view = trio.run(view_once, ClusterState.require(directory))
     show(view, output)

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+import io
+from pathlib import Path
 
-from rmqha.cli.cluster_view import copy_words
+import pytest
+from rich.console import Console
+
+from rmqha.cli.cluster_state import ClusterState, NodeRecord
+from rmqha.cli.cluster_view import ClusterView, GroupView, NodeView, copy_words, notes, problems
+from rmqha.cli.render import cluster_json, print_cluster
 from rmqha.ha.copy_progress import CopyProgress
-from rmqha.model.offset import PhyOffset
+from rmqha.ha.group_info import GroupInfo
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 
 
 @pytest.mark.parametrize(
@@ -22,3 +29,42 @@ def test_a_copy_in_words(at_ms: int, own_max: int, words: str) -> None:
     progress.begin(0, PhyOffset(0), PhyOffset(3_000_000_000))
     progress.moved(at_ms, PhyOffset(own_max))
     assert copy_words(progress.view(at_ms, PhyOffset(own_max))) == words
+
+
+def group_of_two(*, second_runs: bool, maintained: bool) -> ClusterView:
+    """A master, and a slave that runs or not."""
+    records = [NodeRecord(f"g-{number}", "broker", f"127.0.0.1:1091{number}", group="g") for number in (1, 2)]
+    ids = BrokerId(1), BrokerId(2)
+    info = GroupInfo(ids[0], records[0].address, "", Epoch(3), ids if second_runs else ids[:1], 4, 2, False)
+    master = {"brokerId": 1, "role": "MASTER", "writable": True}
+    slave = {"brokerId": 2, "role": "SLAVE"} if second_runs else {}
+    absent = frozenset({records[1].address} if maintained else ())
+    return ClusterView(
+        ClusterState(Path("/nowhere"), "c", "cp", "c.toml", {record.name: record for record in records}),
+        {"g-1": NodeView(records[0], True, master), "g-2": NodeView(records[1], second_runs, slave)},
+        {"g": GroupView("g", info, {0: records[0].address}, absent)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("runs", "maintained", "wrong", "note"),
+    [
+        (True, False, {}, {}),
+        (True, True, {}, {"g-2": "in maintenance; end it with rmqha maintenance off g-2"}),
+        (False, True, {}, {"g-2": "in maintenance, stopped; end it with rmqha maintenance off g-2"}),
+        (False, False, {"g-2": "not running"}, {}),
+    ],
+)
+def test_a_replica_stopped_in_maintenance_is_no_problem(
+    runs: bool, maintained: bool, wrong: dict[str, str], note: dict[str, str]
+) -> None:
+    view = group_of_two(second_runs=runs, maintained=maintained)
+    assert (problems(view), notes(view)) == (wrong, note)
+    told = cluster_json(view)
+    assert (told["healthy"], told["problems"], told["notes"]) == (not wrong, wrong, note)
+    assert [row["inMaintenance"] for row in told["nodes"]] == [False, maintained]
+    out = io.StringIO()
+    print_cluster(view, Console(file=out, width=80))
+    row = next(line for line in out.getvalue().splitlines() if line.startswith("g-2 "))
+    assert ("maint" in row, "in, m" in row) == (maintained and not runs, maintained and runs)
+    assert all(f"{name}: {words}" in out.getvalue() for name, words in (wrong | note).items())

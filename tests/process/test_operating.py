@@ -31,15 +31,23 @@ def test_a_master_is_worked_on_while_the_group_is_healthy(tmp_path: Path) -> Non
         state, code = told(cluster, "maintenance", "on", master)
         assert (code, state["inMaintenance"]) == (0, True) and state["master"] != master
         assert cluster.rmqha("stop", master).returncode == 0
+        note = f"in maintenance, stopped; end it with rmqha maintenance off {master}"
+        state, _ = told(cluster, "status")
+        assert state["notes"] == {master: note} and master not in state["problems"]
+        assert {row["node"]: row.get("inMaintenance") for row in state["nodes"]}[master] is True
+        assert f"{master}: {note}" in cluster.rmqha("status").stdout
         # its controller is inside
         assert cluster.rmqha("stop", "ns-1").returncode == 0
         assert cluster.rmqha("start", "ns-1").returncode in (0, 1)
         state, code = told(cluster, "health", "-e", "--within", "20")
         assert code == 0, state["reasons"]
-        assert [item["where"] for item in state["notes"]] == [master]
+        assert [(item["where"], item["what"]) for item in state["notes"]] == [(master, "in maintenance, stopped")]
+        assert cluster.rmqha("status").returncode == 0
         assert told(cluster, "maintenance", "show")[0] == {"inMaintenance": [master]}
 
         assert cluster.rmqha("maintenance", "off", master).returncode == 0
+        state, code = told(cluster, "status")
+        assert (code, state["notes"], state["problems"][master]) == (1, {}, "not running")
         state, code = told(cluster, "health")
         assert (code, state["reasons"][0]) == (
             1,

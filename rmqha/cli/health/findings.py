@@ -193,6 +193,7 @@ class _Group:
         where = word.title if word is not None else f"replica {item['brokerId']} at {item['address']}"
         if item.get("inMaintenance"):
             away = "" if word is None or word.answers else f", does not answer ({word.error})"
+            away = ", stopped" if word is not None and word.runs is False else away
             yield Finding(where, f"in maintenance{away}", f"end it with rmqha maintenance off {where}", note=True)
         if item["drained"]:
             yield Finding(where, "drained: in no set", f"take it back with rmqha drain {where} --undo", note=True)

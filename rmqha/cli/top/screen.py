@@ -127,7 +127,8 @@ class Screen:
 
     def _cells(self, row: Row, keys: bool) -> list[object]:
         mark = "›" if keys and row.address == self._selected else ""
-        style = "bold green" if row.is_master else "bold red" if row.role == "down" else ""
+        down = "yellow" if row.in_maintenance else "bold red"
+        style = "bold green" if row.is_master else down if row.role == "down" else ""
         ack = None if row.ack_p50_ms is None else f"{row.ack_p50_ms}/{row.ack_p99_ms}"
         return [
             mark,

@@ -132,7 +132,13 @@ def test_who_is_drained_or_a_learner_is_no_trouble() -> None:
 def test_who_is_in_maintenance_may_be_away() -> None:
     rows = [replica_row(1), replica_row(2), replica_row(3, inMaintenance=True, inSyncStateSet=False)]
     words = [controller(number, leads=number == 2, replicas=rows) for number in (1, 2, 3)]
-    assert judged(*words, silent(broker(3), runs=False)).healthy
+    stopped = judged(*words, silent(broker(3), runs=False))
+    assert stopped.healthy
+    assert [item.sentence for item in stopped.findings] == [
+        "broker-a-3: in maintenance, stopped; end it with rmqha maintenance off broker-a-3"
+    ]
+    frozen = judged(*words, silent(broker(3)))
+    assert frozen.healthy and "in maintenance, does not answer (" in frozen.findings[0].what
     assert judged(*words).healthy
     assert not judged(*words, silent(broker(2), runs=False)).healthy
 
