@@ -20,6 +20,8 @@ from rmqha.model.series import Collecting, Histogram, Kind, Series, Sheet
 MAX_PAIRS = 1000
 """Pairs of topic and group whose lag is shown."""
 PAIRS_PER_STEP, PLACES_PER_STEP = 25, 50
+QUEUES_PER_STEP = 32
+"""Whose first waiting message is looked up: it may have to come from the disk."""
 _LAG_LABELS = ("consumer_group", "topic", "is_retry", "is_system")
 _STORAGE = ("storage_type", "storage_medium")
 _LOCAL_DISK = ("local", "disk")
@@ -47,6 +49,20 @@ LAG = Series("rocketmq_consumer_lag_messages", Kind.GAUGE, "Messages not consume
 READY = Series("rocketmq_consumer_ready_messages", Kind.GAUGE, "Messages not pulled yet", _LAG_LABELS, own=False)
 INFLIGHT = Series(
     "rocketmq_consumer_inflight_messages", Kind.GAUGE, "Messages pulled and not consumed yet", _LAG_LABELS, own=False
+)
+LAG_TIME = Series(
+    "rocketmq_consumer_lag_latency_milliseconds",
+    Kind.GAUGE,
+    "Age of the oldest message not consumed yet, 0 without one, ms",
+    _LAG_LABELS,
+    own=False,
+)
+QUEUEING_TIME = Series(
+    "rocketmq_consumer_queueing_latency_milliseconds",
+    Kind.GAUGE,
+    "Age of the oldest message not pulled yet, 0 without one, ms",
+    _LAG_LABELS,
+    own=False,
 )
 STORAGE_SIZE = Series(
     "rocketmq_storage_size_bytes", Kind.GAUGE, "Bytes in use on the store's disk", _STORAGE, own=False
@@ -215,18 +231,43 @@ def _put_clients(sheet: Sheet, core: BrokerCore) -> None:
 def _put_lag(sheet: Sheet, core: BrokerCore) -> Iterator[None]:
     pairs, left_out = core.offsets.first_pairs(MAX_PAIRS)
     sheet.put(PAIRS_LEFT_OUT, left_out)
+    looked_up = 0
     for place, (topic, group, offsets) in enumerate(pairs, 1):
-        if place % PAIRS_PER_STEP == 0:
+        if place % PAIRS_PER_STEP == 0 or looked_up >= QUEUES_PER_STEP:
+            looked_up = 0
             yield
         lag = ready = 0
+        waiting: dict[int, int] = {}
+        not_pulled: dict[int, int] = {}
         for queue_id, offset in offsets.items():
             _, end = core.store.queue_range(topic, queue_id)
-            lag += max(0, end - offset)
-            ready += max(0, end - max(offset, core.pull.pulled_to(group, topic, queue_id)))
+            if end > offset:
+                lag += end - offset
+                waiting[queue_id] = offset
+                pulled = max(offset, core.pull.pulled_to(group, topic, queue_id))
+                if end > pulled:
+                    ready += end - pulled
+                    not_pulled[queue_id] = pulled
         labels = (group, topic, truth(topic.startswith(RETRY_PREFIX)), truth(is_system(core, topic, group)))
         sheet.put(LAG, lag, *labels)
         sheet.put(READY, ready, *labels)
         sheet.put(INFLIGHT, lag - ready, *labels)
+        oldest_ms = _age_ms(core, topic, waiting)
+        if oldest_ms is not None:
+            sheet.put(LAG_TIME, oldest_ms, *labels)
+        if not_pulled != waiting:
+            oldest_ms = _age_ms(core, topic, not_pulled)
+        if oldest_ms is not None:
+            sheet.put(QUEUEING_TIME, oldest_ms, *labels)
+        looked_up += len(waiting) + len(not_pulled)
+
+
+def _age_ms(core: BrokerCore, topic: str, offsets: Mapping[int, int]) -> int | None:
+    """Age of the oldest message at these entries (queue id → offset), 0 without any; None where it cannot be told."""
+    if not offsets:
+        return 0
+    stored_ms = core.store.first_stored_ms(topic, offsets)
+    return None if stored_ms is None else max(0, core.admin.wall_ms() - stored_ms)
 
 
 def truth(value: bool) -> str:

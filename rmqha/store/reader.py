@@ -6,7 +6,7 @@ Answers follow RocketMQ's getMessage and PullMessageProcessor (formats.md §16).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rmqha.model.code import ResponseCode
@@ -197,6 +197,32 @@ class Reader:
             else:
                 high = middle
         return QueueOffset(low)
+
+    def first_stored_ms(self, topic: str, offsets: Mapping[int, int]) -> int | None:
+        """Store time in ms of whichever record the log holds first of those at these entries (queue id → offset; the
+        queue's first entry for an offset below it). One entry of each queue and one record are looked at. None if
+        there is none, and where damage hides it: a pull tells of that."""
+        found: int | None = None
+        for queue_id, offset in offsets.items():
+            low, high = self.queue_range(topic, queue_id)
+            queue = self._queue(topic, queue_id)
+            at = max(low, offset)
+            if queue is None or at >= high:
+                continue
+            if isinstance(queue, BatchConsumeQueue):
+                phy_offset = queue.unit(queue.index_of(at)).phy_offset
+            else:
+                phy_offset, size, _ = queue.unit(at)
+                if size == PREFILL_SIZE:
+                    continue
+            found = phy_offset if found is None else min(found, phy_offset)
+        if found is None or not self._log.min_offset <= found < self._log.end_offset:
+            return None
+        view, file_start, end = self._log.file_view(found)
+        try:
+            return locate(view, found - file_start, end, found)[10]
+        except BadRecordError:
+            return None
 
     def _stored_at(self, queue: ConsumeQueue, queue_offset: int) -> int:
         """Store timestamp of an entry's record; for an entry without one, a time before all."""

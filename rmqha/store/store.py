@@ -6,7 +6,7 @@ it; only `sync` may run in another at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from threading import Lock
 
 from rmqha.model.epoch import EpochEntry, EpochHistory
@@ -326,15 +326,9 @@ class Store:
         return found
 
     def pull(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        max_count: int,
-        max_bytes: int,
-        tags_codes: frozenset[int] | None = None,
-        matches: Matches | None = None,
-    ) -> PullResult:
+        self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int,
+        tags_codes: frozenset[int] | None = None, matches: Matches | None = None,
+    ) -> PullResult:  # fmt: skip
         """Committed records from entry `offset` on. `tags_codes` and `matches` None take all; the first record comes
         whatever its size, unless `max_bytes` is taken up."""
         try:
@@ -352,6 +346,10 @@ class Store:
     def record_at(self, phy_offset: int) -> memoryview | None:
         """The whole record that starts at `phy_offset`, None if none does; not limited to committed ones."""
         return self._reader.record_at(phy_offset)
+
+    def first_stored_ms(self, topic: str, offsets: Mapping[int, int]) -> int | None:
+        """Store time of whichever record the log holds first of those at these entries (queue id → offset); ms."""
+        return self._reader.first_stored_ms(topic, offsets)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset:
         """The first entry stored at `timestamp_ms` or later; the queue's max if none was."""

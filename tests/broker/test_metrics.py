@@ -76,6 +76,32 @@ def test_what_consumers_read_and_still_have_to(broker: Broker) -> None:
     assert one(found, "rocketmq_consumer_ready_messages", **place) == 2
 
 
+def test_how_old_the_oldest_message_is_that_a_group_lacks(broker: Broker) -> None:
+    """Of all its queues, and apart from what it has pulled."""
+    shown = ExposedBroker(broker.core, Statistics())
+    place = {"topic": "T", "consumer_group": "G", "is_retry": "false", "is_system": "false"}
+
+    def ages() -> tuple[float, float]:
+        found = scrape(shown)
+        names = ("rocketmq_consumer_lag_latency_milliseconds", "rocketmq_consumer_queueing_latency_milliseconds")
+        waiting, not_pulled = (one(found, name, **place) for name in names)
+        return waiting, not_pulled
+
+    for queue_id in (1, 0, 1, 0):
+        broker.ask(send_command("T", queue_id))
+        broker.clock.ms += 100
+    broker.core.offsets.commit("G", "T", 0, 0)
+    assert ages() == (300, 300)
+    broker.core.offsets.commit("G", "T", 1, 0)
+    assert ages() == (400, 400)
+    broker.ask(pull_command("T", 1, maxMsgNums="1"))
+    assert ages() == (400, 300)
+    broker.core.offsets.commit("G", "T", 1, 2)
+    assert ages() == (300, 300)
+    broker.core.offsets.commit("G", "T", 0, 2)
+    assert ages() == (0, 0)
+
+
 def test_a_master_shows_its_slaves_and_a_slave_does_not(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker(total_replicas=3, ha_mode="ap", broker_role="SYNC_MASTER", in_sync_replicas=2)
     shown = ExposedBroker(broker.core, Statistics())

@@ -116,6 +116,14 @@ def test_time() -> None:
         store.append(batch(number, 5), stored_ms)
     commit_all(store)
     assert [store.offset_by_time("B", 0, stamp) for stamp in (0, 100, 101, 200, 300, 301)] == [0, 0, 10, 10, 15, 20]
+    assert [store.first_stored_ms("B", {0: offset}) for offset in (0, 4, 9, 10, 19, 20)] == [
+        100,
+        100,
+        100,
+        200,
+        300,
+        None,
+    ]
 
 
 def test_only_a_batch_topic_takes_an_inner_batch_and_only_alone() -> None:

@@ -271,6 +271,26 @@ def test_units_and_delivery_times_by_own_levels() -> None:
         assert store.units("SCHEDULE_TOPIC_XXXX", queue_id, offset, 10) == []
 
 
+def test_when_the_first_of_several_queues_records_was_stored() -> None:
+    disk = sim_disk()
+    store = open_store(disk)
+    for number, queue_id in enumerate((1, 0, 1, 0)):
+        store.append(message(number, queue_id=queue_id, body=b"x" * 1500), 1000 + number)
+    commit_all(store)
+    assert store.first_stored_ms("T", {0: 0, 1: 0}) == 1000
+    assert store.first_stored_ms("T", {0: 0, 1: 1}) == 1001
+    assert store.first_stored_ms("T", {1: 1, 0: 1}) == 1002
+    nothing: list[dict[int, int]] = [{}, {0: 2, 1: 7}, {2: 0}]
+    assert [store.first_stored_ms("T", offsets) for offsets in nothing] == [None, None, None]
+    assert store.first_stored_ms("unknown", {0: 0}) is None
+    store.sync()
+    store.trim(PhyOffset(4096))
+    assert store.first_stored_ms("T", {0: 0, 1: 0}) == 1002, "the log begins there now"
+    start = store.units("T", 1, 1, 1)[0][0]
+    disk.rot(f"commitlog/{4096:020}", start - 4096 + 4)
+    assert store.first_stored_ms("T", {0: 0, 1: 0}) is None, "nobody knows"
+
+
 def test_a_topic_that_would_leave_its_directory_is_not_queued() -> None:
     disk, trace = sim_disk(), Trace()
     store = open_store(disk, tracer=trace)

@@ -153,6 +153,11 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 ((f"rocketmq_consumer_lag_messages{{{_B}}}", "{{consumer_group}} {{topic}}"),),
             ),
             Panel(
+                "Age of the oldest message not consumed",
+                ((f"rocketmq_consumer_lag_latency_milliseconds{{{_B}}}", "{{consumer_group}} {{topic}}"),),
+                "ms",
+            ),
+            Panel(
                 "Bytes per second",
                 (
                     (
