@@ -153,7 +153,10 @@ class Broker:
             StoreConfig(
                 mapped_file_size_commit_log=self.config.mapped_file_size_commit_log,
                 mapped_file_size_consume_queue=self.config.mapped_file_size_consume_queue,
+                mapper_file_size_batch_consume_queue=self.config.mapper_file_size_batch_consume_queue,
                 transient_store_pool_enable=self.config.transient_store_pool_enable,
+                max_hash_slot_num=self.config.max_hash_slot_num,
+                max_index_num=self.config.max_index_num,
             ),
             self.tracer,
         )
