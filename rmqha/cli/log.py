@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import click
 
 from rmqha.cli.log_export import export_lines, export_parquet
+from rmqha.cli.log_kept import kept
 from rmqha.cli.log_record import body_of, json_line, table_line, time_text
 from rmqha.cli.options import echo_json, output_option
 from rmqha.cli.render import console, table
@@ -37,8 +38,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 def log() -> None:
     """Look into the files of a message store, offline.
 
-    DIR is a broker's storePathRootDir. The store may be in use; nothing is locked or written.
+    DIR is a broker's storePathRootDir. The store may be in use; nothing is locked or written, but for `kept --remove`.
     """
+
+
+log.add_command(kept)
 
 
 # --- options ----------------------------------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "history": ("rmqha.cli.history:history", "Show what happened on all nodes, in order of time."),
     "bench": ("rmqha.cli.bench.command:bench", "Measure latency at a fixed rate, reads, and how slaves follow."),
     "drill": ("rmqha.drill.command:drill", "Inject faults into a scratch cluster under load, and audit its logs."),
-    "log": ("rmqha.cli.log:log", "Look into the files of a message store: ls, stat, cat, grep, export, verify."),
+    "log": ("rmqha.cli.log:log", "Look into the files of a message store: ls, stat, cat, grep, export, verify, kept."),
     "epochs": ("rmqha.cli.epochs:epochs", "Which master epoch wrote which part of a log; where two logs part."),
     "migrate": ("rmqha.cli.migrate:migrate", "Prove that a group may become static or get a controller."),
     "fsck": ("rmqha.cli.fsck:fsck", "Check a message store, and mend it with --repair."),

@@ -272,13 +272,18 @@ def look(disk: ReadDisk, *, locked_by_us: bool = False) -> StoreLook:
         raise UsageError(f"{disk.label} cannot be read: {error.strerror or error}; check the path and rights") from None
 
 
-def _look(disk: ReadDisk, locked_by_us: bool) -> StoreLook:
+def require_store(disk: ReadDisk) -> None:
+    """UsageError for what is no store; OSError from the disk."""
     if not disk.is_directory(""):
         raise UsageError(f"{disk.label} is no directory; give a broker's storePathRootDir")
     if not disk.is_directory(LOG_DIRECTORY):
         inner = disk.is_directory(f"store/{LOG_DIRECTORY}")
         hint = f"did you mean {disk.label}/store?" if inner else "give a broker's storePathRootDir"
         raise UsageError(f"{disk.label} is no message store, it has no directory {LOG_DIRECTORY}: {hint}")
+
+
+def _look(disk: ReadDisk, locked_by_us: bool) -> StoreLook:
+    require_store(disk)
     live = not locked_by_us and disk.is_locked(LOCK_PATH)
     # the limits are taken before the files are listed: a running broker only makes the log longer
     checkpoint, progress = _marks(disk)

@@ -130,8 +130,15 @@ def earlier(disk: Disk) -> list[str]:
     if not found:
         return []
     with disk_errors(disk, found[0], "list the directory"):
-        size_bytes = sum(disk.size_bytes(f"{name}/{each}") for name in found for each in disk.list(name))
+        size_bytes = sum(_size(disk, f"{name}/{each}") for name in found for each in disk.list(name))
     return [
-        f"{', '.join(found)}: {size_bytes} bytes that were cut from the log at earlier starts; remove them when nobody"
-        " needs them."
+        f"{', '.join(found)}: {size_bytes} bytes that were cut from the log at earlier starts; `rmqha log kept`"
+        " removes them when nobody needs them."
     ]
+
+
+def _size(disk: Disk, path: str) -> int:
+    try:
+        return disk.size_bytes(path)
+    except (FileNotFoundError, IsADirectoryError):
+        return 0  # somebody tidies up, or keeps other things there

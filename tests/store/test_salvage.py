@@ -162,10 +162,11 @@ def test_what_was_saved_before_is_named_and_kept() -> None:
         store = open_store(disk, ROOMY)
         assert list(saved(disk, f"rmqha.cut-{number}")) == [end]
     store.close()
+    disk.write_atomic("rmqha.cut-2/notes/why.txt", b"an operator's own")
     store = open_store(disk, ROOMY)
     assert (
-        "rmqha.cut-1, rmqha.cut-2: 6000 bytes that were cut from the log at earlier starts; remove them when nobody"
-        " needs them." in store.recovery.lines
+        "rmqha.cut-1, rmqha.cut-2: 6000 bytes that were cut from the log at earlier starts; `rmqha log kept` removes"
+        " them when nobody needs them." in store.recovery.lines
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -177,7 +178,7 @@ def read_papers(patient: Patient) -> Papers:
     if not patient.data.is_dir():
         papers.findings.append(ok(patient.name, "store", f"{patient.data} is made at the first start"))
         return papers
-    for step in (_identity, _epochs, _stamps, _overrides):
+    for step in (_identity, _epochs, _stamps, _overrides, _kept):
         papers.findings += step(patient, papers)
     return papers
 
@@ -251,6 +252,23 @@ def _overrides(patient: Patient, papers: Papers) -> Iterator[Finding]:
         if said is not None and said != value:
             sentence = f"{key}={said} in {patient.source} is without effect: {value} was set while it ran"
             yield warn(patient.name, "overrides", sentence, f"write {key}={value} there, or take it out of {path}")
+
+
+def _kept(patient: Patient, papers: Papers) -> Iterator[Finding]:
+    """What no broker removes by itself."""
+    from rmqha.cli.log_kept import find, words
+
+    assert patient.data is not None
+    try:
+        found = find(patient.data)
+    except OSError as error:
+        sentence = f"{error.filename or patient.data} cannot be read: {error.strerror or error}"
+        yield wrong(patient.name, "kept", sentence, f"give its user {os.geteuid()} the right to read it")
+        return
+    if found:
+        sentence = f"{words(found)} put aside, which nobody removes: {', '.join(item.name for item in found)}"
+        fix = f"rmqha log kept {patient.data}, and when nobody needs them add --remove --older-than 7d"
+        yield warn(patient.name, "kept", sentence, fix)
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------

@@ -306,6 +306,19 @@ def test_file_systems(
     assert words in told(findings, "broker-a-1", "disk", verdict)
 
 
+def test_copies_that_a_store_keeps_are_told_with_their_size(spec: ClusterSpec) -> None:
+    store = spec.directory / "broker-a-1" / "store"
+    for name, count in (("replaced-1", 3), ("rmqha.cut-2", 1), ("other", 5)):
+        (store / name).mkdir(parents=True)
+        for number in range(count):
+            (store / name / f"{number}").write_bytes(os.urandom(500_000))
+    findings, _ = look(spec, "broker-a-1", "--no-write")
+    said = told(findings, "broker-a-1", "kept", Verdict.WARN)
+    assert said.startswith("2 directories with 2.0 MB put aside, which nobody removes: replaced-1, rmqha.cut-2 | ")
+    assert f"rmqha log kept {store}" in said
+    assert not told(look(spec, "broker-a-2", "--no-write")[0], "broker-a-2", "kept", Verdict.WARN)
+
+
 def test_a_slow_disk_is_wrong_only_for_who_waits_for_it(spec: ClusterSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     def slow(directory: Path, **limits: Any) -> disk_test.DiskFigures:
         figures = disk_test.DiskFigures(str(directory), Mount("/", "ext4", read_only=False))
