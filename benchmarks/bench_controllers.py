@@ -28,7 +28,8 @@ import trio
 
 from benchmarks.figures import show, summary
 from rmqha.cli.preflight import free_ports
-from rmqha.host.remoting import RemotingClient, Session, serve
+from rmqha.host.remoting import RemotingClient, serve
+from rmqha.host.session import Session
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import UnreachableError
 from rmqha.wire.command import Command

@@ -10,7 +10,8 @@ import threading
 
 import trio
 
-from rmqha.host.remoting import Session, serve
+from rmqha.host.remoting import serve
+from rmqha.host.session import Session
 from rmqha.model.code import ResponseCode
 from rmqha.wire.command import Command
 

@@ -3,7 +3,8 @@
     python -m benchmarks.heartbeat_load ADDRESS CONNECTIONS PER_SECOND SECONDS [BURST]
 
 Each connection is one replica (groups of three, declared as Apache's brokers do, so that the first becomes master
-unasked): it applies for its id, registers, and then sends a heartbeat whenever its turn comes. Prints one line READY
+unasked): it applies for its id, registers, and then sends a heartbeat each second, also while others still register:
+a broker that is silent is asked whether it lives, and these have no port to answer at. Prints one line READY
 when all are registered, then one JSON object: how long that took, BURST connections at once, and how often the
 controller said that it does not lead; beats sent and answered, milliseconds of the answers, CPU of this side. A plain
 epoll loop over frames that were made before, since this side must not be the limit.
@@ -26,8 +27,10 @@ from rmqha.wire.frame import FrameParser, encode_frame
 
 TIMEOUT_S = 60.0
 TICK_S = 0.005
-BURST = 200
-"""Connections that register at once."""
+BURST = 201
+"""Connections that register at once: whole groups."""
+BEAT_EVERY_S = 0.8
+"""While others register."""
 ASK_AGAIN_S = 0.2
 MAX_FRAME_BYTES = 1024 * 1024
 
@@ -67,26 +70,36 @@ def setup_frames(number: int) -> tuple[list[bytes], bytes]:
 class Load:
     def __init__(self, address: str, count: int) -> None:
         host, _, port = address.rpartition(":")
+        self._address = host, int(port)
+        self._count = count
         self.poll = select.epoll()
         self.sockets: dict[int, socket.socket] = {}
         self.order: list[int] = []
         self.not_leader_count = 0
-        for _ in range(count):
-            made = socket.create_connection((host, int(port)))
-            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            made.setblocking(False)
-            self.sockets[made.fileno()] = made
-            self.order.append(made.fileno())
-            self.poll.register(made.fileno(), select.EPOLLIN)
+
+    def _open(self) -> None:
+        """One more connection: it has to speak soon."""
+        made = socket.create_connection(self._address)
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        made.setblocking(False)
+        self.sockets[made.fileno()] = made
+        self.order.append(made.fileno())
+        self.poll.register(made.fileno(), select.EPOLLIN)
 
     def register(self, burst: int) -> list[bytes]:
         """Pass the set-up frames through, `burst` connections at a time; the heartbeats."""
-        frames = [setup_frames(number) for number in range(len(self.order))]
-        parsers = {fd: FrameParser(MAX_FRAME_BYTES) for fd in self.order}
-        for turn in range(3):
-            todo = [(fd, setup[turn]) for fd, (setup, _) in zip(self.order, frames, strict=True) if turn < len(setup)]
-            for start in range(0, len(todo), burst):
-                waiting = dict(todo[start : start + burst])
+        frames = [setup_frames(number) for number in range(self._count)]
+        beats = [beat for _, beat in frames]
+        parsers = dict[int, FrameParser]()
+        beaten_at = [0.0] * self._count
+        for start in range(0, self._count, burst):
+            numbers = range(start, min(start + burst, self._count))
+            for _ in numbers:
+                self._open()
+            parsers |= {fd: FrameParser(MAX_FRAME_BYTES) for fd in self.order[start:]}
+            for turn in range(3):
+                setups = {self.order[number]: frames[number][0] for number in numbers}
+                waiting = {fd: setup[turn] for fd, setup in setups.items() if turn < len(setup)}
                 give_up = time.monotonic() + TIMEOUT_S
                 while waiting:
                     if time.monotonic() > give_up:
@@ -95,12 +108,22 @@ class Load:
                         self.sockets[fd].send(frame)
                     waiting = self._await(waiting, parsers)
                     time.sleep(ASK_AGAIN_S if waiting else 0)
-        return [beat for _, beat in frames]
+            now = time.monotonic()
+            due = [number for number in range(numbers.stop) if now >= beaten_at[number] + BEAT_EVERY_S]
+            for number in due:
+                beaten_at[number] = now
+            self._await({self.order[number]: beats[number] for number in due}, parsers, send=True)
+        return beats
 
-    def _await(self, sent: dict[int, bytes], parsers: dict[int, FrameParser]) -> dict[int, bytes]:
+    def _await(
+        self, sent: dict[int, bytes], parsers: dict[int, FrameParser], *, send: bool = False
+    ) -> dict[int, bytes]:
         """Until all are answered; those that were told that the controller does not lead."""
         deadline = time.monotonic() + TIMEOUT_S
         waiting, again = set(sent), dict[int, bytes]()
+        if send:
+            for fd, frame in sent.items():
+                self.sockets[fd].send(frame)
         while waiting:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{len(waiting)} connections got no answer while they registered")

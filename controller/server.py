@@ -24,10 +24,11 @@ from controller.raft_log import DurableRaftLog
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.exposure import Exposure
+from rmqha.host.poller import Poller
 from rmqha.host.prng import HostPrng
-from rmqha.host.remoting import RemotingClient, Session, Statistics, serve
+from rmqha.host.remoting import RemotingClient, serve
+from rmqha.host.session import Session, Statistics
 from rmqha.host.tracer import HostTracer
-from rmqha.host.turns import Turns
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import parse_properties
 from rmqha.model.error import StoreError, UnreachableError, UsageError
@@ -104,9 +105,9 @@ class _Store:
 class ControllerServer:
     """Service of the controller's port (`rmqha.host.remoting.Service`) and driver of the machine."""
 
-    def __init__(self, tracer: HostTracer, client: RemotingClient, nursery: trio.Nursery, turns: Turns) -> None:
+    def __init__(self, tracer: HostTracer, client: RemotingClient, nursery: trio.Nursery, poller: Poller) -> None:
         self._tracer = tracer
-        self._turns = turns
+        self._poller = poller
         self._client = client
         self._nursery = nursery
         self._clock = HostClock()
@@ -191,7 +192,7 @@ class ControllerServer:
             else:
                 session.is_urgent |= command.code == RequestCode.RMQHA_RAFT_MESSAGE
                 machine.request(now_ms, session.id, session, command)
-        if self._turns.is_busy and not session.is_urgent:
+        if self._poller.is_busy and not session.is_urgent:
             self._perform()
             self._unpumped.set()
         else:
@@ -401,15 +402,14 @@ async def run_controller(
     # the store is closed last, when no worker thread writes any more
     with ExitStack() as cleanup:
         async with RemotingClient(max_frame_bytes=config.max_frame_bytes) as client, trio.open_nursery() as nursery:
-            turns = Turns()
-            nursery.start_soon(turns.run)
-            server = ControllerServer(tracer, client, nursery, turns)
+            poller = Poller()
+            server = ControllerServer(tracer, client, nursery, poller)
             port: int = await nursery.start(
                 lambda task_status: serve(
                     server,
                     config.bind_address,
                     max_frame_bytes=config.max_frame_bytes,
-                    turns=turns,
+                    poller=poller,
                     statistics=server.remoting,
                     task_status=task_status,
                 )

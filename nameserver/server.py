@@ -20,7 +20,8 @@ from rmqha.broker.live_config import LiveConfig
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.exposure import Exposure
-from rmqha.host.remoting import RemotingClient, Session, Statistics, serve
+from rmqha.host.remoting import RemotingClient, serve
+from rmqha.host.session import Session, Statistics
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import ConfigError, RemoteProtocolError, UsageError

@@ -15,6 +15,10 @@ INDEX_DELAY_MS = 20
 """How long dispatched records gather before they are indexed together."""
 INDEX_STEP_BYTES = 64 * 1024
 """Log indexed in one slice: 64 records of 1 KiB take half a millisecond."""
+MAX_INDEX_STEP_BYTES = 4 * INDEX_STEP_BYTES
+"""The slice grows with what is behind: under steady load an index that falls behind what memory still has of the
+records must read them in the log, and only falls behind further."""
+INDEX_STEP_SHARE = 8
 INDEX_COPY_MS = 500
 """Pause while this replica copies a master's log: that goes first."""
 INDEX_RETRY_MS = 60_000
@@ -121,7 +125,7 @@ class BrokerLoops:
             await self._index.wait()
             self._index = trio.Event()
             await trio.sleep(INDEX_DELAY_MS / 1000)
-            while not self._driver.is_copying and index.build(INDEX_STEP_BYTES):
+            while not self._driver.is_copying and index.build(self._index_step_bytes()):
                 await trio.lowlevel.checkpoint()
             if self._driver.is_copying:
                 await trio.sleep(INDEX_COPY_MS / 1000)
@@ -132,6 +136,10 @@ class BrokerLoops:
                 await trio.sleep(INDEX_RETRY_MS / 1000)
                 index.retry()
                 self._index.set()
+
+    def _index_step_bytes(self) -> int:
+        due_bytes = self._core.store.index.behind_bytes // INDEX_STEP_SHARE
+        return min(MAX_INDEX_STEP_BYTES, max(INDEX_STEP_BYTES, due_bytes))
 
     async def _run_flush(self) -> None:
         """One sync serves everybody whose bytes were in the log when it began; it blocks a thread, not the broker."""

@@ -35,6 +35,7 @@ from rmqha.host import network, remoting, security
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.exposure import Exposure
+from rmqha.host.session import Session, Statistics
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
@@ -66,18 +67,18 @@ class _Gate:
     def __init__(self) -> None:
         self.core: BrokerCore | None = None
         self.ha: HaService | None = None
-        self.remoting = remoting.Statistics()
+        self.remoting = Statistics()
         """Of both ports for clients."""
 
-    def opened(self, session: remoting.Session) -> None:
+    def opened(self, session: Session) -> None:
         if self.core is None:
             session.close()
 
-    def received(self, session: remoting.Session, commands: list[Command]) -> None:
+    def received(self, session: Session, commands: list[Command]) -> None:
         if self.core is not None:
             self.core.processor.received(session, commands)
 
-    def closed(self, session: remoting.Session) -> None:
+    def closed(self, session: Session) -> None:
         if self.core is not None:
             self.core.processor.closed(session)
 
@@ -123,7 +124,7 @@ async def run_broker(
             _close(core, tracer, in_order)
 
 
-def _show(exposure: Exposure, core: BrokerCore, counts: remoting.Statistics) -> None:
+def _show(exposure: Exposure, core: BrokerCore, counts: Statistics) -> None:
     # only a broker with httpPort loads it
     from rmqha.broker.exposed import ExposedBroker
 
@@ -280,7 +281,7 @@ async def _serve(
 
 async def _call_consumer(channel: Channel, command: Command, timeout_ms: int, done: Done) -> None:
     """By the connection on which the consumer came; the answer, or the reason why there is none, to `done`."""
-    assert isinstance(channel, remoting.Session)
+    assert isinstance(channel, Session)
     try:
         done(await channel.call(command, timeout_ms))
     except UnreachableError as error:

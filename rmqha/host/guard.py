@@ -12,7 +12,8 @@ from rmqha.wire.command import Command
 
 if TYPE_CHECKING:
     from rmqha.host.accounts import AccessFile
-    from rmqha.host.remoting import Service, Session, Statistics
+    from rmqha.host.remoting import Service
+    from rmqha.host.session import Session, Statistics
 
 ACCOUNTS_INTERVAL_S = 1.0
 """A changed accounts file counts after this time at the latest."""

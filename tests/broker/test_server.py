@@ -15,7 +15,8 @@ import trio
 
 from rmqha.broker.server import Ports, check_advertised, run_broker
 from rmqha.host import network, remoting
-from rmqha.host.remoting import RemotingClient, Session
+from rmqha.host.remoting import RemotingClient
+from rmqha.host.session import Session
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig

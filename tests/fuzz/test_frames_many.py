@@ -7,7 +7,8 @@ from random import Random
 
 import trio
 
-from rmqha.host.remoting import Session, Statistics, serve
+from rmqha.host.remoting import serve
+from rmqha.host.session import Session, Statistics
 from rmqha.model.error import RemoteProtocolError
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser

@@ -11,7 +11,9 @@ import trio
 from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 
 from rmqha.host import remoting
-from rmqha.host.remoting import RemotingClient, Session, Statistics, serve, serve_stream
+from rmqha.host import session as session_module
+from rmqha.host.remoting import RemotingClient, serve, serve_stream
+from rmqha.host.session import Session, Statistics
 from rmqha.model.error import RemoteProtocolError, UnreachableError, UsageError
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from rmqha.wire.frame import FrameParser, encode_frame
@@ -407,8 +409,8 @@ async def test_a_reader_that_lets_replies_pile_up_is_closed() -> None:
 
 async def test_readers_that_are_slow_together_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one with more than its share is closed, the others keep theirs."""
-    monkeypatch.setattr(remoting, "MAX_ALL_QUEUED_BYTES", 20_000)
-    monkeypatch.setattr(remoting, "FAIR_QUEUED_BYTES", 9_000)
+    monkeypatch.setattr(session_module, "MAX_ALL_QUEUED_BYTES", 20_000)
+    monkeypatch.setattr(session_module, "FAIR_QUEUED_BYTES", 9_000)
     statistics = Statistics()
     services = [Recorder(lambda command: command.reply(body=bytes(1000))) for _ in range(3)]
     async with trio.open_nursery() as nursery:

@@ -13,7 +13,8 @@ from typing import Any
 import trio
 
 from rmqha.cli.histogram import PERCENTILES, Histogram
-from rmqha.host.remoting import RemotingClient, Session, serve
+from rmqha.host.remoting import RemotingClient, serve
+from rmqha.host.session import Session
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
 

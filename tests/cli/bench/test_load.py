@@ -19,7 +19,7 @@ from rmqha.cli.bench.load import Load, Watch
 from rmqha.cli.bench.pace import Pace
 from rmqha.cli.bench.topic import OWN, Ground, check_own, prepare
 from rmqha.cli.histogram import Histogram
-from rmqha.host.remoting import Session
+from rmqha.host.session import Session
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import UnreachableError, UsageError

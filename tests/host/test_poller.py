@@ -1,0 +1,161 @@
+"""Thousands of connections speak at once: each turn of the event loop serves some of them; who does not read his
+replies is not read."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+import trio
+import trio.testing
+
+from rmqha.host import poller as module
+from rmqha.host.remoting import serve
+from rmqha.host.session import Session
+from rmqha.wire.command import Command
+from rmqha.wire.frame import FrameParser, encode_frame
+
+SERVED_COUNT = 40
+CROWD_COUNT = 5 * SERVED_COUNT
+URGENT = 2
+FRAME = encode_frame(Command(1))
+
+
+class TurnCount(trio.abc.Instrument):
+    def __init__(self) -> None:
+        self.count = 0
+
+    def after_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+class Counter:
+    """Notes the turn in which each request was read, and makes sessions urgent that ask for it."""
+
+    def __init__(self, turn: TurnCount) -> None:
+        self.turn = turn
+        self.turns: list[int] = []
+        self.urgent_turns: list[int] = []
+
+    def opened(self, session: Session) -> None:
+        session.attachment = self
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        for command in commands:
+            session.is_urgent |= command.code == URGENT
+            (self.urgent_turns if session.is_urgent else self.turns).append(self.turn.count)
+            session.send(command.reply())
+
+    def closed(self, session: Session) -> None:
+        session.attachment = None
+
+
+async def _answers(stream: socket.socket) -> None:
+    await trio.lowlevel.wait_readable(stream)
+    assert stream.recv(65536)
+
+
+async def test_a_crowd_is_served_some_in_each_turn_and_the_urgent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SERVED_COUNT", SERVED_COUNT)
+    turn = TurnCount()
+    service = Counter(turn)
+    trio.lowlevel.add_instrument(turn)
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: serve(service, "127.0.0.1:0", max_frame_bytes=65536, task_status=task_status)
+        )
+        crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(CROWD_COUNT + 1)]
+        urgent = crowd.pop()
+        urgent.send(encode_frame(Command(URGENT)))
+        await _answers(urgent)
+        for stream in crowd:  # every session is there by now
+            stream.send(FRAME)
+            await _answers(stream)
+        service.turns.clear()
+        service.urgent_turns.clear()
+
+        for stream in [*crowd, urgent]:  # nothing runs meanwhile: all are readable in the same turn
+            stream.send(FRAME)
+        with trio.fail_after(10):
+            for stream in [*crowd, urgent]:
+                await _answers(stream)
+        assert len(service.turns) == CROWD_COUNT
+        most = max(service.turns.count(number) for number in set(service.turns))
+        assert most <= SERVED_COUNT, f"{most} sessions were served in one turn"
+        assert service.urgent_turns == [service.turns[0]], "the urgent one stood in line"
+        for stream in [*crowd, urgent]:
+            stream.close()
+        nursery.cancel_scope.cancel()
+    trio.lowlevel.remove_instrument(turn)
+
+
+BODY = bytes(1024 * 1024)
+ASK_COUNT = 12
+
+
+class Big:
+    """Answers each request with a megabyte."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.is_urgent = False
+
+    def opened(self, session: Session) -> None:
+        session.is_urgent = self.is_urgent
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        self.count += len(commands)
+        for command in commands:
+            session.send(command.reply(body=BODY))
+
+    def closed(self, session: Session) -> None:
+        """Nothing to do."""
+
+
+@pytest.mark.parametrize("is_urgent", [False, True])
+async def test_who_does_not_read_is_not_read_until_he_does(is_urgent: bool) -> None:
+    service = Big()
+    service.is_urgent = is_urgent
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: serve(service, "127.0.0.1:0", max_frame_bytes=1 << 22, task_status=task_status)
+        )
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        for number in range(ASK_COUNT):
+            await stream.send_all(encode_frame(Command(1, opaque=number)))
+            await trio.testing.wait_all_tasks_blocked(0.05)
+        asked = service.count
+        assert asked < ASK_COUNT, "it was read although it reads nothing"
+        parser, opaques = FrameParser(1 << 22), list[int]()
+        with trio.fail_after(10):
+            while len(opaques) < ASK_COUNT:
+                opaques += [command.opaque for command in parser.feed(bytes(await stream.receive_some()))]
+        assert opaques == list(range(ASK_COUNT))
+        await stream.send_all(encode_frame(Command(1, opaque=ASK_COUNT)))
+        with trio.fail_after(10):
+            while len(opaques) == ASK_COUNT:
+                opaques += [command.opaque for command in parser.feed(bytes(await stream.receive_some()))]
+        await stream.aclose()
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_removed_while_it_is_served_is_not_called() -> None:
+    poller, called = module.Poller(), list[str]()
+    pairs = {name: socket.socketpair() for name in ("one", "other")}
+
+    def read(name: str) -> None:
+        called.append(name)
+        for ours, _ in pairs.values():
+            poller.remove(ours.fileno())
+
+    for name, (ours, theirs) in pairs.items():
+        theirs.send(b"x")
+        poller.add(ours.fileno(), lambda name=name: read(name))  # type: ignore[misc]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(poller.run)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        nursery.cancel_scope.cancel()
+    assert len(called) == 1
+    for pair in pairs.values():
+        for end in pair:
+            end.close()
