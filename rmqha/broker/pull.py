@@ -7,7 +7,7 @@ or until its time is up. A hold remembers how far its filter has looked, so that
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -323,13 +323,14 @@ class PullProcessor:
         self._holds.setdefault((pull.topic, pull.queue_id), []).append(hold)
         self.hold_count += 1
 
-    def dispatched(self) -> None:
-        """Queues may have grown: answer the holds that now have something."""
+    def dispatched(self, grown: Iterable[tuple[str, int]]) -> None:
+        """These queues have grown: answer their holds that now have something."""
         if not self._is_master():
             return
-        for key in list(self._holds):
-            _, high = self._log.queue_range(*key)
-            self._sweep(key, partial(self._try, high))
+        for key in grown:
+            if key in self._holds:
+                _, high = self._log.queue_range(*key)
+                self._sweep(key, partial(self._try, high))
 
     def _try(self, high: QueueOffset, hold: _Hold) -> bool:
         """Answer a hold if there is something for it; `high` is its queue's end."""
@@ -339,7 +340,7 @@ class PullProcessor:
         if _may_wait(result):
             hold.looked_to = QueueOffset(result.next_begin_offset)
             return False
-        hold.channel.send(self._reply(hold.command, hold.pull, result, True))
+        hold.channel.send_at_once(self._reply(hold.command, hold.pull, result, True))
         return True
 
     def offsets_reset(self, group: str, topic: str) -> None:

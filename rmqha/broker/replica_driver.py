@@ -6,7 +6,7 @@ say): such calls only feed the machine, and the outermost call performs what cam
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol, assert_never
 
 from rmqha.broker.waiter import HandOverWaiter, Waiting
@@ -60,9 +60,9 @@ class ControllerPort(Protocol):
 
 
 class ReplicaDriver:
-    """`on_role` is told every RoleChanged, `on_serving` the moment a new master opens, `on_dispatched` that queues have
-    grown. `wake_dispatch` and `wake_flush` tell the shell that there is work, `stepped` that the machine has moved and
-    its deadline may have."""
+    """`on_role` is told every RoleChanged, `on_serving` the moment a new master opens, `on_dispatched` which queues
+    have grown. `wake_dispatch` and `wake_flush` tell the shell that there is work, `stepped` that the machine has moved
+    and its deadline may have."""
 
     def __init__(self, replica: Replica | StaticReplica, store: Store, clock: Clock, tracer: Tracer) -> None:
         self.replica = replica
@@ -76,7 +76,7 @@ class ReplicaDriver:
         self.controller: ControllerPort
         self.on_role: Callable[[RoleChanged], None] = lambda action: None
         self.on_serving: Callable[[], None] = lambda: None
-        self.on_dispatched: Callable[[], None] = lambda: None
+        self.on_dispatched: Callable[[Iterable[tuple[str, int]]], None] = lambda grown: None
         self.wake_dispatch: Callable[[], None] = lambda: None
         self.wake_flush: Callable[[], None] = lambda: None
         self.stepped: Callable[[], None] = lambda: None
@@ -204,7 +204,8 @@ class ReplicaDriver:
                 # Only the way to serving waits for the queues; a master that serves is spared the call per batch.
                 self.replica.dispatched(self._clock.now_ms())
                 self._perform()
-            self.on_dispatched()
+            self.on_dispatched(self.store.grown)
+            self.store.grown.clear()
         return more and self.store.dispatched_offset > before
 
     @property

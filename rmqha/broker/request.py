@@ -17,6 +17,10 @@ class Channel(Protocol):
 
     def send(self, command: Command) -> None: ...
 
+    def send_at_once(self, command: Command) -> None:
+        """For one that shall not wait for what else this turn of the event loop brings."""
+        ...
+
 
 Handler = Callable[[Channel, Command], Command | None]
 """Answers one request, None: by `channel.send`, perhaps later; raises RequestError to refuse it."""

@@ -372,6 +372,7 @@ class BatchConsumeQueues:
                     queue_offset=unit.base_offset,
                     phy_offset=unit.phy_offset,
                 )
+        self._queues.grown.update(dict.fromkeys(self._collected))
         with self._dirty_guard:
             self._dirty.update(self._collected)
 

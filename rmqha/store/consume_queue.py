@@ -303,6 +303,7 @@ class ConsumeQueues:
         self.file_size_bytes = -(-file_size_bytes // UNIT_BYTES) * UNIT_BYTES
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
         self.batch_topics: Set[str] = frozenset()
+        self.grown: dict[tuple[str, int], None] = {}
         self.unit_count = 0
         """Entries of all queues together, counted from 0 on also where the first were removed."""
         self._runs: dict[tuple[str, int], list[tuple[int, bytearray]]] = {}
@@ -386,6 +387,7 @@ class ConsumeQueues:
         for key, runs in self._runs.items():
             for queue_offset, units in runs:
                 self._put(queue_offset, units, key)
+        self.grown.update(dict.fromkeys(self._runs))
         with self._dirty_guard:
             self._dirty.update(self._runs)
 

@@ -60,6 +60,8 @@ class Store:
         self._commit_least_bytes = config.commit_least_bytes
         self._log = CommitLog(disk, config.mapped_file_size_commit_log, config.pool_bytes)
         self._queues = ConsumeQueues(disk, config.mapped_file_size_consume_queue, tracer, config.delay_levels_ms)
+        self.grown = self._queues.grown
+        """Queues that have got entries, in that order; who looks after them takes them out."""
         self._flush = Lock()
         """Held by whoever syncs, cuts or closes files."""
         self._batch_queues = BatchConsumeQueues(
@@ -83,12 +85,10 @@ class Store:
         self._trimmer = Trimmer(disk, self._log, [*self._derived, self.index.files], self._epochs, self._flush, tracer)
         self._failed = ""
         self._told_damage = ""
-        self._confirm = 0
-        self._synced = 0
+        self._confirm = self._synced = 0
         self._mark = (0, 0, 0)
         """Dispatched offset, store time of the newest record below it, and number of queue entries."""
-        self._saved_at_ms = 0
-        self._saved_position = 0
+        self._saved_at_ms = self._saved_position = 0
         self._truncate_hooks: list[Callable[[int], None]] = []
         self.recovery = Recovery()
 

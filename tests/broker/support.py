@@ -60,6 +60,8 @@ class FakeChannel:
     def send(self, command: Command) -> None:
         self.sent.append(command)
 
+    send_at_once = send
+
     def take(self) -> list[Command]:
         sent, self.sent = self.sent, []
         return sent

@@ -8,7 +8,7 @@ import pytest
 from rmqha.broker.topics import TopicConfig
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import encode_properties
-from rmqha.model.offset import PhyOffset
+from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.store.record import decode
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
@@ -283,6 +283,29 @@ def test_commit_flag_and_closed_channel(broker: Broker) -> None:
     assert broker.core.pull.hold_count == 0
     broker.ask(send_command())
     assert channel.take() == []
+
+
+def test_only_queues_that_have_grown_are_looked_at(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker.ask(send_command())
+    channel = FakeChannel()
+    for queue_id in range(4):
+        broker.core.processor.received(
+            channel, [pull_command(queue_id=queue_id, offset=int(queue_id == 0), sysFlag="6")]
+        )
+    assert broker.core.pull.hold_count == 4
+    looked, queue_range = list[int](), broker.store.queue_range
+
+    def count(topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]:
+        if topic == "T":
+            looked.append(queue_id)
+        return queue_range(topic, queue_id)
+
+    monkeypatch.setattr(broker.store, "queue_range", count)
+    broker.ask(send_command(e="2"))
+    assert bodies(channel.one()) and set(looked) == {2}
+    broker.ask(send_command(e="3"))
+    assert bodies(channel.one()) and set(looked) == {2, 3}
+    assert broker.core.pull.hold_count == 2
 
 
 def test_stopping_broker_holds_nothing(broker: Broker) -> None:

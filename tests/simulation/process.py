@@ -205,3 +205,5 @@ class SimChannel:
 
     def send(self, command: Command) -> None:
         self._conn.send(encode_frame(command))
+
+    send_at_once = send
