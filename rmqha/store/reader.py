@@ -107,15 +107,20 @@ class Reader:
         total, topic = 0, queue.topic.encode()
         most = MAX_FILTERED_COUNT if matches is None else MAX_MATCHED_COUNT
         last = min(queue.max_offset, offset + max(most, max_count))
-        view_of = self._log.view
+        queue_id = queue.queue_id
+        view, start, end = memoryview(b""), 0, 0
         while offset < last and len(records) < max_count:
             count = last - offset if tags_codes is not None else min(last - offset, max_count - len(records))
             for position, size, code in UNIT.iter_unpack(queue.units_view(offset, count)):
                 if size != PREFILL_SIZE and (tags_codes is None or code in tags_codes):
                     if records and total + size > max_bytes:
                         return records, offset
-                    record = view_of(position, size)
-                    if not is_sound(record, position, size, topic, queue.queue_id, offset):
+                    at = position - start
+                    if at < 0 or at + size > end:
+                        view, start, end = self._file_view(position)
+                        at = position - start
+                    record = view[at : at + size]
+                    if at + size > end or not is_sound(record, position, size, topic, queue_id, offset):
                         if records:
                             return records, offset
                         raise self._unsound(position) or self._damaged(queue, offset)
@@ -126,6 +131,12 @@ class Reader:
                 if len(records) >= max_count:
                     break
         return records, offset
+
+    def _file_view(self, phy_offset: int) -> tuple[memoryview, int, int]:
+        """As `CommitLog.file_view`; no bytes for an offset that is not in the log."""
+        if self._log.min_offset <= phy_offset < self._log.end_offset:
+            return self._log.file_view(phy_offset)
+        return memoryview(b""), phy_offset, 0
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
         queue = self._queues.get(topic, queue_id)

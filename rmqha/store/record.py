@@ -235,8 +235,8 @@ def skip_plain(buffer: memoryview, at: int, end: int, file_start: int, newest_ms
     return at, newest_ms
 
 
-_READ = struct.Struct(">iIiiiqqi")
-"""totalSize, magic, bodyCRC, queueId, flag, queueOffset, physicalOffset, sysFlag."""
+_READ = struct.Struct(">iIii4xqqi44xi")
+"""totalSize, magic, bodyCRC, queueId, queueOffset, physicalOffset, sysFlag; bodyLength where both hosts are IPv4."""
 
 
 def is_sound(
@@ -246,13 +246,15 @@ def is_sound(
     enough to ask of every record that is read. -1 as `queue_offset` takes any."""
     if len(record) != size_bytes or size_bytes < MIN_RECORD_BYTES:
         return False
-    size, magic, crc, found_id, _, found_offset, position, sys_flag = _READ.unpack_from(record)
+    size, magic, crc, found_id, found_offset, position, sys_flag, body_size = _READ.unpack_from(record)
     if size != size_bytes or position != phy_offset or found_id != queue_id or queue_offset not in (-1, found_offset):
         return False
-    body_at = 88 + (12 if sys_flag & SYS_BORN_V6 else 0) + (12 if sys_flag & SYS_STORE_V6 else 0)
-    if body_at > size_bytes:
-        return False
-    (body_size,) = _INT32.unpack_from(record, body_at - 4)
+    body_at = _PLAIN_BODY_AT
+    if sys_flag & _V6:
+        body_at += (12 if sys_flag & SYS_BORN_V6 else 0) + (12 if sys_flag & SYS_STORE_V6 else 0)
+        if body_at > size_bytes:
+            return False
+        (body_size,) = _INT32.unpack_from(record, body_at - 4)
     topic_at = body_at + body_size
     if body_size < 0 or topic_at + 4 > size_bytes:
         return False
