@@ -192,7 +192,14 @@ class World:
         return made
 
     def _observe(self, broker: BrokerProcess, what: str, values: dict[str, int]) -> None:
-        if what == "role":
+        if what == "stepped":
+            if broker.alive:
+                self.roles.stepped(broker)
+                self.visibility.stepped(broker)
+                self.copies.stepped(broker)
+                self.electable.acknowledges(broker)
+                self.wholeness.stepped(broker)
+        elif what == "role":
             self.roles.role_taken(broker, values["role"], values["epoch"])
             if values["role"] == Role.MASTER:
                 self.tables.elected(broker)
@@ -203,12 +210,6 @@ class World:
                 self.faults.told(broker, values["epoch"])
         elif what == "cut":
             self.faults.cut(broker)
-        elif what == "stepped" and broker.alive:
-            self.roles.stepped(broker)
-            self.visibility.stepped(broker)
-            self.copies.stepped(broker)
-            self.electable.acknowledges(broker)
-            self.wholeness.stepped(broker)
 
     def _controller_stepped(self, controller: ControllerProcess) -> None:
         self.leaders.stepped(controller)
