@@ -27,6 +27,7 @@ from rmqha.ha.action import AckStatus, Complete
 from rmqha.ha.alignment import Alignment, Verdict, align
 from rmqha.ha.client import HaClient
 from rmqha.ha.commitment import Commitment
+from rmqha.ha.controller_client import ControllerClient
 from rmqha.ha.group_info import GroupInfo
 from rmqha.ha.replica import Replica
 from rmqha.ha.set_keeper import SetKeeper
@@ -262,6 +263,25 @@ def _unclean_resumes() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _masters_by_memory() -> Iterator[None]:
+    """Who was master and restarts goes on as master of its epoch, before it has asked anybody."""
+    remembered: dict[str, GroupInfo] = {}
+
+    def become(self: Replica, now_ms: int, info: GroupInfo, own_id: Any) -> None:
+        remembered[self._config.address] = info
+        _REAL_BECOME(self, now_ms, info, own_id)
+
+    def start(self: Replica, now_ms: int) -> None:
+        info = remembered.get(self._config.address)
+        if info is not None and info.epoch >= self._log.highest_epoch and info.master_id is not None:
+            _REAL_BECOME(self, now_ms, info, info.master_id)
+        self.timeout(now_ms)
+
+    with patch.object(Replica, "_become_master", become), patch.object(Replica, "start", start):
+        yield
+
+
 MUTATIONS: dict[str, Callable[[], Any]] = {
     "acks against the shrunk set (ruling 1)": lambda: patch.object(SyncStateSet, "propose", _shrunk_at_once),
     "no majority needed (ruling 1)": lambda: patch.object(Commitment, "has_quorum", lambda self: True),
@@ -277,6 +297,16 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "an older master is followed (ruling 4)": lambda: patch.object(Replica, "_apply", _old_news_too),
     "the highest epoch is not on disk (ruling 4)": lambda: patch.object(Store, "accept_epoch", _epoch_in_memory),
     "CP shrinks without the controller (ruling 5)": lambda: patch.object(SetKeeper, "replied", _shrinks_alone),
+    "CP takes sends without its members (ruling 5)": lambda: patch.object(
+        ControllerClient, "is_away", lambda self, now_ms: False
+    ),
+    "CP takes no sends without controllers (ruling 5)": lambda: patch.object(
+        SetKeeper, "unreachable", lambda self, connections: list(self.state.union)
+    ),
+    "AP waits for the controllers' word (ruling 5)": lambda: patch.object(
+        SyncStateSet, "shrink_locally", lambda self, now_ms, members: None
+    ),
+    "a master starts as master by memory (ruling 5)": _masters_by_memory,
     "one copy is not synced (ruling 6)": lambda: patch.object(
         Commitment, "sync_required", lambda self, is_master: self._config.sync_flush
     ),

@@ -18,6 +18,7 @@ from rmqha.sim.transport import Delays, Transport
 
 from .broker_process import BrokerProcess
 from .checkers import agreement, queues, tables
+from .checkers.alone import Alone
 from .checkers.answers import Answers
 from .checkers.causes import Causes
 from .checkers.copies import Copies
@@ -95,6 +96,8 @@ class World:
         self.causes = Causes(self.scheduler, self.transport)
         self.causes.processes = [*self.controllers, *self.brokers]
         self.answers.brokers = {broker.config.address: broker for broker in self.brokers}
+        self.alone = Alone(self.scheduler, self.transport, self.causes, cp=self.options.cp)
+        self.alone.brokers, self.alone.controllers = self.brokers, self.controllers
         self.reports = Reports(self.scheduler)
         self.tracer.watch = self._traced
         self.copies.brokers = self.electable.brokers = self.brokers
@@ -199,11 +202,13 @@ class World:
                 self.copies.stepped(broker)
                 self.electable.acknowledges(broker)
                 self.wholeness.stepped(broker)
+                self.alone.stepped(broker)
         elif what == "role":
             self.roles.role_taken(broker, values["role"], values["epoch"])
             if values["role"] == Role.MASTER:
                 self.tables.elected(broker)
                 self.wholeness.elected(broker)
+                self.alone.elected(broker)
                 self.faults.elected(broker)
                 self.on_elected(broker)
             else:
