@@ -143,13 +143,14 @@ class Replica:
             self._settle(now_ms)
 
     def _vitals(self) -> Vitals:
-        last = self._log.epochs.last
+        log = self._log
+        last = log.epochs.last
         return Vitals(
             epoch=last.epoch if last else Epoch(-1),
             accepted_epoch=self._epoch,
-            max_phy_offset=self._log.max_phy_offset,
-            confirm_offset=self._log.confirm_offset,
-            unclean=self._log.unclean,
+            max_phy_offset=log.max_phy_offset,
+            confirm_offset=log.confirm_offset,
+            unclean=log.unclean,
             has_master=self._has_master,
             stopping=self._hand_over_told,
             total_replicas=self._commitment.total_replicas,

@@ -422,12 +422,12 @@ class HaLinks:
         self._next = 1
 
     def _post(self, work: Callable[[], None]) -> None:
-        def run() -> None:
-            work()
-            if self._broker.alive:
-                self._broker.stepped()
+        self._broker.post(self._life, partial(self._run, work))
 
-        self._broker.post(self._life, run)
+    def _run(self, work: Callable[[], None]) -> None:
+        work()
+        if self._broker.alive:
+            self._broker.stepped()
 
     # --- Endpoint ---------------------------------------------------------------------------------------------------
     def accepted(self, conn: Connection, port: str) -> None:
@@ -438,7 +438,7 @@ class HaLinks:
 
     def received(self, conn: Connection, data: bytes) -> None:
         number = self._numbers[conn.number]
-        self._post(lambda: self._broker.driver.ha_received(number, data))
+        self._post(partial(self._broker.driver.ha_received, number, data))
 
     def closed(self, conn: Connection) -> None:
         number = self._numbers.pop(conn.number)
