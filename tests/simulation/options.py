@@ -73,6 +73,8 @@ class Options:
     """An operator changes totalReplicas: to a number whose majority can still be had, and back."""
     drain_per_mille: int = 0
     """An operator drains a replica (`rmqha drain`), or takes it back."""
+    learner_count: int = 0
+    """Replicas beside `broker_count` that only copy (asyncLearner)."""
     tables: bool = False
     """Operators and consumers change topics, groups and offsets; slaves follow (metadataSync as by default)."""
     strict_offsets: bool = False
@@ -327,6 +329,18 @@ def drains(options: Options) -> Options:
     )
 
 
+def learners(options: Options) -> Options:
+    """One replica or two copy beside the group, in CP and AP; masters are changed by name, learners are named too."""
+    return replace(
+        rough(options),
+        cp=options.cp,
+        client_count=2,
+        kill_broker_per_mille=120,
+        switch_per_mille=150,
+        learner_count=1 + options.client_count % 2,
+    )
+
+
 def tables(options: Options) -> Options:
     """Topics, groups and offsets are changed while masters die, are switched and are cut off."""
     count = 5 if options.broker_count == 5 else 3
@@ -378,6 +392,7 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "tables": tables,
     "drains": drains,
     "alone": alone,
+    "learners": learners,
 }
 """What a run may be made of, by name."""
 

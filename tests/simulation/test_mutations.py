@@ -55,6 +55,7 @@ FOUND_BY = {
     "another place is told": ("rough", 1),
     "consumers see the end (A3)": ("plain", 1),
     "the queues are not cut (A6)": ("loose", 7),
+    "learners are replicas like others (ruling 1)": ("learners", 1),
     "one vote elects a leader (Raft)": ("plain", 2),
     "votes are forgotten (Raft)": ("controllers", 1),
     "one copy commits (Raft)": ("rough", 7),
