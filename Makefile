@@ -4,9 +4,10 @@ BIN := .venv/bin
 MODE ?= cp
 SEEDS ?= 200
 N ?= 2000
+HOURS ?= 24
 FUZZ_SECONDS ?= 30
 
-.PHONY: help demo test interop chaos browser drills lint types sim sim-many fuzz bench clean
+.PHONY: help demo test interop chaos browser drills lint types sim sim-many sim-day fuzz bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -42,6 +43,9 @@ sim: .venv/stamp ## whole clusters from SEEDS=200 seeds; SEED=n replays one, THE
 
 sim-many: .venv/stamp ## the same from N=2000 seeds
 	$(BIN)/python -m tests.simulation --seeds $(N)
+
+sim-day: .venv/stamp ## a simulated day (HOURS=24) without a fault: no election, nothing lost; SEED=1
+	$(BIN)/python -m tests.simulation --day --hours $(HOURS) $(if $(SEED),--seed $(SEED))
 
 fuzz: .venv/stamp ## hostile bytes, FUZZ_SECONDS=30 for each parser
 	RMQHA_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -50,7 +49,7 @@ FAILURES = (AssertionError, pytest.fail.Exception, KeyError, StopIteration)
 
 
 def _always_clean(self: Replica) -> Any:
-    return replace(REAL_VITALS(self), unclean=False)
+    return REAL_VITALS(self)._replace(unclean=False)
 
 
 def _cuts_what_was_confirmed(*args: Any, **kwargs: Any) -> Alignment:

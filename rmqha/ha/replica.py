@@ -107,12 +107,13 @@ class Replica:
         due = [self._link.deadline_ms(), self._commitment.waits.deadline_ms()]
         if self._client is not None:
             due.append(self._client.deadline_ms())
-        due += [connection.deadline_ms() for connection in self._connections.values()]
+        for connection in self._connections.values():
+            due.append(connection.deadline_ms())
         if self.is_master:
-            due += [self._set.deadline_ms(), self._switch.deadline_ms()]
+            due += (self._set.deadline_ms(), self._switch.deadline_ms())
         if self._stopping_at_ms is not None and not self._hand_over_told:
             due.append(self._stopping_at_ms + HAND_OVER_AFTER_MS)
-        return min((item for item in due if item is not None), default=None)
+        return min([item for item in due if item is not None], default=None)
 
     def actions(self) -> list[Action]:
         """Take what has accumulated; call after every input and perform in order."""
@@ -142,13 +143,14 @@ class Replica:
             self._settle(now_ms)
 
     def _vitals(self) -> Vitals:
-        last = self._log.epochs.last
+        log = self._log
+        last = log.epochs.last
         return Vitals(
             epoch=last.epoch if last else Epoch(-1),
             accepted_epoch=self._epoch,
-            max_phy_offset=self._log.max_phy_offset,
-            confirm_offset=self._log.confirm_offset,
-            unclean=self._log.unclean,
+            max_phy_offset=log.max_phy_offset,
+            confirm_offset=log.confirm_offset,
+            unclean=log.unclean,
             has_master=self._has_master,
             stopping=self._hand_over_told,
             total_replicas=self._commitment.total_replicas,
@@ -489,7 +491,7 @@ class Replica:
 
     @property
     def is_master(self) -> bool:
-        return self._role in (Role.PROMOTING, Role.MASTER)
+        return self._role is Role.MASTER or self._role is Role.PROMOTING
 
     @property
     def hands_over(self) -> bool:

@@ -19,10 +19,10 @@ class Timer:
         """It will not happen; harmless if it has."""
         self._action = None
 
-    def fire(self) -> None:
+    def take(self) -> Callable[[], object] | None:
+        """What is to be done, once; None if it was cancelled."""
         action, self._action = self._action, None
-        if action is not None:
-            action()
+        return action
 
     @property
     def is_pending(self) -> bool:
@@ -40,9 +40,10 @@ class Scheduler:
 
     def at(self, at_ms: int, action: Callable[[], object]) -> Timer:
         """Do `action` at `at_ms`, or now if that has passed, after everything already due then."""
-        timer = Timer(max(at_ms, self.now_ms), action)
+        at_ms = at_ms if at_ms > self.now_ms else self.now_ms
+        timer = Timer(at_ms, action)
         self._made_count += 1
-        heapq.heappush(self._heap, (timer.at_ms, self._made_count, timer))
+        heapq.heappush(self._heap, (at_ms, self._made_count, timer))
         return timer
 
     def after(self, delay_ms: int, action: Callable[[], object]) -> Timer:
@@ -59,14 +60,21 @@ class Scheduler:
         at_ms = self.next_at_ms()
         if at_ms is None:
             return False
-        timer = heapq.heappop(self._heap)[2]
+        action = heapq.heappop(self._heap)[2].take()
+        assert action is not None
         self.now_ms = at_ms
         self.event_count += 1
-        timer.fire()
+        action()
         return True
 
     def run_until(self, end_ms: int) -> None:
         """Let everything due up to and including `end_ms` happen; now_ms is `end_ms` afterwards."""
-        while (at_ms := self.next_at_ms()) is not None and at_ms <= end_ms:
-            self.step()
+        heap, pop = self._heap, heapq.heappop
+        while heap and heap[0][0] <= end_ms:
+            at_ms, _, timer = pop(heap)
+            action = timer.take()
+            if action is not None:
+                self.now_ms = at_ms
+                self.event_count += 1
+                action()
         self.now_ms = max(self.now_ms, end_ms)

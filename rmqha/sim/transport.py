@@ -224,15 +224,18 @@ class Transport:
             if not target.is_open:
                 queue.clear()
                 return
-            if self.is_blocked(source.host, target.host):
+            if self._blocked and self.is_blocked(source.host, target.host):
                 self._stalled(number, source, 200)
                 return
-            held_ms = self._held.get(number, 0) - self._scheduler.now_ms
-            if held_ms > 0:
+            if self._held and (held_ms := self._held.get(number, 0) - self._scheduler.now_ms) > 0:
                 self._stalled(number, source, held_ms)
                 return
             if not target.announced:
                 self._stalled(number, source, 1)
+                return
+            if len(queue) == 1 and (only := queue[0]) is not None:
+                queue.clear()
+                target.owner.received(target, only)
                 return
             pieces = [piece for piece in queue if piece is not None]
             ended = len(pieces) < len(queue)

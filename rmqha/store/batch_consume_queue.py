@@ -184,6 +184,10 @@ class BatchConsumeQueue:
         self.end_index = self._first_with(lambda unit: not unit.is_entry or unit.phy_offset >= position)
         while self.end_index > low and not self._agrees(log, self.unit(self.end_index - 1)):
             self.end_index -= 1
+        if self._lacks_its_beginning(log.min_offset):
+            lines.append(f"{self.files.directory}: entries below {low} are missing; all are made anew.")
+            self.cut_to(0)
+            return Recovered(lines, log.min_offset)
         behind, lost = self._left_over(position, log_end)
         if behind:
             lines.append(
@@ -194,6 +198,12 @@ class BatchConsumeQueue:
             lines.append(f"{self.files.directory}: damaged entries from {self.end_index} on were dropped.")
         self.cut_to(self.end_index)
         return Recovered(lines, max(self.last_end, log.min_offset) if lost or dropped else None)
+
+    def _lacks_its_beginning(self, log_min: int) -> bool:
+        """In front of the records of the log there is always an entry of a removed one, unless they begin at 0. A file
+        that was never synced goes with a loss of power, whatever became of those behind it."""
+        low = self.first_index
+        return low > 0 and self.end_index > low and self.unit(low).phy_offset >= log_min
 
     def _whole_prefix(self, log_end: int) -> int:
         """The first unit that is no entry of the log, or does not stand behind the one before it."""

@@ -13,6 +13,7 @@ from rmqha.model.delay_level import DEFAULT_DELAY_LEVELS, SCHEDULE_TOPIC, parse_
 from rmqha.model.message import PROPERTY_DELAY, PROPERTY_TAGS, find_property, tags_code
 from rmqha.port import Disk, Tracer
 from rmqha.store.boot_file import LastStop
+from rmqha.store.commit_log import DIRECTORY as LOG_DIRECTORY
 from rmqha.store.commit_log import CommitLog
 from rmqha.store.derived import DispatchedRecord, Recovered
 from rmqha.store.mapped_file import MappedFile, MappedFiles, check_sizes, find_queues
@@ -394,12 +395,13 @@ class ConsumeQueues:
     def _put(self, queue_offset: int, units: bytearray, key: tuple[str, int]) -> None:
         queue = self.make(*key)
         if queue.files.files and queue_offset - queue.max_offset > MAX_GAP_COUNT:
+            phy_offset = UNIT.unpack_from(units)[0]
             raise damaged(
                 self._disk,
                 queue.files.directory,
                 queue.max_offset * UNIT_BYTES,
                 f"entry {queue.max_offset} next",
-                f"queue offset {queue_offset} in the log",
+                f"queue offset {queue_offset} in the log, in the record at byte {phy_offset} of {LOG_DIRECTORY}",
                 _CHOICES,
             )
         before = queue.max_offset

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import TracebackType
 
 from rmqha.model.error import DamagedError, StoreError, UsageError
 from rmqha.port import Disk
@@ -32,13 +33,29 @@ def os_sentence(disk: Disk, path: str, doing: str, error: OSError) -> str:
     return f"{place(disk, path)}: cannot {doing}: {reason}; {advice}"
 
 
-@contextmanager
-def disk_errors(disk: Disk, path: str, doing: str) -> Iterator[None]:
+class DiskErrors:
+    """What `disk_errors` gives. Every write passes through one, so it is no generator."""
+
+    __slots__ = ("_disk", "_doing", "_path")
+
+    def __init__(self, disk: Disk, path: str, doing: str) -> None:
+        self._disk = disk
+        self._path = path
+        self._doing = doing
+
+    def __enter__(self) -> None:
+        """Nothing is taken."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError):
+            raise StoreError(os_sentence(self._disk, self._path, self._doing, error)) from error
+
+
+def disk_errors(disk: Disk, path: str, doing: str) -> DiskErrors:
     """OSError becomes a StoreError with a sentence."""
-    try:
-        yield
-    except OSError as error:
-        raise StoreError(os_sentence(disk, path, doing, error)) from error
+    return DiskErrors(disk, path, doing)
 
 
 @contextmanager

@@ -150,13 +150,20 @@ class MasterStreamParser:
     def feed(self, data: Buffer) -> list[MasterFrame]:
         """The frames may refer to `data`: use them before it changes."""
         view, at = memoryview(data), 0
+        end = len(view)
         frames: list[MasterFrame] = []
-        while at < len(view):
+        while at < end:
             if self._transfer is not None:
                 piece = view[at : at + self._transfer.size_bytes]
                 frames.append(self._piece(self._transfer, piece))
                 at += len(piece)
                 continue
+            if not self._head and end - at >= _TRANSFER.size:
+                fields = _TRANSFER.unpack_from(view, at)
+                if fields[0] == HaState.TRANSFER:
+                    self._begin_transfer(frames, fields)
+                    at += _TRANSFER.size
+                    continue
             wanted = self._wanted_bytes()
             part = view[at : at + wanted - len(self._head)]
             self._head += part
@@ -186,7 +193,10 @@ class MasterStreamParser:
         if state == HaState.HANDSHAKE:
             frames.append(MasterHandshake(PhyOffset(offset), Epoch(epoch), self._entries()))
             return
-        _, size_bytes, offset, epoch, epoch_start, confirm = _TRANSFER.unpack(self._head)
+        self._begin_transfer(frames, _TRANSFER.unpack(self._head))
+
+    def _begin_transfer(self, frames: list[MasterFrame], fields: tuple[int, ...]) -> None:
+        _, size_bytes, offset, epoch, epoch_start, confirm = fields
         if not 0 <= size_bytes <= self._max_transfer_bytes:
             raise RemoteProtocolError(f"HA transfer announces {size_bytes} bytes at offset {offset}")
         header = TransferHeader(size_bytes, PhyOffset(offset), Epoch(epoch), PhyOffset(epoch_start), PhyOffset(confirm))

@@ -13,6 +13,7 @@ import click
 
 from .marks import not_hit
 from .options import THEMES, seed_options
+from .quiet import run_quiet
 from .shrink import shrink
 from .world import Report, World
 
@@ -100,6 +101,16 @@ def _many(jobs: list[tuple[int, str]], processes: int, commit: str) -> bool:
     return not failed
 
 
+def _day(seed: int, hours: float, commit: str) -> bool:
+    began = perf_counter()
+    found = run_quiet(seed, hours, lambda hour: print(f"hour {hour} after {perf_counter() - began:.0f} s", flush=True))
+    print(found.words)
+    for problem in found.problems:
+        print(problem)
+    print(f"seed={seed} commit={commit} trace={found.report.trace_hash} {'FAILED' if found.problems else 'ok'}")
+    return not found.problems
+
+
 @click.command()
 @click.option("--seed", type=int, help="Replay one seed with its trace.")
 @click.option("--seeds", type=int, default=200, show_default=True, help="How many fresh seeds to run.")
@@ -111,11 +122,27 @@ def _many(jobs: list[tuple[int, str]], processes: int, commit: str) -> bool:
 )
 @click.option("--shrink", "wants_shrink", is_flag=True, help="With --seed: find the fewest faults that still fail.")
 @click.option("--only", help="With --seed: let only the faults with these keys happen, as --shrink prints them.")
+@click.option("--day", is_flag=True, help="A day without a fault: nobody may be elected, nothing be lost.")
+@click.option("--hours", type=click.FloatRange(min=0, min_open=True), help="With --day: how long it is. [default: 24]")
 @click.option("--jobs", type=int, default=cpu_count() or 1, show_default=True, help="Processes.")
 def main(
-    seed: int | None, seeds: int, first: int, theme: str | None, wants_shrink: bool, only: str | None, jobs: int
+    seed: int | None,
+    seeds: int,
+    first: int,
+    theme: str | None,
+    wants_shrink: bool,
+    only: str | None,
+    day: bool,
+    hours: float | None,
+    jobs: int,
 ) -> None:
     """Simulate whole groups from seeds. Exit code 1 if any run violates an invariant."""
+    if day:
+        if theme is not None or wants_shrink or only is not None:
+            raise click.UsageError("--day has no faults: it goes with --seed and --hours alone")
+        sys.exit(0 if _day(1 if seed is None else seed, hours or 24, _commit()) else 1)
+    if hours is not None:
+        raise click.UsageError("--hours is the length of --day")
     if seed is None:
         if wants_shrink or only is not None:
             raise click.UsageError("--shrink and --only need --seed: they look at one run")

@@ -89,6 +89,8 @@ class BrokerProcess(Process):
         self._following: Following | None = None
         self.store: Store
         self.core: BrokerCore
+        self.replica: Replica
+        """Of `core`; asked for after every step."""
         self._rpc: Rpc
         self._channels: dict[int, SimChannel] = {}
         self._timer: Timer | None = None
@@ -123,6 +125,8 @@ class BrokerProcess(Process):
         identity = BrokerIdentity(IdentityFile(self.disk), config.broker_cluster_name, config.broker_name)
         store_host = (b"\x7f\0\0\1", config.listen_port)
         self.core = BrokerCore(config, self.disk, self.store, identity, self.clock, self._tracer, store_host)
+        assert isinstance(self.core.replica, Replica)
+        self.replica = self.core.replica
         self._rpc = Rpc(self, self._handle, self._session_closed)
         self._channels = {}
         links = HaLinks(self)
@@ -154,12 +158,6 @@ class BrokerProcess(Process):
         return self.core.driver
 
     @property
-    def replica(self) -> Replica:
-        replica = self.core.replica
-        assert isinstance(replica, Replica)
-        return replica
-
-    @property
     def broker_id(self) -> int | None:
         """Of this life, or of the last one."""
         return self.replica.broker_id if "core" in self.__dict__ else None
@@ -188,8 +186,11 @@ class BrokerProcess(Process):
 
     def post(self, life: int, work: Callable[[], None]) -> None:
         """A failure of the disk ends the process, as it ends the host's; without such a fault it is a finding."""
-        try:
+        if self.is_paused or life != self.life or not self.alive:
             super().post(life, work)
+            return
+        try:
+            work()
         except (StoreError, OSError) as error:
             if not self.disk_fails or isinstance(error, DamagedError):
                 raise
@@ -421,12 +422,12 @@ class HaLinks:
         self._next = 1
 
     def _post(self, work: Callable[[], None]) -> None:
-        def run() -> None:
-            work()
-            if self._broker.alive:
-                self._broker.stepped()
+        self._broker.post(self._life, partial(self._run, work))
 
-        self._broker.post(self._life, run)
+    def _run(self, work: Callable[[], None]) -> None:
+        work()
+        if self._broker.alive:
+            self._broker.stepped()
 
     # --- Endpoint ---------------------------------------------------------------------------------------------------
     def accepted(self, conn: Connection, port: str) -> None:
@@ -437,7 +438,7 @@ class HaLinks:
 
     def received(self, conn: Connection, data: bytes) -> None:
         number = self._numbers[conn.number]
-        self._post(lambda: self._broker.driver.ha_received(number, data))
+        self._post(partial(self._broker.driver.ha_received, number, data))
 
     def closed(self, conn: Connection) -> None:
         number = self._numbers.pop(conn.number)

@@ -105,13 +105,15 @@ class Faults:
             self.keys.append(key)
             act(draws)
 
-    def _restart_later(self, process: BrokerProcess | ControllerProcess, draws: SimPrng) -> None:
+    def _restart_later(
+        self, process: BrokerProcess | ControllerProcess, draws: SimPrng, least_ms: int = 1, most_ms: int = 0
+    ) -> None:
         def start() -> None:
             if not process.alive:
                 self._tell("start", process.host)
                 process.boot()
 
-        self._scheduler.after(draws.between(1, self._options.restart_after_ms), start)
+        self._scheduler.after(draws.between(least_ms, most_ms or self._options.restart_after_ms), start)
 
     def _kill(self, draws: SimPrng) -> None:
         broker = self._brokers[draws.below(len(self._brokers))]
@@ -377,11 +379,11 @@ class Faults:
         process = self._controllers[draws.below(len(self._controllers))]
         self._stop_controller(process, draws)
 
-    def _stop_controller(self, process: ControllerProcess, draws: SimPrng) -> None:
+    def _stop_controller(self, process: ControllerProcess, draws: SimPrng, least_ms: int = 1, most_ms: int = 0) -> None:
         if process.alive:
             self._tell("kill", process.host)
             process.kill(power_loss=draws.chance(1, 2))
-            self._restart_later(process, draws)
+            self._restart_later(process, draws, least_ms, most_ms)
 
     def _wipe_controller(self, draws: SimPrng) -> None:
         """The disk of the only controller is lost. With more of them a wiped one must be removed and added again."""
@@ -393,5 +395,6 @@ class Faults:
             self._restart_later(process, draws)
 
     def _all_away(self, draws: SimPrng) -> None:
+        away_ms = self._options.away_ms
         for process in self._controllers:
-            self._stop_controller(process, draws)
+            self._stop_controller(process, draws, max(1, away_ms // 2), away_ms)

@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 from controller import elections as controller_elections
 from controller import requests as controller_requests
+from controller.answers import flag as controller_flag
 from controller.decisions import elect_master
 from controller.decisions.elect_master import Choice, Electorate, elected, electorate
 from controller.decisions.sync_state_set import alter_sync_state_set
@@ -27,6 +28,8 @@ from rmqha.ha.action import AckStatus, Complete
 from rmqha.ha.alignment import Alignment, Verdict, align
 from rmqha.ha.client import HaClient
 from rmqha.ha.commitment import Commitment
+from rmqha.ha.connection import ConnectionState, HaConnection
+from rmqha.ha.controller_client import ControllerClient
 from rmqha.ha.group_info import GroupInfo
 from rmqha.ha.replica import Replica
 from rmqha.ha.set_keeper import SetKeeper
@@ -262,6 +265,43 @@ def _unclean_resumes() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _masters_by_memory() -> Iterator[None]:
+    """Who was master and restarts goes on as master of its epoch, before it has asked anybody."""
+    remembered: dict[str, GroupInfo] = {}
+
+    def become(self: Replica, now_ms: int, info: GroupInfo, own_id: Any) -> None:
+        remembered[self._config.address] = info
+        _REAL_BECOME(self, now_ms, info, own_id)
+
+    def start(self: Replica, now_ms: int) -> None:
+        info = remembered.get(self._config.address)
+        if info is not None and info.epoch >= self._log.highest_epoch and info.master_id is not None:
+            _REAL_BECOME(self, now_ms, info, info.master_id)
+        self.timeout(now_ms)
+
+    with patch.object(Replica, "_become_master", become), patch.object(Replica, "start", start):
+        yield
+
+
+@contextmanager
+def _learners_are_replicas() -> Iterator[None]:
+    """Neither the master nor the controllers see that a replica is a learner."""
+
+    def connected(self: SetKeeper, connections: Iterable[HaConnection]) -> dict[Any, HaConnection]:
+        return {
+            item.slave_id: item
+            for item in connections
+            if item.slave_id is not None and item.state is ConnectionState.TRANSFER
+        }
+
+    def flag(ext: Any, name: str) -> bool:
+        return name != "asyncLearner" and controller_flag(ext, name)
+
+    with patch.object(SetKeeper, "_connected", connected), patch.object(controller_requests, "flag", flag):
+        yield
+
+
 MUTATIONS: dict[str, Callable[[], Any]] = {
     "acks against the shrunk set (ruling 1)": lambda: patch.object(SyncStateSet, "propose", _shrunk_at_once),
     "no majority needed (ruling 1)": lambda: patch.object(Commitment, "has_quorum", lambda self: True),
@@ -277,6 +317,16 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "an older master is followed (ruling 4)": lambda: patch.object(Replica, "_apply", _old_news_too),
     "the highest epoch is not on disk (ruling 4)": lambda: patch.object(Store, "accept_epoch", _epoch_in_memory),
     "CP shrinks without the controller (ruling 5)": lambda: patch.object(SetKeeper, "replied", _shrinks_alone),
+    "CP takes sends without its members (ruling 5)": lambda: patch.object(
+        ControllerClient, "is_away", lambda self, now_ms: False
+    ),
+    "CP takes no sends without controllers (ruling 5)": lambda: patch.object(
+        SetKeeper, "unreachable", lambda self, connections: list(self.state.union)
+    ),
+    "AP waits for the controllers' word (ruling 5)": lambda: patch.object(
+        SyncStateSet, "shrink_locally", lambda self, now_ms, members: None
+    ),
+    "a master starts as master by memory (ruling 5)": _masters_by_memory,
     "one copy is not synced (ruling 6)": lambda: patch.object(
         Commitment, "sync_required", lambda self, is_master: self._config.sync_flush
     ),
@@ -316,6 +366,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "another place is told": lambda: patch.object(ReplicaDriver, "append", _place_of_the_next),
     "consumers see the end (A3)": lambda: patch.object(Store, "dispatch", _all_dispatched),
     "the queues are not cut (A6)": lambda: patch.object(ConsumeQueues, "truncate", lambda self, end: None),
+    "learners are replicas like others (ruling 1)": _learners_are_replicas,
     "one vote elects a leader (Raft)": lambda: patch.object(Configuration, "won", _leads_alone),
     "votes are forgotten (Raft)": lambda: patch.object(Core, "set_hard_state", _one_vote_is_forgotten),
     "one copy commits (Raft)": lambda: patch.object(

@@ -46,6 +46,8 @@ class Options:
     restart_after_ms: int
     chaos_ms: int
     # What follows is drawn by themes only, so that plain runs stay as they were.
+    away_ms: int = 0
+    """How long all controllers stay away at most, at least half of it; 0: as long as any process."""
     stick_per_mille: int = 0
     """A connection stands still, others between the same hosts go on."""
     orphan_per_mille: int = 0
@@ -71,6 +73,8 @@ class Options:
     """An operator changes totalReplicas: to a number whose majority can still be had, and back."""
     drain_per_mille: int = 0
     """An operator drains a replica (`rmqha drain`), or takes it back."""
+    learner_count: int = 0
+    """Replicas beside `broker_count` that only copy (asyncLearner)."""
     tables: bool = False
     """Operators and consumers change topics, groups and offsets; slaves follow (metadataSync as by default)."""
     strict_offsets: bool = False
@@ -270,6 +274,26 @@ def controllers(options: Options) -> Options:
     )
 
 
+def alone(options: Options) -> Options:
+    """All controllers are away for long, in CP and AP; replicas die now and then (ruling 5)."""
+    return replace(
+        rough(options),
+        cp=options.cp,
+        client_count=1,
+        send_interval_ms=40,
+        kill_broker_per_mille=25,
+        pause_broker_per_mille=0,
+        cut_per_mille=0,
+        one_way_per_mille=0,
+        slow_per_mille=0,
+        kill_controller_per_mille=0,
+        all_controllers_away_per_mille=60,
+        away_ms=20_000,
+        restart_after_ms=10_000,
+        chaos_ms=60_000,
+    )
+
+
 def heirs(options: Options) -> Options:
     """Few faults; in the end the master and whoever follows it die (ruling 9)."""
     count = 5 if options.broker_count == 5 else 3
@@ -302,6 +326,18 @@ def drains(options: Options) -> Options:
         switch_per_mille=60,
         drain_per_mille=300,
         kill_controller_per_mille=40,
+    )
+
+
+def learners(options: Options) -> Options:
+    """One replica or two copy beside the group, in CP and AP; masters are changed by name, learners are named too."""
+    return replace(
+        rough(options),
+        cp=options.cp,
+        client_count=2,
+        kill_broker_per_mille=120,
+        switch_per_mille=150,
+        learner_count=1 + options.client_count % 2,
     )
 
 
@@ -355,6 +391,8 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "operators": operators,
     "tables": tables,
     "drains": drains,
+    "alone": alone,
+    "learners": learners,
 }
 """What a run may be made of, by name."""
 

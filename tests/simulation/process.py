@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from rmqha.sim.clock import SimClock
 from rmqha.sim.scheduler import Scheduler, Timer
@@ -89,8 +90,7 @@ class Process:
         return self.at(max(deadline_ms, self.clock.now_ms()), work)
 
     def at(self, deadline_ms: int, work: Callable[[], None]) -> Timer:
-        life = self.life
-        return self.scheduler.at(self.clock.moment_of(deadline_ms), lambda: self.post(life, work))
+        return self.scheduler.at(self.clock.moment_of(deadline_ms), partial(self.post, self.life, work))
 
 
 class Rpc:
@@ -118,7 +118,7 @@ class Rpc:
         self._parsers[conn.number] = FrameParser(MAX_FRAME_BYTES)
 
     def received(self, conn: Connection, data: bytes) -> None:
-        self._process.post(self._life, lambda: self._received(conn, data))
+        self._process.post(self._life, partial(self._received, conn, data))
 
     def _received(self, conn: Connection, data: bytes) -> None:
         for command in self._parsers[conn.number].feed(data):
@@ -146,7 +146,7 @@ class Rpc:
         self._next_opaque += 1
         command.opaque = opaque
         self._waiting[opaque] = (address, answer)
-        self._process.after(timeout_ms, lambda: self._expire(opaque))
+        self._process.after(timeout_ms, partial(self._expire, opaque))
         self._transmit(address, encode_frame(command))
 
     def oneway(self, address: str, command: Command) -> None:

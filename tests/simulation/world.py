@@ -18,11 +18,13 @@ from rmqha.sim.transport import Delays, Transport
 
 from .broker_process import BrokerProcess
 from .checkers import agreement, queues, tables
+from .checkers.alone import Alone
 from .checkers.answers import Answers
 from .checkers.causes import Causes
 from .checkers.copies import Copies
 from .checkers.electable import Electable
 from .checkers.leaders import Leaders
+from .checkers.learners import Learners
 from .checkers.reports import Reports
 from .checkers.roles import Roles
 from .checkers.survival import Audit, audit
@@ -85,19 +87,26 @@ class World:
         self.electable = Electable(cp=self.options.cp)
         self.wholeness = Wholeness(cp=self.options.cp)
         self.leaders = Leaders()
+        self.learners = Learners()
         self.answers = Answers()
         self.tables = Tables(self.history, cp=self.options.cp, strict_offsets=self.options.strict_offsets)
         delays = Delays(0, self.options.max_delay_ms)
         self.transport = Transport(self.scheduler, prng.child("transport"), delays)
         self._prng = prng
         self.controllers = [self._controller(number) for number in range(1, self.options.controller_count + 1)]
-        self.brokers = [self._broker(number) for number in range(1, self.options.broker_count + 1)]
+        count = self.options.broker_count + self.options.learner_count
+        self.brokers = [self._broker(number) for number in range(1, count + 1)]
+        self.members = self.brokers[: self.options.broker_count]
+        """Those that may be in the set; the others are learners."""
         self.causes = Causes(self.scheduler, self.transport)
         self.causes.processes = [*self.controllers, *self.brokers]
         self.answers.brokers = {broker.config.address: broker for broker in self.brokers}
+        self.alone = Alone(self.scheduler, self.transport, self.causes, cp=self.options.cp)
+        self.alone.brokers, self.alone.controllers = self.brokers, self.controllers
         self.reports = Reports(self.scheduler)
         self.tracer.watch = self._traced
-        self.copies.brokers = self.electable.brokers = self.brokers
+        self.copies.brokers = self.electable.brokers = self.members
+        self.learners.brokers = self.brokers[self.options.broker_count :]
         addresses = [broker.config.address for broker in self.brokers]
         self.clients = [self._client(f"p{number}", number, addresses) for number in range(self.options.client_count)]
         self.operators = [self._operator(addresses)] if self.options.tables else []
@@ -166,6 +175,7 @@ class World:
             flush_disk_type="SYNC_FLUSH" if options.sync_flush else "ASYNC_FLUSH",
             sync_flush_timeout=BrokerConfig().slave_timeout,  # its default is longer than a client waits
             total_replicas=options.broker_count,
+            async_learner=number > options.broker_count,
             controller_heartbeat_interval_millis=options.heartbeat_ms,
             mapped_file_size_commit_log=options.file_size_bytes,
             mapped_file_size_consume_queue=20 * 100 if options.kept_files else 20 * 1000,
@@ -192,27 +202,32 @@ class World:
         return made
 
     def _observe(self, broker: BrokerProcess, what: str, values: dict[str, int]) -> None:
-        if what == "role":
+        if what == "stepped":
+            if broker.alive:
+                self.roles.stepped(broker)
+                self.visibility.stepped(broker)
+                self.copies.stepped(broker)
+                self.electable.acknowledges(broker)
+                self.wholeness.stepped(broker)
+                self.alone.stepped(broker)
+        elif what == "role":
             self.roles.role_taken(broker, values["role"], values["epoch"])
             if values["role"] == Role.MASTER:
                 self.tables.elected(broker)
                 self.wholeness.elected(broker)
+                self.alone.elected(broker)
+                self.learners.elected(broker)
                 self.faults.elected(broker)
                 self.on_elected(broker)
             else:
                 self.faults.told(broker, values["epoch"])
         elif what == "cut":
             self.faults.cut(broker)
-        elif what == "stepped" and broker.alive:
-            self.roles.stepped(broker)
-            self.visibility.stepped(broker)
-            self.copies.stepped(broker)
-            self.electable.acknowledges(broker)
-            self.wholeness.stepped(broker)
 
     def _controller_stepped(self, controller: ControllerProcess) -> None:
         self.leaders.stepped(controller)
         self.electable.applied(controller)
+        self.learners.applied(controller)
 
     # --- the run ----------------------------------------------------------------------------------------------------
     def run(self) -> Report:
@@ -305,14 +320,14 @@ class World:
         one does not count for want of a master to follow."""
         known = [item.machine.info.groups.get("sim") for item in self.controllers if item.machine.is_leading]
         forgotten = any(group is not None and group.master_id is None for group in known)
-        return forgotten or not any(item.alive and item.admits for item in self.brokers)
+        return forgotten or not any(item.alive and item.admits for item in self.members)
 
     def _elect_unclean(self) -> None:
         """What `rmqha elect --unclean` advises: of all replicas the one with the highest (epoch, end). Needed only when
         every electable replica has lost power (ruling 3)."""
-        if not any(broker.store.unclean for broker in self.brokers):
+        if not any(broker.store.unclean for broker in self.members):
             return
-        best = max(self.brokers, key=lambda item: (_last_epoch(item), item.store.max_phy_offset, item.host))
+        best = max(self.members, key=lambda item: (_last_epoch(item), item.store.max_phy_offset, item.host))
         self.operator_count += 1
         self.causes.disturbed()
         self.wholeness.accepted_loss()

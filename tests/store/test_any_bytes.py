@@ -55,6 +55,10 @@ def paths() -> list[str]:
     return [path for path in files(made()[0]) if path != "lock"]
 
 
+QUEUE_OFFSET_AT = 20
+"""In a record of the log."""
+
+
 def replace(disk: SimDisk, path: str, content: bytes) -> None:
     disk.remove(path)
     disk.write_atomic(path, content)
@@ -124,6 +128,17 @@ def test_any_file_may_hold_anything(data: st.DataObject) -> None:
         )
     )
     spoilt(path, content)
+
+
+def test_a_record_may_have_any_queue_offset() -> None:
+    """The refusal named the queue, which is well, and not the record."""
+    for path in paths():
+        if path.startswith("commitlog"):
+            old, start = made()[0].read(path), 0
+            while size := int.from_bytes(old[start : start + 4]):
+                at = start + QUEUE_OFFSET_AT
+                spoilt(path, old[:at] + b"\x01" + old[at + 1 :])
+                start += size
 
 
 def test_a_queue_may_have_the_file_of_another() -> None:

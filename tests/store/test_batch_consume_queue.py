@@ -308,6 +308,20 @@ def test_a_damaged_unit_is_found_after_a_loss_of_power(index: int, field_at: int
     assert seen(store) == EXPECTED
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_files_made_anew_that_were_never_synced_may_go_with_the_power(seed: int) -> None:
+    """The second life, after a kill, does not know that the first had not synced them: each may be there or not."""
+    machine = BatchQueueMachine()
+    machine.start(seed)
+    machine.append([0] * 45, 0)
+    machine.commit()
+    machine.sync()
+    machine.restart(power_loss=False, clean=True, remove=True)
+    machine.restart(power_loss=False, clean=False, remove=False)
+    machine.restart(power_loss=True, clean=False, remove=False)
+    machine.queues_are_right()
+
+
 def test_a_unit_that_points_outside_the_log_is_named() -> None:
     disk = some_disk()
     disk.rot(QUEUE_FILE, 3 * UNIT_BYTES + 3, 0x01)

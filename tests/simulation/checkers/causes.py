@@ -21,12 +21,13 @@ class Causes:
     def __init__(self, scheduler: Scheduler, transport: Transport) -> None:
         self._scheduler = scheduler
         self._transport = transport
-        self._disturbed_at_ms = 0
+        self.disturbed_at_ms = 0
+        """When a fault happened last, was undone, or an operator acted."""
         self.processes: Sequence[Process] = ()
 
     def disturbed(self) -> None:
         """A fault happens, is undone, or an operator acts."""
-        self._disturbed_at_ms = self._scheduler.now_ms
+        self.disturbed_at_ms = self._scheduler.now_ms
 
     def elected(self, cause: str, group: str, epoch: int) -> None:
         """Controllers elect."""
@@ -34,7 +35,7 @@ class Causes:
             return
         if any(not process.alive or process.is_paused for process in self.processes):
             return
-        quiet_ms = self._scheduler.now_ms - self._disturbed_at_ms
+        quiet_ms = self._scheduler.now_ms - self.disturbed_at_ms
         if quiet_ms > EFFECT_MS:
             raise InvariantError(
                 f"the master of {group} was called dead and another elected in epoch {epoch};"

@@ -20,20 +20,21 @@ class Copies:
         self.brokers: Sequence[BrokerProcess] = ()
 
     def stepped(self, master: BrokerProcess) -> None:
-        if not self._cp or not master.replica.is_master or not self.brokers:
+        replica = master.replica
+        if not self._cp or not replica.is_master or not self.brokers:
             return
-        key = (master.host, master.life, master.replica.epoch)
-        start, end = self._acked_to.get(key, 0), master.replica.releasable_offset
+        key = (master.host, master.life, replica.epoch)
+        start, end = self._acked_to.get(key, 0), replica.releasable_offset
         if end <= start:
             return
         self._acked_to[key] = end
-        alone = len(self.brokers) == 2 and master.replica.sync_required
+        alone = len(self.brokers) == 2 and replica.sync_required
         needed = 1 if alone else len(self.brokers) // 2 + 1
         synced = self._sync_flush or (alone and len(self.brokers) > 1)
         holders = [broker.host for broker in self.brokers if self._holds(broker, master, start, end, synced=synced)]
         if len(holders) < needed:
             raise InvariantError(
-                f"{master.host} acknowledges up to {end} in epoch {master.replica.epoch};"
+                f"{master.host} acknowledges up to {end} in epoch {replica.epoch};"
                 f" only {holders} hold{' it synced' if synced else ''}, {needed} are needed"
             )
 

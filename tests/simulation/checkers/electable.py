@@ -25,8 +25,11 @@ class Electable:
 
     def acknowledges(self, master: BrokerProcess) -> None:
         """A step of a broker."""
-        if self._cp and master.replica.is_master and master.replica.releasable_offset > self._acked_to:
-            self._acked_to, self._acked_by = master.replica.releasable_offset, master.host
+        if not self._cp:
+            return
+        end = master.replica.releasable_offset
+        if end > self._acked_to and master.replica.is_master:
+            self._acked_to, self._acked_by = end, master.host
             self._verify()
 
     def applied(self, controller: ControllerProcess) -> None:

@@ -10,6 +10,11 @@ class Leaders:
     def __init__(self) -> None:
         self._leader_of: dict[tuple[int, int], str] = {}
 
+    @property
+    def terms(self) -> list[int]:
+        """In which some controller led."""
+        return sorted({term for _, term in self._leader_of})
+
     def stepped(self, controller: ControllerProcess) -> None:
         term = controller.led_term
         if term is None:

@@ -29,11 +29,14 @@ class Roles:
                 raise InvariantError(f"{broker.host} and {other} are both master of epoch {epoch}")
 
     def stepped(self, broker: BrokerProcess) -> None:
-        if not broker.replica.is_master:
+        replica = broker.replica
+        if not replica.is_master:
             self._confirm_of.pop(broker.host, None)
             return
-        confirm = broker.store.confirm_offset
-        life, epoch, before = self._confirm_of.get(broker.host, (0, 0, 0))
-        if (life, epoch) == (broker.life, broker.replica.epoch) and confirm < before:
-            raise InvariantError(f"{broker.host} let its confirm offset fall from {before} to {confirm}")
-        self._confirm_of[broker.host] = (broker.life, broker.replica.epoch, confirm)
+        now = (broker.life, replica.epoch, broker.store.confirm_offset)
+        before = self._confirm_of.get(broker.host)
+        if now == before:
+            return
+        if before is not None and before[:2] == now[:2] and now[2] < before[2]:
+            raise InvariantError(f"{broker.host} let its confirm offset fall from {before[2]} to {now[2]}")
+        self._confirm_of[broker.host] = now

@@ -20,20 +20,19 @@ class Visibility:
 
     def stepped(self, broker: BrokerProcess) -> None:
         store = broker.store
-        if store.dispatched_offset > store.confirm_offset:
+        end = store.dispatched_offset
+        if end > store.confirm_offset:
+            raise InvariantError(f"{broker.host} shows records up to {end}; only {store.confirm_offset} is confirmed")
+        if not self._cp:
+            return
+        start, removed_to = self._shown_to, store.min_phy_offset
+        if removed_to > start and removed_to > end:
             raise InvariantError(
-                f"{broker.host} shows records up to {store.dispatched_offset}; only {store.confirm_offset} is confirmed"
+                f"{broker.host} has removed everything below {removed_to}; consumers could see {start} at most"
             )
-        if self._cp and store.min_phy_offset > max(self._shown_to, store.dispatched_offset):
-            raise InvariantError(
-                f"{broker.host} has removed everything below {store.min_phy_offset}; consumers could see"
-                f" {self._shown_to} at most"
-            )
-        if self._cp and store.dispatched_offset > self._shown_to:
-            start, end = self._shown_to, store.dispatched_offset
-            if start >= store.min_phy_offset:
-                self._pieces.append((start, end, checksum(broker, start, end)))
-                self._shown_to = end
+        if end > start >= removed_to:
+            self._pieces.append((start, end, checksum(broker, start, end)))
+            self._shown_to = end
 
     def verify(self, broker: BrokerProcess) -> None:
         """At the end, on a replica that is whole."""

@@ -24,8 +24,11 @@ class Wholeness:
     def stepped(self, broker: BrokerProcess) -> None:
         if not self._cp:
             return
-        if broker.replica.is_master:
-            self._acked_to = max(self._acked_to, broker.replica.releasable_offset)
+        replica = broker.replica
+        if replica.is_master:
+            end = replica.releasable_offset
+            if end > self._acked_to:
+                self._acked_to = end
             self._needs.pop(broker.host, None)
         elif broker.store.unclean:
             self._needs.setdefault(broker.host, (broker.life, self._acked_to))

@@ -1,0 +1,33 @@
+"""A learner (asyncLearner) only copies: it is never master, and in no set from which a master may be elected. That it
+counts for no acknowledgement is seen by `copies`, which looks at the other replicas alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..broker_process import BrokerProcess
+from ..controller_process import ControllerProcess
+from ..history import InvariantError
+
+
+class Learners:
+    """`brokers` are the learners, filled by the world once they exist."""
+
+    def __init__(self) -> None:
+        self.brokers: Sequence[BrokerProcess] = ()
+
+    def elected(self, broker: BrokerProcess) -> None:
+        """`broker` takes the role of master."""
+        if broker in self.brokers:
+            raise InvariantError(f"{broker.host} is a learner and master of epoch {broker.replica.epoch}")
+
+    def applied(self, controller: ControllerProcess) -> None:
+        """A step of a controller."""
+        if not self.brokers:
+            return
+        group = controller.machine.info.groups.get("sim")
+        if group is None:
+            return
+        for broker in self.brokers:
+            if broker.broker_id in group.electable_ids:
+                raise InvariantError(f"{broker.host} is a learner and may be elected: {list(group.electable_ids)}")
