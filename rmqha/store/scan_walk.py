@@ -50,6 +50,18 @@ def gather(data: NDArray[np.uint8], dtype: Any, positions: I64) -> NDArray[Any]:
     return unaligned(data, f"V{kind.itemsize}")[positions].view(kind)
 
 
+def where_bytes(data: NDArray[np.uint8], positions: I64, wanted: bytes) -> I64:
+    """The indices of those positions at which these bytes stand. All of them must be inside the data."""
+    kept = np.arange(len(positions))
+    # single bytes, the last first: names differ at their ends, and gathering words is five times as dear
+    for at in reversed(range(len(wanted))):
+        same = data[positions + at] == wanted[at]
+        if not same.all():
+            places = np.flatnonzero(same)
+            kept, positions = kept[places], positions[places]
+    return kept
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """A stretch of a CommitLog file in memory. Positions are bytes from its start, whose physical offset is
@@ -146,14 +158,24 @@ def _find_mapped(data: memoryview, pattern: bytes, start: int, stop: int) -> int
 
 
 def _lane_starts(window: Window, stop: int) -> I64:
-    found = [0]
-    for target in range(LANE_SPACING_BYTES, len(window.data), LANE_SPACING_BYTES):
-        if target > found[-1]:
-            lane = find_record(window, target, stop)
-            if lane is None:
+    """The window's start, and what looks like a record's start behind each of many places."""
+    raw, limit = window.raw, len(window.data)
+    find = raw.find if isinstance(raw, bytearray) else partial(_find_mapped, raw)
+    last = limit - _START.itemsize
+    hits, hit = [], -1
+    for target in range(LANE_SPACING_BYTES, limit, LANE_SPACING_BYTES):
+        if target + 4 > hit:
+            hit = find(_MAGIC_START, target + 4, last + 8)
+            if hit < 0:
                 break
-            found.append(lane)
-    return np.array(found, np.int64)
+            hits.append(hit - 4)
+    found = np.array(hits, np.int64)
+    head = gather(window.data, _START, found)
+    size = head["size"]
+    looks = (head["magic"] == MAGIC_V1) | (head["magic"] == MAGIC_V2)
+    looks &= head["phy_offset"] == found + window.base_offset
+    looks &= (size >= RECORD_MIN_BYTES) & (size <= np.minimum(stop - found, RECORD_MAX_BYTES))
+    return np.concatenate(([0], found[looks]))
 
 
 def _advance_lanes(window: Window, lanes: I64) -> Chain | None:
@@ -164,15 +186,19 @@ def _advance_lanes(window: Window, lanes: I64) -> Chain | None:
     # nothing is checked on the way: a step too short or too far shows in the end
     while (at < targets).any():
         for _ in range(STEPS_UNCHECKED):
-            at = np.minimum(at + np.maximum(sizes[at], RECORD_MIN_BYTES), targets)
+            step = sizes[at].astype(np.int64)
+            np.maximum(step, RECORD_MIN_BYTES, out=step)
+            step += at
+            at = np.minimum(step, targets, out=step)
             rows.append(at)
     # a lane that has reached the next one stays there: its last places are not its own
-    matrix = np.stack(rows, axis=1)
+    matrix = np.array(rows).T
     starts = matrix[matrix < targets[:, None]]
     found = gather(window.data, _START, starts)
     right = (found["magic"] == MAGIC_V1) | (found["magic"] == MAGIC_V2)
     right &= found["phy_offset"] == starts + window.base_offset
-    right &= starts + found["size"] == np.append(starts[1:], lanes[-1])
+    right[:-1] &= starts[1:] - starts[:-1] == found["size"][:-1]
+    right[-1] &= lanes[-1] - starts[-1] == found["size"][-1]
     return Chain(starts, int(lanes[-1]), False) if right.all() else None
 
 
