@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmqha.model.error import StoreError
-from rmqha.store.scan_crc import crcs
+from rmqha.store.scan_crc import SMALL_BYTES, crcs_of_ranges, crcs_of_small
 from rmqha.store.scan_properties import Properties, parse, spans, split_keys, text
 from rmqha.store.scan_walk import MAGIC_V2, Window, gather, where_bytes
 
@@ -328,9 +328,9 @@ class Records:
         return self._values[name]
 
     def _body(self, decoding: Decoding) -> Any:
-        stored = self._stored_bodies
         if decoding.verify_crc:
             self._verify_crc(decoding)
+        stored = self._stored_bodies
         compressed: Any = np.flatnonzero(self.fixed["sysFlag"] & COMPRESSED) if decoding.decompress else ()
         if not len(compressed) and not self.faults:
             return stored
@@ -358,11 +358,15 @@ class Records:
             self._note(decoding, bad, self._sentence(bad, expected, f"{found[bad]}"))
 
     def _body_crcs(self) -> I64:
-        return crcs(self._stored_bodies) & 0x7FFFFFFF
+        start, end = self._parts[:2]
+        small = int((end - start).sum()) <= SMALL_BYTES * len(self)
+        found = crcs_of_small(self._stored_bodies) if small else crcs_of_ranges(self.window.raw, start, end)
+        return found & 0x7FFFFFFF
 
     @cached_property
     def _stored_bodies(self) -> Any:
-        return self._spans(*self._parts[:2])
+        start, end = self._parts[:2]
+        return spans(pa.py_buffer(self.window.raw), start, end, long=True)
 
     def sound_count(self) -> int:
         """How many records come before the first that does not add up or whose body does not match its CRC, as one

@@ -13,22 +13,20 @@ try:
 except ImportError:
     from zlib import crc32
 
-SMALL_BYTES = 2048
-"""Arrow makes a bytes object of so many bytes in less time than Python a slice of a memoryview."""
+SMALL_BYTES = 480
+"""A bytes object of this size costs less than a slice of a memoryview: no call for memory, little to copy."""
 PIECE_COUNT = 256
 """Objects at a time: their memory stays in the processor's cache."""
 
 
-def crcs(bodies: Any) -> NDArray[np.int64]:
-    """Of each element of a BinaryArray without nulls or offset."""
+def crcs_of_ranges(data: Any, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Of the ranges [start, end) of a buffer."""
+    slices = map(slice, start.tolist(), end.tolist())
+    return np.fromiter(map(crc32, map(memoryview(data).__getitem__, slices)), np.int64, len(start))
+
+
+def crcs_of_small(bodies: Any) -> NDArray[np.int64]:
+    """Of the elements of a BinaryArray, in half the time if they are small."""
     count = len(bodies)
-    if not count:
-        return np.empty(0, np.int64)
-    _, bounds, data = bodies.buffers()
-    places = np.frombuffer(bounds, np.int32, count + 1)
-    if data is not None and int(places[-1]) > SMALL_BYTES * count:
-        ends = places.tolist()
-        slices = map(slice, ends, ends[1:])
-        return np.fromiter(map(crc32, map(memoryview(data).__getitem__, slices)), np.int64, count)
     pieces = (bodies[at : at + PIECE_COUNT].to_numpy(zero_copy_only=False) for at in range(0, count, PIECE_COUNT))
     return np.fromiter(map(crc32, chain.from_iterable(piece.tolist() for piece in pieces)), np.int64, count)

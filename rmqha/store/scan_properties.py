@@ -23,19 +23,25 @@ NAME_END, PAIR_END, SPACE = 0x01, 0x02, 0x20
 NAME_TABLE_MAX = 4 * 1024 * 1024
 
 
-def spans(data: Any, start: NDArray[Any], end: NDArray[Any], chosen: Any = None) -> Any:
+def spans(data: Any, start: NDArray[Any], end: NDArray[Any], chosen: Any = None, *, long: bool = False) -> Any:
     """A BinaryArray of the byte ranges [start, end) of an Arrow buffer below 2 GiB; they rise and do not overlap.
-    With `chosen`, integers of which some are null, it has those ranges only, and nulls.
+    With `chosen`, integers of which some are null, it has those ranges only, and nulls. `long` ranges are most of the
+    bytes.
 
     No Python object per element: the ranges become the offsets of an array that interleaves them with the bytes
     between, of which only the even elements are taken.
     """
     if not len(start):
         return pa.nulls(0 if chosen is None else len(chosen), pa.binary())
-    offsets = np.empty(2 * len(start), np.int32)
-    offsets[0::2], offsets[1::2] = start, end
+    count = len(start)
+    offsets = np.empty(2 * count + long, np.int32)
+    offsets[0 : 2 * count : 2], offsets[1 : 2 * count : 2] = start, end
+    if long:
+        # one more, never taken: Arrow makes room for elements of the mean length, and moves them when there are more
+        mean = int((end - start).sum()) // count + 1
+        offsets[-1] = max(int(offsets[-2]), min(int(offsets[0]) + 2 * count * mean, data.size))
     both = pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), data])
-    even = pa.array(np.arange(0, len(offsets), 2))
+    even = pa.array(np.arange(0, 2 * count, 2))
     return both.take(even if chosen is None else even.take(chosen))
 
 
@@ -193,7 +199,9 @@ def parse(stored: Any) -> Properties:
     if len(unclosed):
         # an unclosed stretch ends where the next record's first byte is; that byte may itself be a 0x02
         places = np.searchsorted(last, unclosed)
-        last, after = np.insert(last, places, unclosed), np.insert(after, places, unclosed)
+        last = np.insert(last, places, unclosed)
+        after = last + 1
+        after[places + np.arange(len(places))] -= 1
     first = np.zeros(len(last), np.int64)
     first[1:] = after[:-1]
     return Properties(len(stored), buffer, data, offsets, first, last, unclosed)
@@ -232,7 +240,9 @@ def _split(keys: Any) -> tuple[Any, I64]:
     if not len(spaces) and bool((np.diff(offsets) > 0).all()):
         return keys, np.ones(len(keys), np.int64)
     low, high = offsets[:-1], offsets[1:]
-    start = np.insert(low, np.searchsorted(low, spaces, "right"), spaces + 1)
-    end = np.insert(high, np.searchsorted(high, spaces, "right"), spaces)
+    places = np.searchsorted(low, spaces, "right")
+    start = np.insert(low, places, spaces + 1)
+    end = np.append(start[1:], high[-1:])
+    end[places + np.arange(len(places)) - 1] -= 1
     start, end = _kept(end > start, start, end)
     return text(spans(data, start, end)), np.diff(np.searchsorted(start, offsets))

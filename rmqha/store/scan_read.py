@@ -26,6 +26,8 @@ from rmqha.store.scan_walk import (
 WINDOW_BYTES = 4 * 1024 * 1024
 """Makes one RecordBatch."""
 PROBE_BYTES = 256 * 1024
+SPARE = 2
+"""The buffer is so many windows long, for `spans` of bodies; what is not read into costs no memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +77,9 @@ class LogFile:
     def window(self, start: int, stop: int, *, reused: bool = False) -> Window:
         """The bytes [start, stop). A `reused` window is only good until the next one is read."""
         size = stop - start
-        raw = self._buffer if reused and len(self._buffer) >= size else bytearray(size)
-        if reused:
-            self._buffer = raw
+        if reused and len(self._buffer) < SPARE * size:
+            self._buffer = bytearray(SPARE * size)
+        raw = self._buffer if reused else bytearray(size)
         path = self.name.path
         try:
             found = read_exactly(self._file, start, memoryview(raw)[:size])

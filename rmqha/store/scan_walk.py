@@ -29,6 +29,8 @@ RECORD_MAX_BYTES = 64 * 1024 * 1024
 BLANK_HEADER_BYTES = 8
 
 LANE_SPACING_BYTES = 32 * 1024
+LANE_SEARCH_BYTES = 2 * 1024
+"""Where no record starts in so many bytes, there is no lane."""
 FEW_LANES = 8
 STEPS_UNCHECKED = 4
 
@@ -158,18 +160,18 @@ def _find_mapped(data: memoryview, pattern: bytes, start: int, stop: int) -> int
 
 
 def _lane_starts(window: Window, stop: int) -> I64:
-    """The window's start, and what looks like a record's start behind each of many places."""
-    raw, limit = window.raw, len(window.data)
-    find = raw.find if isinstance(raw, bytearray) else partial(_find_mapped, raw)
-    last = limit - _START.itemsize
-    hits, hit = [], -1
-    for target in range(LANE_SPACING_BYTES, limit, LANE_SPACING_BYTES):
-        if target + 4 > hit:
-            hit = find(_MAGIC_START, target + 4, last + 8)
-            if hit < 0:
-                break
-            hits.append(hit - 4)
-    found = np.array(hits, np.int64)
+    """The window's start, and what looks like a record's start soon behind each of many places."""
+    data, last = window.data, len(window.data) - _START.itemsize
+    targets = np.arange(LANE_SPACING_BYTES, last - LANE_SEARCH_BYTES, LANE_SPACING_BYTES)
+    if not len(targets):
+        return np.zeros(1, np.int64)
+    # all places at once: one `find` for each costs as much as the whole walk behind it
+    shape, strides = (len(targets), LANE_SEARCH_BYTES + 2), (LANE_SPACING_BYTES, 1)
+    behind = np.ndarray(shape, np.uint8, data.data, LANE_SPACING_BYTES + 4, strides)
+    hits = behind[:, :-2] == _MAGIC_START[0]
+    hits &= behind[:, 1:-1] == _MAGIC_START[1]
+    hits &= behind[:, 2:] == _MAGIC_START[2]
+    found = targets + hits.argmax(axis=1)
     head = gather(window.data, _START, found)
     size = head["size"]
     looks = (head["magic"] == MAGIC_V1) | (head["magic"] == MAGIC_V2)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqha.store.scan_columns import STRING_LIST
-from rmqha.store.scan_crc import PIECE_COUNT, SMALL_BYTES, crcs
+from rmqha.store.scan_crc import PIECE_COUNT, crcs_of_ranges, crcs_of_small
 from rmqha.store.scan_properties import split_keys
 from rmqha.store.scan_walk import where_bytes
 
@@ -24,11 +24,15 @@ def test_keys_are_parted_by_spaces(stored: list[str | None], skipped: int) -> No
     assert found.to_pylist() == [[key for key in (item or "").split(" ") if key] for item in stored[skipped:]]
 
 
-@pytest.mark.parametrize("size", [0, 1, 100, SMALL_BYTES, SMALL_BYTES + 1, 3 * SMALL_BYTES])
+@pytest.mark.parametrize("size", [0, 1, 100, 3000])
 def test_crcs_of_small_and_large_bodies(size: int) -> None:
     bodies = [bytes([index % 251]) * (size + index % 3) for index in range(PIECE_COUNT + 2)]
-    assert crcs(pa.array(bodies, pa.binary())).tolist() == [zlib.crc32(body) for body in bodies]
-    assert crcs(pa.array([], pa.binary())).tolist() == []
+    ends = np.cumsum([len(body) for body in bodies], dtype=np.int64)
+    starts = np.concatenate(([0], ends[:-1]))
+    expected = [zlib.crc32(body) for body in bodies]
+    assert crcs_of_small(pa.array(bodies, pa.binary())).tolist() == expected
+    assert crcs_of_ranges(b"".join(bodies), starts, ends).tolist() == expected
+    assert crcs_of_small(pa.array([], pa.binary())).tolist() == []
 
 
 @settings(deadline=None)
