@@ -25,6 +25,8 @@ from rmqha.store.scan_walk import (
 
 WINDOW_BYTES = 4 * 1024 * 1024
 """Makes one RecordBatch."""
+FILTERED_WINDOW_BYTES = 8 * 1024 * 1024
+"""Where a filter leaves few rows of each."""
 PROBE_BYTES = 256 * 1024
 SPARE = 2
 """The buffer is so many windows long, for `spans` of bodies; what is not read into costs no memory."""
@@ -93,7 +95,7 @@ class LogFile:
     def windows(self, start: int, stop: int, size: int = WINDOW_BYTES) -> Iterator[tuple[int, Window, Chain]]:
         """The records of [start, stop), `start` being a record's start: the position of each window, the window, and
         its chain; only the last one can be broken. Windows are reused, the first one has `size` bytes."""
-        position = start
+        position, largest = start, max(size, WINDOW_BYTES)
         while position < stop:
             window = self.window(position, min(position + size, stop), reused=True)
             chain = walk(window, stop - position)
@@ -103,7 +105,7 @@ class LogFile:
             yield position, window, chain
             if chain.broken:
                 return
-            position, size = position + chain.end, min(size * 4, WINDOW_BYTES)
+            position, size = position + chain.end, min(size * 4, largest)
 
     def walk(self, start: int, stop: int) -> Chain:
         """All records of [start, stop) at once, as positions in the file."""
