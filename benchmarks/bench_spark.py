@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,18 +33,32 @@ TOPICS, QUEUES = 8, 4
 FIRST_MS = 1_780_000_000_000
 """storeTimestamp of the first record; each is stored a millisecond after the one before."""
 NINE = ("topic", "queueId", "queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp", "keys", "tags", "body")
+TOPIC_AND_BODY = ("topic", "body")
 HEADERS = ("queueId", "queueOffset", "physicalOffset", "storeTimestamp", "sysFlag")
 HEAD_FORMAT = ">iiiiiqqiq8sq8siqi"
 HEAD_BYTES = struct.calcsize(HEAD_FORMAT)
+UNIQUE = "UNIQ_KEY=7F0000010001070DEA4E2A6761760000"
+LAYOUTS = {
+    "tags and a key, in the Java client's order": f"MSG_REGION=DefaultRegion {UNIQUE} CLUSTER=DefaultCluster TAGS=TagA "
+    "KEYS=order-12345678 WAIT=true TRACE_ON=true ",
+    "tags": f"MSG_REGION=DefaultRegion {UNIQUE} CLUSTER=DefaultCluster TAGS=TagB WAIT=true TRACE_ON=true ",
+    "neither": f"MSG_REGION=DefaultRegion {UNIQUE} CLUSTER=DefaultCluster WAIT=true TRACE_ON=true ",
+    "three keys before the tags, with the application's own": f"KEYS=order-12345678+user-4711+eu TAGS=TagC {UNIQUE} "
+    "tenant=acme traceparent=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01 CLUSTER=DefaultCluster ",
+    "a retry": f"DELAY=3 MSG_REGION=DefaultRegion {UNIQUE} ORIGIN_MESSAGE_ID=7F00000100002A9F0000000000012345 "
+    "RETRY_TOPIC=bench-0 REAL_TOPIC=%RETRY%group REAL_QID=0 CLUSTER=DefaultCluster TAGS=TagA KEYS=order-12345678 "
+    "WAIT=false ",
+    "without the last separator": f"KEYS=order-12345678 {UNIQUE} TAGS=TagD WAIT=true",
+    "none": "",
+}
+"""Properties as clients store them; = stands for the separator 0x01, the space for 0x02, + for the space."""
+SEPARATORS = str.maketrans("= +", "\x01\x02 ")
 
 
-def record(body_bytes: int) -> bytes:
-    """A record as a Java client would write it; offsets and queues are filled in by `make_store`."""
+def record(body_bytes: int, layout: str) -> bytes:
+    """A record with such properties; offsets and queues are filled in by `make_store`."""
     body = bytes(range(256)) * (body_bytes // 256) + bytes(body_bytes % 256)
-    properties = (
-        b"MSG_REGION\x01DefaultRegion\x02UNIQ_KEY\x017F0000010001070DEA4E2A6761760000\x02CLUSTER\x01DefaultCluster\x02"
-        b"TAGS\x01TagA\x02KEYS\x01order-12345678\x02WAIT\x01true\x02TRACE_ON\x01true\x02"
-    )
+    properties = layout.translate(SEPARATORS).encode()
     topic = b"bench-0"
     size = HEAD_BYTES + len(body) + 1 + len(topic) + 2 + len(properties)
     host = b"\x7f\x00\x00\x01" + struct.pack(">i", 10911)
@@ -54,44 +68,52 @@ def record(body_bytes: int) -> bytes:
     return head + body + bytes([len(topic)]) + topic + struct.pack(">H", len(properties)) + properties
 
 
-def make_store(root: Path, total_bytes: int, body_bytes: int, file_bytes: int) -> int:
-    """Write `total_bytes` of CommitLog in whole files; gives the number of records."""
-    one = np.frombuffer(record(body_bytes), np.uint8)
-    per_file = (file_bytes - 8) // len(one)
+def make_store(root: Path, total_bytes: int, body_bytes: int, file_bytes: int, layouts: Sequence[str]) -> int:
+    """Write `total_bytes` of CommitLog in whole files, with these layouts in turn; gives the number of records."""
+    turn = [np.frombuffer(record(body_bytes, layout), np.uint8) for layout in layouts]
+    sizes = np.array([len(one) for one in turn])
+    places = np.cumsum(sizes) - sizes
+    turns = int((file_bytes - 8) // sizes.sum())
     (root / "commitlog").mkdir(parents=True)
     files = max(total_bytes // file_bytes, 1)
     entries = []
-    digit_at = HEAD_BYTES + body_bytes + 1 + len("bench-")
     for index in range(files):
         data = np.zeros(file_bytes, np.uint8)
-        rows = data[: per_file * len(one)].reshape(per_file, len(one))
-        rows[:] = one
-        number = np.arange(per_file, dtype=np.int64) + index * per_file
-        topic, queue = number % TOPICS, number // TOPICS % QUEUES
-        rows[:, 12:16] = queue.astype(">i4").view(np.uint8).reshape(-1, 4)
-        rows[:, 20:28] = (number // (TOPICS * QUEUES)).astype(">i8").view(np.uint8).reshape(-1, 8)
-        offsets = index * file_bytes + np.arange(per_file, dtype=np.int64) * len(one)
-        rows[:, 28:36] = offsets.astype(">i8").view(np.uint8).reshape(-1, 8)
-        rows[:, digit_at] = ord("0") + topic
-        rows[:, 56:64] = (FIRST_MS + number).astype(">i8").view(np.uint8).reshape(-1, 8)
-        entries.append(offsets)
-        used = per_file * len(one)
+        used = turns * int(sizes.sum())
+        block = data[:used].reshape(turns, -1)
+        offsets = index * file_bytes + np.arange(turns, dtype=np.int64)[:, None] * sizes.sum() + places
+        for which, (one, place) in enumerate(zip(turn, places.tolist(), strict=True)):
+            number = (np.arange(turns, dtype=np.int64) + index * turns) * len(turn) + which
+            rows = block[:, place : place + len(one)]
+            rows[:] = one
+            _fill_in(rows, number, offsets[:, which], HEAD_BYTES + body_bytes + 1 + len("bench-"))
+        entries.append(offsets.ravel())
         blank = struct.pack(">iI", file_bytes - used, 0xCBD43194)
         data[used : used + 8] = np.frombuffer(blank, np.uint8)
         (root / "commitlog" / f"{index * file_bytes:020}").write_bytes(data.tobytes())
-    _make_queues(root, np.concatenate(entries), len(one))
+    _make_queues(root, np.concatenate(entries), np.tile(sizes, turns * files))
     (root / "checkpoint").write_bytes(struct.pack(">qqqqq", 0, 0, 0, 0, files * file_bytes).ljust(4096, b"\0"))
     (root / "brokerIdentity").write_text("bench#broker-a#1")
-    return files * per_file
+    return files * turns * len(turn)
 
 
-def _make_queues(root: Path, offsets: np.ndarray, record_bytes: int) -> None:
+def _fill_in(rows: np.ndarray, number: np.ndarray, offsets: np.ndarray, digit_at: int) -> None:
+    """Topic, queue, offsets and time of records, by their numbers in the log."""
+    queue = number // TOPICS % QUEUES
+    rows[:, 12:16] = queue.astype(">i4").view(np.uint8).reshape(-1, 4)
+    rows[:, 20:28] = (number // (TOPICS * QUEUES)).astype(">i8").view(np.uint8).reshape(-1, 8)
+    rows[:, 28:36] = offsets.astype(">i8").view(np.uint8).reshape(-1, 8)
+    rows[:, digit_at] = ord("0") + number % TOPICS
+    rows[:, 56:64] = (FIRST_MS + number).astype(">i8").view(np.uint8).reshape(-1, 8)
+
+
+def _make_queues(root: Path, offsets: np.ndarray, sizes: np.ndarray) -> None:
     """A ConsumeQueue of one file for each topic and queue."""
     for topic in range(TOPICS):
         for queue in range(QUEUES):
-            mine = offsets[topic + TOPICS * queue :: TOPICS * QUEUES]
-            units = np.zeros(len(mine), [("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
-            units["offset"], units["size"] = mine, record_bytes
+            mine = slice(topic + TOPICS * queue, None, TOPICS * QUEUES)
+            units = np.zeros(len(offsets[mine]), [("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
+            units["offset"], units["size"] = offsets[mine], sizes[mine]
             directory = root / "consumequeue" / f"bench-{topic}" / str(queue)
             directory.mkdir(parents=True)
             (directory / f"{0:020}").write_bytes(units.tobytes())
@@ -150,6 +172,7 @@ def bench_decode(root: Path, log_bytes: int, record_count: int, rounds: int) -> 
     }
     reads: dict[str, Callable[[], object]] = {
         "five header columns": lambda: drain(read_store(view, Decoding(HEADERS))),
+        "topic + body": lambda: drain(read_store(view, Decoding(TOPIC_AND_BODY))),
         "nine columns": lambda: drain(read_store(view, Decoding(NINE))),
         "nine columns, CRC unchecked": lambda: drain(read_store(view, Decoding(NINE, verify_crc=False))),
         "all 22 columns, properties as JSON": lambda: drain(read_store(view)),
@@ -241,6 +264,7 @@ def bench_spark(root: Path, log_bytes: int, rounds: int, cores: str) -> list[dic
         "naive source, nine columns": (naive, 1),
         "nine columns": (ours(NINE), rounds),
         "nine columns, CRC unchecked": (ours(NINE, verifyCrc="false"), rounds),
+        "topic + body": (ours(TOPIC_AND_BODY), rounds),
         "header columns only": (ours(HEADERS), rounds),
         "one topic of eight, nine columns": (ours(NINE, "topic = 'bench-3'", pushFilters="true"), rounds),
     }
@@ -265,6 +289,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=512, help="size of the log to make")
     parser.add_argument("--body", type=int, default=1024, help="bytes of each body")
     parser.add_argument("--file-mib", type=int, default=128, help="size of one CommitLog file")
+    parser.add_argument("--one-layout", action="store_true", help="the same property layout in every record")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--cores", default="*", help="cores for Spark")
     parser.add_argument("--no-spark", action="store_true")
@@ -272,9 +297,10 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rmqha-bench-") as directory:
         root = Path(directory) / "store"
-        count = make_store(root, given.mib * MIB, given.body, min(given.file_mib, given.mib) * MIB)
+        layouts = list(LAYOUTS.values())[: 1 if given.one_layout else None]
+        count = make_store(root, given.mib * MIB, given.body, min(given.file_mib, given.mib) * MIB, layouts)
         log_bytes = sum(item.size_bytes for item in plan_ranges(open_store(str(root)), min_ranges=1))
-        print(f"{log_bytes / MIB:.0f} MiB, {count} records of {len(record(given.body))} bytes")
+        print(f"{log_bytes / MIB:.0f} MiB, {count} records of {log_bytes // count} bytes on average")
         results: dict[str, Any] = {"log_bytes": log_bytes, "record_count": count, "body_bytes": given.body}
         results["decode"] = bench_decode(root, log_bytes, count, given.rounds)
         show("decoding, one core", results["decode"], "against_struct_loop")

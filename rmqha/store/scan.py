@@ -19,7 +19,7 @@ from rmqha.store.scan_files import Looking, StoreView, open_store
 from rmqha.store.scan_filter import Interval, RowFilter
 from rmqha.store.scan_plan import LogRange, group_ranges, plan_ranges
 from rmqha.store.scan_prune import TIMESTAMP_SLACK_MS, prune
-from rmqha.store.scan_read import GoneError, LogFile
+from rmqha.store.scan_read import FILTERED_WINDOW_BYTES, WINDOW_BYTES, GoneError, LogFile
 from rmqha.store.scan_replicas import by_group, check_same
 
 __all__ = [
@@ -51,7 +51,7 @@ ALL_ROWS = RowFilter()
 def read_range(
     item: LogRange, decoding: Decoding = EVERYTHING, rows: RowFilter = ALL_ROWS, *, pass_loss: bool = False
 ) -> Iterator[Any]:
-    """RecordBatches of the range's records that pass the filter, about 4 MiB of log each.
+    """RecordBatches of the range's records that pass the filter, about 4 MiB of log each, 8 if there is one.
 
     StoreError for a damaged record: names the file, the offset, what was expected and what was found. With
     `on_corrupt` = skip it is left out; with row it is a row of its own, which only physical offsets can leave out.
@@ -65,7 +65,15 @@ def read_range(
             return
         raise
     with file:
-        for piece in pieces(file, item.start - base, item.end - base, item.source, pass_damage=pass_damage):
+        found = pieces(
+            file,
+            item.start - base,
+            item.end - base,
+            item.source,
+            pass_damage=pass_damage,
+            window_bytes=WINDOW_BYTES if rows == ALL_ROWS else FILTERED_WINDOW_BYTES,
+        )
+        for piece in found:
             if isinstance(piece, Damage):
                 bounds = rows.physical_offsets
                 if decoding.on_corrupt == "row" and bounds.low <= piece.start <= bounds.high:

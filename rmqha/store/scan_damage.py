@@ -46,7 +46,13 @@ class Damage:
 
 
 def pieces(
-    file: LogFile, start: int, stop: int, source: Source, *, pass_damage: bool = False
+    file: LogFile,
+    start: int,
+    stop: int,
+    source: Source,
+    *,
+    pass_damage: bool = False,
+    window_bytes: int = WINDOW_BYTES,
 ) -> Iterator[Records | Damage]:
     """The records of the positions [start, stop), a window at a time, good until the next is asked for.
 
@@ -56,7 +62,7 @@ def pieces(
     if pass_damage:
         yield from _over_damage(file, start, stop, source)
         return
-    for at, window, chain in file.windows(start, stop):
+    for at, window, chain in file.windows(start, stop, window_bytes):
         if len(chain.starts):
             yield Records(window, chain.starts, source)
         if chain.broken:

@@ -18,6 +18,9 @@ NUMBERS = ("queueId", "queueOffset", "physicalOffset", "bornTimestamp", "storeTi
 """The numeric columns that can be filtered here. Timestamps in milliseconds; what no timestamp can hold is null, and
 a null passes no filter."""
 
+FEW_TOPICS = 8
+"""So many are compared one after the other; more are looked up among all topics of a window."""
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
@@ -108,6 +111,9 @@ class RowFilter:
         )
 
     def _topic_mask(self, records: Records) -> NDArray[np.bool_]:
+        if self._is_few_topics:
+            masks = [records.topic_is(name) for name in self.topics or ()]
+            return np.logical_or.reduce(masks) if masks else np.zeros(len(records), bool)
         names, code = records.topic_codes
         chosen: NDArray[np.bool_] = np.array([self._wants_topic(name) for name in names], bool)[code]
         if self.queues is None and not self.queue_offsets:
@@ -123,6 +129,12 @@ class RowFilter:
                     inside = (queue_offset >= bounds.low) & (queue_offset <= bounds.high)
                     chosen &= ~(of_topic & (queue_id == queue)) | inside
         return chosen
+
+    @property
+    def _is_few_topics(self) -> bool:
+        others = self.topic_pattern is not None or self.queues is not None or bool(self.queue_offsets)
+        names = self.topics
+        return not others and names is not None and len(names) <= FEW_TOPICS and all("\ufffd" not in n for n in names)
 
     def _wants_topic(self, name: str) -> bool:
         return (self.topics is None or name in self.topics) and (

@@ -25,7 +25,11 @@ from rmqha.store.scan_walk import (
 
 WINDOW_BYTES = 4 * 1024 * 1024
 """Makes one RecordBatch."""
+FILTERED_WINDOW_BYTES = 8 * 1024 * 1024
+"""Where a filter leaves few rows of each."""
 PROBE_BYTES = 256 * 1024
+SPARE = 2
+"""The buffer is so many windows long, for `spans` of bodies; what is not read into costs no memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +79,9 @@ class LogFile:
     def window(self, start: int, stop: int, *, reused: bool = False) -> Window:
         """The bytes [start, stop). A `reused` window is only good until the next one is read."""
         size = stop - start
-        raw = self._buffer if reused and len(self._buffer) >= size else bytearray(size)
-        if reused:
-            self._buffer = raw
+        if reused and len(self._buffer) < SPARE * size:
+            self._buffer = bytearray(SPARE * size)
+        raw = self._buffer if reused else bytearray(size)
         path = self.name.path
         try:
             found = read_exactly(self._file, start, memoryview(raw)[:size])
@@ -91,7 +95,7 @@ class LogFile:
     def windows(self, start: int, stop: int, size: int = WINDOW_BYTES) -> Iterator[tuple[int, Window, Chain]]:
         """The records of [start, stop), `start` being a record's start: the position of each window, the window, and
         its chain; only the last one can be broken. Windows are reused, the first one has `size` bytes."""
-        position = start
+        position, largest = start, max(size, WINDOW_BYTES)
         while position < stop:
             window = self.window(position, min(position + size, stop), reused=True)
             chain = walk(window, stop - position)
@@ -101,7 +105,7 @@ class LogFile:
             yield position, window, chain
             if chain.broken:
                 return
-            position, size = position + chain.end, min(size * 4, WINDOW_BYTES)
+            position, size = position + chain.end, min(size * 4, largest)
 
     def walk(self, start: int, stop: int) -> Chain:
         """All records of [start, stop) at once, as positions in the file."""

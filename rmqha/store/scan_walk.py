@@ -29,6 +29,8 @@ RECORD_MAX_BYTES = 64 * 1024 * 1024
 BLANK_HEADER_BYTES = 8
 
 LANE_SPACING_BYTES = 32 * 1024
+LANE_SEARCH_BYTES = 2 * 1024
+"""Where no record starts in so many bytes, there is no lane."""
 FEW_LANES = 8
 STEPS_UNCHECKED = 4
 
@@ -48,6 +50,18 @@ def gather(data: NDArray[np.uint8], dtype: Any, positions: I64) -> NDArray[Any]:
     """The structures at these positions. As plain bytes first: NumPy copies those ten times as fast as fields."""
     kind = np.dtype(dtype)
     return unaligned(data, f"V{kind.itemsize}")[positions].view(kind)
+
+
+def where_bytes(data: NDArray[np.uint8], positions: I64, wanted: bytes) -> I64:
+    """The indices of those positions at which these bytes stand. All of them must be inside the data."""
+    kept = np.arange(len(positions))
+    # single bytes, the last first: names differ at their ends, and gathering words is five times as dear
+    for at in reversed(range(len(wanted))):
+        same = data[positions + at] == wanted[at]
+        if not same.all():
+            places = np.flatnonzero(same)
+            kept, positions = kept[places], positions[places]
+    return kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +160,24 @@ def _find_mapped(data: memoryview, pattern: bytes, start: int, stop: int) -> int
 
 
 def _lane_starts(window: Window, stop: int) -> I64:
-    found = [0]
-    for target in range(LANE_SPACING_BYTES, len(window.data), LANE_SPACING_BYTES):
-        if target > found[-1]:
-            lane = find_record(window, target, stop)
-            if lane is None:
-                break
-            found.append(lane)
-    return np.array(found, np.int64)
+    """The window's start, and what looks like a record's start soon behind each of many places."""
+    data, last = window.data, len(window.data) - _START.itemsize
+    targets = np.arange(LANE_SPACING_BYTES, last - LANE_SEARCH_BYTES, LANE_SPACING_BYTES)
+    if not len(targets):
+        return np.zeros(1, np.int64)
+    # all places at once: one `find` for each costs as much as the whole walk behind it
+    shape, strides = (len(targets), LANE_SEARCH_BYTES + 2), (LANE_SPACING_BYTES, 1)
+    behind = np.ndarray(shape, np.uint8, data.data, LANE_SPACING_BYTES + 4, strides)
+    hits = behind[:, :-2] == _MAGIC_START[0]
+    hits &= behind[:, 1:-1] == _MAGIC_START[1]
+    hits &= behind[:, 2:] == _MAGIC_START[2]
+    found = targets + hits.argmax(axis=1)
+    head = gather(window.data, _START, found)
+    size = head["size"]
+    looks = (head["magic"] == MAGIC_V1) | (head["magic"] == MAGIC_V2)
+    looks &= head["phy_offset"] == found + window.base_offset
+    looks &= (size >= RECORD_MIN_BYTES) & (size <= np.minimum(stop - found, RECORD_MAX_BYTES))
+    return np.concatenate(([0], found[looks]))
 
 
 def _advance_lanes(window: Window, lanes: I64) -> Chain | None:
@@ -164,15 +188,19 @@ def _advance_lanes(window: Window, lanes: I64) -> Chain | None:
     # nothing is checked on the way: a step too short or too far shows in the end
     while (at < targets).any():
         for _ in range(STEPS_UNCHECKED):
-            at = np.minimum(at + np.maximum(sizes[at], RECORD_MIN_BYTES), targets)
+            step = sizes[at].astype(np.int64)
+            np.maximum(step, RECORD_MIN_BYTES, out=step)
+            step += at
+            at = np.minimum(step, targets, out=step)
             rows.append(at)
     # a lane that has reached the next one stays there: its last places are not its own
-    matrix = np.stack(rows, axis=1)
+    matrix = np.array(rows).T
     starts = matrix[matrix < targets[:, None]]
     found = gather(window.data, _START, starts)
     right = (found["magic"] == MAGIC_V1) | (found["magic"] == MAGIC_V2)
     right &= found["phy_offset"] == starts + window.base_offset
-    right &= starts + found["size"] == np.append(starts[1:], lanes[-1])
+    right[:-1] &= starts[1:] - starts[:-1] == found["size"][:-1]
+    right[-1] &= lanes[-1] - starts[-1] == found["size"][-1]
     return Chain(starts, int(lanes[-1]), False) if right.all() else None
 
 
