@@ -23,7 +23,7 @@ from rmqha.host.exposure import Exposure
 from rmqha.host.remoting import RemotingClient, serve
 from rmqha.host.session import Session, Statistics
 from rmqha.host.tracer import HostTracer
-from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
 from rmqha.model.error import ConfigError, RemoteProtocolError, UsageError
 from rmqha.model.series import Collecting
 from rmqha.model.standing import Standing
@@ -136,7 +136,7 @@ class NameServer:
         except (RemoteProtocolError, OSError) as error:
             return request.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         return request.reply(
-            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"a name server does not know request {request.code}"
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
         )
 
     def _register(self, session_id: int, request: Command) -> Command:
@@ -167,7 +167,8 @@ class NameServer:
         found = self.routes.route(topic)
         if found is None:
             return request.reply(
-                ResponseCode.TOPIC_NOT_EXIST, remark=f"No topic route info in name server for the topic: {topic}"
+                ResponseCode.TOPIC_NOT_EXIST,
+                remark=f"No topic route info in name server for the topic: {topic}{SEE_FAQ}",
             )
         standard = (
             request.version >= STANDARD_JSON_VERSION or request.ext.get("acceptStandardJsonOnly", "").lower() == "true"

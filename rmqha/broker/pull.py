@@ -19,7 +19,7 @@ from rmqha.broker.selectors import compile_selector, record_filter, require_prop
 from rmqha.broker.statistics import Rates
 from rmqha.broker.topics import TopicTable
 from rmqha.broker.traffic import Traffic
-from rmqha.model.code import ResponseCode
+from rmqha.model.code import SEE_FAQ, ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import DamagedError
 from rmqha.model.offset import MASTER_ID, PhyOffset, QueueOffset
@@ -140,7 +140,7 @@ class PullProcessor:
     def process(self, channel: Channel, command: Command) -> None:
         """Answer now or later. Raises RequestError."""
         master = self._is_master()
-        pull = self._parse(command, master)
+        pull = self._parse(command, channel.peer, master)
         if not master:
             self._process_as_slave(channel, command, pull)
             return
@@ -167,7 +167,7 @@ class PullProcessor:
                 return
         self._hold_or_answer(channel, command, pull, min(pull.suspend_ms, SLAVE_ANSWER_DELAY_MS), pull.offset)
 
-    def _parse(self, command: Command, master: bool) -> _Pull:
+    def _parse(self, command: Command, peer: str, master: bool) -> _Pull:
         group_name, topic_name = text(command, "consumerGroup"), text(command, "topic")
         queue_id = number(command, "queueId")
         group = self._group(group_name, master)
@@ -175,14 +175,15 @@ class PullProcessor:
             raise RequestError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}")
         topic = self._topics.get(topic_name)
         if topic is None:
-            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic_name}] not exist, apply first please!")
+            remark = f"topic[{topic_name}] not exist, apply first please! {SEE_FAQ}"
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, remark)
         if not topic.readable:
             raise RequestError(ResponseCode.NO_PERMISSION, f"the topic[{topic_name}] pulling message is forbidden")
         if not 0 <= queue_id < topic.read_queue_count:
             raise RequestError(
-                ResponseCode.SYSTEM_ERROR,
+                ResponseCode.INVALID_PARAMETER,
                 f"queueId[{queue_id}] is illegal, topic:[{topic_name}] topicConfig.readQueueNums:"
-                f"[{topic.read_queue_count}] consumer:[{group_name}]",
+                f"[{topic.read_queue_count}] consumer:[/{peer}]",
             )
         flags = number(command, "sysFlag", 0)
         max_bytes = number(command, "maxMsgBytes", DEFAULT_PULL_BYTES)
@@ -203,7 +204,8 @@ class PullProcessor:
         """Only a master makes groups; a slave serves one that it has not heard of yet by the defaults."""
         group = self._groups.get_or_create(name) if master else self._groups.get(name) or default_group(name)
         if group is None:
-            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group [{name}] does not exist")
+            remark = f"subscription group [{name}] does not exist, {SEE_FAQ}"
+            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         return group
 
     def _suspend_ms(self, command: Command, flags: int) -> int:

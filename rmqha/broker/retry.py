@@ -17,7 +17,7 @@ from rmqha.broker.schedule import to_schedule
 from rmqha.broker.topics import TopicTable, topic_name_fault
 from rmqha.broker.waiter import Waiting
 from rmqha.ha.action import AckStatus
-from rmqha.model.code import ResponseCode
+from rmqha.model.code import SEE_FAQ, ResponseCode
 from rmqha.model.error import UsageError
 from rmqha.model.message import (
     DLQ_PREFIX,
@@ -54,7 +54,8 @@ class RetryRules:
         """Raises RequestError for a name that cannot be a group."""
         settings = None if topic_name_fault(RETRY_PREFIX + group) else self._groups.get_or_create(group)
         if settings is None:
-            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {group}")
+            remark = f"subscription group not exist, {group} {SEE_FAQ}"
+            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         return settings
 
     def retry_topic(self, group: str) -> str:

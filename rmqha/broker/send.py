@@ -25,7 +25,7 @@ from rmqha.broker.topics import (
 )
 from rmqha.broker.traffic import Traffic
 from rmqha.broker.waiter import TopicWaiter, Waiter, Waiting
-from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.delay_level import SCHEDULE_TOPIC, delay_level
 from rmqha.model.error import UsageError
@@ -170,7 +170,7 @@ class SendProcessor:
         for command in commands:
             try:
                 request = _parse(command)
-                accepted.append(_Accepted(command, request, *self._messages(request, command, born_host)))
+                accepted.append(_Accepted(command, request, *self._messages(request, command, born_host, channel.peer)))
             except (_Refused, RequestError) as refused:
                 self._refuse(channel, command, refused.code, str(refused))
         for run in _runs(accepted):
@@ -250,13 +250,13 @@ class SendProcessor:
 
     # --- checks -----------------------------------------------------------------------------------------------------
     def _messages(
-        self, request: _Request, command: Command, born_host: tuple[bytes, int]
+        self, request: _Request, command: Command, born_host: tuple[bytes, int], peer: str
     ) -> tuple[int, list[NewMessage]]:
         """The queue that is meant, and what to append. Raises _Refused and RequestError."""
         if request.topic.startswith(RETRY_PREFIX):
             request = self._retried(request)
         topic = self._topic(request)
-        queue_id = self._queue_id(request, topic)
+        queue_id = self._queue_id(request, topic, peer)
         self._check(request, command)
         sys_flag = request.sys_flag
         if request.is_batch:
@@ -313,15 +313,16 @@ class SendProcessor:
             return self._topics.create_internal(request.topic, 1)
         topic = self._topics.create_for_send(request.topic, request.default_topic, request.default_queue_count)
         if topic is None:
-            raise _Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist, apply first please!")
+            remark = f"topic[{request.topic}] not exist, apply first please!{SEE_FAQ}"
+            raise _Refused(ResponseCode.TOPIC_NOT_EXIST, remark)
         return topic
 
-    def _queue_id(self, request: _Request, topic: TopicConfig) -> int:
+    def _queue_id(self, request: _Request, topic: TopicConfig, peer: str) -> int:
         count = max(topic.write_queue_count, topic.read_queue_count)
         if request.queue_id >= count:
             raise _Refused(
-                ResponseCode.SYSTEM_ERROR,
-                f"request queueId[{request.queue_id}] is illegal, the topic[{topic.name}] has {count} queues",
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{request.queue_id}] is illegal, {topic.text()} Producer: {peer}",
             )
         if request.queue_id >= 0:
             return request.queue_id

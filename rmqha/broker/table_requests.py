@@ -95,15 +95,17 @@ class TableRequests:
     # --- topics -----------------------------------------------------------------------------------------------------
     def _update_topic(self, channel: Channel, command: Command) -> None:
         self._require_master()
-        name = text(command, "topic")
+        name = command.ext.get("topic", "")
         fault = topic_name_fault(name)
         if not fault and (name in BROKER_ONLY_TOPICS or name == DEFAULT_TOPIC):
             fault = f"The topic[{name}] is conflict with system topic."
+        if fault:
+            raise RequestError(ResponseCode.INVALID_PARAMETER, fault)
         read, write = number(command, "readQueueNums", 8), number(command, "writeQueueNums", 8)
         perm = number(command, "perm", PERM_READ | PERM_WRITE)
-        if not fault and not (0 <= read <= MAX_QUEUE_COUNT and 0 <= write <= MAX_QUEUE_COUNT):
+        if not (0 <= read <= MAX_QUEUE_COUNT and 0 <= write <= MAX_QUEUE_COUNT):
             fault = f"a topic has 0 to {MAX_QUEUE_COUNT} queues, not {read} to read and {write} to write"
-        if not fault and perm & ~(PERM_READ | PERM_WRITE | PERM_INHERIT):
+        elif perm & ~(PERM_READ | PERM_WRITE | PERM_INHERIT):
             fault = f"{perm} is no permission"
         if fault:
             raise RequestError(ResponseCode.SYSTEM_ERROR, fault)

@@ -71,10 +71,13 @@ def topic_name_fault(name: str) -> str:
     if not name.strip():
         return "The specified topic is blank."
     if not _NAME.fullmatch(name):
-        return "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+        return f"The specified topic: {name}, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
     if len(name) > MAX_TOPIC_LENGTH:
-        return "The specified topic is longer than topic max length."
+        return f"The specified topic: {name}, is longer than topic max length: {MAX_TOPIC_LENGTH}"
     return ""
+
+
+_PERM_LETTERS = ((PERM_READ, "R"), (PERM_WRITE, "W"), (PERM_INHERIT, "X"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,16 @@ class TopicConfig:
     def is_batch(self) -> bool:
         """Its queues count messages, its records hold many."""
         return self.attributes.get(QUEUE_TYPE) == BATCH_QUEUE
+
+    def text(self) -> str:
+        """As RocketMQ's remarks show it."""
+        perm = "".join(letter if self.perm & bit else "-" for bit, letter in _PERM_LETTERS)
+        attributes = ", ".join(f"{name}={value}" for name, value in self.attributes.items())
+        return (
+            f"TopicConfig [topicName={self.name}, readQueueNums={self.read_queue_count}, "
+            f"writeQueueNums={self.write_queue_count}, perm={perm}, topicFilterType={self.filter_type}, "
+            f"topicSysFlag={self.sys_flag}, order={str(self.order).lower()}, attributes={{{attributes}}}]"
+        )
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -427,7 +440,7 @@ def refusal_to_send(name: str) -> tuple[ResponseCode, str] | None:
     """Why no client may send to a topic of that name, before it is even looked up."""
     fault = topic_name_fault(name)
     if fault:
-        return ResponseCode.SYSTEM_ERROR, fault
+        return ResponseCode.INVALID_PARAMETER, fault
     if name in BROKER_ONLY_TOPICS:
         return ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
     return None

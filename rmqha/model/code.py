@@ -108,6 +108,10 @@ class RequestCode(IntEnum):
     RMQHA_ECHO = 52090
 
 
+SEE_FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
+"""How RocketMQ ends some of its remarks."""
+
+
 class ResponseCode(IntEnum):
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -130,6 +134,7 @@ class ResponseCode(IntEnum):
     SUBSCRIPTION_NOT_LATEST = 25
     SUBSCRIPTION_GROUP_NOT_EXIST = 26
     FILTER_DATA_NOT_EXIST = 27
+    INVALID_PARAMETER = 29
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
     CONTROLLER_FENCED_MASTER_EPOCH = 2000

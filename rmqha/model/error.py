@@ -44,10 +44,11 @@ class UnreachableError(RmqhaError):
 
 
 class RemoteError(RmqhaError):
-    """A response with another code than SUCCESS."""
+    """A response with another code than SUCCESS. Its text has the remark's first line: RocketMQ's may end in a link."""
 
     def __init__(self, code: int, remark: str, address: str = "") -> None:
-        super().__init__(f"{address or 'peer'} answered {code}: {remark or 'no remark'}")
+        first_line = remark.partition("\n")[0].rstrip(" ,")
+        super().__init__(f"{address or 'peer'} answered {code}: {first_line or 'no remark'}")
         self.code = code
         self.remark = remark
         self.address = address

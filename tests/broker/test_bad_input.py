@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rmqha.broker.topics import PERM_READ, PERM_WRITE, TopicConfig
-from rmqha.model.code import RequestCode
+from rmqha.model.code import SEE_FAQ, RequestCode
 from rmqha.model.code import ResponseCode as Code
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from tests.broker.support import Broker, FakeChannel, pull_command, send_command
@@ -16,7 +16,12 @@ TOO_LONG = (
     "the message is illegal, maybe msg body or properties length not matched. msg body length limit 100000B, "
     "msg properties length limit 32KB."
 )
-ILLEGAL_NAME = "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+ILLEGAL_NAME = "The specified topic: {}, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+TOO_LONG_NAME = "The specified topic: {}, is longer than topic max length: 127"
+LAID_OUT = (
+    "TopicConfig [topicName=T, readQueueNums=4, writeQueueNums=4, perm=RW-, topicFilterType=SINGLE_TAG, "
+    "topicSysFlag=0, order=false, attributes={}]"
+)
 BACK = {"group": "G", "offset": "0", "delayLevel": "0", "originTopic": "T", "maxReconsumeTimes": "16"}
 TOPIC = RequestCode.UPDATE_AND_CREATE_TOPIC
 
@@ -32,34 +37,38 @@ def batch(body: bytes, **ext: Any) -> Command:
         (Command(-1), Code.REQUEST_CODE_NOT_SUPPORTED, " request type -1 not supported"),
         (Command(52_099), Code.REQUEST_CODE_NOT_SUPPORTED, " request type 52099 not supported"),
         # names
-        (send_command(" "), Code.SYSTEM_ERROR, "The specified topic is blank."),
-        (send_command("no/slash"), Code.SYSTEM_ERROR, ILLEGAL_NAME),
-        (send_command("ünicode"), Code.SYSTEM_ERROR, ILLEGAL_NAME),
-        (send_command("x" * 128), Code.SYSTEM_ERROR, "The specified topic is longer than topic max length."),
+        (send_command(" "), Code.INVALID_PARAMETER, "The specified topic is blank."),
+        (send_command("no/slash"), Code.INVALID_PARAMETER, ILLEGAL_NAME.format("no/slash")),
+        (send_command("ünicode"), Code.INVALID_PARAMETER, ILLEGAL_NAME.format("ünicode")),
+        (send_command("x" * 128), Code.INVALID_PARAMETER, TOO_LONG_NAME.format("x" * 128)),
         (
             send_command("SCHEDULE_TOPIC_XXXX"),
             Code.NO_PERMISSION,
             "Sending message to topic[SCHEDULE_TOPIC_XXXX] is forbidden.",
         ),
-        (send_command("New", c="No"), Code.TOPIC_NOT_EXIST, "topic[New] not exist, apply first please!"),
-        (pull_command("New"), Code.TOPIC_NOT_EXIST, "topic[New] not exist, apply first please!"),
+        (send_command("New", c="No"), Code.TOPIC_NOT_EXIST, f"topic[New] not exist, apply first please!{SEE_FAQ}"),
+        (pull_command("New"), Code.TOPIC_NOT_EXIST, f"topic[New] not exist, apply first please! {SEE_FAQ}"),
         (
             pull_command(consumerGroup="g" * 121),
             Code.SUBSCRIPTION_GROUP_NOT_EXIST,
-            f"subscription group [{'g' * 121}] does not exist",
+            f"subscription group [{'g' * 121}] does not exist, {SEE_FAQ}",
         ),
-        (Command(TOPIC, {"topic": "a b"}), Code.SYSTEM_ERROR, ILLEGAL_NAME),
-        (Command(TOPIC, {"topic": "TBW102"}), Code.SYSTEM_ERROR, "The topic[TBW102] is conflict with system topic."),
+        (Command(TOPIC, {"topic": "a b"}), Code.INVALID_PARAMETER, ILLEGAL_NAME.format("a b")),
+        (
+            Command(TOPIC, {"topic": "TBW102"}),
+            Code.INVALID_PARAMETER,
+            "The topic[TBW102] is conflict with system topic.",
+        ),
         # queues
         (
             send_command(queue_id=4),
-            Code.SYSTEM_ERROR,
-            "request queueId[4] is illegal, the topic[T] has 4 queues",
+            Code.INVALID_PARAMETER,
+            f"request queueId[4] is illegal, {LAID_OUT} Producer: 127.0.0.1:50000",
         ),
         (
             pull_command(queue_id=4),
-            Code.SYSTEM_ERROR,
-            "queueId[4] is illegal, topic:[T] topicConfig.readQueueNums:[4] consumer:[G]",
+            Code.INVALID_PARAMETER,
+            "queueId[4] is illegal, topic:[T] topicConfig.readQueueNums:[4] consumer:[/127.0.0.1:50000]",
         ),
         # sizes
         (send_command(body=bytes(100_001)), Code.MESSAGE_ILLEGAL, TOO_LONG),
@@ -96,7 +105,7 @@ def batch(body: bytes, **ext: Any) -> Command:
         (
             Command(RequestCode.CONSUMER_SEND_MSG_BACK, {**BACK, "group": "no/slash"}),
             Code.SUBSCRIPTION_GROUP_NOT_EXIST,
-            "subscription group not exist, no/slash",
+            f"subscription group not exist, no/slash {SEE_FAQ}",
         ),
     ],
     ids=lambda value: str(getattr(value, "code", value))[:40],

@@ -65,8 +65,8 @@ def test_not_found_and_moved(broker: Broker) -> None:
     ("change", "code"),
     [
         ({"topic": "Nope"}, ResponseCode.TOPIC_NOT_EXIST),
-        ({"queueId": "4"}, ResponseCode.SYSTEM_ERROR),
-        ({"queueId": "-1"}, ResponseCode.SYSTEM_ERROR),
+        ({"queueId": "4"}, ResponseCode.INVALID_PARAMETER),
+        ({"queueId": "-1"}, ResponseCode.INVALID_PARAMETER),
         ({"queueId": "x"}, ResponseCode.SYSTEM_ERROR),
         ({"consumerGroup": ""}, ResponseCode.SYSTEM_ERROR),
         ({"consumerGroup": "g" * 121}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),

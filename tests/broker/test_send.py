@@ -116,12 +116,12 @@ def test_batch_is_stored_as_single_records(broker: Broker) -> None:
 @pytest.mark.parametrize(
     ("change", "code", "words"),
     [
-        ({"b": "no/slash"}, ResponseCode.SYSTEM_ERROR, "illegal characters"),
-        ({"b": " "}, ResponseCode.SYSTEM_ERROR, "blank"),
-        ({"b": "x" * 128}, ResponseCode.SYSTEM_ERROR, "longer"),
+        ({"b": "no/slash"}, ResponseCode.INVALID_PARAMETER, "illegal characters"),
+        ({"b": " "}, ResponseCode.INVALID_PARAMETER, "blank"),
+        ({"b": "x" * 128}, ResponseCode.INVALID_PARAMETER, "longer"),
         ({"b": "SCHEDULE_TOPIC_XXXX"}, ResponseCode.NO_PERMISSION, "forbidden"),
         ({"b": "New", "c": "NoPattern"}, ResponseCode.TOPIC_NOT_EXIST, "topic[New] not exist"),
-        ({"e": "4"}, ResponseCode.SYSTEM_ERROR, "queueId[4] is illegal"),
+        ({"e": "4"}, ResponseCode.INVALID_PARAMETER, "queueId[4] is illegal"),
         ({"e": "x"}, ResponseCode.SYSTEM_ERROR, "invalid literal"),
         ({"g": "99999999999999999999999"}, ResponseCode.SYSTEM_ERROR, "64 bit"),
         ({"f": "4"}, ResponseCode.MESSAGE_ILLEGAL, "transactional"),

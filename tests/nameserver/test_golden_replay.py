@@ -71,7 +71,7 @@ def replay(files: tuple[str, ...], ends: list[tuple[float, int]]) -> dict[int, i
             compared[LEFT_OUT] = compared.get(LEFT_OUT, 0) + 1
             continue
         # (whether an answer carries an empty extFields or none is not visible here)
-        assert (mine.code, mine.ext) == (command.code, command.ext), entry
+        assert (mine.code, mine.ext, mine.remark) == (command.code, command.ext, command.remark), entry
         body, expected = bytes(mine.body), bytes(command.body)
         if code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
             assert set(loads(body)["topicList"]) <= set(loads(expected)["topicList"])
