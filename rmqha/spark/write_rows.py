@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,9 +14,11 @@ from rmqha.model.error import UsageError
 from rmqha.model.message import (
     MAX_PROPERTIES_BYTES,
     MAX_TOPIC_BYTES,
+    PROPERTY_INNER_NUM,
     PROPERTY_KEYS,
     PROPERTY_TAGS,
     PROPERTY_UNIQUE_KEY,
+    SYS_FLAG_INNER_BATCH,
     encode_properties,
 )
 from rmqha.store.config import StoreConfig
@@ -49,6 +52,7 @@ MADE_ANEW = (
     "brokerName",
     "preparedTransactionOffset",
 )
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 LOOPBACK = (b"\x7f\x00\x00\x01", 0)
 
 
@@ -72,13 +76,16 @@ def parse_write_options(given: Mapping[str, str]) -> tuple[str, StoreConfig]:
         values[known[name.lower()]] = value
     if not values.get("path"):
         raise UsageError("commitlog needs a path to write to: save('/data/new-store')")
+    path = values["path"].removeprefix("file://")
+    if _SCHEME.match(path):
+        raise UsageError(f"commitlog writes to a directory of this machine only, not to {path}: copy the store there")
     sizes: dict[str, Any] = {}
     for name, field in SIZES.items():
         if name in values:
             if not values[name].isdecimal() or not 0 < int(values[name]) < 2**40:
                 raise UsageError(f"option {name} = {values[name]!r} must be a whole number above 0")
             sizes[field] = int(values[name])
-    return values["path"], replace(StoreConfig(), **sizes)
+    return path, replace(StoreConfig(), **sizes)
 
 
 def check_schema(columns: Mapping[str, str]) -> None:
@@ -135,6 +142,11 @@ def _properties(row: Mapping[str, Any]) -> bytes:
     given = row.get("properties") or {}
     try:
         found = dict(json.loads(given) if isinstance(given, str) else given)
+        if int(row.get("sysFlag") or 0) & SYS_FLAG_INNER_BATCH or PROPERTY_INNER_NUM in found:
+            raise UsageError(
+                f"commitlog cannot write an inner batch of topic {row['topic']}, one row that holds many messages: "
+                "leave such rows out, WHERE sysFlag & 128 = 0"
+            )
         keys = row.get("keys")
         if keys:
             found[PROPERTY_KEYS] = keys if isinstance(keys, str) else " ".join(keys)

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from rmqha.host.disk import HostDisk
 from rmqha.model.error import UsageError
 from rmqha.spark.write_rows import messages
-from rmqha.store import config_file
+from rmqha.store import config_file, epoch_file, identity_file
 from rmqha.store.config import StoreConfig
 from rmqha.store.store import Store
 from rmqha.wire import lenient_json
@@ -50,12 +50,13 @@ class _NoTrace:
 class CommitLogWriter(DataSourceArrowWriter):
     def __init__(self, path: str, config: StoreConfig, *, overwrite: bool) -> None:
         """Raises UsageError, one sentence, if nothing can be written there."""
-        self._root = Path(path.removeprefix("file://"))
+        self._root = Path(path)
         self._config = config
         if overwrite:
             raise UsageError(f"commitlog does not overwrite {self._root}: remove it yourself, or use mode('append')")
         if self._root.exists() and any(self._root.iterdir()) and not (self._root / "commitlog").is_dir():
             raise UsageError(f"{self._root} is not a store and not empty: choose another directory")
+        _check_no_member(self._root)
         self._staging = self._root.parent / f".{self._root.name}.rmqha-write-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -88,13 +89,19 @@ class CommitLogWriter(DataSourceArrowWriter):
         shutil.rmtree(self._staging, ignore_errors=True)
 
     def _append(self, parts: list[Part]) -> None:
-        is_new = not self._root.exists()
+        existed = self._root.exists()
+        is_empty = not existed or not any(self._root.iterdir())
+        self._root.mkdir(parents=True, exist_ok=True)
+        disk = HostDisk(self._root.absolute())
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
-            disk = HostDisk(self._root.absolute())
-            store = Store.open(disk, self._config, _NoTrace(), process_id=os.getpid())
+            try:
+                store = Store.open(disk, self._config, _NoTrace(), process_id=os.getpid())
+            except UsageError:
+                is_empty = False  # another write may have come first: what is there now is not this one's
+                raise
             begin = store.max_phy_offset
             try:
+                _check_no_member(self._root)  # again: now nobody else has it
                 _add_topics(disk, _append_parts(store, parts))
             except BaseException:
                 store.truncate(begin)
@@ -102,9 +109,29 @@ class CommitLogWriter(DataSourceArrowWriter):
             finally:
                 store.close()
         except BaseException:
-            if is_new:
-                shutil.rmtree(self._root, ignore_errors=True)
+            if is_empty:
+                _remove_content(self._root)
+                if not existed:
+                    self._root.rmdir()
             raise
+
+
+def _remove_content(directory: Path) -> None:
+    for item in directory.iterdir():
+        if item.is_dir():
+            shutil.rmtree(item)
+        else:
+            item.unlink()
+
+
+def _check_no_member(root: Path) -> None:
+    """UsageError for a store of a group: bytes that its master did not write would make another log of it."""
+    for name in (identity_file.PATH, identity_file.PENDING_PATH, epoch_file.PATH):
+        if (root / name).exists():
+            raise UsageError(
+                f"{root} belongs to a member of a broker group ({name}), whose log only its master may write: send the "
+                "messages to the group, or write to another directory"
+            )
 
 
 def _append_parts(store: Store, parts: list[Part]) -> dict[str, int]:

@@ -129,49 +129,62 @@ class _Walked:
         return last + int.from_bytes(self.file.window(last, last + 4).data.tobytes(), "big")
 
 
+def _close(files: Sequence[_Walked]) -> None:
+    for item in files:
+        item.close()
+
+
 class _Look:
     def __init__(self, root: str, looking: Looking) -> None:
         self._root = root
         self._looking = looking
         self._storage: Storage = storage_of(root)
         self._queues = QueueEntries(self._storage, root)
+        self._begin_offset = 0
+        """Physical offset at which the log's first file starts, also if that file has no bytes yet."""
 
     def view(self) -> StoreView:
-        names = self._commit_log_files()
-        cluster, broker_name = self._identity()
-        # the limit is taken before the log is walked: a running broker only makes the log longer
+        # the limit is taken before the log is looked at: a running broker only makes the log longer
         confirm = self._confirm_offset()
-        everything = [_Walked(name) for name in names]
+        everything = self._commit_log()
+        cluster, broker_name = self._identity()
         try:
+            if not any(len(item.chain.starts) for item in reversed(everything)):
+                # nothing to look up in the queues: what they name must be in a log that is looked at after them
+                confirm = max(confirm, self._queues.end())
+                _close(everything)
+                everything = self._commit_log()
             files, end = self._readable(everything, confirm)
             starts = tuple(item.first_offset if item is files[0] else item.name.base_offset for item in files)
         finally:
-            for item in everything:
-                item.close()
+            _close(everything)
         kept = tuple(item.name for item in files)
         return StoreView(self._root, cluster, broker_name, kept, starts, end, self._epochs() if files else ())
+
+    def _commit_log(self) -> list[_Walked]:
+        return [_Walked(name) for name in self._commit_log_files()]
 
     def _readable(self, everything: list[_Walked], confirm: int) -> tuple[list[_Walked], int]:
         """The files that have records, and where the readable log ends."""
         files = everything.copy()
         while files and not len(files[-1].chain.starts):
             files.pop()
-        if not files and not self._looking.pass_damage:
-            return [], everything[0].name.base_offset if everything else 0
-        if files and not confirm and not self._queues.exist and not self._looking.uncommitted:
+        # an empty log with marks that say otherwise is a damaged one; bytes without any marks may be
+        written = any(item.first < item.name.size_bytes for item in everything)
+        if written and not confirm and not self._queues.exist and not self._looking.uncommitted:
             raise UsageError(
                 f"{self._root} has neither a confirm offset nor consume queues: how far its log is committed cannot be "
                 "told; copy checkpoint and consumequeue too, or read all of it with readUncommitted=true"
             )
-        committed = max(confirm, self._covered_end(files, confirm))
-        valid_end = files[-1].valid_end if files else 0
-        if committed > valid_end:
-            if not self._looking.pass_damage:
+        committed = self._covered_end(files, confirm)
+        valid_end = files[-1].valid_end if files else self._begin_offset
+        if committed > valid_end and (everything or not self._looking.pass_loss):
+            if not self._looking.pass_damage or not everything:
                 raise StoreError(self._shortfall(everything, valid_end, committed))
             files = [item for item in everything if item.name.base_offset < committed]
-            return files, min(committed, files[-1].name.end_offset) if files else 0
+            return files, min(committed, files[-1].name.end_offset)
         if not files:
-            return [], everything[0].name.base_offset if everything else 0
+            return [], self._begin_offset
         end = self._uncommitted_end(files[-1], committed) if self._looking.uncommitted else committed
         while files and files[-1].name.base_offset >= end:
             files.pop()
@@ -197,7 +210,8 @@ class _Look:
                 broken = item.file.describe_break(valid_end - item.name.base_offset, item.name.size_bytes)
                 return f"{broken} (committed up to {committed}: the tail is damaged or was not copied)"
         log = f"{self._root}/commitlog"
-        return f"{log}: expected files up to the committed end {committed}, found them up to {valid_end}"
+        found = f"them up to {valid_end}" if files else "none"
+        return f"{log}: expected files up to the committed end {committed}, found {found}"
 
     def _covered_end(self, files: Sequence[_Walked], confirm: int) -> int:
         """End of the last record that its ConsumeQueue has, looking back no further than `confirm`."""
@@ -226,6 +240,7 @@ class _Look:
             raise UsageError(f"{root} is not a store, it has no commitlog directory: {hint}")
         found = sorted((name, size or 0) for name, size in entries if len(name) == 20 and name.isdecimal())
         names = [FileName(f"{log}/{name}", int(name), size) for name, size in found]
+        self._begin_offset = names[0].base_offset if names else 0
         while names and names[-1].size_bytes == 0:  # being created
             names.pop()
         for earlier, later in pairwise(names):

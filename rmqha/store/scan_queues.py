@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rmqha.store.scan_read import LogFile
 from rmqha.store.scan_storage import Storage
-from rmqha.store.scan_walk import I64
+from rmqha.store.scan_walk import I64, RECORD_MAX_BYTES
 
 UNIT_BYTES = 20
 BATCH_UNIT_BYTES = 46
@@ -40,6 +40,20 @@ class QueueEntries:
                 if queue is not None and queue.has(queue_offset, phy_offset, size):
                     return int(phy_offset + size)
         return None
+
+    def end(self) -> int:
+        """The highest physical end that any entry names; 0 without entries. Reads the last file of every queue: only
+        for a log that has no record of its own to look up."""
+        highest = 0
+        for root in self._roots:
+            for topic in self._directories(root):
+                for queue_id in self._directories(f"{root}/{topic}"):
+                    queue = self._open(topic, int(queue_id)) if queue_id.isdecimal() else None
+                    highest = max(highest, queue.end() if queue is not None else 0)
+        return highest
+
+    def _directories(self, path: str) -> list[str]:
+        return [name for name, size in self._storage.entries(path) or () if size is None]
 
     def _open(self, topic: str, queue_id: int) -> _Queue | None:
         if "/" in topic or topic in ("", ".", ".."):
@@ -75,6 +89,12 @@ class _Queue:
             return False
         entry = entries[queue_offset - first]
         return int(entry["offset"]) == phy_offset and int(entry["size"]) == size
+
+    def end(self) -> int:
+        """The highest physical end that the entries of the last file name; what fills a queue up has no real size."""
+        last = self._entries(max(self._paths))
+        real = last[(last["size"] > 0) & (last["size"] <= RECORD_MAX_BYTES) & (last["offset"] >= 0)]
+        return int((real["offset"].astype(np.int64) + real["size"]).max()) if len(real) else 0
 
     def _entries(self, first: int) -> NDArray[Any]:
         if first not in self._files:

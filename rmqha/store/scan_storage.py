@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from rmqha.model.error import UsageError
+from rmqha.model.error import StoreError, UsageError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
@@ -28,7 +28,9 @@ class Storage(Protocol):
     """Paths are strings with `/`. OSError where something cannot be read."""
 
     def entries(self, path: str) -> list[tuple[str, int | None]] | None:
-        """What a directory holds: (name, size in bytes or None of a directory). None if there is no such directory."""
+        """What a directory holds: (name, size in bytes or None of a directory). None if there is no such directory.
+
+        StoreError for a file whose size cannot be told."""
         ...
 
     def content(self, path: str) -> bytes | None:
@@ -73,9 +75,16 @@ class FsspecStorage:
         for item in found:
             name = item["name"].rstrip("/")
             if name != own:
-                size = None if item["type"] == "directory" else int(item["size"] or 0)
+                size = None if item["type"] == "directory" else self._size(name, item.get("size"))
                 listed.append((name.rpartition("/")[2], size))
         return listed
+
+    def _size(self, path: str, listed: int | None) -> int:
+        """A listing of web pages has names only."""
+        size = self._filesystem.info(path).get("size") if listed is None else listed
+        if size is None:
+            raise StoreError(f"{path} cannot be read: its server does not tell its size")
+        return int(size)
 
     def content(self, path: str) -> bytes | None:
         try:

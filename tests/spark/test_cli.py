@@ -83,3 +83,20 @@ def test_wrong_input_is_told_before_spark_starts(tmp_path: Path, monkeypatch: py
 
 def test_a_path_is_required() -> None:
     assert run("select 1").exit_code == 2
+
+
+def test_the_example_names_the_directory_that_is_a_store() -> None:
+    assert "--path data/broker-a-1/store" in run("--help").output
+
+
+def test_the_manuals_example_without_spark_reads_an_empty_store_too(tmp_path: Path) -> None:
+    manual = (Path(__file__).parents[2] / "docs/spark.md").read_text()
+    code = manual.partition("### Without Spark")[2].partition("```python\n")[2].partition("```")[0]
+    assert code.count('"/data/broker-a"') == 1
+    (tmp_path / "commitlog").mkdir()
+    for count in (0, 1):
+        writer = LogWriter(tmp_path)
+        writer.append_all([Message()] * count)
+        names: dict[str, Any] = {}
+        exec(code.replace("/data/broker-a", str(writer.write())), names)
+        assert names["found"].num_rows == count

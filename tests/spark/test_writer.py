@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkException
@@ -18,6 +19,7 @@ from rmqha.model.error import UsageError
 from rmqha.spark import session
 from rmqha.spark.errors import translate
 from rmqha.spark.write_rows import check_schema, parse_write_options
+from rmqha.spark.writer import CommitLogWriter, Part
 from rmqha.store.config import StoreConfig
 from rmqha.store.store import Store
 from tests.store.support import Trace
@@ -141,6 +143,7 @@ def test_columns_that_cannot_be_written(columns: dict[str, str], sentence: str) 
     [
         ({}, "commitlog needs a path to write to"),
         ({"path": "p", "topics": "T"}, "unknown option topics of a commitlog write; the nearest known one is"),
+        ({"path": "s3://b/x"}, "commitlog writes to a directory of this machine only, not to s3://b/x"),
         ({"path": "p", "maxIndexNum": "0"}, "option maxIndexNum = '0' must be a whole number above 0"),
     ],
 )
@@ -148,3 +151,72 @@ def test_options_that_are_wrong(options: dict[str, str], sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_write_options(options)
     assert sentence in str(caught.value)
+
+
+def commit(root: Path, *rows: dict[str, Any]) -> None:
+    """A write of one part, without Spark."""
+    writer = CommitLogWriter(str(root), CONFIG, overwrite=False)
+    path = root.parent / "part.arrow"
+    batch = pa.RecordBatch.from_pylist(list(rows))
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batch.schema) as sink:
+        sink.write_batch(batch)
+    writer.commit([Part(0, str(path), batch.num_rows)])
+
+
+ROW = {"topic": "T", "body": b"x"}
+
+
+def test_a_path_with_the_scheme_file_is_a_directory(tmp_path: Path) -> None:
+    assert parse_write_options({"path": f"file://{tmp_path}"})[0] == str(tmp_path)
+
+
+@pytest.mark.parametrize("mark", ["brokerIdentity", "brokerIdentity-temp", "epochFileCheckpoint"])
+def test_the_store_of_a_group_member_is_not_written_to(tmp_path: Path, mark: str) -> None:
+    root = tmp_path / "s"
+    commit(root, ROW)
+    before = sorted(root.rglob("*"))
+    (root / mark).write_text("c#group-a#1" if mark == "brokerIdentity" else "1\n0\n1-0\n")
+    with pytest.raises(UsageError, match=f"{root} belongs to a member of a broker group .{mark}."):
+        commit(root, ROW)
+    (root / mark).unlink()
+    assert sorted(root.rglob("*")) == before
+    commit(root, ROW)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"sysFlag": 0x80}, {"properties": '{"INNER_NUM":"3"}'}, {"sysFlag": 0x84, "properties": '{"INNER_NUM":"3"}'}],
+)
+def test_an_inner_batch_is_not_written_as_a_message(tmp_path: Path, fields: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="cannot write an inner batch of topic T, one row that holds many messages"):
+        commit(tmp_path / "s", ROW | fields)
+    commit(tmp_path / "s", ROW | {"sysFlag": 0x1, "properties": '{"INNER":"3"}'})
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_failed_write_leaves_an_empty_directory_empty(tmp_path: Path, exists: bool) -> None:
+    root = tmp_path / "s"
+    if exists:
+        root.mkdir()
+    with pytest.raises(UsageError, match="topic or body is null"):
+        commit(root, ROW, {"topic": None, "body": b"y"})
+    assert root.exists() == exists and not list(root.rglob("*"))
+
+
+@pytest.mark.parametrize("exists", [False, True])
+def test_a_write_that_loses_to_another_one_leaves_that_ones_files(
+    tmp_path: Path, exists: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "s"
+    if exists:
+        root.mkdir()
+    opening = Store.open
+
+    def second(*args: Any, **options: Any) -> Store:
+        opening(HostDisk(root), CONFIG, Trace(), process_id=2)  # between the look at the directory and its lock
+        return opening(*args, **options)
+
+    monkeypatch.setattr(Store, "open", second)
+    with pytest.raises(UsageError, match="in use by another process"):
+        commit(root, ROW)
+    assert (root / "abort").exists()

@@ -131,6 +131,73 @@ def test_a_log_alone_does_not_say_what_is_committed(log: tuple[LogWriter, list[i
     assert len(rows_of(root, SKIP, looking=Looking(uncommitted=True))) == 6
 
 
+MARKS = ["checkpoint", "queues"]
+
+
+@pytest.mark.parametrize("mark", MARKS)
+@pytest.mark.parametrize("uncommitted", [False, True])
+@pytest.mark.parametrize(
+    ("at", "data", "told"), [(4, b"\0\0\0\1", "found 0x00000001"), (0, b"\0\0\0\7", "found size 7")]
+)
+def test_a_damaged_first_header_is_not_an_empty_log(
+    log: tuple[LogWriter, list[int]], mark: str, uncommitted: bool, at: int, data: bytes, told: str
+) -> None:
+    writer, _ = log
+    writer.put(at, data)
+    if mark == "checkpoint":
+        writer.queue_entries.clear()
+    root = writer.write(confirm_offset=writer.end if mark == "checkpoint" else None)
+    with pytest.raises(StoreError) as raised:
+        open_store(str(root), Looking(uncommitted))
+    text = str(raised.value)
+    assert f"{root}/commitlog/{0:020} at physical offset 0: expected" in text
+    assert told in text and f"committed up to {writer.end}" in text
+    assert [row["queueOffset"] for row in rows_of(root, SKIP)] == [1, 2, 3, 4, 5]
+    rows = rows_of(root, ROW)
+    assert [row[CORRUPT] is None for row in rows] == [False] + [True] * 5
+
+
+def test_a_damaged_first_header_without_marks_is_not_an_empty_log(log: tuple[LogWriter, list[int]]) -> None:
+    writer, _ = log
+    writer.queue_entries.clear()
+    writer.put(4, bytes(4))
+    with pytest.raises(UsageError, match="neither a confirm offset nor consume queues"):
+        open_store(str(writer.write()))
+
+
+@pytest.mark.parametrize("mark", MARKS)
+@pytest.mark.parametrize("left", ["none", "no bytes", "zeros"])
+def test_a_log_that_went_is_not_an_empty_one(log: tuple[LogWriter, list[int]], mark: str, left: str) -> None:
+    writer, _ = log
+    if mark == "checkpoint":
+        writer.queue_entries.clear()
+    root = writer.write(confirm_offset=writer.end if mark == "checkpoint" else None)
+    file = root / "commitlog" / f"{0:020}"
+    file.unlink()
+    if left != "none":
+        file.write_bytes(b"" if left == "no bytes" else bytes(65536))
+    told = "found unwritten bytes" if left == "zeros" else "expected files up to the committed end {}, found none"
+    with pytest.raises(StoreError, match=f"{root}/commitlog.*" + told.format(writer.end)):
+        open_store(str(root))
+    if left != "zeros":
+        assert rows_of(root, SKIP, looking=Looking(pass_loss=True)) == []
+
+
+@pytest.mark.parametrize("size", [None, 0, 4096])
+def test_a_log_that_has_got_nothing_yet_is_empty(tmp_path: Path, size: int | None) -> None:
+    base = 8192
+    (tmp_path / "commitlog").mkdir()
+    if size is not None:
+        (tmp_path / "commitlog" / f"{base:020}").write_bytes(bytes(size))
+    queue = tmp_path / "consumequeue" / "orders" / "0"
+    queue.mkdir(parents=True)
+    # what Apache RocketMQ fills a queue up with that does not start at 0
+    (queue / f"{0:020}").write_bytes((bytes(8) + b"\x7f\xff\xff\xff" + bytes(8)) * 10 + bytes(200))
+    root = LogWriter(tmp_path).write(confirm_offset=base if size is not None else 0)
+    assert rows_of(root, SKIP, looking=Looking()) == []
+    assert open_store(str(root)).end_offset == (0 if size is None else base)
+
+
 def test_many_damaged_records_take_bounded_time(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path, 4 * 1024 * 1024)
     for index in range(9000):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from rmqha.model.error import StoreError, UsageError
 from rmqha.store.scan import Decoding, Interval, RowFilter, open_store, prune, read_store
-from rmqha.store.scan_storage import storage_of
+from rmqha.store.scan_storage import FsspecStorage, storage_of
 from tests.store.log_writer import LogWriter, Message
 from tests.store.test_scan import rows_of, unpack
 
@@ -64,3 +66,30 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path, address: str) -> No
         list(read_store(view))
     with pytest.raises(UsageError, match="nosuch://bucket/a cannot be opened: "):
         storage_of("nosuch://bucket/a")
+
+
+class ListsNames(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
+    """Lists names without sizes, as fsspec's HTTP does; `heads`: what is asked about one file tells its size."""
+
+    cachable = False
+    store: dict[str, Any] = {}  # noqa: RUF012 - the base class keeps its files so
+    heads = True
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        found = super().ls(path, detail=True, **options)
+        return [{**item, "size": None} for item in found] if detail else [item["name"] for item in found]
+
+    def info(self, path: str, **options: Any) -> Any:
+        found = super().info(path, **options)
+        return found if self.heads else {**found, "size": None}
+
+
+def test_sizes_that_a_listing_does_not_tell_are_asked_for() -> None:
+    files = ListsNames()
+    files.pipe({"/a/commitlog/0": b"x" * 4096, "/a/commitlog/1": b""})
+    storage = FsspecStorage(files)
+    assert sorted(storage.entries("/a/commitlog") or ()) == [("0", 4096), ("1", 0)]
+    assert storage.entries("/a") == [("commitlog", None)]
+    files.heads = False
+    with pytest.raises(StoreError, match=r"^/a/commitlog/[01] cannot be read: its server does not tell its size$"):
+        storage.entries("/a/commitlog")
