@@ -150,10 +150,12 @@ class _Look:
         cluster, broker_name = self._identity()
         try:
             if not any(len(item.chain.starts) for item in reversed(everything)):
-                # nothing to look up in the queues: what they name must be in a log that is looked at after them
-                confirm = max(confirm, self._queues.end())
-                _close(everything)
-                everything = self._commit_log()
+                named = self._queues.end()
+                if named > confirm:
+                    # what the queues name must be in a log that is looked at after them
+                    confirm = named
+                    _close(everything)
+                    everything = self._commit_log()
             files, end = self._readable(everything, confirm)
             starts = tuple(item.first_offset if item is files[0] else item.name.base_offset for item in files)
         finally:

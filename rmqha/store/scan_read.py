@@ -133,12 +133,20 @@ class LogFile:
         return None
 
     def first_record(self) -> int:
-        """Where the records begin: 0, unless the first bytes were never written (a log that starts inside the file)."""
+        """Where the records begin: 0, unless nothing was ever written before (a log that starts inside the file)."""
         size = self.name.size_bytes
         if size >= 8 and not self.window(0, 8).data.any():
             found = self.find_record(0, size)
-            return size if found is None else found
+            if found is None:
+                return size
+            if self._unwritten(found):
+                return found
         return 0
+
+    def _unwritten(self, stop: int) -> bool:
+        """Are all bytes up to there 0? If not, the first ones are a damaged header."""
+        steps = range(0, stop, WINDOW_BYTES)
+        return not any(self.window(at, min(at + WINDOW_BYTES, stop), reused=True).data.any() for at in steps)
 
     def record_at(self, position: int) -> Records | None:
         """The record that starts there, None if none does whose lengths add up."""

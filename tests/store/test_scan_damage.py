@@ -137,7 +137,13 @@ MARKS = ["checkpoint", "queues"]
 @pytest.mark.parametrize("mark", MARKS)
 @pytest.mark.parametrize("uncommitted", [False, True])
 @pytest.mark.parametrize(
-    ("at", "data", "told"), [(4, b"\0\0\0\1", "found 0x00000001"), (0, b"\0\0\0\7", "found size 7")]
+    ("at", "data", "told"),
+    [
+        (4, b"\0\0\0\1", "found 0x00000001"),
+        (0, b"\0\0\0\7", "found size 7"),
+        (0, bytes(8), "found unwritten bytes"),
+        (0, bytes(60), "found unwritten bytes"),
+    ],
 )
 def test_a_damaged_first_header_is_not_an_empty_log(
     log: tuple[LogWriter, list[int]], mark: str, uncommitted: bool, at: int, data: bytes, told: str
