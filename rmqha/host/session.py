@@ -94,7 +94,6 @@ class Session:
         self._poller = poller
         self._is_paused = False
         """The peer does not take its replies: it is not read either."""
-        self._hurries = False
         self._statistics = statistics
         self._parser = FrameParser(max_frame_bytes)
         self._max_queued_bytes = max_queued_bytes
@@ -134,9 +133,8 @@ class Session:
             return
         frame = encode_frame(command)
         self._queue.append(frame)
+        self._count_queued(len(frame))
         statistics = self._statistics
-        self._queued_bytes += len(frame)
-        statistics.queued_bytes += len(frame)
         if self._queued_bytes > self._max_queued_bytes or (
             statistics.queued_bytes > MAX_ALL_QUEUED_BYTES and self._queued_bytes > FAIR_QUEUED_BYTES
         ):
@@ -153,20 +151,11 @@ class Session:
             self.send(command)
             return
         frame = encode_frame(command)
+        self._count_queued(len(frame))
         try:
-            sent = os.write(handle, frame)
-        except BlockingIOError:
-            sent = 0
+            self._write_some(handle, frame, 1)
         except OSError:
             self._abort()
-            return
-        self._statistics.sent_bytes += sent
-        if sent == len(frame):
-            self._statistics.sent_count += 1
-        else:
-            self._queue.append(frame[sent:])
-            self._queued_bytes += len(frame) - sent
-            self._wake.set()
 
     async def call(self, command: Command, timeout_ms: int | None) -> Command:
         """Send a request and wait for its response, whatever its code. Sets the request's opaque.
@@ -264,9 +253,12 @@ class Session:
             if data := os.read(handle, READ_BYTES):
                 self._take(data)
                 if self._queue and not self._writing:
-                    self._write_at_once(poller, handle)
-                if self.is_urgent and not self._hurries:
-                    self._hurries = True
+                    batch, count = b"".join(self._queue), len(self._queue)
+                    self._queue.clear()
+                    if not self._write_some(handle, batch, count):
+                        self._is_paused = True
+                        poller.remove(handle)
+                if self.is_urgent:
                     poller.hurry(handle)
                 return
         except BlockingIOError:
@@ -279,26 +271,26 @@ class Session:
         poller.remove(handle)
         self._ended.set()
 
-    def _write_at_once(self, poller: Poller, handle: int) -> None:
-        """What the socket does not take is left to the writer; nothing is read meanwhile. Raises OSError."""
-        batch, count = b"".join(self._queue), len(self._queue)
-        try:
-            sent = os.write(handle, batch)
-        except BlockingIOError:
-            sent = 0
-        self._queue.clear()
-        self._count_sent(sent, count if sent == len(batch) else count - 1)
-        if sent < len(batch):
-            self._queue.append(batch[sent:])
-            self._is_paused = True
-            poller.remove(handle)
+    def _write_some(self, handle: int, batch: bytes, count: int) -> bool:
+        """Write `count` frames, which count as queued; what the socket does not take now is left to the writer. Whether
+        it took all. Raises OSError."""
+        sent = _write(handle, batch)
+        rest = batch[sent:]
+        self._count_sent(sent, count - bool(rest))
+        if rest:
+            self._queue.append(rest)
             self._wake.set()
+        return not rest
 
     def _resume(self) -> None:
         handle, poller = self._handle, self._poller
         assert handle is not None and poller is not None
-        self._is_paused = self._hurries = False
+        self._is_paused = False
         poller.add(handle, self._readable)
+
+    def _count_queued(self, size_bytes: int) -> None:
+        self._queued_bytes += size_bytes
+        self._statistics.queued_bytes += size_bytes
 
     def _count_sent(self, size_bytes: int, count: int) -> None:
         statistics = self._statistics
@@ -359,9 +351,7 @@ class Session:
         sent = 0
         if self._handle is not None:
             try:
-                sent = os.write(self._handle, data)
-            except BlockingIOError:
-                sent = 0
+                sent = _write(self._handle, data)
             except OSError as error:
                 raise trio.BrokenResourceError(str(error)) from error
         if sent < len(data):
@@ -413,3 +403,11 @@ class Session:
                     await self._flush()
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     self._queue.clear()
+
+
+def _write(handle: int, data: bytes) -> int:
+    """How much of it the socket takes now. Raises OSError."""
+    try:
+        return os.write(handle, data)
+    except BlockingIOError:
+        return 0

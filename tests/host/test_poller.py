@@ -11,7 +11,7 @@ import trio.testing
 
 from rmqha.host import poller as module
 from rmqha.host.remoting import serve
-from rmqha.host.session import Session
+from rmqha.host.session import Session, Statistics
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 
@@ -135,6 +135,36 @@ async def test_who_does_not_read_is_not_read_until_he_does(is_urgent: bool) -> N
         with trio.fail_after(10):
             while len(opaques) == ASK_COUNT:
                 opaques += [command.opaque for command in parser.feed(bytes(await stream.receive_some()))]
+        await stream.aclose()
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_a_slow_reader_was_sent_at_once_counts_as_queued() -> None:
+    statistics, sessions = Statistics(), list[Session]()
+
+    class Eager(Big):
+        def received(self, session: Session, commands: list[Command]) -> None:
+            sessions.append(session)
+            for command in commands:
+                session.send_at_once(command.reply(body=BODY))
+
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: serve(
+                Eager(), "127.0.0.1:0", max_frame_bytes=1 << 22, statistics=statistics, task_status=task_status
+            )
+        )
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        await stream.send_all(b"".join(encode_frame(Command(1, opaque=number)) for number in range(ASK_COUNT)))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert statistics.queued_bytes == sessions[0].queued_bytes > len(BODY)
+        parser, opaques = FrameParser(1 << 22), list[int]()
+        with trio.fail_after(10):
+            while len(opaques) < ASK_COUNT:
+                opaques += [command.opaque for command in parser.feed(bytes(await stream.receive_some()))]
+        assert opaques == list(range(ASK_COUNT))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert (statistics.queued_bytes, sessions[0].queued_bytes, statistics.sent_count) == (0, 0, ASK_COUNT)
         await stream.aclose()
         nursery.cancel_scope.cancel()
 
