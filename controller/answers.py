@@ -213,7 +213,10 @@ def elect_answer(
 ) -> Command:
     """The master of `group`, as an answer to 1002. A broker reads the body for MASTER_STILL_EXIST too. `bytes_at_stake`
     is told of an unclean election."""
-    remark = None if code == ResponseCode.SUCCESS else f"{group.broker_name} has a live master, {group.master_id}"
+    remark = None
+    if code != ResponseCode.SUCCESS:
+        name = group.broker_name
+        remark = f"The old master {group.master_id} is still alive, not need to elect new master for broker {name}"
     ext = master_ext(group)
     if bytes_at_stake is not None:
         ext["bytesAtStake"] = str(bytes_at_stake)

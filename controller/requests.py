@@ -277,7 +277,7 @@ class Requests:
         group = self._info.group(name)
         known = group is not None and (designated or broker_id in group.replicas)
         if group is None or not known:
-            self._refuse(asked, Refusal(_NOT_REGISTERED, f"{name} has no replica {broker_id} here; register first"))
+            self._refuse(asked, Refusal(_NOT_REGISTERED, "Broker hasn't been registered"))
             return
         has_master = self._leadership.has_live_master(now_ms, group)
         if has_master and (not designated or broker_id == group.master_id):

@@ -12,7 +12,7 @@ from rmqha.broker.replica_driver import ReplicaDriver
 from rmqha.broker.request import Channel, Handler, RequestError, number
 from rmqha.broker.schedule import ScheduleService
 from rmqha.broker.send import SendProcessor
-from rmqha.broker.statistics import Meter
+from rmqha.broker.statistics import Meter, Meters
 from rmqha.broker.waiter import HandOverWaiter
 from rmqha.host.clock import StepWatch
 from rmqha.model.code import RequestCode, ResponseCode
@@ -27,11 +27,12 @@ from rmqha.wire.config_answer import config_body, config_ext
 
 VERSION_NAME = "V5_4_0"
 """The RocketMQ version whose protocol we speak; mqadmin shows it."""
+_OWN_LOG = "own log"
 
 
 class AdminRequests:
-    """`process` holds what only the shell knows (pid, dataDirectory), `disk_usage` gives (total, free) bytes, `history`
-    the last traced events."""
+    """`process` holds what only the shell knows (pid, dataDirectory), `disk_usage` gives (total, used, usable) bytes,
+    `history` the last traced events."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class AdminRequests:
         schedule: ScheduleService,
         clock: Clock,
         process: dict[str, Any],
-        disk_usage: Callable[[], tuple[int, int]],
+        disk_usage: Callable[[], tuple[int, int, int]],
         history: Callable[[], list[dict[str, Any]]],
     ) -> None:
         self._live = live
@@ -55,7 +56,11 @@ class AdminRequests:
         self._process = process
         self.disk_usage = disk_usage
         self._history = history
+        self.address_problem: Callable[[], str] = lambda: ""
+        """What is wrong with the addresses that others are told; set by the shell."""
         self._put, self._found, self._missed = Meter(), Meter(), Meter()
+        self._copied = Meters()
+        """Ends of the slaves' logs, by id; on a slave its own."""
         self._started_at_ms = clock.wall_ms()
         self._steps = StepWatch(clock)
 
@@ -78,6 +83,8 @@ class AdminRequests:
         self._put.sample(now_ms, self._send.put_count)
         self._found.sample(now_ms, self._pull.get_count)
         self._missed.sample(now_ms, self._pull.miss_count)
+        replica, own_end = self._driver.replica, self._driver.store.max_phy_offset
+        self._copied.sample(now_ms, replica.slave_acks() if replica.is_master else [(_OWN_LOG, own_end)])
         self._send.rates.sample(now_ms)
         self._pull.rates.sample(now_ms)
 
@@ -116,15 +123,17 @@ class AdminRequests:
         return command.reply(body=lenient_json.dumps(body))
 
     def _ha_status(self, channel: Channel, command: Command) -> Command:
-        state = self._driver.state()
+        state, replica, wall_ms = self._driver.state(), self._driver.replica, self._clock.wall_ms()
         slaves = [item for item in state.get("slaves", []) if item["ackOffset"] is not None]
+        ids = [slave_id for slave_id, _ in replica.slave_acks()] if slaves else []
+        heard_ms, said_ms = state.get("heardMsAgo"), state.get("saidMsAgo")
         client = {
-            "lastReadTimestamp": 0,
-            "lastWriteTimestamp": 0,
+            "lastReadTimestamp": 0 if heard_ms is None else wall_ms - heard_ms,
+            "lastWriteTimestamp": 0 if said_ms is None else wall_ms - said_ms,
             "masterAddr": state.get("follows", ""),
             "masterFlushOffset": 0,
-            "maxOffset": 0 if self._driver.replica.is_master else state["maxPhyOffset"],
-            "transferredByteInSecond": 0,
+            "maxOffset": 0 if replica.is_master else state["maxPhyOffset"],
+            "transferredByteInSecond": self._copied.per_second(_OWN_LOG),
         }
         body = {
             "haClientRuntimeInfo": client,
@@ -135,13 +144,13 @@ class AdminRequests:
                     "inSync": item["inSet"],
                     "slaveAckOffset": item["ackOffset"],
                     "transferFromWhere": item["ackOffset"],
-                    "transferredByteInSecond": 0,
+                    "transferredByteInSecond": self._copied.per_second(slave_id),
                 }
-                for item in slaves
+                for slave_id, item in zip(ids, slaves, strict=True)
             ],
             "inSyncSlaveNums": sum(1 for item in slaves if item["inSet"]),
-            "master": self._driver.replica.is_master,
-            "masterCommitLogMaxOffset": state["maxPhyOffset"] if self._driver.replica.is_master else 0,
+            "master": replica.is_master,
+            "masterCommitLogMaxOffset": state["maxPhyOffset"] if replica.is_master else 0,
         }
         return command.reply(body=lenient_json.dumps(body))
 
@@ -149,6 +158,7 @@ class AdminRequests:
         state = {
             **self._driver.state(),
             **self._process,
+            "addressProblem": self.address_problem(),
             "putCount": self._send.put_count,
             "getCount": self._pull.get_count,
             "heldPullCount": self._pull.hold_count,
@@ -186,19 +196,19 @@ class AdminRequests:
         store, send, pull = self._driver.store, self._send, self._pull
         put, found, missed = self._put.per_second(), self._found.per_second(), self._missed.per_second()
         uptime_s = max(0, self._clock.wall_ms() - self._started_at_ms) // 1000
-        total_bytes, free_bytes = self.disk_usage()
-        used = str(round(1 - free_bytes / total_bytes, 2) if total_bytes else 0.0)
+        total_bytes, used_bytes, usable_bytes = self.disk_usage()
+        ratio = _disk_ratio(used_bytes, usable_bytes)
         days, hours, minutes = uptime_s // 86400, uptime_s // 3600 % 24, uptime_s // 60 % 60
         return dict.fromkeys(_ABSENT, "0") | {
             "bootTimestamp": str(self._started_at_ms),
             "brokerActive": str(self._driver.is_serving).lower(),
             "brokerVersion": str(PROTOCOL_VERSION),
             "brokerVersionDesc": VERSION_NAME,
-            "commitLogDirCapacity": f"Total : {_gib(total_bytes)}, Free : {_gib(free_bytes)}.",
-            "commitLogDiskRatio": used,
-            "consumeQueueDiskRatio": used,
+            "commitLogDirCapacity": f"Total : {_gib(total_bytes)}, Free : {_gib(total_bytes - used_bytes)}.",
+            "commitLogDiskRatio": ratio,
+            "consumeQueueDiskRatio": ratio,
             "commitLogMaxOffset": str(store.max_phy_offset),
-            "commitLogMinOffset": str(store.min_phy_offset),
+            "commitLogMinOffset": str(store.min_phy_offset if store.max_phy_offset else -1),
             "dispatchBehindBytes": str(store.dispatch_behind_bytes),
             "indexBehindBytes": str(store.index.behind_bytes),
             "remainHowManyDataToCommit": f"{store.uncommitted_bytes} B",
@@ -211,9 +221,9 @@ class AdminRequests:
             "msgGetTotalTodayNow": str(pull.get_count),
             "msgPutTotalTodayNow": str(send.put_count),
             "putMessageAverageSize": str(send.put_bytes / send.put_count if send.put_count else 0.0),
-            "putMessageFailedTimes": str(send.refused_count),
+            "putMessageFailedTimes": str(send.failed_count),
             "putMessageSizeTotal": str(send.put_bytes),
-            "putMessageTimesTotal": str(send.put_count),
+            "putMessageTimesTotal": str(send.put_count or 1),  # RocketMQ's divisor for the average
             "putTps": f"{put} {put}",
             "runtime": f"[ {days} days, {hours} hours, {minutes} minutes, {uptime_s % 60} seconds ]",
             "timerDequeueTps": "0.0",
@@ -228,6 +238,12 @@ class AdminRequests:
         store = self._driver.store
         record = store.record_at(store.min_phy_offset) if store.confirm_offset > store.min_phy_offset else None
         return -1 if record is None else decode(record).store_timestamp_ms
+
+
+def _disk_ratio(used_bytes: int, usable_bytes: int) -> str:
+    """As RocketMQ and df count: what is kept for root is neither, and a part of a percent is a whole one."""
+    entire_bytes = used_bytes + usable_bytes
+    return str(-(-used_bytes * 100 // entire_bytes) / 100 if entire_bytes else 0.0)
 
 
 _ABSENT = (

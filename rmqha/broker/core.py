@@ -56,7 +56,7 @@ class BrokerCore:
         store_host: tuple[bytes, int],
         *,
         process: dict[str, Any] | None = None,
-        disk_usage: Callable[[], tuple[int, int]] = lambda: (0, 0),
+        disk_usage: Callable[[], tuple[int, int, int]] = lambda: (0, 0, 0),
         history: Callable[[], list[dict[str, Any]]] = list,
         local_hour: Callable[[], int] | None = None,
         memory_bytes: int = 0,

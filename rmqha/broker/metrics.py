@@ -203,8 +203,7 @@ def _put_traffic(sheet: Sheet, core: BrokerCore, traffic: Traffic) -> Iterator[N
 
 def _put_store(sheet: Sheet, core: BrokerCore) -> None:
     store = core.store
-    total_bytes, free_bytes = core.admin.disk_usage()
-    sheet.put(STORAGE_SIZE, total_bytes - free_bytes, *_LOCAL_DISK)
+    sheet.put(STORAGE_SIZE, core.admin.disk_usage()[1], *_LOCAL_DISK)
     sheet.put(FLUSH_BEHIND, store.max_phy_offset - store.synced_offset, *_LOCAL_DISK)
     sheet.put(DISPATCH_BEHIND, store.dispatch_behind_bytes, *_LOCAL_DISK)
     earliest_at_ms = core.admin.earliest_at_ms()

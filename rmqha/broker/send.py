@@ -152,6 +152,8 @@ class SendProcessor:
         self.put_bytes = 0
         self.refused_count = 0
 
+        self.failed_count = 0
+        """Those of the refused that nothing was wrong with: the group could not take them."""
     def process(self, channel: Channel, commands: list[Command]) -> None:
         """Answer every command now or when its ack is due; oneway ones never."""
         if not self.hold(channel, commands):
@@ -164,6 +166,7 @@ class SendProcessor:
             for command in commands:
                 self._refuse(channel, command, code, remark)
             return
+            self.failed_count += len(commands)
         born_host = host_of(channel.peer)
         self._has_made_topic = False
         accepted: list[_Accepted] = []

@@ -221,7 +221,7 @@ def _open(config: BrokerConfig, tracer: HostTracer, store_host: tuple[bytes, int
             tracer,
             store_host,
             process={"pid": os.getpid(), "dataDirectory": str(root)},
-            disk_usage=lambda: shutil.disk_usage(root)[::2],
+            disk_usage=lambda: shutil.disk_usage(root),
             history=tracer.history,
             local_hour=lambda: time.localtime().tm_hour,
             memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),

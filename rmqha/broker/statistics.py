@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 
 WINDOW_COUNT = 11
 RATE_WINDOW_MS = 10_000
@@ -47,3 +47,23 @@ class Meter:
             return 0.0
         (start_ms, start), (end_ms, end) = self._samples[0], self._samples[-1]
         return round((end - start) * 1000 / (end_ms - start_ms), 2)
+
+
+class Meters:
+    """Rates of counters that come and go, by key."""
+
+    def __init__(self) -> None:
+        self._meters: dict[Hashable, Meter] = {}
+
+    def sample(self, now_ms: int, counts: Iterable[tuple[Hashable, int]]) -> None:
+        """Call about once a second; a counter that is not there any more is forgotten."""
+        kept = {}
+        for key, count in counts:
+            kept[key] = self._meters.get(key) or Meter()
+            kept[key].sample(now_ms, count)
+        self._meters = kept
+
+    def per_second(self, key: Hashable) -> int:
+        """0 for a counter that has gone back: a log that was cut."""
+        meter = self._meters.get(key)
+        return 0 if meter is None else max(0, round(meter.per_second()))

@@ -38,7 +38,6 @@ class HaClient(MasterLink):
         self._parser = MasterStreamParser()
         self._master_entries: list[EpochEntry] = []
         self._may_start_elsewhere = False
-        self._acked_at_ms = 0
         self._acked_offset = PhyOffset(-1)
 
     # --- connection events ----------------------------------------------------------------------------------------
@@ -124,7 +123,7 @@ class HaClient(MasterLink):
         self.state = ClientState.FOLLOWING
         self._retry_ms = RETRY_FIRST_MS
         self._acked_offset = PhyOffset(-1)
-        self._acked_at_ms = self._state_since_ms = now_ms
+        self._said_at_ms = self._state_since_ms = now_ms
         return []
 
     def _cut(self, found: Alignment, master: EpochHistory) -> None:
@@ -207,15 +206,15 @@ class HaClient(MasterLink):
             return []
         offset = self._ackable()
         first = self._acked_offset < 0
-        if now_ms >= self._acked_at_ms + ACK_INTERVAL_MS:
-            self._acked_at_ms = now_ms
+        if now_ms >= self._said_at_ms + ACK_INTERVAL_MS:
+            self._said_at_ms = now_ms
         elif not first and offset <= self._acked_offset:
             return []
         if first and offset < self._log.max_phy_offset:
             # The first ack also says where to send from, so under SYNC_FLUSH it waits until all we hold is synced.
             return []
         self._acked_offset = max(offset, self._acked_offset)
-        self._acked_at_ms = now_ms
+        self._said_at_ms = now_ms
         return [SendHa(self.conn_id, SlaveAck(self._acked_offset).encode())]
 
     @property
@@ -247,5 +246,5 @@ class HaClient(MasterLink):
             case ClientState.HANDSHAKE:
                 return self._state_since_ms + HANDSHAKE_TIMEOUT_MS
             case ClientState.FOLLOWING:
-                return min(self._silence_deadline_ms, self._acked_at_ms + ACK_INTERVAL_MS)
+                return min(self._silence_deadline_ms, self._said_at_ms + ACK_INTERVAL_MS)
         return None

@@ -44,7 +44,7 @@ class MasterLink:
         self._retry_at_ms: int | None = None
         self._retry_ms = RETRY_FIRST_MS
         self._state_since_ms = 0
-        self._heard_at_ms = 0
+        self._heard_at_ms = self._said_at_ms = 0
 
     def follow(self, now_ms: int, ha_address: str) -> list[Action]:
         """Connect to this master, leaving any other."""
@@ -72,6 +72,14 @@ class MasterLink:
         self.state = ClientState.IDLE
         self._retry_at_ms = now_ms + self._retry_ms
         self._retry_ms = min(2 * self._retry_ms, RETRY_MOST_MS)
+
+    def last_words_ms(self, now_ms: int) -> dict[str, int | None]:
+        """JSON-ready: how long ago it heard from the master and told it something, None unless it follows."""
+        follows = self.state is ClientState.FOLLOWING
+        return {
+            "heardMsAgo": now_ms - self._heard_at_ms if follows else None,
+            "saidMsAgo": now_ms - self._said_at_ms if follows and self._said_at_ms else None,
+        }
 
     def _dial(self, now_ms: int) -> list[Action]:
         self.conn_id = -self._next_conn_id

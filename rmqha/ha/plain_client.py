@@ -32,7 +32,6 @@ class PlainHaClient(MasterLink):
         self._parser = PlainTransferParser()
         self._proven = False
         """Whether bytes have come that begin where this log ends."""
-        self._reported_at_ms = 0
         self._reported_offset = PhyOffset(-1)
 
     # --- connection events ----------------------------------------------------------------------------------------
@@ -93,11 +92,11 @@ class PlainHaClient(MasterLink):
         if first and offset < log.max_phy_offset:
             # The first report says where to send from, so it waits until all we hold is synced.
             return []
-        is_due = now_ms >= self._reported_at_ms + self._config.ha_send_heartbeat_interval
+        is_due = now_ms >= self._said_at_ms + self._config.ha_send_heartbeat_interval
         if not first and not is_due and offset <= self._reported_offset:
             return []
         self._reported_offset = max(offset, self._reported_offset)
-        self._reported_at_ms = now_ms
+        self._said_at_ms = now_ms
         return [SendHa(self.conn_id, encode_report(self._reported_offset))]
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -111,7 +110,7 @@ class PlainHaClient(MasterLink):
             return None
         if self._reported_offset < 0:
             return self._silence_deadline_ms
-        return min(self._silence_deadline_ms, self._reported_at_ms + self._config.ha_send_heartbeat_interval)
+        return min(self._silence_deadline_ms, self._said_at_ms + self._config.ha_send_heartbeat_interval)
 
 
 def _check_head(frame: PlainTransfer) -> None:

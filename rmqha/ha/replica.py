@@ -578,6 +578,7 @@ class Replica:
             view["follows"] = self._client.master_address
             view["followState"] = self._client.state.value
             view["refusal"] = self._client.refusal
+            view |= self._client.last_words_ms(now_ms)
             view["truncatedBytes"] = self._client.truncated_bytes
             view["copy"] = self._client.progress.view(now_ms, log.max_phy_offset) if self.is_following else None
         return view

@@ -338,4 +338,5 @@ class StaticReplica:
             view["follows"] = self._client.master_address
             view["followState"] = self._client.state.value
             view["refusal"] = self._client.refusal
+            view |= self._client.last_words_ms(now_ms)
         return view

@@ -172,7 +172,7 @@ class Broker:
             self.tracer,
             (b"\x7f\0\0\1", self.config.listen_port),
             process={"pid": 1, "dataDirectory": str(directory)},
-            disk_usage=lambda: (100, 40),
+            disk_usage=lambda: (110, 60, 40),
             history=self.tracer.history,
             memory_bytes=memory_bytes,
         )

@@ -12,7 +12,7 @@ from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from rmqha.wire.ha_stream import MasterHandshake, TransferHeader
-from rmqha.wire.lenient_json import dumps
+from rmqha.wire.lenient_json import dumps, loads
 from tests.broker.support import Broker, FakeChannel, send_command
 
 COUNT = 60
@@ -45,6 +45,27 @@ def receive(broker: Broker, log: bytes, start: int, end: int) -> None:
     buffer = bytearray(header.encode() + log[start:end])
     broker.core.driver.ha_received(-1, memoryview(buffer))
     buffer[:] = bytes(len(buffer))
+
+
+def test_ha_status_tells_when_the_master_was_heard(broker: Broker, make_broker: Callable[..., Broker]) -> None:
+    log = log_of(broker)
+    broker.close()
+    slave = make_broker("slave").start()
+    asked = Command(RequestCode.GET_BROKER_HA_STATUS)
+    none = loads(bytes(slave.ask(asked).body))["haClientRuntimeInfo"]
+    assert (none["lastReadTimestamp"], none["lastWriteTimestamp"], none["transferredByteInSecond"]) == (0, 0, 0)
+    follow(slave, len(log))
+    slave.core.admin.sample()
+    slave.run(1500)
+    slave.core.admin.sample()
+    receive(slave, log, 0, len(log))
+    slave.run(1000)
+    slave.core.admin.sample()
+    heard_at_ms = slave.clock.wall_ms() - 1000
+    told = loads(bytes(slave.ask(asked).body))["haClientRuntimeInfo"]
+    assert told["lastReadTimestamp"] == heard_at_ms
+    assert heard_at_ms <= told["lastWriteTimestamp"] <= slave.clock.wall_ms()
+    assert told["maxOffset"] == len(log) and told["transferredByteInSecond"] == round(len(log) / 2.5)
 
 
 def test_a_copy_is_dispatched_in_slices_that_are_worth_it(

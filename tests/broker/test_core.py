@@ -76,6 +76,7 @@ def test_runtime_info_of_a_store(broker: Broker) -> None:
     command = Command(RequestCode.GET_BROKER_RUNTIME_INFO)
     empty = json.loads(bytes(broker.ask(command).body))["table"]
     assert empty["earliestMessageTimeStamp"] == "-1" and empty["commitLogDiskRatio"] == "0.6"
+    assert (empty["commitLogMinOffset"], empty["putMessageTimesTotal"]) == ("-1", "1")
     broker.ask(send_command(body=bytes(50)))
     broker.core.admin.sample()
     stored_at = broker.clock.wall_ms()
@@ -85,7 +86,16 @@ def test_runtime_info_of_a_store(broker: Broker) -> None:
     table = json.loads(bytes(broker.ask(command).body))["table"]
     assert table["earliestMessageTimeStamp"] == str(stored_at)
     assert table["putTps"] == "1.0 1.0" and table["msgPutTotalTodayNow"] == "2"
-    assert table["commitLogMaxOffset"] == str(broker.store.max_phy_offset)
+    assert table["commitLogMaxOffset"] == str(broker.store.max_phy_offset) and table["commitLogMinOffset"] == "0"
+
+
+def test_the_disk_is_counted_as_df_does(broker: Broker) -> None:
+    """A tenth of it is root's: neither used nor usable; a part of a percent counts as a whole one."""
+    gib = 1024**3
+    broker.core.admin.disk_usage = lambda: (1000 * gib, 301 * gib, 599 * gib)
+    table = json.loads(bytes(broker.ask(Command(RequestCode.GET_BROKER_RUNTIME_INFO)).body))["table"]
+    assert table["commitLogDiskRatio"] == table["consumeQueueDiskRatio"] == "0.34"
+    assert table["commitLogDirCapacity"] == "Total : 1000.0 GiB, Free : 699.0 GiB."
 
 
 def test_id_is_applied_for_once_and_kept(make_broker: Callable[..., Broker]) -> None:

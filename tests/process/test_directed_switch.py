@@ -40,7 +40,7 @@ def test_switches_lose_nothing_and_store_nothing_twice(cluster: LocalCluster, tm
             done = cluster.rmqha("elect", "broker-a", "--to", target, "-o", "json")
             if "is master" not in done.stderr and done.returncode:
                 # refused while the target is the master already, or not in the set again yet
-                assert "has a live master" in done.stderr or "SyncStateSet" in done.stderr, done.stderr
+                assert "is still alive" in done.stderr or "SyncStateSet" in done.stderr, done.stderr
         out, _ = sender.communicate(timeout=60)
         assert sender.returncode == 0, out
     history = json.loads(cluster.rmqha("history", "-o", "json").stdout)["events"]

@@ -4,6 +4,7 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.util.Base64;
+import org.apache.rocketmq.common.ServiceThread;
 import org.apache.rocketmq.tools.command.MQAdminStartup;
 
 /**
@@ -11,6 +12,8 @@ import org.apache.rocketmq.tools.command.MQAdminStartup;
  * "DONE out err" for each: what the command wrote, Base64, "-" for nothing.
  */
 public final class Admin {
+    private static final int WATCH_MS = 50;
+
     private static final class Commands extends MQAdminStartup {
         static void run(String[] words) {
             SUB_COMMANDS.clear(); // a command keeps its client, which is shut down
@@ -21,6 +24,7 @@ public final class Admin {
     public static void main(String[] arguments) throws Exception {
         PrintStream out = System.out;
         PrintStream err = System.err;
+        hurry(Thread.currentThread());
         BufferedReader commands = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = commands.readLine(); line != null; line = commands.readLine()) {
             String[] words = line.split(" ");
@@ -35,6 +39,35 @@ public final class Admin {
             System.setOut(out);
             System.setErr(err);
             out.println("DONE " + packed(said) + " " + packed(complained));
+        }
+    }
+
+    /** The end of a client waits up to 3 s for a thread that polls for events with that time-out: wake it. */
+    private static void hurry(Thread commands) {
+        Thread watch = new Thread(() -> {
+            while (true) {
+                try {
+                    Thread.sleep(WATCH_MS);
+                } catch (InterruptedException end) {
+                    return;
+                }
+                for (StackTraceElement frame : commands.getStackTrace()) {
+                    if (frame.getClassName().equals(ServiceThread.class.getName()) && frame.getMethodName().equals("shutdown")) {
+                        wake();
+                        break;
+                    }
+                }
+            }
+        });
+        watch.setDaemon(true);
+        watch.start();
+    }
+
+    private static void wake() {
+        for (Thread thread : Thread.getAllStackTraces().keySet()) {
+            if (thread.getName().startsWith("NettyEventExecutor")) {
+                thread.interrupt();
+            }
         }
     }
 
