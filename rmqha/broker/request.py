@@ -14,6 +14,8 @@ class Channel(Protocol):
     """A client's connection as processors see it, hashable by identity; `rmqha.host.remoting.Session` is one."""
 
     peer: str
+    waited_ms: int
+    """How long what is being received has waited to be read."""
 
     def send(self, command: Command) -> None: ...
 

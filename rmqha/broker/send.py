@@ -135,6 +135,7 @@ class SendProcessor:
         self._store_host = store_host
         self._retries = retries
         self._level_count = level_count
+        self._patience_ms = config.wait_time_mills_in_send_queue or 1 << 62
         self._ext = {PROPERTY_MSG_REGION: config.region_id, PROPERTY_TRACE_ON: "true"}
         self._own = {**self._ext, PROPERTY_CLUSTER: config.broker_cluster_name}
         self._own_bytes = encode_properties(self._own)
@@ -151,22 +152,24 @@ class SendProcessor:
         self.put_count = 0
         self.put_bytes = 0
         self.refused_count = 0
-
         self.failed_count = 0
         """Those of the refused that nothing was wrong with: the group could not take them."""
+
     def process(self, channel: Channel, commands: list[Command]) -> None:
         """Answer every command now or when its ack is due; oneway ones never."""
-        if not self.hold(channel, commands):
+        if channel.waited_ms > self._patience_ms:
+            self._refuse_late(channel, commands)
+        elif not self.hold(channel, commands):
             self.admit(channel, commands)
 
     def admit(self, channel: Channel, commands: list[Command]) -> None:
         """The same for commands that have been held long enough."""
         code, remark = self._log.admission()
         if code is not ResponseCode.SUCCESS:
+            self.failed_count += len(commands)
             for command in commands:
                 self._refuse(channel, command, code, remark)
             return
-            self.failed_count += len(commands)
         born_host = host_of(channel.peer)
         self._has_made_topic = False
         accepted: list[_Accepted] = []
@@ -229,6 +232,19 @@ class SendProcessor:
     def _waiter(self, channel: Channel, replies: list[Command]) -> Waiting:
         waiter = Waiter(channel, replies)
         return TopicWaiter(waiter, self.when_held) if self._has_made_topic else waiter
+
+    def _refuse_late(self, channel: Channel, commands: list[Command]) -> None:
+        """Their clients are about to try again: written now, they would be there twice. Oneway ones nobody repeats."""
+        oneway = [command for command in commands if command.flag & FLAG_ONEWAY]
+        remark = (
+            "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+            f"period in queue: {channel.waited_ms}ms, size of queue: {len(commands)}"
+        )
+        for command in commands:
+            if not command.flag & FLAG_ONEWAY:
+                self._refuse(channel, command, ResponseCode.SYSTEM_BUSY, remark)
+        if oneway and not self.hold(channel, oneway):
+            self.admit(channel, oneway)
 
     def _refuse(self, channel: Channel, command: Command, code: ResponseCode, remark: str) -> None:
         self.refused_count += 1

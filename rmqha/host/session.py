@@ -88,6 +88,8 @@ class Session:
         """For the service's use."""
         self.is_urgent = False
         """For the service to set: this session shall not stand in line."""
+        self.waited_ms = 0
+        """How long what is being received has waited to be read; known of plain sockets with a poller only."""
         self._stream = stream
         self._handle = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else None
         """Of a plain socket: reading and writing it directly takes half of what its stream takes."""
@@ -249,6 +251,7 @@ class Session:
         assert handle is not None and poller is not None
         if self._closing or self._aborted:
             return
+        self.waited_ms = poller.waited_ms
         try:
             if data := os.read(handle, READ_BYTES):
                 self._take(data)

@@ -307,6 +307,9 @@ class BrokerConfig(ServerConfig):
     """Own. How long a slave in the set may hold back acks before it is shrunk out; below slaveTimeout."""
     slave_timeout: int = 3000
     """How long a send waits for replicas before FLUSH_SLAVE_TIMEOUT."""
+    wait_time_mills_in_send_queue: int = 1000
+    """A send that has waited longer until the broker could read it is refused with SYSTEM_BUSY, so that nothing is
+    written that its client has given up; 0: none is. RocketMQ: 200."""
     forward_sends_millis: int = 35_000
     """Own. For so long after a start or a change of the master a slave passes sends on to the master, until clients
     have asked for the route again (Java: each 30 s); 0: it refuses them with code 14, from the beginning of a directed
@@ -473,6 +476,7 @@ class BrokerConfig(ServerConfig):
         self.require_range(source, "broker_election_priority", -(2**31), 2**31 - 1)
         self.require_range(source, "disk_probe_interval_millis", 0, 3_600_000)
         self.require_range(source, "forward_sends_millis", 0, 600_000)
+        self.require_range(source, "wait_time_mills_in_send_queue", 0, 600_000)
         self.require_range(source, "disk_probe_timeout_millis", 100, 600_000)
         self.require_range(source, "mapped_file_size_commit_log", 64 * 1024, 2**31 - 1)
         self.require_range(source, "max_hash_slot_num", 1, 2**28)

@@ -55,6 +55,7 @@ class ListTracer:
 class FakeChannel:
     def __init__(self, peer: str = "127.0.0.1:50000") -> None:
         self.peer = peer
+        self.waited_ms = 0
         self.sent: list[Command] = []
 
     def send(self, command: Command) -> None:

@@ -22,6 +22,7 @@ class Client:
     """A connection that remembers its answers."""
 
     peer = "127.0.0.1:9"
+    waited_ms = 0
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, int]] = []

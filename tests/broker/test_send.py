@@ -48,6 +48,31 @@ def test_reply_and_record(broker: Broker) -> None:
     assert decode_properties(two.properties) == own
 
 
+def test_a_send_that_waited_too_long_is_not_written(broker: Broker, make_broker: Callable[..., Broker]) -> None:
+    """Its client is about to try again. A oneway one nobody sends again."""
+    channel = FakeChannel()
+    channel.waited_ms = 1001
+    oneway = send_command(body=b"oneway")
+    oneway.flag |= FLAG_ONEWAY
+    broker.core.processor.received(channel, [send_command(body=b"late"), oneway, Command(4711)])
+    late, other = channel.take()
+    broker.run(10)
+    assert (late.code, late.remark) == (
+        ResponseCode.SYSTEM_BUSY,
+        "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, period in queue: 1001ms, size of queue: 2",
+    )
+    assert other.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "only sends are refused for it"
+    assert [bytes(record.body) for record in stored(broker)] == [b"oneway"]
+    channel.waited_ms = 1000
+    broker.core.processor.received(channel, [send_command(body=b"in time")])
+    assert channel.one().code == ResponseCode.SUCCESS
+    broker.close()
+    patient = make_broker("patient", wait_time_mills_in_send_queue=0).start()
+    channel.waited_ms = 100_000
+    patient.core.processor.received(channel, [send_command(body=b"late")])
+    assert channel.one().code == ResponseCode.SUCCESS
+
+
 def test_the_brokers_properties_replace_the_clients(broker: Broker) -> None:
     broker.ask(send_command(i=encode_properties({"CLUSTER": "elsewhere", "A": "b"}).decode()))
     broker.ask(send_command(i="A\x01b"))

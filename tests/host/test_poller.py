@@ -89,6 +89,60 @@ async def test_a_crowd_is_served_some_in_each_turn_and_the_urgent_at_once(monkey
     trio.lowlevel.remove_instrument(turn)
 
 
+class Busy:
+    """Each request takes 10 ms; notes how long each has waited."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.waited_ms: list[int] = []
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def opened(self, session: Session) -> None:
+        """Nothing to do."""
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        self.waited_ms.append(session.waited_ms)
+        self.now_s += 0.01
+        for command in commands:
+            session.send(command.reply())
+
+    def closed(self, session: Session) -> None:
+        """Nothing to do."""
+
+
+async def test_how_long_each_stood_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Busy()
+    monkeypatch.setattr(module, "SERVED_COUNT", SERVED_COUNT)
+    monkeypatch.setattr(module, "time", service)
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: serve(service, "127.0.0.1:0", max_frame_bytes=65536, task_status=task_status)
+        )
+        crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(CROWD_COUNT)]
+        for stream in crowd:
+            stream.send(FRAME)
+            await _answers(stream)
+        assert set(service.waited_ms) == {0}
+        service.waited_ms.clear()
+        for stream in crowd:  # nothing runs meanwhile: all are readable in the same turn
+            stream.send(FRAME)
+        with trio.fail_after(10):
+            for stream in crowd:
+                await _answers(stream)
+        expected = [10 * place for place in range(CROWD_COUNT)]
+        off = [abs(waited - wanted) for waited, wanted in zip(service.waited_ms, expected, strict=True)]
+        assert max(off) <= 1, service.waited_ms
+        service.waited_ms.clear()
+        crowd[0].send(FRAME)
+        await _answers(crowd[0])
+        assert service.waited_ms == [0], "there is no line any more"
+        for stream in crowd:
+            stream.close()
+        nursery.cancel_scope.cancel()
+
+
 BODY = bytes(1024 * 1024)
 ASK_COUNT = 12
 

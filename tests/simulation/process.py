@@ -199,6 +199,8 @@ class Rpc:
 class SimChannel:
     """A client's connection as request processors see it."""
 
+    waited_ms = 0
+
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
         self.peer = f"127.0.0.9:{conn.number % 60000 + 1}"
