@@ -20,11 +20,13 @@ from rmqha.broker.live_config import LiveConfig
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.exposure import Exposure
+from rmqha.host.network import FarPeer
 from rmqha.host.remoting import RemotingClient, serve
 from rmqha.host.session import Session, Statistics
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
 from rmqha.model.error import ConfigError, RemoteProtocolError, UsageError
+from rmqha.model.identity import is_loopback
 from rmqha.model.series import Collecting
 from rmqha.model.standing import Standing
 from rmqha.port import Clock
@@ -67,6 +69,8 @@ class NameServer:
             controllers = parse_addresses(config.controller_addr, "controllerAddr")
             self.follower = ElectionFollower(controllers, self.routes, tracer)
         self.remoting = Statistics()
+        self._far = FarPeer()
+        self._told_of_loopback = False
         self._handlers: dict[int, Callable[[Command], Command]] = {
             RequestCode.UNREGISTER_BROKER: self._unregister,
             RequestCode.BROKER_HEARTBEAT: self._heartbeat,
@@ -112,7 +116,8 @@ class NameServer:
     # remoting.Service
 
     def opened(self, session: Session) -> None:
-        """Nothing is kept per session."""
+        """Of sessions only the first from elsewhere is kept."""
+        self._far.came(session.peer)
 
     def received(self, session: Session, commands: list[Command]) -> None:
         for command in commands:
@@ -257,9 +262,29 @@ class NameServer:
             "version": STATE_VERSION,
             "follows": None if follower is None else follower.leader,
             "eventIndex": None if follower is None else follower.index,
+            "addressProblem": self.address_problem(),
             "statistics": self.statistics(),
         }
         return request.reply(body=dumps(view))
+
+    def address_problem(self) -> str:
+        """ "" or a sentence: clients elsewhere get routes that lead them to their own machine (ruling 23)."""
+        if not self._far.peer:
+            return ""
+        for group in self.routes.groups():
+            for address in group.addresses.values():
+                if is_loopback(address.rpartition(":")[0]):
+                    return (
+                        f"brokerIP1 of {group.broker_name}: clients elsewhere, as {self._far.peer}, are told {address} "
+                        "and cannot reach it"
+                    )
+        return ""
+
+    def look_at_addresses(self) -> None:
+        """Traces such a problem once; call now and then."""
+        if not self._told_of_loopback and (problem := self.address_problem()):
+            self._told_of_loopback = True
+            self._tracer.event("tells_loopback", reason=problem)
 
     def _history(self, request: Command) -> Command:
         return request.reply(body=dumps(self._tracer.told()))
@@ -309,6 +334,7 @@ async def run_name_server(
             nursery.start_soon(_follow, server.follower, config)
         while True:
             server.routes.scan(clock.now_ms())
+            server.look_at_addresses()
             await trio.sleep(server.live.current.scan_not_active_broker_interval / 1000)
 
 

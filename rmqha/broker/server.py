@@ -7,7 +7,6 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Sequence
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import NamedTuple
 
 import trio
 
+from rmqha.broker.advertised import HA, LISTEN, Advertised, Places, check_advertised, resolved, told_hosts
 from rmqha.broker.consumer_calls import Done
 from rmqha.broker.controller_link import ControllerLink
 from rmqha.broker.controller_route import parse_addresses
@@ -64,13 +64,15 @@ class _Gate:
     """What the listeners call. Ports are bound before the store is opened, so that a port in use leaves no file
     behind; a peer that comes in between is turned away."""
 
-    def __init__(self) -> None:
+    def __init__(self, advertised: Advertised) -> None:
+        self.advertised = advertised
         self.core: BrokerCore | None = None
         self.ha: HaService | None = None
         self.remoting = Statistics()
         """Of both ports for clients."""
 
     def opened(self, session: Session) -> None:
+        self.advertised.came(LISTEN, session.peer)
         if self.core is None:
             session.close()
 
@@ -83,6 +85,7 @@ class _Gate:
             self.core.processor.closed(session)
 
     async def accept_ha(self, stream: trio.SocketStream) -> None:
+        self.advertised.came(HA, network.peer_name(stream))
         if self.ha is not None:
             await self.ha.accept(stream)
         else:
@@ -103,14 +106,16 @@ async def run_broker(
     Raises, in an ExceptionGroup, UsageError for bad input (nothing is written then), StoreError or OSError when the
     disk fails: the store is left as a kill would leave it, for recovery to look at.
     """
-    controllers, name_servers = checked_addresses(config)
+    places = await _places(config)
+    controllers, name_servers = checked_addresses(config, places)
     core: BrokerCore | None = None
     in_order = True
     try:
         async with trio.open_nursery() as nursery:
-            gate = _Gate()
+            gate = _Gate(Advertised(config, places, tracer))
             config, ports = await _listen(config, gate, nursery)
             core = _open(config, tracer, await _store_host(config))
+            core.admin.address_problem = lambda: gate.advertised.problem
             if exposure is not None:
                 _show(exposure, core, gate.remoting)
             stop = trio.Event() if stopping is None else stopping
@@ -144,43 +149,23 @@ async def _listen(config: BrokerConfig, gate: _Gate, nursery: trio.Nursery) -> t
     return dataclasses.replace(config, listen_port=ports.listen, ha_listen_port=ports.ha), ports
 
 
-def checked_addresses(config: BrokerConfig) -> tuple[list[str], list[str]]:
+def checked_addresses(config: BrokerConfig, places: Places) -> tuple[list[str], list[str]]:
     """Those of the controllers and of the name servers. Raises UsageError or ConfigError if one of them, or what this
     broker tells others of itself, cannot be used."""
-    controllers = parse_addresses(config.controller_addr, "controllerAddr") if config.enable_controller_mode else []
-    name_servers = parse_addresses(config.namesrv_addr, "namesrvAddr")
-    check_advertised(config, [*controllers, *name_servers])
+    controllers, name_servers = _addresses(config)
+    check_advertised(config, [*controllers, *name_servers], places)
     return controllers, name_servers
 
 
-def check_advertised(config: BrokerConfig, peers: Sequence[str]) -> None:
-    """Ruling 23. Raises ConfigError if others would be told an address under which they cannot reach this broker."""
-    for key, host in (("brokerIP1", config.broker_ip1 or config.listen_address), ("brokerIP2", config.broker_ip2)):
-        if host in ("0.0.0.0", "::"):
-            raise ConfigError(
-                f"{key}: clients cannot reach {host}; set {key} to this machine's address as clients see it"
-            )
-    told = config.broker_ip1 or config.listen_address
-    for peer in peers:
-        if _is_loopback(told) and _is_remote(parse_address(peer)[0]):
-            raise ConfigError(
-                f"brokerIP1: {peer} would be told {told} and cannot reach it; set brokerIP1 to this machine's address"
-            )
+def _addresses(config: BrokerConfig) -> tuple[list[str], list[str]]:
+    controllers = parse_addresses(config.controller_addr, "controllerAddr") if config.enable_controller_mode else []
+    return controllers, parse_addresses(config.namesrv_addr, "namesrvAddr")
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def _is_remote(host: str) -> bool:
-    """A numeric address that is not this machine; a name may be anything."""
-    try:
-        return not ip_address(host).is_loopback
-    except ValueError:
-        return False
+async def _places(config: BrokerConfig) -> Places:
+    """Of the names that its configuration has."""
+    peers = (parse_address(peer)[0] for part in _addresses(config) for peer in part)
+    return await resolved([*told_hosts(config).values(), *peers])
 
 
 async def _store_host(config: BrokerConfig) -> tuple[bytes, int]:

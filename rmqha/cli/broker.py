@@ -46,7 +46,7 @@ def broker(config_path: Path, check: bool) -> None:
     """
     config = read_config(config_path)
     security.use(config)
-    checked_addresses(config)
+    checked_addresses(config, {})
     if check:
         return
     tracer = HostTracer.of(config, "broker", config.broker_name)

@@ -9,7 +9,7 @@ import socket
 import trio
 
 from rmqha.model.error import UnreachableError, UsageError
-from rmqha.model.identity import parse_address
+from rmqha.model.identity import is_loopback, parse_address
 
 DIAL_TIMEOUT_MS = 3_000
 BACKLOG_COUNT = 1024
@@ -47,6 +47,42 @@ def _reason(error: Exception) -> str:
     if isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
     return os.strerror(cause.errno) if isinstance(cause, OSError) and cause.errno else str(error)
+
+
+class FarPeer:
+    """The first peer that is not this machine."""
+
+    def __init__(self) -> None:
+        self.peer = ""
+        """Its address, "" while none has come."""
+        self._near: set[str] = set()
+
+    def came(self, peer: str) -> bool:
+        """Whether `peer`, "host:port", is the first of them."""
+        if self.peer:
+            return False
+        host = peer.rpartition(":")[0].strip("[]")
+        if host in self._near or host == "unknown":
+            return False
+        if is_loopback(host) or is_own_address(host) is not False:
+            self._near.add(host)
+            return False
+        self.peer = peer
+        return True
+
+
+def is_own_address(host: str) -> bool | None:
+    """Whether a socket here may have it; None for a name that nobody knows now."""
+    try:
+        family, _, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    except OSError:
+        return None
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(place)
+        except OSError:
+            return False
+    return True
 
 
 async def listen(address: str) -> list[trio.SocketListener]:

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 import trio
 
-from rmqha.broker.server import Ports, check_advertised, run_broker
+from rmqha.broker.server import Ports, run_broker
 from rmqha.host import network, remoting
 from rmqha.host.remoting import RemotingClient
 from rmqha.host.session import Session
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
-from rmqha.model.error import ConfigError, RmqhaError, StoreError, UnreachableError
+from rmqha.model.error import RmqhaError, StoreError, UnreachableError
 from rmqha.model.message import encode_properties
 from rmqha.store.record import decode
 from rmqha.wire.command import Command
@@ -419,27 +419,6 @@ async def test_a_disk_that_fails_ends_the_broker_with_a_sentence(
         found = caught.value.subgroup(StoreError)
         assert found is not None
         assert (tmp_path / "a" / "abort").exists()
-
-
-@pytest.mark.parametrize(
-    ("keys", "peers", "wrong"),
-    [
-        ({"listen_address": "0.0.0.0"}, [], "brokerIP1"),
-        ({"listen_address": "::"}, [], "brokerIP1"),
-        ({"listen_address": "0.0.0.0", "broker_ip1": "0.0.0.0"}, [], "brokerIP1"),
-        ({"listen_address": "0.0.0.0", "broker_ip1": "10.0.0.1", "broker_ip2": "0.0.0.0"}, [], "brokerIP2"),
-        ({"broker_ip1": "127.0.0.1"}, ["10.0.0.9:9876"], "10.0.0.9:9876"),
-        ({"listen_address": "0.0.0.0", "broker_ip1": "10.0.0.1"}, ["10.0.0.9:9876"], ""),
-        ({}, ["127.0.0.1:9876", "localhost:9878", "ns.example:9876"], ""),
-    ],
-)
-def test_what_is_advertised(keys: dict[str, str], peers: list[str], wrong: str) -> None:
-    config = BrokerConfig(**keys)  # type: ignore[arg-type]
-    if wrong:
-        with pytest.raises(ConfigError, match=wrong):
-            check_advertised(config, peers)
-    else:
-        check_advertised(config, peers)
 
 
 async def test_bad_addresses_are_a_sentence(tmp_path: Path) -> None:

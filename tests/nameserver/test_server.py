@@ -19,6 +19,7 @@ import trio
 from nameserver.config import NamesrvConfig, parse_config, read_config
 from nameserver.kv_config import MAX_ENTRY_CHARS, KvConfig
 from nameserver.server import OVERRIDES_FILE, open_kept, run_name_server
+from rmqha.host import network
 from rmqha.host.disk import HostDisk
 from rmqha.host.remoting import RemotingClient
 from rmqha.host.tracer import HostTracer
@@ -83,6 +84,26 @@ async def test_register_and_ask() -> None:
         changes = [event["addresses"] for event in events if event["event"] == "route_changed"]
         assert changes == [{"0": "127.0.0.1:1000"}, {"0": "127.0.0.1:1000", "2": "127.0.0.1:2000"}]
         assert all(event["at_ms"] > 1_700_000_000_000 for event in events)
+
+
+async def test_clients_from_elsewhere_that_are_told_of_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test's own connection passes for one from elsewhere."""
+    async with name_server(scan_not_active_broker_interval=10) as (client, address, ask):
+        await client.call(address, registration(0, 1000), 2_000)
+        assert loads((await ask(RequestCode.RMQHA_GET_NAMESRV_STATE)).body)["addressProblem"] == ""
+    monkeypatch.setattr(network, "is_own_address", lambda host: False)
+    monkeypatch.setattr(network, "is_loopback", lambda host: False)
+    async with name_server(scan_not_active_broker_interval=10) as (client, address, ask):
+        assert loads((await ask(RequestCode.RMQHA_GET_NAMESRV_STATE)).body)["addressProblem"] == ""
+        await client.call(address, registration(0, 1000), 2_000)
+        problem = loads((await ask(RequestCode.RMQHA_GET_NAMESRV_STATE)).body)["addressProblem"]
+        assert problem.startswith("brokerIP1 of g: clients elsewhere, as 127.0.0.1:")
+        assert problem.endswith("are told 127.0.0.1:1000 and cannot reach it")
+        told: list[str] = []
+        while not told:
+            events = loads((await ask(RequestCode.RMQHA_GET_HISTORY)).body)["events"]
+            told = [event["reason"] for event in events if event["event"] == "tells_loopback"]
+        assert told == [problem]
 
 
 async def test_refusals_are_answers() -> None:

@@ -138,6 +138,9 @@ async def _ask(client: RemotingClient, patient: Patient, found: Answers) -> None
     if not isinstance(state, dict):
         raise ValueError("it is no JSON object")
     found.state = state
+    if state.get("addressProblem"):
+        fix = "set that key to the machine's address as others see it, then restart it"
+        found.findings.append(wrong(patient.name, "address", str(state["addressProblem"]), fix))
     before_ns = time.time_ns()
     told = json.loads(bytes((await ask(client, patient.address, Command(RequestCode.RMQHA_GET_HISTORY))).body))
     after_ns = time.time_ns()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from itertools import pairwise
 
 from rmqha.broker.live_config import PATH as OVERRIDES_PATH
@@ -15,10 +13,11 @@ from rmqha.cli.diagnosis.finding import Finding, ok, warn, wrong
 from rmqha.cli.diagnosis.patient import CONTROLLER_DEFAULT, Patient
 from rmqha.cli.guarantee import effective_keys, promise
 from rmqha.host.disk import HostDisk
+from rmqha.host.network import is_own_address
 from rmqha.host.read_disk import HostReadDisk
 from rmqha.model.config import BrokerConfig, ServerConfig, parse_properties
 from rmqha.model.error import RmqhaError, UsageError
-from rmqha.model.identity import Identity, parse_address
+from rmqha.model.identity import Identity, is_loopback, parse_address
 from rmqha.store.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_PATH, Checkpoint
 from rmqha.store.epoch_look import EpochLook, compare, look_at_store
 from rmqha.store.identity_file import IdentityFile
@@ -126,12 +125,12 @@ def check_advertised(patient: Patient, config: BrokerConfig) -> Iterator[Finding
     told = {"brokerIP1": config.broker_ip1 or config.listen_address}
     told["brokerIP2"] = config.broker_ip2 or told["brokerIP1"]
     peers = [peer for key in ("namesrvAddr", "controllerAddr") for peer in _addresses(patient.properties.get(key, ""))]
-    far = [peer for peer in peers if not _is_loopback(peer)]
+    far = [peer for peer in peers if not is_loopback(peer)]
     for key, host in told.items():
         fix = f"{key}=<this machine's address as others see it> in {source}"
-        if _is_loopback(host) and far:
+        if is_loopback(host) and far:
             yield wrong(name, "address", f"{key}: {far[0]} is told {host} and cannot reach it", fix)
-        elif not _is_loopback(host) and _is_loopback(config.listen_address):
+        elif not is_loopback(host) and is_loopback(config.listen_address):
             listen = f"listenAddress={host} in {source}"
             sentence = f"{key}: others are told {host}, but it listens on {config.listen_address} only"
             yield wrong(name, "address", sentence, listen)
@@ -146,27 +145,6 @@ def _addresses(text: str) -> Iterator[str]:
             yield parse_address(item.strip())[0]
         except ValueError:
             continue  # the server's own reading has said so
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def is_own_address(host: str) -> bool | None:
-    """Whether a socket here may have it; None for a name that nobody knows now."""
-    try:
-        family, _, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-    except OSError:
-        return None
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        try:
-            probe.bind(place)
-        except OSError:
-            return False
-    return True
 
 
 # --- store ------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any
 from rmqha.cli.cluster_view import copy_words
 from rmqha.cli.health.agreement import LEADERS, Agreement, View, groups_of, views
 from rmqha.cli.health.survey import Kind, Word
+from rmqha.model.identity import is_loopback
 
 LONG_WAIT_MS = 500
 UNCLEAN_CAUSES = ("UNCLEAN_BY_OPERATOR", "UNCLEAN_AUTOMATIC")
@@ -167,6 +168,7 @@ class _Group:
         yield from self._two_masters()
         for word in self.ours:
             yield from self._replica(word)
+        yield from self._told()
         yield from self._routed()
 
     # the controllers' word against the replicas'
@@ -255,6 +257,8 @@ class _Group:
             yield Finding(word.title, f"starting: {why}", f"see rmqha explain {self.name}")
         if state.get("diskProblem"):
             yield Finding(word.title, f"disk: {state['diskProblem']}", "mend or free that disk")
+        if state.get("addressProblem"):
+            yield Finding(word.title, state["addressProblem"], "set that key to its machine's address, then restart it")
         if state.get("refusal"):
             yield Finding(word.title, f"follows nobody: {state['refusal']}", "see rmqha epochs diff of the two stores")
         if state.get("unclean"):
@@ -289,6 +293,16 @@ class _Group:
         yield Finding(word.title, what, f"rmqha explain-wait {self.name} tells for whom it waits")
 
     # where clients go
+    def _told(self) -> Iterator[Finding]:
+        """A name server that others can reach, and brokers that they cannot."""
+        for word in self.name_servers:
+            if is_loopback(word.address.rpartition(":")[0]):
+                continue
+            for address in word.routes.get(self.name, {}).values():
+                if is_loopback(address.rpartition(":")[0]):
+                    what = f"tells clients of {self.name} {address}, which none elsewhere can reach"
+                    yield Finding(word.title, what, "set brokerIP1 of that broker to its machine's address")
+
     def _routed(self) -> Iterator[Finding]:
         masters = [word.address for word in self.ours if word.state["role"] == "MASTER" and word.state["writable"]]
         if len(masters) != 1:

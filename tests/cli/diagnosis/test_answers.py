@@ -65,6 +65,16 @@ async def test_a_node_that_is_well() -> None:
     assert sorted(found) == ["address", "answers", "clock", "keys in force"]
 
 
+async def test_an_address_that_leads_nowhere() -> None:
+    async with peers(1) as (peer,):
+        patient = broker_at(peer.address)
+        assert patient.broker is not None
+        as_broker(peer, patient.broker)
+        peer.replies[Code.RMQHA_GET_REPLICA_STATE] = (0, {}, b'{"role":"MASTER","addressProblem":"brokerIP1: x"}')
+        found = await examined(patient)
+    assert (found["address"].verdict, found["address"].sentence) == (Verdict.WRONG, "brokerIP1: x")
+
+
 async def test_its_clock_and_a_file_that_was_changed() -> None:
     async with peers(1) as (peer,):
         patient = broker_at(peer.address, flush_disk_type="SYNC_FLUSH", file_reserved_time=24)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,11 +59,16 @@ def test_a_node_that_is_two_servers_is_one_sentence() -> None:
         (silent(controller(1), runs=None), ["ctl-1: does not answer", "start it"]),
         (broker(1, writable=False, whyNotWritable="the set is too small"), ["takes no messages: the set is too small"]),
         (broker(2, diskProblem="a write takes 7 s"), ["broker-a-2: disk: a write takes 7 s"]),
+        (broker(2, addressProblem="brokerIP1: x"), ["broker-a-2: brokerIP1: x; set that key to its machine's address"]),
         (broker(2, refusal="nothing in common"), ["broker-a-2: follows nobody: nothing in common"]),
         (broker(2, unclean=True), ["broker-a-2: it lost power"]),
         (broker(2, role="STARTING", controllerRefusal="its id is another's"), ["starting: its id is another's"]),
         (broker(1, role="SLAVE", writable=False), ["elected master of epoch 4, its role is still SLAVE"]),
         (broker(1, waits={"count": 1, "oldestAgeMs": 700}), ["a send has waited for 700 ms", "rmqha explain-wait"]),
+        (
+            replace(name_server(2), address="10.0.0.1:9862"),
+            ["ns-2: tells clients of broker-a 127.0.0.1:10912, which none elsewhere can reach; set brokerIP1"],
+        ),
         (name_server(2, "127.0.0.1:10919"), ["ns-2: routes clients of broker-a to 127.0.0.1:10919"]),
     ],
 )
