@@ -124,13 +124,13 @@ class BrokerCore:
         topics, groups, offsets, clients = self.topics, self.groups, self.offsets, self.clients
         consumers = ConsumerRequests(store, driver, topics, groups, offsets, clients, feed)
         rates, delays = self.send.rates, self.delay_offsets
-        tables = TableRequests(config, store, driver, topics, groups, offsets, delays, rates, feed)
+        self.tables = TableRequests(config, store, driver, topics, groups, offsets, delays, rates, feed)
         group = GroupRequests(config, store, driver, topics, groups, offsets, clients, self.pull, clock, feed)
         queries, locks = QueryRequests(config, store.index), LockRequests(self.locks, driver)
         selectors = SelectorRequests(config)
         self.calls = ConsumerCalls(config.broker_name, store, topics, groups, clients)
         self._configured = (topics, self.pull, self.retention, group, selectors, self.driver)
-        parts = (feed, consumers, self.calls, queries, tables, group, self.admin, locks, self.retention, selectors)
+        parts = (feed, consumers, self.calls, queries, self.tables, group, self.admin, locks, self.retention, selectors)
         return BrokerProcessor(self.send, self.pull, send_back, consumers, parts)
 
     def _table_feed(self, clock: Clock, tracer: Tracer) -> TableFeed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from zlib import crc32
 
 import trio
@@ -47,6 +48,7 @@ class NameServerLink:
         self._news = {address: trio.Event() for address in addresses}
         self._unreachable: set[str] = set()
         """Traced as such: one line when it starts, none per attempt."""
+        self._waits: list[tuple[int, Callable[[], None]]] = []
         self._revision = 0
         self._role = Role.STARTING
         self._aligned = False
@@ -70,6 +72,22 @@ class NameServerLink:
         self._revision += 1
         for event in self._news.values():
             event.set()
+
+    def when_told(self, done: Callable[[], None]) -> None:
+        """Call `done` when every name server that can be reached knows what has changed so far, at once if they do."""
+        self._waits.append((self._revision, done))
+        self._release()
+
+    def _release(self) -> None:
+        """A name server that could not be reached last, and a replica that is to be on no list, keep nobody waiting."""
+        fenced = self._standing().wanted is None
+        asked = [item for address, item in self._registrations.items() if address not in self._unreachable]
+        waits, self._waits = self._waits, []
+        for revision, done in waits:
+            if fenced or all(item.is_settled(revision) for item in asked):
+                done()
+            else:
+                self._waits.append((revision, done))
 
     def lost(self, address: str) -> None:
         if address in self._registrations:
@@ -102,6 +120,8 @@ class NameServerLink:
         registration = self._registrations[address]
         while True:
             self._news[address] = trio.Event()
+            if self._waits:
+                self._release()
             now_ms = self._clock.now_ms()
             standing = self._standing()
             step = registration.next(now_ms, standing)

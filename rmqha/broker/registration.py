@@ -46,6 +46,10 @@ class Registration:
         """The id under which this name server lists the broker, as far as we know."""
         return self._known_as
 
+    def is_settled(self, revision: int) -> bool:
+        """This name server was told of that revision, or was tried in vain."""
+        return self._revision >= revision
+
     def next(self, now_ms: int, standing: Standing) -> Step | None:
         if standing.wanted is None:
             return None if self._known_as is None or now_ms < self._not_before_ms else Step.UNREGISTER

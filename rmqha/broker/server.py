@@ -230,7 +230,7 @@ async def _serve(
     link = NameServerLink(core.config, driver, core.topics, name_servers, clock, tracer)
     client = remoting.RemotingClient(max_frame_bytes=core.config.max_frame_bytes, on_closed=link.lost)
     async with client, trio.open_nursery() as nursery:
-        core.topics.changed = link.changed
+        core.topics.changed, core.tables.when_routed = link.changed, link.when_told
         static = not core.config.enable_controller_mode
         guard = HaGuard(core.config.ha_security, security.ambient.get())
         if not static:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from rmqha.broker.delay_offsets import DelayOffsetTable
@@ -75,6 +76,8 @@ class TableRequests:
         self._delay_table = delay_offsets
         self._put_rates = put_rates
         self._feed = feed
+        self.when_routed: Callable[[Callable[[], None]], None] = lambda done: done()
+        """Calls back once the name servers know the topics as they are now; the shell sets it."""
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -120,7 +123,11 @@ class TableRequests:
         topic = TopicConfig(name, read, write, perm, flag, truth(command, "order"), filter_type, attributes, unknown)
         if topic != present:
             self._topics.put(topic)
-        answer_when(self._feed.wait, channel, command.reply())
+        answer_when(self._held_and_routed, channel, command.reply())
+
+    def _held_and_routed(self, done: Callable[[str], None]) -> None:
+        """Who sends at once must find the topic's route, or it might be made by the first send, in any group."""
+        self._feed.wait(lambda fault: done(fault) if fault else self.when_routed(lambda: done("")))
 
     def _delete_topic(self, channel: Channel, command: Command) -> None:
         """The topic and its consumers' offsets go. Its queues stay until the log forgets their records: a topic of the

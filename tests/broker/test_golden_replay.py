@@ -296,6 +296,44 @@ def test_view_message(gold: Broker) -> None:
         assert gold.ask(Command(33, {"offset": offset, "topic": "WireTopic"})).code == ResponseCode.SYSTEM_ERROR
 
 
+def test_mqadmin_finds_messages_by_key_and_by_unique_key(gold: Broker) -> None:
+    """Stored by us as the producer of the capture sent them, queried a moment after the capture stored them."""
+    for _, request, _ in exchanges("java-producer", "broker-n0", RequestCode.SEND_MESSAGE_V2)[:5]:
+        assert gold.ask(request).code == 0
+    queries = exchanges("mqadmin", "broker-n0", RequestCode.QUERY_MESSAGE)
+    for facts, request, expected in queries:
+        request.ext["endTimestamp"] = str((1 << 63) - 1)  # our clock runs years ahead of the capture's
+        reply = gold.ask(request)
+        assert (reply.code, reply.remark, reply.flag, reply.opaque) == (0, expected.remark, expected.flag, 3), facts
+        assert reply.ext.keys() == expected.ext.keys()
+        ours, theirs = decode(memoryview(reply.body)), decode(memoryview(expected.body))
+        assert len(reply.body) == ours.size_bytes == theirs.size_bytes, "one record and nothing else"
+        assert decode_properties(ours.properties) == decode_properties(theirs.properties)
+        for name in ("body", "topic", "queue_id", "queue_offset", "phy_offset", "sys_flag", "reconsume_times"):
+            assert getattr(ours, name) == getattr(theirs, name), name
+    assert {request.ext["indexType"] for _, request, _ in queries} == {"K", "U"}
+
+
+def test_mqadmin_changes_a_key_while_the_broker_runs(gold: Broker) -> None:
+    """The captured request names a key that only Apache's has: it is refused by name, with one of ours it is taken."""
+    ((_, request, expected),) = exchanges("mqadmin", "broker-n0", RequestCode.UPDATE_BROKER_CONFIG)
+    refused = gold.ask(request)
+    assert refused.code == ResponseCode.SYSTEM_ERROR and "unknown key flushDelayOffsetInterval" in (
+        refused.remark or ""
+    )
+    known = Command(request.code, request.ext, b"fileReservedTime=9\n", flag=request.flag, opaque=request.opaque)
+    reply = gold.ask(known)
+    assert (reply.code, reply.remark, reply.ext, bytes(reply.body), reply.flag, reply.opaque) == (
+        expected.code,
+        expected.remark,
+        expected.ext,
+        bytes(expected.body),
+        expected.flag,
+        expected.opaque,
+    )
+    assert gold.core.config.file_reserved_time == 9
+
+
 def test_java_consumer_sends_a_message_back(gold: Broker) -> None:
     """The push consumer's 36, and what it then pulls from its retry topic."""
     for _, request, _ in exchanges("java-producer", "broker-n0", RequestCode.SEND_MESSAGE_V2)[:1]:

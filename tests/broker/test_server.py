@@ -85,6 +85,27 @@ class Registry:
         return {command.code for command in self.requests}
 
 
+class SlowNames(Registry):
+    """A name server that keeps registrations waiting while `slow`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slow = False
+        self.waiting: list[tuple[Session, Command]] = []
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        for command in commands:
+            if self.slow and command.code == RequestCode.REGISTER_BROKER:
+                self.waiting.append((session, command))
+            else:
+                super().received(session, [command])
+
+    def go_on(self) -> None:
+        self.slow = False
+        for session, command in self.waiting:
+            super().received(session, [command])
+
+
 class Running:
     """A broker in a nursery."""
 
@@ -484,4 +505,30 @@ async def test_a_name_server_that_forgot_is_told_anew(tmp_path: Path) -> None:
         scope = trio.CancelScope()
         await here.nursery.start(serve, f"127.0.0.1:{port}")
         await here.until(lambda: names.registered.get(broker.address) == 0)
+        await broker.stop()
+
+
+async def test_a_topic_is_routed_when_its_maker_is_answered(tmp_path: Path) -> None:
+    """As Apache's broker does it: who sends then is not told that there is no such topic."""
+    async with shells(tmp_path) as here:
+        names = SlowNames()
+        port = await here.nursery.start(partial(remoting.serve, names, "127.0.0.1:0", max_frame_bytes=MAX_FRAME_BYTES))
+        broker = await here.start("a", namesrv_addr=f"127.0.0.1:{port};127.0.0.1:1")
+        await here.until(lambda: names.registered.get(broker.address) == 0)
+        await here.until(lambda: any("name_server_unreachable" in line for line in broker.lines))
+        answers: list[Command] = []
+
+        async def make() -> None:
+            answers.append(
+                await here.call(broker.address, Command(RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "New"}))
+            )
+
+        names.slow = True
+        here.nursery.start_soon(make)
+        await here.until(lambda: bool(names.waiting))
+        await here.state(broker)  # an answer would have come before this one
+        assert answers == []
+        names.go_on()
+        await here.until(lambda: [answer.code for answer in answers] == [0])
+        assert b'"New"' in bytes(names.waiting[-1][1].body)
         await broker.stop()

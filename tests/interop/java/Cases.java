@@ -1,9 +1,12 @@
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import java.util.Set;
 import java.util.concurrent.Callable;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
@@ -14,8 +17,8 @@ import org.apache.rocketmq.remoting.protocol.route.BrokerData;
 import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /**
- * What Apache's client can do, case by case, many at a time: a round of all, traffic during which the master is to be killed
- * (the line "KILL" asks for it), another round. Prints "OK round case" or "FAILED round case reason", and "DONE".
+ * What Apache's client can do, case by case, many at a time: a round of all, a round in whose middle the master is to be killed
+ * (the line "KILL" asks for it), the first round again. Prints "OK round case" or "FAILED round case reason", and "DONE".
  * Arguments: name server, and perhaps the names of the cases to run.
  */
 public final class Cases {
@@ -30,12 +33,24 @@ public final class Cases {
 
     final String nameServer;
     final DefaultMQAdminExt admin = new DefaultMQAdminExt("cases");
+    final Death death = new Death();
 
     private Cases(String nameServer) {
         this.nameServer = nameServer;
     }
 
-    public static void main(String[] arguments) throws Exception {
+    public static void main(String[] arguments) {
+        try {
+            run(arguments);
+            System.out.println("DONE");
+            System.exit(0);
+        } catch (Exception failure) {
+            failure.printStackTrace();
+            System.exit(1);
+        }
+    }
+
+    private static void run(String[] arguments) throws Exception {
         Cases cases = new Cases(arguments[0]);
         cases.admin.setNamesrvAddr(arguments[0]);
         cases.admin.setPollNameServerInterval(1000);
@@ -44,48 +59,60 @@ public final class Cases {
         Sending.list(all);
         Consuming.list(all);
         Leaving.list(all);
-        for (int place = 1; place < arguments.length; place++) {
-            String name = arguments[place];
-            Case only = all.get(name);
-            all.keySet().removeIf(other -> !other.equals(name));
-            all.put(name, only);
+        Map<String, Case> through = new LinkedHashMap<>();
+        Through.list(through);
+        if (arguments.length > 1) {
+            List<String> only = List.of(arguments).subList(1, arguments.length);
+            all.keySet().retainAll(only);
+            through.keySet().retainAll(only);
         }
         for (String address : cases.brokers()) {
             Properties selectors = new Properties();
             selectors.setProperty("enablePropertyFilter", "true");
             cases.admin.updateBrokerConfig(address, selectors);
         }
-        cases.round("before", all);
-        cases.round("through", Map.of("traffic", Traffic::run));
-        cases.round("after", all);
-        System.out.println("DONE");
-        System.exit(0);
+        cases.finish("before", cases.start("before", all));
+        Map<String, Future<?>> running = cases.start("through", through);
+        Set<String> topics = new HashSet<>();
+        through.keySet().forEach(name -> topics.add(topicOf(name, "through")));
+        cases.death.come(cases, topics);
+        cases.finish("through", running);
+        Through.close();
+        cases.finish("after", cases.start("after", all));
     }
 
-    private void round(String round, Map<String, Case> all) throws Exception {
-        ExecutorService pool = Executors.newFixedThreadPool(all.size());
+    private Map<String, Future<?>> start(String round, Map<String, Case> all) throws Exception {
+        ExecutorService pool = Executors.newCachedThreadPool();
         Map<String, Future<?>> running = new LinkedHashMap<>();
         for (Map.Entry<String, Case> item : all.entrySet()) {
             String topic = topicOf(item.getKey(), round);
             makeTopic(topic);
             running.put(item.getKey(), pool.submit((Callable<Void>) () -> {
                 long started = System.currentTimeMillis();
-                item.getValue().run(this, topic);
+                try {
+                    item.getValue().run(this, topic);
+                } finally {
+                    death.ready(topic);
+                }
                 System.out.println("TOOK " + round + " " + item.getKey() + " " + (System.currentTimeMillis() - started));
                 return null;
             }));
         }
+        pool.shutdown();
+        return running;
+    }
+
+    private void finish(String round, Map<String, Future<?>> running) throws InterruptedException {
         for (Map.Entry<String, Future<?>> item : running.entrySet()) {
             try {
                 item.getValue().get();
                 System.out.println("OK " + round + " " + item.getKey());
-            } catch (java.util.concurrent.ExecutionException failure) {
+            } catch (ExecutionException failure) {
                 failure.getCause().printStackTrace();
                 String reason = String.valueOf(failure.getCause()).replaceAll("\\s+", " ");
                 System.out.println("FAILED " + round + " " + item.getKey() + " " + reason);
             }
         }
-        pool.shutdown();
     }
 
     /** All characters that a name may have, in one of them. */
