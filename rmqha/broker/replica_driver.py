@@ -28,6 +28,7 @@ from rmqha.model.config import BrokerConfig
 from rmqha.model.identity import Role
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import Buffer, Clock, Tracer
+from rmqha.store.new_batch import NewBatch
 from rmqha.store.record import NewMessage
 from rmqha.store.store import AppendedBatch, Store
 from rmqha.wire.command import Command
@@ -104,8 +105,10 @@ class ReplicaDriver:
     def admission(self) -> tuple[ResponseCode, str]:
         return self.replica.admission(self._clock.now_ms())
 
-    def append(self, messages: list[NewMessage]) -> AppendedBatch:
+    def append(self, messages: list[NewMessage] | NewBatch) -> AppendedBatch:
         wall_ms = self._clock.wall_ms()
+        if isinstance(messages, NewBatch):
+            return self.store.append_batch(messages, wall_ms)
         if len(messages) == 1:
             one = self.store.append(messages[0], wall_ms)
             return AppendedBatch((one.phy_offset,), (one.queue_offset,), one.end_offset, one.store_timestamp_ms)

@@ -50,16 +50,20 @@ from rmqha.model.message import (
     decode_properties,
     encode_properties,
     find_property,
-    offset_message_id,
+    offset_message_ids,
 )
 from rmqha.model.offset import PhyOffset
+from rmqha.store.new_batch import NewBatch, Part
 from rmqha.store.record import MAX_INNER_COUNT, NewMessage
 from rmqha.store.store import AppendedBatch
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 MAX_BATCH_MESSAGES = 32768
 _SHARDING_KEY = b"__SHARDINGKEY\x01"
-_INNER_HEAD = struct.Struct(">iiiii")
+_INNER_HEAD_BYTES = 20
+_inner_head = struct.Struct(">i8xii").unpack_from
+"""Of a message in a batch: totalSize, flag, bodyLength."""
+_LEAST_INNER_BYTES = _INNER_HEAD_BYTES + 2
 _INT16 = struct.Struct(">h")
 
 _DELAY, _DELIVER = PROPERTY_DELAY.encode(), PROPERTY_TIMER_DELIVER_MS.encode()
@@ -72,7 +76,7 @@ class SendLog(Protocol):
 
     def admission(self) -> tuple[ResponseCode, str]: ...
 
-    def append(self, messages: list[NewMessage]) -> AppendedBatch:
+    def append(self, messages: list[NewMessage] | NewBatch) -> AppendedBatch:
         """One call, consecutive in the log."""
         ...
 
@@ -98,12 +102,16 @@ class _Request(NamedTuple):
 
 
 class _Accepted(NamedTuple):
-    """`queue_id` is the queue that was meant; a delayed message waits in another one."""
+    """`queue_id` is the queue that was meant; a delayed message waits in another one. An inner batch is one message."""
 
     command: Command
     request: _Request
     queue_id: int
-    messages: list[NewMessage]
+    content: NewMessage | NewBatch
+
+    @property
+    def message_count(self) -> int:
+        return len(self.content.parts) if isinstance(self.content, NewBatch) else 1
 
 
 class _Refused(Exception):  # noqa: N818  (never leaves this module)
@@ -176,58 +184,69 @@ class SendProcessor:
         for command in commands:
             try:
                 request = _parse(command)
-                accepted.append(_Accepted(command, request, *self._messages(request, command, born_host, channel.peer)))
+                accepted.append(_Accepted(command, request, *self._content(request, command, born_host, channel.peer)))
             except (_Refused, RequestError) as refused:
                 self._refuse(channel, command, refused.code, str(refused))
-        for run in _runs(accepted):
-            try:
-                self._store(channel, run)
-            except UsageError:
-                # The store found one that it cannot hold and has written none: let each stand for itself.
-                for item in run:
-                    try:
-                        self._store(channel, [item])
-                    except UsageError as error:
-                        self._refuse(channel, item.command, ResponseCode.MESSAGE_ILLEGAL, str(error))
+        end_offset: PhyOffset | None = None
+        waiting: list[Command] = []
+        try:
+            for run in _runs(accepted):
+                try:
+                    end_offset = self._store(channel, run, waiting)
+                except UsageError:
+                    # The store found one that it cannot hold and has written none: let each stand for itself.
+                    for item in run:
+                        try:
+                            end_offset = self._store(channel, [item], waiting)
+                        except UsageError as error:
+                            self._refuse(channel, item.command, ResponseCode.MESSAGE_ILLEGAL, str(error))
+        finally:
+            if end_offset is not None:
+                self._log.appended(end_offset, self._waiter(channel, waiting) if waiting else None)
 
-    def _store(self, channel: Channel, accepted: list[_Accepted]) -> None:
-        """Append with one call, answer what does not wait, let the rest wait as one."""
-        stored = self._log.append([message for item in accepted for message in item.messages])
+    def _store(self, channel: Channel, accepted: list[_Accepted], waiting: list[Command]) -> PhyOffset:
+        """Append with one call and answer what does not wait; the answers of the rest go to `waiting`. Returns where
+        the last record ends."""
+        content = accepted[0].content
+        if isinstance(content, NewMessage):
+            stored = self._log.append([item.content for item in accepted if isinstance(item.content, NewMessage)])
+        else:
+            stored = self._log.append(content)
         self.put_count += len(stored.phy_offsets)
         self.put_bytes += stored.end_offset - stored.phy_offsets[0]
         if self.traffic is not None:
             self._note(self.traffic, accepted, stored)
-        waiting: list[Command] = []
         start = 0
-        for command, request, queue_id, messages in accepted:
-            first = start
-            start += len(messages)
-            self.rates.add(request.topic, len(messages))
+        for item in accepted:
+            command, request, queue_id, content = item
+            first, count = start, item.message_count
+            start += count
+            self.rates.add(request.topic, count)
             if command.flag & FLAG_ONEWAY:
                 continue
             phy_offsets = stored.phy_offsets[first:start]
             reply = self._reply(command, request, queue_id, phy_offsets, stored.queue_offsets[first])
-            if messages[0].sys_flag & SYS_FLAG_INNER_BATCH:
+            if content.sys_flag & SYS_FLAG_INNER_BATCH:
                 reply.ext["batchUniqId"] = reply.ext["transactionId"]
             if find_property(request.properties, _WAIT) == b"false":
                 channel.send(reply)
             else:
                 waiting.append(reply)
-        self._log.appended(stored.end_offset, self._waiter(channel, waiting) if waiting else None)
+        return stored.end_offset
 
     @staticmethod
     def _note(traffic: Traffic, accepted: list[_Accepted], stored: AppendedBatch) -> None:
         phy_offsets, start = stored.phy_offsets, 0
         last = accepted[-1]
         for item in accepted:
-            _, request, _, messages = item
-            first = start
-            start += len(messages)
+            _, request, _, content = item
+            first, count = start, item.message_count
+            start += count
             end = stored.end_offset if item is last else phy_offsets[start]
-            kind = "delay" if messages[0].topic == SCHEDULE_TOPIC else "normal"
+            kind = "delay" if content.topic == SCHEDULE_TOPIC else "normal"
             if _SHARDING_KEY in request.properties:
                 kind = "fifo"
-            traffic.note_sent(request.topic, kind, len(messages), end - phy_offsets[first])
+            traffic.note_sent(request.topic, kind, count, end - phy_offsets[first])
 
     def _waiter(self, channel: Channel, replies: list[Command]) -> Waiting:
         waiter = Waiter(channel, replies)
@@ -254,10 +273,8 @@ class SendProcessor:
     def _reply(
         self, command: Command, request: _Request, queue_id: int, phy_offsets: Sequence[int], queue_offset: int
     ) -> Command:
-        host = self._store_host
-        ids = [offset_message_id(host, phy_offset) for phy_offset in phy_offsets]
         ext = {
-            "msgId": ids[0] if len(ids) == 1 else ",".join(ids),
+            "msgId": offset_message_ids(self._store_host, phy_offsets),
             "queueId": str(queue_id),
             "queueOffset": str(queue_offset),
             **self._ext,
@@ -268,42 +285,49 @@ class SendProcessor:
         return command.reply(ResponseCode.SUCCESS, ext)
 
     # --- checks -----------------------------------------------------------------------------------------------------
-    def _messages(
+    def _content(
         self, request: _Request, command: Command, born_host: tuple[bytes, int], peer: str
-    ) -> tuple[int, list[NewMessage]]:
+    ) -> tuple[int, NewMessage | NewBatch]:
         """The queue that is meant, and what to append. Raises _Refused and RequestError."""
         if request.topic.startswith(RETRY_PREFIX):
             request = self._retried(request)
         topic = self._topic(request)
         queue_id = self._queue_id(request, topic, peer)
         self._check(request, command)
-        sys_flag = request.sys_flag
+        sys_flag, body = request.sys_flag, bytes(command.body)
         if request.is_batch:
-            body = bytes(command.body)
-            parts = [(text, _without_crc(properties), flag) for text, properties, flag in self.split(body)]
-            if topic.is_batch and find_property(request.properties, _UNIQUE_KEY) is not None:
-                parts = [(body, self._with_number(request.properties, len(parts)), request.flag)]
-                sys_flag |= SYS_FLAG_INNER_BATCH | SYS_FLAG_NEED_UNWRAP
+            parts = self.split(body)
+            if not topic.is_batch or find_property(request.properties, _UNIQUE_KEY) is None:
+                batch = NewBatch(
+                    request.topic,
+                    queue_id,
+                    [(text, _tail_without_crc(tail), flag) for text, tail, flag in parts] if _CRC32 in body else parts,
+                    request.born_at_ms,
+                    born_host,
+                    self._store_host,
+                    sys_flag,
+                    request.reconsume_times,
+                )
+                return queue_id, batch
+            properties = self._with_number(request.properties, len(parts))
+            sys_flag |= SYS_FLAG_INNER_BATCH | SYS_FLAG_NEED_UNWRAP
         else:
-            parts = [(bytes(command.body), self._with_own(request.properties), request.flag)]
-        messages = [
-            NewMessage(
-                request.topic,
-                queue_id,
-                body,
-                properties,
-                request.born_at_ms,
-                born_host,
-                self._store_host,
-                flag,
-                sys_flag,
-                request.reconsume_times,
-            )
-            for body, properties, flag in parts
-        ]
+            properties = self._with_own(request.properties)
+        message = NewMessage(
+            request.topic,
+            queue_id,
+            body,
+            properties,
+            request.born_at_ms,
+            born_host,
+            self._store_host,
+            request.flag,
+            sys_flag,
+            request.reconsume_times,
+        )
         if not request.is_batch and _DELAY in request.properties:
-            messages = [to_schedule(messages[0], self._level_count)]
-        return queue_id, messages
+            message = to_schedule(message, self._level_count)
+        return queue_id, message
 
     def _retried(self, request: _Request) -> _Request:
         """A consumer sends back by itself; a message that was tried often enough goes to the dead letters."""
@@ -391,23 +415,25 @@ class SendProcessor:
         return self._with_own(properties) + encode_properties({PROPERTY_INNER_NUM: str(count)})
 
     @staticmethod
-    def split(body: bytes) -> list[tuple[bytes, bytes, int]]:
-        """The messages of a batch body (formats.md §12.4), stored as the client wrote them: body, properties, flag."""
-        parts: list[tuple[bytes, bytes, int]] = []
+    def split(body: bytes) -> list[Part]:
+        """The messages of a batch body (formats.md §12.4), stored as the client wrote them."""
+        parts: list[Part] = []
         position, end = 0, len(body)
         while position < end:
-            if end - position < _INNER_HEAD.size + _INT16.size or len(parts) == MAX_BATCH_MESSAGES:
+            if end - position < _LEAST_INNER_BYTES or len(parts) == MAX_BATCH_MESSAGES:
                 raise _illegal(f"the batch does not hold whole messages: byte {position} of {end}")
-            total_bytes, _, _, flag, body_bytes = _INNER_HEAD.unpack_from(body, position)
-            start = position + _INNER_HEAD.size
+            total_bytes, flag, body_bytes = _inner_head(body, position)
+            start = position + _INNER_HEAD_BYTES
             body_end = start + body_bytes
-            if body_bytes < 0 or body_end + _INT16.size > end:
+            stop = position + total_bytes
+            if (
+                body_bytes < 0
+                or not body_end + 2 <= stop <= end
+                or (body[body_end] << 8) + body[body_end + 1] != stop - body_end - 2
+                or body[body_end] > 127
+            ):
                 raise _illegal(f"message {len(parts)} of the batch leaves the body")
-            (properties_bytes,) = _INT16.unpack_from(body, body_end)
-            stop = body_end + _INT16.size + properties_bytes
-            if properties_bytes < 0 or stop > end or stop - position != total_bytes:
-                raise _illegal(f"message {len(parts)} of the batch leaves the body")
-            parts.append((body[start:body_end], body[body_end + _INT16.size : stop], flag))
+            parts.append((body[start:body_end], body[body_end:stop], flag))
             position = stop
         if not parts:
             raise _illegal("the batch holds no message")
@@ -423,6 +449,11 @@ def _without_crc(properties: bytes) -> bytes:
     return encode_properties(found)
 
 
+def _tail_without_crc(tail: bytes) -> bytes:
+    properties = _without_crc(tail[2:])
+    return _INT16.pack(len(properties)) + properties
+
+
 _CRC32 = PROPERTY_CRC32.encode()
 _WAIT = PROPERTY_WAIT.encode()
 _UNIQUE_KEY = PROPERTY_UNIQUE_KEY.encode()
@@ -430,10 +461,10 @@ _INNER_NUM = PROPERTY_INNER_NUM.encode()
 
 
 def _runs(accepted: list[_Accepted]) -> Iterator[list[_Accepted]]:
-    """What is appended with one call: an inner batch alone, since its size depends on its queue offset."""
+    """What is appended with one call: a batch alone, and an inner batch, since its size depends on its queue offset."""
     run: list[_Accepted] = []
     for item in accepted:
-        if item.messages[0].sys_flag & SYS_FLAG_INNER_BATCH:
+        if isinstance(item.content, NewBatch) or item.content.sys_flag & SYS_FLAG_INNER_BATCH:
             if run:
                 yield run
             yield [item]

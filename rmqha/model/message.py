@@ -6,7 +6,7 @@ Layouts: formats.md §2.1, §2.2, §3 and §12.3. Checked against records and id
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 NAME_SEPARATOR = 1
 PROPERTY_SEPARATOR = 2
@@ -59,6 +59,7 @@ SYS_FLAG_COMPRESSION_ZSTD = 0x200
 SYS_FLAG_COMPRESSION_ZLIB = 0x300
 """Also meant by an all-zero compression field when SYS_FLAG_COMPRESSED is set (old clients)."""
 
+_PORT = struct.Struct(">i")
 _OFFSET_ID_TAIL = struct.Struct(">iq")
 _UNIQUE_KEY_TAIL = struct.Struct(">HIIH")
 
@@ -112,6 +113,14 @@ def offset_message_id(store_host: tuple[bytes, int], phy_offset: int) -> str:
     """offsetMsgId: where a record lies. 32 characters for IPv4, 56 for IPv6."""
     address, port = store_host
     return (address + _OFFSET_ID_TAIL.pack(port, phy_offset)).hex().upper()
+
+
+def offset_message_ids(store_host: tuple[bytes, int], phy_offsets: Sequence[int]) -> str:
+    """The `offset_message_id` of each, with commas between."""
+    address, port = store_host
+    host = (address + _PORT.pack(port)).hex().upper()
+    offsets = struct.pack(f">{len(phy_offsets)}q", *phy_offsets).hex(",", 8).upper()
+    return host + offsets.replace(",", "," + host)
 
 
 def parse_offset_message_id(message_id: str) -> tuple[tuple[bytes, int], int]:

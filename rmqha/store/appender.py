@@ -15,7 +15,8 @@ from rmqha.model.error import StoreError, UsageError
 from rmqha.model.message import PROPERTY_INNER_BASE, encode_properties
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.store.commit_log import DIRECTORY, CommitLog
-from rmqha.store.derived import DispatchedRecord
+from rmqha.store.derived import DispatchedRecord, DispatchedRun
+from rmqha.store.new_batch import NewBatch
 from rmqha.store.problem import os_sentence, place
 from rmqha.store.record import (
     MAX_PROPERTIES_BYTES,
@@ -114,6 +115,40 @@ class Appender:
             record = DispatchedRecord(position, size, topic, queue_id, queue_offset, sys_flag, stored, properties)
             offsets.fresh.add((record,))
         return Appended(PhyOffset(position), PhyOffset(position + size), QueueOffset(queue_offset), stored)
+
+    def append_batch(self, batch: NewBatch, wall_ms: int) -> AppendedBatch:
+        """Append in order. Raises UsageError if one message cannot be stored (none is then), StoreError as
+        `append_encoded`."""
+        log, offsets = self._log, self._offsets
+        if offsets.covered != log.write_offset:
+            self._take_over()
+        topic, queue_id, position = batch.topic, batch.queue_id, log.write_offset
+        field, version = self._fields.get(topic) or self._field(topic)
+        stored = max(offsets.last_store_timestamp_ms, wall_ms)
+        first = offsets.next_for((topic, queue_id))
+        data, bounds = batch.encode(field, version, first, position, stored)
+        end = bounds[-1]
+        tails = [tail for _, tail, _ in batch.parts]
+        if (
+            end > log.room_end
+            or end - position > self._max_message_size
+            or queue_id < 0
+            or any(tail[-1] == 0 and len(tail) > 2 for tail in tails)
+        ):
+            return self.append_encoded(self.encode_batch(batch.messages()), wall_ms)
+        offsets.last_store_timestamp_ms = stored
+        try:
+            log.append(data)
+        except OSError as error:
+            raise StoreError(os_sentence(log.disk, DIRECTORY, "append", error)) from error
+        finally:
+            offsets.covered = log.write_offset
+        count = len(tails)
+        offsets.next[topic, queue_id] = first + count
+        offsets.fresh.add_run(
+            DispatchedRun(position, end - position, topic, queue_id, first, batch.sys_flag, stored, bounds, tails)
+        )
+        return AppendedBatch(bounds[:-1], range(first, first + count), PhyOffset(end), stored)
 
     def encode_batch(self, messages: Sequence[NewMessage]) -> EncodedBatch:
         """Everything of the records that does not depend on where they will stand: for `append_encoded`. Raises

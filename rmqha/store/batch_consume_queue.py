@@ -15,7 +15,7 @@ from rmqha.port import Disk, Tracer
 from rmqha.store.boot_file import LastStop
 from rmqha.store.commit_log import CommitLog
 from rmqha.store.consume_queue import PREFILL_SIZE, ConsumeQueue, ConsumeQueues
-from rmqha.store.derived import DispatchedRecord, Recovered
+from rmqha.store.derived import DispatchedRecord, DispatchedRun, Recovered
 from rmqha.store.mapped_file import MappedFile, MappedFiles, check_sizes, find_queues
 from rmqha.store.problem import disk_errors
 from rmqha.store.record import SYS_COMMIT, SYS_INNER_BATCH, SYS_TRANSACTION, BadRecordError, locate, message_count
@@ -370,6 +370,11 @@ class BatchConsumeQueues:
         code = self._queues.code(topic, properties, stored)
         unit = BatchUnit(phy_offset, size, code, stored, queue_offset, count)
         self._collected.setdefault((topic, queue_id), []).append(unit)
+
+    def collect_run(self, run: DispatchedRun) -> None:
+        if run.topic in self.topics:
+            for record in run.records():
+                self.collect(record)
 
     def write(self) -> None:
         self._move()

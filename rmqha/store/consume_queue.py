@@ -6,7 +6,9 @@ message's queue offset, so doing it again after a crash changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
+from itertools import repeat
+from operator import sub
 from threading import Lock
 
 from rmqha.model.delay_level import DEFAULT_DELAY_LEVELS, SCHEDULE_TOPIC, parse_delay_levels
@@ -15,7 +17,7 @@ from rmqha.port import Disk, Tracer
 from rmqha.store.boot_file import LastStop
 from rmqha.store.commit_log import DIRECTORY as LOG_DIRECTORY
 from rmqha.store.commit_log import CommitLog
-from rmqha.store.derived import DispatchedRecord, Recovered
+from rmqha.store.derived import DispatchedRecord, DispatchedRun, Recovered
 from rmqha.store.mapped_file import MappedFile, MappedFiles, check_sizes, find_queues
 from rmqha.store.problem import damaged, disk_errors
 from rmqha.store.queue_check import PREFILL_SIZE as PREFILL_SIZE
@@ -355,18 +357,29 @@ class ConsumeQueues:
             or topic in self.batch_topics
         ):
             return
-        unit = UNIT.pack(phy_offset, size, self.code(topic, properties, stored))
-        runs = self._runs.get((topic, queue_id))
-        if runs is None:
-            self._runs[topic, queue_id] = [(queue_offset, bytearray(unit))]
-        elif runs[-1][0] + len(runs[-1][1]) // UNIT_BYTES == queue_offset:
-            runs[-1][1].extend(unit)
-        else:
-            runs.append((queue_offset, bytearray(unit)))
+        self.collect_units(
+            topic, queue_id, queue_offset, UNIT.pack(phy_offset, size, self.code(topic, properties, stored))
+        )
+
+    def collect_run(self, run: DispatchedRun) -> None:
+        topic, bounds, tails, stored = run.topic, run.bounds, run.tails, run.store_timestamp_ms
+        if topic in self.batch_topics:
+            return
+        codes: Iterable[int] = repeat(0)
+        if topic == SCHEDULE_TOPIC or _TAGS in b"".join(tails):
+            codes = [self.code(topic, tail[2:], stored) for tail in tails]
+        units = b"".join(map(UNIT.pack, bounds, map(sub, bounds[1:], bounds), codes))
+        self.collect_units(topic, run.queue_id, run.queue_offset, units)
 
     def collect_units(self, topic: str, queue_id: int, queue_offset: int, units: bytes) -> None:
         """As `collect` does for records whose consecutive entries begin at `queue_offset`."""
-        self._runs.setdefault((topic, queue_id), []).append((queue_offset, bytearray(units)))
+        runs = self._runs.get((topic, queue_id))
+        if runs is None:
+            self._runs[topic, queue_id] = [(queue_offset, bytearray(units))]
+        elif runs[-1][0] + len(runs[-1][1]) // UNIT_BYTES == queue_offset:
+            runs[-1][1].extend(units)
+        else:
+            runs.append((queue_offset, bytearray(units)))
 
     def code(self, topic: str, properties: bytes, stored: int) -> int:
         """tagsCode of a record's entry."""

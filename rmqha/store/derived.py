@@ -7,7 +7,8 @@ derived file that cannot be trusted is dropped and its part of the log dispatche
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from rmqha.store.boot_file import LastStop
@@ -26,6 +27,53 @@ class DispatchedRecord(NamedTuple):
     store_timestamp_ms: int
     properties: bytes
     """The encoded form (`name 0x01 value 0x02`…)."""
+
+
+class DispatchedRun(NamedTuple):
+    """Whole records that follow each other in the log and in one queue, none of a transaction and none an inner batch.
+    Its first fields mean what they mean in `DispatchedRecord`, of the first record and of all bytes."""
+
+    phy_offset: int
+    size_bytes: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+    sys_flag: int
+    store_timestamp_ms: int
+    bounds: list[int]
+    """Where each record begins in the log, and the end of the last one."""
+    tails: list[bytes]
+    """Of each record: the encoded properties with their length in front, two bytes."""
+
+    def count_to(self, stop: int, end_offset: int) -> int:
+        """How many of the first records begin below `stop` and end at or below `end_offset`."""
+        bounds = self.bounds
+        return min(bisect_left(bounds, stop, 0, len(bounds) - 1), bisect_right(bounds, end_offset, 1) - 1)
+
+    def part(self, first: int, stop: int) -> DispatchedRun:
+        """The records [first, stop); there must be one."""
+        bounds = self.bounds[first : stop + 1]
+        return self._replace(
+            phy_offset=bounds[0],
+            size_bytes=bounds[-1] - bounds[0],
+            queue_offset=self.queue_offset + first,
+            bounds=bounds,
+            tails=self.tails[first:stop],
+        )
+
+    def records(self) -> Iterator[DispatchedRecord]:
+        bounds = self.bounds
+        for place, (start, tail) in enumerate(zip(bounds, self.tails, strict=False)):
+            yield DispatchedRecord(
+                start,
+                bounds[place + 1] - start,
+                self.topic,
+                self.queue_id,
+                self.queue_offset + place,
+                self.sys_flag,
+                self.store_timestamp_ms,
+                tail[2:],
+            )
 
 
 class Recovered(NamedTuple):
@@ -64,6 +112,10 @@ class Derived(Protocol):
 
     def collect(self, record: DispatchedRecord) -> None:
         """Remember a record until `write` or `forget`; nothing is seen by readers yet."""
+        ...
+
+    def collect_run(self, run: DispatchedRun) -> None:
+        """As `collect` for each of its records."""
         ...
 
     def write(self) -> None:

@@ -15,7 +15,7 @@ from rmqha.model.error import StoreError
 from rmqha.port import Disk, Tracer
 from rmqha.store.boot_file import LastStop
 from rmqha.store.commit_log import CommitLog
-from rmqha.store.derived import DispatchedRecord, Recovered
+from rmqha.store.derived import DispatchedRecord, DispatchedRun, Recovered
 from rmqha.store.index_file import HEADER, DamagedIndexError, IndexFile, IndexHeader, IndexLayout, NewEntry
 from rmqha.store.index_key import KeyHasher
 from rmqha.store.problem import disk_errors
@@ -289,6 +289,16 @@ class Index:
         add = self._pending.append
         for key_hash in hashes:
             add((key_hash, phy_offset, stored))
+
+    def collect_run(self, run: DispatchedRun) -> None:
+        if run.phy_offset <= self._newest:
+            for record in run.records():
+                self.collect(record)
+            return
+        add, stored = self._pending.append, run.store_timestamp_ms
+        for phy_offset, hashes in zip(run.bounds, self._hasher.run_hashes(run.topic, run.tails), strict=False):
+            for key_hash in hashes:
+                add((key_hash, phy_offset, stored))
 
     def write(self) -> None:
         pending, done = self._pending, 0

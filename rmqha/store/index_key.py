@@ -6,6 +6,8 @@ positive. As h(a + b) = h(a) * 31^len(b) + h(b), what stands before a key is has
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Iterator, Sequence
 from operator import mul
 
 from rmqha.model.message import PROPERTY_KEYS, PROPERTY_TAGS, PROPERTY_UNIQUE_KEY, java_string_hash
@@ -22,6 +24,10 @@ _WEIGHTS = [tuple(reversed(_POWERS[:count])) for count in range(_POWER_COUNT)]
 """By length: what each character of a text so long is multiplied with."""
 _POWER_8, _WEIGHTS_8 = _POWERS[8], _WEIGHTS[8]
 """A producer's unique keys differ, within a minute, only in their last eight characters."""
+_PAIRS = {bytes((high, low)): high * 31 + low for high in b"0123456789ABCDEF" for low in b"0123456789ABCDEF"}
+"""Hashes of two digits: within a millisecond a producer's unique keys differ in the last four, a counter."""
+_COUNTER_BYTES = 4
+_POWER_2 = _POWERS[2]
 _CACHE_COUNT = 10_000
 
 _NAMES = tuple(name.encode() + b"\x01" for name in (PROPERTY_UNIQUE_KEY, PROPERTY_KEYS, PROPERTY_TAGS))
@@ -132,6 +138,33 @@ class KeyHasher:
                 tag_hash = self._tags.get((topic, tags))
                 found.append(self._tag(topic, tags) if tag_hash is None else tag_hash)
         return found
+
+    def run_hashes(self, topic: str, tails: Sequence[bytes]) -> Iterator[list[int]]:
+        """As `hashes`, for records of one topic whose properties have their length in front. Where properties differ
+        from those before in nothing but their unique key's counter, only that is hashed."""
+        front = back = b""
+        size, base = -1, 0
+        unpack = struct.Struct("").unpack
+        more: list[int] = []
+        for tail in tails:
+            if len(tail) == size:
+                head, high, low, end = unpack(tail)
+                if head == front and end == back and high in _PAIRS and low in _PAIRS:
+                    value = base + _PAIRS[high] * _POWER_2 + _PAIRS[low] & _MASK
+                    yield [value if value < _SIGN else (-value & _MASK) % _SIGN, *more]
+                    continue
+            properties = tail[2:]
+            found = self.hashes(topic, properties)
+            yield found
+            unique = _value(properties, _UNIQUE, _UNIQUE_INSIDE) or b""
+            size = -1
+            if _COUNTER_BYTES <= len(unique) < _POWER_COUNT and unique[-_COUNTER_BYTES:].isalnum() and unique.isascii():
+                inside_at = tail.rfind(_UNIQUE_INSIDE, 2)
+                at = (inside_at + 1 if inside_at >= 0 else 2) + len(_UNIQUE) + len(unique) - _COUNTER_BYTES
+                size, more, front, back = len(tail), found[1:], tail[:at], tail[at + _COUNTER_BYTES :]
+                unpack = struct.Struct(f"{at}s2s2s{len(back)}s").unpack
+                head_hash = unsigned_hash(unique[:-_COUNTER_BYTES]) * _POWERS[_COUNTER_BYTES]
+                base = self._topics[topic][0] * _POWERS[len(unique)] + head_hash
 
     def _topic(self, topic: str) -> tuple[int, int]:
         if len(self._topics) >= _CACHE_COUNT:

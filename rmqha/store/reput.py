@@ -14,7 +14,7 @@ from rmqha.model.error import StoreError
 from rmqha.port import Tracer
 from rmqha.store.commit_log import CommitLog
 from rmqha.store.consume_queue import ConsumeQueues
-from rmqha.store.derived import Derived, DispatchedRecord
+from rmqha.store.derived import Derived, DispatchedRecord, DispatchedRun
 from rmqha.store.fresh import FreshRecords
 from rmqha.store.problem import damaged
 from rmqha.store.record import (
@@ -171,20 +171,30 @@ class Reput:
         """From `position` on, what need not be read; where that ends."""
         fresh, collects, position = self._fresh, [derived.collect for derived in self._derived], self.position
         while fresh:
-            record = fresh[0]
-            start = record[0]
+            item = fresh[0]
+            start = item[0]
             if start < position:
-                fresh.popleft()
+                fresh.take()
                 continue
-            end = start + record[1]
-            if start > position or start >= stop or end > end_offset:
+            if start > position or start >= stop:
                 break
-            fresh.popleft()
-            if record[6] > self.last_store_timestamp_ms:
-                self.last_store_timestamp_ms = record[6]
-            for collect in collects:
-                collect(record)
-            position = end
+            if isinstance(item, DispatchedRun):
+                count = item.count_to(stop, end_offset)
+                if not count:
+                    break
+                item = fresh.take_part(item, count)
+                for derived in self._derived:
+                    derived.collect_run(item)
+            else:
+                if start + item[1] > end_offset:
+                    break
+                fresh.popleft()
+                fresh.record_count -= 1
+                for collect in collects:
+                    collect(item)
+            if item[6] > self.last_store_timestamp_ms:
+                self.last_store_timestamp_ms = item[6]
+            position = start + item[1]
         return position
 
     def _collect(self, start: int, view: memoryview, parts: Located) -> None:

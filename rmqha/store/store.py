@@ -27,16 +27,11 @@ from rmqha.store.derived import Derived
 from rmqha.store.epoch_file import EpochFile, HighestEpochFile
 from rmqha.store.index_service import IndexService
 from rmqha.store.layout import OTHERS_DERIVED, lock, next_replaced
+from rmqha.store.new_batch import NewBatch
 from rmqha.store.problem import disk_errors, place
 from rmqha.store.reader import Matches, PullResult, Reader
 from rmqha.store.record import EncodedBatch, NewMessage, locate
-from rmqha.store.recovery import (
-    Recovery,
-    batch_topics,
-    check_start,
-    cut_tail,
-    find_end,
-)
+from rmqha.store.recovery import Recovery, batch_topics, check_start, cut_tail, find_end
 from rmqha.store.reput import QueueOffsets, Reput, dispatch, dispatch_in_bulk, valid_topic
 from rmqha.store.retention import LogFile
 from rmqha.store.trimmer import Trimmer
@@ -266,6 +261,12 @@ class Store:
         if self._failed:
             raise StoreError(self._failed)
         return self._appender.append_encoded(batch, wall_ms)
+
+    def append_batch(self, batch: NewBatch, wall_ms: int) -> AppendedBatch:
+        """As `append_encoded`, for messages of one queue. Raises UsageError if one of them cannot be stored."""
+        if self._failed:
+            raise StoreError(self._failed)
+        return self._appender.append_batch(batch, wall_ms)
 
     def append_raw(self, phy_offset: PhyOffset, data: Buffer) -> None:
         self.discard_uncommitted()
@@ -595,4 +596,4 @@ class Store:
         return directory
 
 
-__all__ = ["Appended", "AppendedBatch", "EncodedBatch", "NewMessage", "PullResult", "Store"]
+__all__ = ["Appended", "AppendedBatch", "EncodedBatch", "NewBatch", "NewMessage", "PullResult", "Store"]
