@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def test_everything_else_is_printed() -> None:
 def test_bash_completes_commands(tmp_path: Path) -> None:
     script = tmp_path / "completion.bash"
     script.write_text(run("completion", "bash"))
-    program = Path(__file__).parents[3] / ".venv" / "bin" / "rmqha"
+    program = Path(sys.executable).with_name("rmqha")
     words = f"COMP_WORDS=({program} gen); COMP_CWORD=1"
     ask = f'source {script}; {words}; _rmqha_completion {program}; echo "${{COMPREPLY[@]}}"'
     done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)
