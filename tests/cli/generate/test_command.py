@@ -43,7 +43,14 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path) -> None:
         ),
         (["prometheus", "--target", "10.0.0.1"], "must be NAME=HOST:PORT"),
         (["prometheus", "--target", "a=10.0.0.1"], "--target a=10.0.0.1: "),
+        (["prometheus", "--target", "=10.0.0.1:9920"], "must be NAME=HOST:PORT"),
+        (["prometheus", "--target", "a=h:1", "--target", "a=h:2"], "--target a=h:2: two targets have this name"),
         (["k8s", "--group", "Broker_A"], "--group 'Broker_A' must be lower-case"),
+        (["k8s", "--name", "1a"], "--name '1a' must begin with a letter"),
+        (["k8s", "--storage", "fifty"], "--storage 'fifty' must be a size"),
+        (["k8s", "--storage", "0"], "--storage '0' must be a size"),
+        (["k8s", "--image", ""], "--image '' must be the name of an image"),
+        (["k8s", "--group", "b" * 50], "the StatefulSet rmqha-b+ would have 56 letters, more than 52"),
     ):
         with pytest.raises(UsageError, match=words):
             CliRunner().invoke(cli, ["generate", *args], catch_exceptions=False)
