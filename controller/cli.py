@@ -7,7 +7,11 @@ from functools import partial
 import click
 
 
-@click.command("controller", short_help="Run a controller.")
+@click.command(
+    "controller",
+    short_help="Run a controller.",
+    epilog="Example: rmqha controller -c conf/controller.conf",
+)
 @click.option("-c", "--config", "config_file", metavar="FILE", help="RocketMQ-style properties file.")
 @click.option("--check", is_flag=True, help="Only check the configuration; exit code 2 says what is wrong with it.")
 def controller(config_file: str | None, check: bool) -> None:

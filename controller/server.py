@@ -18,11 +18,13 @@ import trio
 
 from controller.action import Notify, Probe, Reply, SaveConfig, SendRaft, WriteSnapshot
 from controller.config import ControllerConfig
+from controller.event import Cause
 from controller.machine import ControllerMachine
 from controller.metrics import collect, standing
 from controller.raft_log import DurableRaftLog
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
+from rmqha.host.event_counts import CONTROLLER_PHASES
 from rmqha.host.exposure import Exposure
 from rmqha.host.poller import Poller
 from rmqha.host.prng import HostPrng
@@ -418,6 +420,7 @@ async def run_controller(
             cleanup.callback(store.close)
             server.start(store.config.with_self_port(port), store)
             if exposure is not None:
+                exposure.counts.expect(elections=[cause.name.lower() for cause in Cause], phases=CONTROLLER_PHASES)
                 exposure.parts["controller"] = server
             if server.is_sole_voter:
                 await server.leading.wait()  # a sole controller serves as soon as its first entry is durable

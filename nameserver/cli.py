@@ -7,7 +7,11 @@ from functools import partial
 import click
 
 
-@click.command("namesrv", short_help="Run a name server, with or without an embedded controller.")
+@click.command(
+    "namesrv",
+    short_help="Run a name server, with or without an embedded controller.",
+    epilog="Example: rmqha namesrv -c conf/namesrv.conf",
+)
 @click.option("-c", "--config", "config_file", metavar="FILE", help="RocketMQ-style properties file.")
 @click.option("--check", is_flag=True, help="Only check the configuration; exit code 2 says what is wrong with it.")
 def namesrv(config_file: str | None, check: bool) -> None:

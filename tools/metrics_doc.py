@@ -48,6 +48,9 @@ nothing of it is loaded or counted.
 
 `rmqha generate prometheus` writes a scrape configuration and alerts, `rmqha generate grafana` a dashboard.
 
+Counters by cause, and failovers by phase, show 0 for what has not happened yet: Prometheus' `increase` does not see a
+series that begins at 1.
+
 Values are read when somebody scrapes, so the series of a role that a replica has lost are gone with the next scrape.
 Names and labels are RocketMQ 5's where it has them ("5.x" below), as the Prometheus exporter of 5.4.0 writes them, with
 the unit at the end (`rocketmq_storage_size_bytes`) and without its label `otel_scope_name`. Two replicas of a group

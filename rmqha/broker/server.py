@@ -31,9 +31,11 @@ from rmqha.broker.request import Channel
 from rmqha.broker.retention_loop import RetentionLoop
 from rmqha.ha.action import RoleChanged
 from rmqha.ha.replica import Replica
+from rmqha.ha.set_keeper import LEAVE_CAUSES
 from rmqha.host import network, remoting, security
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
+from rmqha.host.event_counts import BROKER_PHASES, JOIN
 from rmqha.host.exposure import Exposure
 from rmqha.host.session import Session, Statistics
 from rmqha.host.tracer import HostTracer
@@ -133,6 +135,7 @@ def _show(exposure: Exposure, core: BrokerCore, counts: Statistics) -> None:
     # only a broker with httpPort loads it
     from rmqha.broker.exposed import ExposedBroker
 
+    exposure.counts.expect(set_changes=[JOIN, *(("leave", cause) for cause in LEAVE_CAUSES)], phases=BROKER_PHASES)
     exposure.parts["broker"] = ExposedBroker(core, counts)
 
 

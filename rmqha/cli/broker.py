@@ -27,7 +27,7 @@ def read_config(path: Path) -> BrokerConfig:
     return BrokerConfig.from_properties(parse_properties(text, str(path)), str(path))
 
 
-@click.command()
+@click.command(epilog="Example: rmqha broker -c conf/broker.conf")
 @click.option(
     "-c",
     "--config",

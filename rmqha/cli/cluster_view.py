@@ -7,7 +7,7 @@ the name servers' about where clients go (106). A group is healthy when they agr
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -197,6 +197,17 @@ def problems(view: ClusterView) -> dict[str, str]:
     return found
 
 
+def problems_of(view: ClusterView, names: Collection[str]) -> dict[str, str]:
+    """What keeps the nodes and groups in `names` from being well. A broker whose group has no master is not: who is in
+    the SyncStateSet is not known then."""
+    found = problems(view)
+    for group in view.groups.values():
+        if trouble := found.get(group.name) and _leaderless(group, view.replicas(group.name)):
+            for node in view.replicas(group.name):
+                found.setdefault(node.node.name, f"group {group.name}: {trouble}; see rmqha explain {group.name}")
+    return {name: trouble for name, trouble in found.items() if name in names}
+
+
 def notes(view: ClusterView) -> dict[str, str]:
     """What is worth knowing and not wrong, node → sentence."""
     return {
@@ -206,14 +217,23 @@ def notes(view: ClusterView) -> dict[str, str]:
     }
 
 
+def _is_static(replicas: Iterable[NodeView]) -> bool:
+    return any(node.state.get("haMode") == "static" for node in replicas)
+
+
+def _leaderless(group: GroupView, replicas: Iterable[NodeView]) -> str:
+    """Why nobody can say what its replicas are, "" if the controllers can."""
+    if _is_static(replicas) or (group.info is not None and group.info.master_id is not None):
+        return ""
+    return "no controller answers" if group.info is None else "has no master"
+
+
 def _group_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str, str]:
-    info = group.info
-    if any(node.state.get("haMode") == "static" for node in replicas.values()):
+    if _is_static(replicas.values()):
         return _static_problems(group, replicas)
-    if info is None:
-        return {group.name: "no controller answers"}
-    if info.master_id is None:
-        return {group.name: "has no master"}
+    info = group.info
+    if info is None or info.master_id is None:
+        return {group.name: _leaderless(group, replicas.values())}
     found = {}
     for name, node in replicas.items():
         broker_id, role = node.state.get("brokerId"), node.state.get("role")

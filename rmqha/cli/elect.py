@@ -20,7 +20,7 @@ from rmqha.wire.command import Command
 ELECT_TIMEOUT_MS = 5000
 
 
-@click.command()
+@click.command(epilog="Example: rmqha elect broker-a --to broker-a-2")
 @click.argument("group", shell_complete=complete_group)
 @click.option(
     "--to",

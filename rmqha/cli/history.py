@@ -50,7 +50,7 @@ def line(event: dict[str, Any]) -> str:
     return f"{at:%H:%M:%S}.{event['at_ms'] % 1000:03} {event['node']:<12} {event['event']} {fields}".rstrip()
 
 
-@click.command()
+@click.command(epilog="Example: rmqha history -n 20")
 @directory_option
 @output_option
 @click.option("-n", "--last", type=click.IntRange(min=1), metavar="N", help="Only the last N events.")

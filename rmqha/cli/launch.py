@@ -10,7 +10,7 @@ import click
 import trio
 
 from rmqha.cli.cluster_state import ClusterState, last_line
-from rmqha.cli.cluster_view import ClusterView, look, problems
+from rmqha.cli.cluster_view import ClusterView, look, problems_of
 from rmqha.cli.supervisor import Process, server_arguments, spawn
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.error import RmqhaError
@@ -92,7 +92,7 @@ async def wait_well(
         with Progress(names, quiet=quiet) as progress, trio.move_on_after(timeout_s):
             while True:
                 view = await look(client, state)
-                wrong = {name: trouble for name, trouble in problems(view).items() if name in names}
+                wrong = problems_of(view, names)
                 progress.show({name: _step(view, name, wrong.get(name, "well")) for name in names})
                 for name, node in view.nodes.items():
                     if name in names and not node.alive:
@@ -100,7 +100,7 @@ async def wait_well(
                 if not wrong:
                     return view
                 await trio.sleep(LOOK_INTERVAL_S)
-    wrong = {name: trouble for name, trouble in problems(view).items() if name in names} if view else {}
+    wrong = problems_of(view, names) if view else {}
     name, trouble = next(iter(wrong.items()), ("the cluster", "it did not answer"))
     said = f"; its log ends: {last_words(state, name)}" if name in state.nodes else ""
     raise RmqhaError(f"{name} is not well after {timeout_s:g} s: {trouble}{said}")

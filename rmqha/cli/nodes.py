@@ -36,7 +36,7 @@ def running(state: ClusterState, name: str) -> Process:
     return record.process
 
 
-@click.command()
+@click.command(epilog="Example: rmqha down")
 @directory_option
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=DRAIN_TIMEOUT_S, show_default=True, help="Seconds.")
 def down(directory: Path | None, timeout: float) -> None:
@@ -60,7 +60,7 @@ def _stop(nodes: list[NodeRecord], timeout_s: float) -> list[str]:
     return [processes[process] for process in stop_all(list(processes), timeout_s)]
 
 
-@click.command()
+@click.command(epilog="Example: rmqha start broker-a-1")
 @node_argument
 @directory_option
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds to well.")
@@ -99,7 +99,7 @@ def started_story(view: ClusterView, name: str) -> dict[str, Any]:
     }
 
 
-@click.command()
+@click.command(epilog="Example: rmqha stop broker-a-1")
 @node_argument
 @directory_option
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=DRAIN_TIMEOUT_S, show_default=True, help="Seconds.")
@@ -112,7 +112,7 @@ def stop(node: str, directory: Path | None, timeout: float) -> None:
     click.echo(f"{node} stopped")
 
 
-@click.command()
+@click.command(epilog="Example: rmqha kill broker-a-1")
 @node_argument
 @directory_option
 @output_option
@@ -131,7 +131,7 @@ def kill(node: str, directory: Path | None, output: str) -> None:
         click.echo(f"{node} killed, pid {process.pid}")
 
 
-@click.command()
+@click.command(epilog="Example: rmqha logs broker-a-1 -f")
 @node_argument
 @directory_option
 @click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C.")
@@ -176,7 +176,7 @@ def followed(path: Path) -> Iterator[str]:
         time.sleep(FOLLOW_INTERVAL_S)
 
 
-@click.command()
+@click.command(epilog="Example: rmqha down && rmqha purge")
 @directory_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def purge(directory: Path | None, yes: bool) -> None:

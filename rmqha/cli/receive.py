@@ -24,7 +24,7 @@ NO_GROUP = "rmqha-receive"
 """Name in the requests of a reader that belongs to no group."""
 
 
-@click.command()
+@click.command(epilog="Example: rmqha receive --topic orders --from first --idle 2")
 @click.option("--topic", required=True, metavar="T", help="Topic to read.")
 @click.option(
     "--group", metavar="G", help="Consumer group to join; without one all queues are read, nothing committed."

@@ -150,7 +150,7 @@ def parse_rate(context: click.Context, parameter: click.Parameter, value: str | 
     return rate
 
 
-@click.command()
+@click.command(epilog="Example: rmqha send --topic orders --file orders.jsonl --format jsonl --key-field id")
 @click.argument("bodies", nargs=-1, metavar="[BODY]...")
 @click.option("--topic", required=True, metavar="T", help="Topic to send to.")
 @click.option("--file", "path", type=click.Path(path_type=Path), metavar="FILE", help="File to send; - reads stdin.")

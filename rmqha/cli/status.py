@@ -29,7 +29,7 @@ def show(view: ClusterView, output: str) -> None:
         print_cluster(view, console())
 
 
-@click.command()
+@click.command(epilog="Example: rmqha status -o json")
 @directory_option
 @output_option
 def status(directory: Path | None, output: str) -> None:

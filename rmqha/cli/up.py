@@ -20,7 +20,7 @@ from rmqha.model.error import UsageError
 STOP_TIMEOUT_S = 5.0
 
 
-@click.command()
+@click.command(epilog="Example: rmqha up conf/quickstart.toml")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--mode", type=click.Choice(["ap", "cp"]), help="Overrules haMode of the file.")
 @click.option("--directory", type=click.Path(path_type=Path), metavar="DIR", help="Overrules directory of the file.")

@@ -31,7 +31,9 @@ def _scenario(context: click.Context, parameter: click.Parameter, value: str) ->
 
 
 @click.command(
-    epilog="Scenarios: " + "; ".join(f"{name}: {kind.story}" for name, kind in FAULTS.items()) + ".",
+    epilog="Example: rmqha drill failover --n 3\n\nScenarios: "
+    + "; ".join(f"{name}: {kind.story}" for name, kind in FAULTS.items())
+    + ".",
 )
 @click.argument("scenario", callback=_scenario, metavar="|".join(FAULTS))
 @click.option("--mode", type=click.Choice(["ap", "cp"]), default="cp", show_default=True, help="haMode of the cluster.")

@@ -9,7 +9,7 @@ request (apache/rocketmq PR 9897).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from rmqha.ha.connection import ConnectionState, HaConnection
 from rmqha.ha.controller_client import ControllerClient
@@ -37,12 +37,16 @@ REFUSED_RETRY_MS = 50
 LOST_RETRY_MS = 500
 
 
+LeaveCause = Literal["disconnected", "too_far_behind", "not_level", "no_acks", "controllers"]
+"""Why a member left the set, one word for metrics; `controllers`: not by this master's wish."""
+LEAVE_CAUSES: tuple[LeaveCause, ...] = get_args(LeaveCause)
+
+
 class Leave(NamedTuple):
     """When a member leaves the set, unless something changes, and why."""
 
     at_ms: int
-    cause: str
-    """One word for metrics."""
+    cause: LeaveCause
     reason: str
 
 
@@ -55,7 +59,7 @@ class SetKeeper:
         self._log = log
         self._link = link
         self._tracer = tracer
-        self._leave_causes: dict[BrokerId, str] = {}
+        self._leave_causes: dict[BrokerId, LeaveCause] = {}
         """Why the last proposal leaves members out."""
         self.may_join: Callable[[BrokerId], bool] = lambda member: True
         """A condition on newcomers that is not the log's."""

@@ -7,7 +7,7 @@ one, so no two clocks are compared; `rmqha drill failover` measures a whole fail
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from threading import Lock
 from typing import Any
 
@@ -37,6 +37,9 @@ FAILOVER = Series(
     "role to the first send that would be taken (on the new master)",
     ("phase",),
 )
+JOIN = ("join", "caught_up")
+CONTROLLER_PHASES = ("detect", "elect", "hand_over")
+BROKER_PHASES = ("writable",)
 SERIES = (EVENTS, LOST_LINES, ELECTIONS, SET_CHANGES, CUTS, CUT_BYTES, FAILOVER)
 
 
@@ -55,6 +58,21 @@ class EventCounts:
         self._began_ms: dict[tuple[str, str], int] = {}
         """When (phase, group) began."""
         tracer.listeners.append(self._heard)
+
+    def expect(
+        self,
+        *,
+        elections: Iterable[str] = (),
+        set_changes: Iterable[tuple[str, str]] = (),
+        phases: Iterable[str] = (),
+    ) -> None:
+        """Show 0 for causes, (kind, cause) and phases that have not come yet. For Prometheus a series that begins at 1
+        never rose, so an alert by `increase` would miss the first time, for most causes the only one."""
+        with self._lock:
+            self._elections.update(dict.fromkeys(elections, 0))
+            self._set_changes.update(dict.fromkeys(set_changes, 0))
+            for phase in phases:
+                self._phases.setdefault(phase, Histogram(SECONDS))
 
     def _heard(self, now_ms: int, name: str, fields: Mapping[str, Any]) -> None:
         with self._lock:
@@ -80,7 +98,7 @@ class EventCounts:
                 case "writable":
                     self._ended("writable", "", now_ms)
                 case "set_changed":
-                    self._set_changes["join", "caught_up"] += len(fields["joined"])
+                    self._set_changes[JOIN] += len(fields["joined"])
                     for cause in fields["left"].values():
                         self._set_changes["leave", cause] += 1
                 case "log_truncated":

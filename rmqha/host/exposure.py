@@ -33,13 +33,13 @@ STARTING = Standing("starting", False, "it is starting")
 
 
 class Exposure:
-    """`parts` are added by the servers when they serve; `expected` names them all from the beginning. `routes` may be
-    added to."""
+    """`parts` are added by the servers when they serve, with what `counts` is to expect; `expected` names them all from
+    the beginning. `routes` may be added to."""
 
     def __init__(self, tracer: HostTracer, expected: tuple[str, ...]) -> None:
         self._tracer = tracer
         self._expected = expected
-        self._counts = EventCounts(tracer)
+        self.counts = EventCounts(tracer)
         self.parts: dict[str, Part] = {}
         self.routes: dict[str, Handler | Post] = {
             "/healthz": self._healthz,
@@ -90,7 +90,7 @@ class Exposure:
 
         sheets = [await _collected(self.parts[name]) for name in self._expected if name in self.parts]
         # a thousand topics and groups are half a megabyte of text
-        text = await trio.to_thread.run_sync(metrics.exposition, [*sheets, self._counts.collect()])
+        text = await trio.to_thread.run_sync(metrics.exposition, [*sheets, self.counts.collect()])
         return Response(text, content_type=metrics.CONTENT_TYPE)
 
 

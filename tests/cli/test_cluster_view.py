@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from rmqha.cli.cluster_state import ClusterState, NodeRecord
-from rmqha.cli.cluster_view import ClusterView, GroupView, NodeView, copy_words, notes, problems
+from rmqha.cli.cluster_view import ClusterView, GroupView, NodeView, copy_words, notes, problems, problems_of
 from rmqha.cli.render import cluster_json, print_cluster
 from rmqha.ha.copy_progress import CopyProgress
 from rmqha.ha.group_info import GroupInfo
@@ -68,3 +68,15 @@ def test_a_replica_stopped_in_maintenance_is_no_problem(
     row = next(line for line in out.getvalue().splitlines() if line.startswith("g-2 "))
     assert ("maint" in row, "in, m" in row) == (maintained and not runs, maintained and runs)
     assert all(f"{name}: {words}" in out.getvalue() for name, words in (wrong | note).items())
+
+
+@pytest.mark.parametrize("info", [None, GroupInfo(None, "", "", Epoch(3), (BrokerId(1),), 4, 2, False)])
+def test_a_replica_is_not_back_while_nobody_can_say_that_it_is_in_the_set(info: GroupInfo | None) -> None:
+    """`rmqha start` waits for that, and once called a replica in the set whose group had no master."""
+    view = group_of_two(second_runs=True, maintained=False)
+    assert problems_of(view, ["g-2"]) == {}
+    view.groups["g"].info = info
+    view.nodes["g-2"].state["role"] = "STARTING"
+    trouble = "has no master" if info else "no controller answers"
+    assert problems_of(view, ["g-2"]) == {"g-2": f"group g: {trouble}; see rmqha explain g"}
+    assert problems_of(view, ["g"]) == problems(view) == {"g": trouble}

@@ -209,10 +209,3 @@ def test_fsck_says_each_finding_in_a_line_and_repairs(tmp_path: Path) -> None:
     assert f"every byte that changed is kept in {root}/rmqha.fsck-1" in done.stdout
     assert (root / "rmqha.fsck-1" / "bytes" / "checkpoint.0").read_bytes() == b"short"
     assert run("fsck", str(root)).exit_code == 0
-
-
-@pytest.mark.parametrize(
-    "command", [["log", name] for name in ("ls", "stat", "cat", "grep", "export", "verify")] + [["fsck"]]
-)
-def test_help_has_an_example(command: list[str]) -> None:
-    assert f"Example: rmqha {' '.join(command)} " in run(*command, "--help").stdout

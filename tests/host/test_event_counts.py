@@ -50,6 +50,19 @@ def test_phases_of_an_election_are_those_of_its_group() -> None:
     assert values(sheet, EVENTS) == {("master_dead",): 2, ("master_elected",): 2}
 
 
+def test_what_may_come_shows_0_before_it_comes() -> None:
+    """Prometheus' increase() sees the first election of a cause only if that cause was 0 before."""
+    node = Node()
+    node.counts.expect(elections=["unclean_by_operator"], set_changes=[("leave", "no_acks")], phases=["elect"])
+    sheet = node.counts.collect()
+    assert values(sheet, ELECTIONS) == {("unclean_by_operator",): 0}
+    assert values(sheet, SET_CHANGES) == {("leave", "no_acks"): 0}
+    assert values(sheet, FAILOVER, "_count") == {("elect",): 0}
+    node.at(10, "master_elected", group="a", broker_id=2, epoch=2, cause="UNCLEAN_BY_OPERATOR")
+    node.counts.expect(elections=["unclean_by_operator"], phases=["elect"])
+    assert values(node.counts.collect(), ELECTIONS) == {("unclean_by_operator",): 1}
+
+
 def test_a_planned_switch_is_a_phase_of_its_own_and_a_failed_one_is_none() -> None:
     node = Node()
     node.at(0, "hand_over_begins", group="a", master=1, target=2)

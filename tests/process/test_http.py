@@ -8,6 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import trio
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 import controller.metrics
@@ -15,6 +16,7 @@ import nameserver.metrics
 import rmqha.broker.metrics
 import rmqha.host.event_counts
 import rmqha.model.remoting_series
+from controller.event import Cause
 from rmqha.client.consumer import Consumer
 from rmqha.client.outgoing import OutgoingMessage
 from rmqha.client.producer import Producer
@@ -22,6 +24,7 @@ from rmqha.drill.cluster import BROKERS, Cluster, quickstart
 
 SELDOM = {"rmqha_controller_follower_lag_entries"}
 """The only controller of this cluster has no follower."""
+CAUSES = {cause.name.lower() for cause in Cause}
 
 
 def get(address: str, path: str) -> tuple[int, str]:
@@ -42,10 +45,20 @@ def listed() -> set[str]:
     return {item.name for module in modules for item in module.SERIES}
 
 
+def families(address: str) -> list[Metric]:
+    return list(text_string_to_metric_families(get(address, "/metrics")[1]))
+
+
+def never_yet(address: str, name: str, label: str) -> set[str]:
+    """Values of `label` for which the counter `name` shows 0."""
+    samples = (sample for family in families(address) for sample in family.samples if sample.name == name)
+    return {sample.labels[label] for sample in samples if sample.value == 0}
+
+
 def scrape(address: str) -> dict[str, float]:
     """Series names as the page has them, with the sum of their values."""
     found: dict[str, float] = {}
-    for family in text_string_to_metric_families(get(address, "/metrics")[1]):
+    for family in families(address):
         if not family.name.startswith("process_"):
             name = family.name + ("_total" if family.type == "counter" else "")
             found[name] = sum(sample.value for sample in family.samples)
@@ -70,6 +83,11 @@ async def test_a_cluster_shows_every_series_and_who_leads(tmp_path: Path) -> Non
             assert (await producer.send_many(OutgoingMessage("T", b"x") for _ in range(30))).acknowledged == 30
             seen = {name: scrape(place) for name, place in places.items()}
             assert {get(place, "/readyz")[0] for place in places.values()} == {200}
+            assert never_yet(places["ns-1"], "rocketmq_ha_elections_total", "cause") >= CAUSES - {"first_election"}
+            assert never_yet(places["ns-1"], "rocketmq_ha_failover_seconds_count", "phase") >= {"detect", "elect"}
+            assert {"no_acks", "disconnected"} <= never_yet(
+                places[BROKERS[0]], "rocketmq_ha_set_changes_total", "cause"
+            )
             masters = [name for name in BROKERS if get(places[name], "/role/master")[0] == 200]
             old = await cluster.master()
             assert masters == [old]

@@ -87,13 +87,13 @@ def test_a_killed_master_takes_no_acknowledged_message_and_comes_back(cluster: L
         "-o",
         "json",
     ]
+    killed = cluster.master()  # asked now: on a busy machine all may be sent before a command has its answer
     with subprocess.Popen(
         cluster.command(*arguments), env=cluster.environment, stdout=subprocess.PIPE, text=True
     ) as sender:
         deadline = time.monotonic() + DEADLINE_S
         while not acked.exists() or acked.stat().st_size < 10_000:
             assert time.monotonic() < deadline, "nothing was acknowledged"
-        killed = cluster.master()
         stamp = json.loads(cluster.rmqha("kill", killed, "-o", "json").stdout)["killedAtMs"]
         master = wait_master_other_than(cluster, killed)
         out, _ = sender.communicate(timeout=DEADLINE_S)

@@ -9,11 +9,16 @@ from pathlib import Path
 
 import click
 
+from rmqha.cli.generate.systemd import hidden_from_units
 from rmqha.cli.options import directory_option
 from rmqha.model.error import UsageError
 from rmqha.model.identity import parse_address
 
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,50}[a-z0-9])?")
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_MAX_LABEL_LENGTH = 63
+_MAX_SET_LENGTH = 52
+"""Of a StatefulSet's name: Kubernetes labels its pods with it and a hash of ten characters more."""
+_SIZE = re.compile(r"[1-9][0-9]*(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
 
 
 @click.group()
@@ -47,6 +52,10 @@ def _targets(given: tuple[str, ...], directory: Path | None) -> dict[str, str]:
             parse_address(address)
         except ValueError as error:
             raise UsageError(f"--target {item}: {error if equals else 'it must be NAME=HOST:PORT'}") from None
+        if not name or name in found:
+            raise UsageError(
+                f"--target {item}: {'two targets have this name' if name else 'it must be NAME=HOST:PORT'}"
+            )
         found[name] = address
     if found:
         return found
@@ -81,8 +90,14 @@ def systemd(kind: str) -> None:
     """
     from rmqha.cli.generate.systemd import unit
 
-    found = shutil.which("rmqha") or str(Path(sys.executable).with_name("rmqha"))
-    click.echo(unit(kind, str(Path(found).absolute())), nl=False)
+    found = Path(shutil.which("rmqha") or Path(sys.executable).with_name("rmqha")).absolute()
+    if hidden := hidden_from_units((found, Path(sys.executable).resolve())):
+        click.echo(
+            f"rmqha: the unit cannot reach {hidden} (ProtectHome, PrivateTmp); install rmqha with a Python of the "
+            "system, for example in /opt/rmqha, and run this command there",
+            err=True,
+        )
+    click.echo(unit(kind, str(found)), nl=False)
 
 
 @generate.command()
@@ -113,9 +128,23 @@ def k8s(
     from rmqha.cli.generate.kubernetes import Plan, manifests
 
     for option, value in (("--name", name), ("--namespace", namespace), ("--group", group)):
-        if not _LABEL.fullmatch(value):
-            raise UsageError(f"{option} {value!r} must be lower-case letters, digits and -, at most 52")
+        if not _LABEL.fullmatch(value) or len(value) > _MAX_LABEL_LENGTH:
+            raise UsageError(
+                f"{option} {value!r} must be lower-case letters, digits and -, at most {_MAX_LABEL_LENGTH}"
+            )
+    if not name[0].isalpha():
+        raise UsageError(f"--name {name!r} must begin with a letter: names of Services do")
+    if not _SIZE.fullmatch(storage):
+        raise UsageError(f"--storage {storage!r} must be a size as Kubernetes writes it, for example 50Gi")
+    if not re.fullmatch(r"\S+", image):
+        raise UsageError(f"--image {image!r} must be the name of an image, without blanks")
     plan = Plan(name, namespace, image, group, replicas, int(controllers), name_servers, mode, storage)
+    for made in (plan.controller_set, plan.namesrv_set, plan.broker_set):
+        if len(made) > _MAX_SET_LENGTH:
+            raise UsageError(
+                f"the StatefulSet {made} would have {len(made)} letters, more than {_MAX_SET_LENGTH}: "
+                "give a shorter --name or --group"
+            )
     click.echo(manifests(plan), nl=False)
 
 

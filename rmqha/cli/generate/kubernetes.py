@@ -1,7 +1,7 @@
 """Kubernetes manifests: controllers, name servers and one broker group, with probes and disruption budgets. Pure.
 
-Written without a cluster to try them on: tests read the YAML, run the start scripts and give what they write to the
-servers' own parsers. docs/generate.md says what nobody has tried.
+Written without a cluster to try them on: tests hold them against Kubernetes' schemas, run the start scripts and give
+what they write to the servers' own parsers. docs/generate.md says what nobody has tried.
 """
 
 from __future__ import annotations
@@ -186,6 +186,8 @@ def _pod(plan: Plan, kind: str, ports: list[dict[str, Any]], labels: dict[str, s
     }
     return {
         "terminationGracePeriodSeconds": GRACE_S,
+        # no server asks the API of Kubernetes
+        "automountServiceAccountToken": False,
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": USER_ID,

@@ -129,7 +129,7 @@ ALERTS = (
     ),
     Alert(
         "RmqhaElectedWithLoss",
-        'increase(rocketmq_ha_elections_total{cause=~"unclean_.*"}[1h]) > 0',
+        'increase(rocketmq_ha_elections_total{cause=~"unclean_by_operator|unclean_automatic"}[1h]) > 0',
         "0s",
         "critical",
         "a replica outside the SyncStateSet was elected",

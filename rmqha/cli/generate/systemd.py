@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+
 KINDS = {
     "broker": "rmqha broker: one replica of a group",
     "controller": "rmqha controller: elects the masters of broker groups",
     "namesrv": "rmqha name server, with or without a controller",
 }
+HIDDEN = tuple(Path(name) for name in ("/home", "/root", "/run/user", "/tmp", "/var/tmp"))
+"""What ProtectHome and PrivateTmp take out of a unit's sight."""
 STOP_TIMEOUT_S = 20
 """A server hands over and flushes for ten seconds at most, then ends by itself."""
+
+
+def hidden_from_units(paths: Iterable[Path]) -> Path | None:
+    """The first of these absolute paths that a unit could not execute."""
+    return next((path for path in paths if any(path.is_relative_to(place) for place in HIDDEN)), None)
 
 
 def unit(kind: str, program: str) -> str:

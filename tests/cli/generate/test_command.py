@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,14 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path) -> None:
         ),
         (["prometheus", "--target", "10.0.0.1"], "must be NAME=HOST:PORT"),
         (["prometheus", "--target", "a=10.0.0.1"], "--target a=10.0.0.1: "),
+        (["prometheus", "--target", "=10.0.0.1:9920"], "must be NAME=HOST:PORT"),
+        (["prometheus", "--target", "a=h:1", "--target", "a=h:2"], "--target a=h:2: two targets have this name"),
         (["k8s", "--group", "Broker_A"], "--group 'Broker_A' must be lower-case"),
+        (["k8s", "--name", "1a"], "--name '1a' must begin with a letter"),
+        (["k8s", "--storage", "fifty"], "--storage 'fifty' must be a size"),
+        (["k8s", "--storage", "0"], "--storage '0' must be a size"),
+        (["k8s", "--image", ""], "--image '' must be the name of an image"),
+        (["k8s", "--group", "b" * 50], "the StatefulSet rmqha-b+ would have 56 letters, more than 52"),
     ):
         with pytest.raises(UsageError, match=words):
             CliRunner().invoke(cli, ["generate", *args], catch_exceptions=False)
@@ -58,7 +66,7 @@ def test_everything_else_is_printed() -> None:
 def test_bash_completes_commands(tmp_path: Path) -> None:
     script = tmp_path / "completion.bash"
     script.write_text(run("completion", "bash"))
-    program = Path(__file__).parents[3] / ".venv" / "bin" / "rmqha"
+    program = Path(sys.executable).with_name("rmqha")
     words = f"COMP_WORDS=({program} gen); COMP_CWORD=1"
     ask = f'source {script}; {words}; _rmqha_completion {program}; echo "${{COMPREPLY[@]}}"'
     done = subprocess.run(["bash", "-c", ask], capture_output=True, text=True, check=True)

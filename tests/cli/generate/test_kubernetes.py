@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
+from kubernetes_validate import ValidationError, validate
+from kubernetes_validate.utils import all_versions
 
 import controller.server
 import nameserver.config
@@ -86,6 +88,24 @@ def test_pods_are_probed_found_and_let_go_in_order(name: str) -> None:
     volumes = {item["name"] for item in pod["volumes"]}
     volumes |= {item["metadata"]["name"] for item in stateful_set["volumeClaimTemplates"]}
     assert {item["name"] for item in made["volumeMounts"]} == volumes
+
+
+@pytest.mark.parametrize(
+    "plan", [PLAN, Plan(replicas=1, controllers=1, name_servers=1), Plan("n" * 41, "1" * 63, "r.io/a:1@sha256:0", "0")]
+)
+@pytest.mark.parametrize("version", [all_versions()[0], all_versions()[-1]])
+def test_manifests_hold_against_kubernetes_own_schemas(plan: Plan, version: str) -> None:
+    """The strict ones: a member that Kubernetes does not know is an error too."""
+    for document in documents(plan).values():
+        validate(document, version, strict=True)
+
+
+def test_the_schemas_see_a_misspelt_member_and_a_wrong_type() -> None:
+    """Else the test above could not fail."""
+    stateful_set = documents()["StatefulSet", "rmqha-broker-a"]
+    for wrong in ({"replica": 3}, {"replicas": "three"}):
+        with pytest.raises(ValidationError):
+            validate(stateful_set | {"spec": stateful_set["spec"] | wrong}, all_versions()[-1], strict=True)
 
 
 def test_an_election_needs_all_so_brokers_start_together() -> None:

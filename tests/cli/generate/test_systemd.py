@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.cli.generate.systemd import KINDS, unit
+from rmqha.cli.generate.systemd import KINDS, hidden_from_units, unit
 from rmqha.host.process import GRACE_MS
 
 
@@ -25,6 +25,13 @@ def test_a_unit_starts_its_server_and_lets_it_leave_in_order(kind: str) -> None:
     assert int(found["TimeoutStopSec"]) * 1000 > GRACE_MS
     assert found["StateDirectory"] == f"rmqha/{kind}/%i"
     assert all(line.count("=") >= 1 for line in unit(kind, "/x").splitlines() if line and line[0] not in "#[")
+
+
+def test_a_program_that_a_unit_cannot_reach_is_told() -> None:
+    seen = (Path("/opt/rmqha/bin/rmqha"), Path("/usr/bin/python3"), Path("/homes/rmqha"))
+    assert hidden_from_units(seen) is None
+    for hidden in ("/home/me/.venv/bin/rmqha", "/root/.pyenv/bin/python", "/tmp/x"):
+        assert hidden_from_units((*seen, Path(hidden))) == Path(hidden)
 
 
 if shutil.which("systemd-analyze"):  # a machine without systemd runs the rest
