@@ -6,8 +6,9 @@ SEEDS ?= 200
 N ?= 2000
 HOURS ?= 24
 FUZZ_SECONDS ?= 30
+CASES ?= 1000000
 
-.PHONY: help demo test interop chaos browser drills lint types sim sim-many sim-day fuzz bench clean
+.PHONY: help demo test interop chaos browser drills lint types sim sim-many sim-day fuzz fuzz-frames bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -49,6 +50,9 @@ sim-day: .venv/stamp ## a simulated day (HOURS=24) without a fault: no election,
 
 fuzz: .venv/stamp ## hostile bytes, FUZZ_SECONDS=30 for each parser
 	RMQHA_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz
+
+fuzz-frames: .venv/stamp ## CASES=1000000 damaged streams through a server's sessions: no task and no descriptor is left
+	RMQHA_FRAME_CASES=$(CASES) $(BIN)/pytest tests/fuzz/test_sessions.py -s
 
 bench: .venv/stamp ## figures, into benchmarks/results
 	$(BIN)/python -m benchmarks

@@ -136,10 +136,7 @@ class ControllerServer:
 
     def start(self, config: ControllerConfig, store: _Store) -> None:
         now_ms = self._clock.now_ms()
-        timeout_ms = config.election_timeout_ms
-        raft_config = RaftConfig(
-            election_timeout_ms=timeout_ms, heartbeat_interval_ms=timeout_ms // 5, lease_ms=timeout_ms * 78 // 100
-        )
+        raft_config = RaftConfig.for_timeout(config.election_timeout_ms)
         self._max_committed_entries = raft_config.max_committed_entries
         stored = store.log.stored
         node = RaftNode(

@@ -33,6 +33,18 @@ class RaftConfig:
         )
         assert 2 * self.heartbeat_interval_ms <= self.lease_ms, "a lease must outlive a lost heartbeat"
 
+    @classmethod
+    def for_timeout(cls, election_timeout_ms: int) -> RaftConfig:
+        """With the other times in their usual ratios to this one; from 20 ms on."""
+        usual = cls()
+        drift = usual.max_clock_drift_percent
+        longest_ms = election_timeout_ms * (100 - drift) // (100 + drift) - 2
+        return cls(
+            election_timeout_ms=election_timeout_ms,
+            heartbeat_interval_ms=election_timeout_ms // 5,
+            lease_ms=min(election_timeout_ms * 4 // 5, longest_ms),
+        )
+
     @property
     def quorum_timeout_ms(self) -> int:
         """A leader that no majority has answered for this long steps down (check-quorum)."""

@@ -77,6 +77,8 @@ class Transport:
         self._queues: dict[int, list[bytes | None]] = {}
         self._pumping: set[int] = set()
         self._next_number = 1
+        self.split_per_mille = 0
+        """Chance that what arrives is cut at any byte, and its rest comes later."""
 
     # --- hosts ------------------------------------------------------------------------------------------------------
     def listen(self, host: str, address: str, owner: Endpoint) -> None:
@@ -140,6 +142,15 @@ class Transport:
         if conn.is_open and conn.announced:
             conn.close()
             conn.owner.closed(conn)
+
+    def break_off(self, conn: Connection, draws: SimPrng) -> None:
+        """`conn` is reset: its own side is told now; a chance part of what it had sent still arrives, then the end."""
+        queue = self._queues[conn.number]
+        sent = b"".join(piece for piece in queue if piece is not None)
+        arriving = sent[: draws.below(len(sent) + 1)]
+        queue[:] = [arriving] if arriving else []
+        self._held.pop(conn.number, None)
+        self.give_up(conn)
 
     def heal(self) -> None:
         """No link is blocked or slow, no connection held; what waited sets out now."""
@@ -233,6 +244,8 @@ class Transport:
             if not target.announced:
                 self._stalled(number, source, 1)
                 return
+            if self.split_per_mille and self._split(number, source, target):
+                return
             if len(queue) == 1 and (only := queue[0]) is not None:
                 queue.clear()
                 target.owner.received(target, only)
@@ -248,6 +261,19 @@ class Transport:
                 target.owner.closed(target)
 
         self._scheduler.after(self._delay(source.host, target.host), arrive)
+
+    def _split(self, number: int, source: Connection, target: Connection) -> bool:
+        """Let a part arrive, by chance, and send the rest on its way. Whether that happened."""
+        queue = self._queues[number]
+        first = queue[0]
+        draws = self._prng.child(f"split-{number}-{self._scheduler.now_ms}")
+        if first is None or len(first) < 2 or not draws.chance(self.split_per_mille, 1000):
+            return False
+        at = draws.between(1, len(first) - 1)
+        queue[0] = first[at:]
+        target.owner.received(target, first[:at])
+        self._pump(number, source)
+        return True
 
     def _stalled(self, number: int, source: Connection, delay_ms: int) -> None:
         """Retransmit after a while; `heal` does it at once for connections that are still open."""

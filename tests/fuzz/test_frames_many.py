@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from random import Random
 
 import trio
@@ -13,39 +12,12 @@ from rmqha.model.error import RemoteProtocolError
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser
 from tests.fuzz.budget import fuzz_seconds
-from tests.golden.reader import frames, raw
+from tests.fuzz.damage import damaged, descriptors, pieces, tasks
 
 MAX_FRAME_BYTES = 1 << 20
 CASES_PER_SECOND = 34_000
 """A million in the 30 seconds that CI gives."""
 CONNECTIONS_PER_SECOND = 20
-STREAMS = [raw(entry) for entry in frames() if len(raw(entry)) < 3000]
-
-
-def damaged(random: Random) -> bytes:
-    """One or two captured frames with up to three bytes, pieces or lengths changed."""
-    data = bytearray(random.choice(STREAMS))
-    if random.random() < 0.3:
-        data += random.choice(STREAMS)
-    for _ in range(random.randint(0, 3)):
-        at = random.randrange(len(data))
-        match random.randrange(4):
-            case 0:
-                data[at] ^= 1 << random.randrange(8)
-            case 1:
-                del data[at : at + random.randint(1, 8)]
-            case 2:
-                data[at:at] = random.randbytes(random.randint(1, 8))
-            case _:
-                data[at % 8] = random.randrange(256)
-        if not data:
-            break
-    return bytes(data)
-
-
-def pieces(random: Random, data: bytes) -> list[bytes]:
-    cuts = sorted(random.randrange(len(data) + 1) for _ in range(random.randint(0, 3)))
-    return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
 def test_a_parser_takes_or_refuses_whatever_comes() -> None:
@@ -119,11 +91,3 @@ async def test_a_server_loses_no_task_and_no_descriptor() -> None:
         assert (service.open, counts.session_count, descriptors(), tasks()) == (0, 0, *before)
         nursery.cancel_scope.cancel()
     assert counts.bad_frame_count
-
-
-def descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
-def tasks() -> int:
-    return trio.lowlevel.current_statistics().tasks_living

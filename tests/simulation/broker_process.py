@@ -31,6 +31,7 @@ from rmqha.wire.command import Command
 
 from .following import Following
 from .process import Process, Rpc, SimChannel
+from .registering import Registering
 
 FEED_TICK_MS = 100
 SAVE_INTERVAL_MS = 5000
@@ -86,7 +87,10 @@ class BrokerProcess(Process):
         self.disk_fails = False
         self.follows_tables = False
         """Slaves take topics, groups and offsets, as on the host."""
+        self.name_servers: list[str] = []
+        """Addresses, where it registers."""
         self._following: Following | None = None
+        self._registering: Registering | None = None
         self.store: Store
         self.core: BrokerCore
         self.replica: Replica
@@ -111,8 +115,8 @@ class BrokerProcess(Process):
             mapped_file_size_commit_log=config.mapped_file_size_commit_log,
             mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
             max_message_size=config.max_message_size,
-            max_hash_slot_num=64,
-            max_index_num=256,
+            max_hash_slot_num=config.max_hash_slot_num,
+            max_index_num=config.max_index_num,
         )
         try:
             self.store = Store.open(self.disk, store_config, self._tracer)
@@ -138,7 +142,10 @@ class BrokerProcess(Process):
         self.driver.stepped = self._wake_timer
         self._dispatching = self._flushing = self._delivering = False
         self._timer = None
-        self._following = None
+        self._following = self._registering = None
+        if self.name_servers:
+            draws = self._prng.child(f"registering-{self.life}")
+            self._registering = Registering(self, self._rpc, self.core, self.name_servers, self._tracer, draws)
         if self.follows_tables:
             draws = self._prng.child(f"tables-{self.life}")
             self._following = Following(self, self._rpc, self.core, self._tracer, draws)
@@ -253,6 +260,8 @@ class BrokerProcess(Process):
     def _role_changed(self, action: RoleChanged) -> None:
         if self._following is not None:
             self._following.role_changed()
+        if self._registering is not None:
+            self._registering.role_changed(action)
         self._observe(self, "role", {"role": action.role, "epoch": action.epoch})
 
     # --- requests ---------------------------------------------------------------------------------------------------

@@ -84,6 +84,10 @@ class ClientProcess(Process):
         """Of a message, beside its key."""
         return {}
 
+    def _address(self) -> str:
+        """Where the next send goes."""
+        return self._brokers[self._target % len(self._brokers)]
+
     def _attempt(self, send: Send) -> None:
         body = send.key.encode() + b"." * self._prng.below(400)
         properties = encode_properties({PROPERTY_UNIQUE_KEY: send.key, "WAIT": "true"} | self.more_properties(send))
@@ -101,7 +105,7 @@ class ClientProcess(Process):
             "k": "false",
             "m": "false",
         }
-        address = self._brokers[self._target % len(self._brokers)]
+        address = self._address()
         command = Command(RequestCode.SEND_MESSAGE_V2, ext, body)
         attempt = Attempt(send.key, self.scheduler.now_ms)
         self._history.attempts.append(attempt)

@@ -66,7 +66,7 @@ class ControllerProcess(Process):
             self._log.identity,
             Configuration.static(config.peers),
             stored,
-            RaftConfig(election_timeout_ms=config.election_timeout_ms),
+            RaftConfig.for_timeout(config.election_timeout_ms),
             raft_prng,
             self._tracer,
             self.clock.now_ms(),

@@ -16,7 +16,9 @@ from rmqha.wire.command import FLAG_ONEWAY, Command
 
 from .broker_process import BrokerProcess
 from .controller_process import ControllerProcess
+from .name_server_process import NameServerProcess
 from .options import Options
+from .tuning import tuned_broker, tuned_controller
 
 
 class Faults:
@@ -29,6 +31,7 @@ class Faults:
         tracer: SimTracer,
         brokers: Sequence[BrokerProcess],
         controllers: Sequence[ControllerProcess],
+        name_servers: Sequence[NameServerProcess],
         only: frozenset[str] | None = None,
     ) -> None:
         """`only`: keys of the faults that may happen, None for all."""
@@ -39,11 +42,15 @@ class Faults:
         self._tracer = tracer
         self._brokers = brokers
         self._controllers = controllers
+        self._name_servers = name_servers
         self._only = only
         self._over = False
+        self._rolling = False
         self.count = 0
         self.disturbed: Callable[[], None] = lambda: None
         """Told of every fault, and of the end of each."""
+        self.wiped: Callable[[BrokerProcess], None] = lambda broker: None
+        """Told of a broker that is about to lose its disk."""
         self.keys: list[str] = []
         """Of the faults that happened, in order."""
 
@@ -57,7 +64,7 @@ class Faults:
         self._transport.heal()
         for broker in self._brokers:
             broker.mend_disk()
-        for process in (*self._controllers, *self._brokers):
+        for process in (*self._controllers, *self._name_servers, *self._brokers):
             if not process.alive:
                 process.boot()
             elif process.is_paused:
@@ -94,6 +101,10 @@ class Faults:
             ("switch", options.switch_per_mille, self._switch),
             ("resize", options.resize_per_mille, self._resize),
             ("drain", options.drain_per_mille, self._drain),
+            ("kill-name-server", options.kill_name_server_per_mille, self._kill_name_server),
+            ("roll", options.roll_per_mille, self._roll),
+            ("reset", options.reset_per_mille, self._reset),
+            ("wipe-broker", options.wipe_broker_per_mille, self._wipe_broker),
         ):
             if per_mille:
                 self._chance(name, str(self._scheduler.now_ms), per_mille, act)
@@ -106,7 +117,11 @@ class Faults:
             act(draws)
 
     def _restart_later(
-        self, process: BrokerProcess | ControllerProcess, draws: SimPrng, least_ms: int = 1, most_ms: int = 0
+        self,
+        process: BrokerProcess | ControllerProcess | NameServerProcess,
+        draws: SimPrng,
+        least_ms: int = 1,
+        most_ms: int = 0,
     ) -> None:
         def start() -> None:
             if not process.alive:
@@ -215,7 +230,7 @@ class Faults:
             self._scheduler.after(draws.between(100, 4000), resume)
 
     def _hosts(self) -> list[str]:
-        return [process.host for process in (*self._brokers, *self._controllers)]
+        return [process.host for process in (*self._brokers, *self._controllers, *self._name_servers)]
 
     def _cut(self, draws: SimPrng) -> None:
         """A host is cut off from some or all others, clients excepted: those see both sides."""
@@ -291,6 +306,66 @@ class Faults:
             self._transport.hold(conn, draws.between(200, 4000))
             if draws.chance(1, 2):
                 self._transport.give_up(conn)
+
+    def _reset(self, draws: SimPrng) -> None:
+        """Bytes gather while the connection stands still; then it breaks, and some of them have arrived."""
+        hosts = self._hosts()
+        found = [item for item in self._transport.open_connections() if item.host in hosts and item.peer_host in hosts]
+        if not found:
+            return
+        conn, wait_ms = found[draws.below(len(found))], draws.between(1, 300)
+        self._transport.hold(conn, wait_ms + 1)
+
+        def break_off() -> None:
+            if conn.is_open and not self._over:
+                self._tell("reset", f"{conn.host}>{conn.peer_host}")
+                self._transport.break_off(conn, draws)
+
+        self._scheduler.after(wait_ms, break_off)
+
+    def _roll(self, draws: SimPrng) -> None:
+        """A rolling upgrade: the next process follows when the one before should be back, whether it is or not."""
+        if self._rolling:
+            return
+        self._rolling = True
+        waiting: list[BrokerProcess | ControllerProcess] = [*self._controllers, *self._brokers]
+        if draws.chance(1, 2):
+            waiting.reverse()
+        self._tell("roll", waiting[0].host)
+
+        def roll_next() -> None:
+            if self._over or not waiting:
+                self._rolling = False
+                return
+            process = waiting.pop(0)
+            keys = draws.child(f"{process.host}-keys")
+            if isinstance(process, BrokerProcess):
+                process.config = tuned_broker(process.config, keys)
+            else:
+                process.config = tuned_controller(process.config, keys)
+            if process.alive and not process.is_paused:
+                self._tell("restart", process.host)
+                process.kill(power_loss=False)
+                self._restart_later(process, draws, 20, 400)
+            self._scheduler.after(draws.between(400, 2500), roll_next)
+
+        roll_next()
+
+    def _wipe_broker(self, draws: SimPrng) -> None:
+        """A disk is replaced by an empty one: as a loss of power, what a minority may suffer, and no second one before
+        the first is made good."""
+        masters = [item for item in self._brokers if item.alive and item.replica.is_master]
+        whole = all(item.alive and not item.store.unclean and not item.lost_power for item in self._brokers)
+        if not whole or len(masters) != 1:
+            return
+        # a replica without its disk comes back under another id: a master that has not heard of that knows the old one
+        if sorted(masters[0].replica.state(0)["syncStateSet"]) != sorted(item.broker_id or 0 for item in self._brokers):
+            return
+        broker = self._brokers[draws.below(len(self._brokers))]
+        self._tell("wipe", broker.host)
+        self.wiped(broker)
+        broker.replace_disk()
+        self._restart_later(broker, draws)
 
     def _orphan(self, draws: SimPrng) -> None:
         """A master's requests outlive it: a slave comes back while the link to the controllers stands still, so that
@@ -384,6 +459,13 @@ class Faults:
             self._tell("kill", process.host)
             process.kill(power_loss=draws.chance(1, 2))
             self._restart_later(process, draws, least_ms, most_ms)
+
+    def _kill_name_server(self, draws: SimPrng) -> None:
+        process = self._name_servers[draws.below(len(self._name_servers))]
+        if process.alive:
+            self._tell("kill", process.host)
+            process.kill(power_loss=draws.chance(1, 2))
+            self._restart_later(process, draws)
 
     def _wipe_controller(self, draws: SimPrng) -> None:
         """The disk of the only controller is lost. With more of them a wiped one must be removed and added again."""

@@ -18,13 +18,14 @@ from controller.answers import flag as controller_flag
 from controller.decisions import elect_master
 from controller.decisions.elect_master import Choice, Electorate, elected, electorate
 from controller.decisions.sync_state_set import alter_sync_state_set
+from nameserver.route_info import RouteTable
 from rmqha.broker.replica_driver import ReplicaDriver
 from rmqha.broker.table_feed import TableFeed
 from rmqha.broker.topics import TopicTable
 from rmqha.ha import client as ha_client
 from rmqha.ha import commitment
 from rmqha.ha.ack import AckQueue
-from rmqha.ha.action import AckStatus, Complete
+from rmqha.ha.action import AckStatus, Action, Complete
 from rmqha.ha.alignment import Alignment, Verdict, align
 from rmqha.ha.client import HaClient
 from rmqha.ha.commitment import Commitment
@@ -302,6 +303,16 @@ def _learners_are_replicas() -> Iterator[None]:
         yield
 
 
+REAL_OPENED = HaClient.opened
+
+
+def _with_the_old_parser(self: HaClient, now_ms: int, conn_id: int) -> list[Action]:
+    parser = self._parser
+    actions = REAL_OPENED(self, now_ms, conn_id)
+    self._parser = parser
+    return actions
+
+
 MUTATIONS: dict[str, Callable[[], Any]] = {
     "acks against the shrunk set (ruling 1)": lambda: patch.object(SyncStateSet, "propose", _shrunk_at_once),
     "no majority needed (ruling 1)": lambda: patch.object(Commitment, "has_quorum", lambda self: True),
@@ -367,6 +378,12 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "consumers see the end (A3)": lambda: patch.object(Store, "dispatch", _all_dispatched),
     "the queues are not cut (A6)": lambda: patch.object(ConsumeQueues, "truncate", lambda self, end: None),
     "learners are replicas like others (ruling 1)": _learners_are_replicas,
+    "an old master takes the name back (ruling 14)": lambda: patch.object(
+        RouteTable, "_outranked", lambda self, group, request: False
+    ),
+    "what a broken connection began goes on in the next": lambda: patch.object(
+        HaClient, "opened", _with_the_old_parser
+    ),
     "one vote elects a leader (Raft)": lambda: patch.object(Configuration, "won", _leads_alone),
     "votes are forgotten (Raft)": lambda: patch.object(Core, "set_hard_state", _one_vote_is_forgotten),
     "one copy commits (Raft)": lambda: patch.object(

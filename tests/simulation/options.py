@@ -79,6 +79,19 @@ class Options:
     """Operators and consumers change topics, groups and offsets; slaves follow (metadataSync as by default)."""
     strict_offsets: bool = False
     """offsetSync=strict."""
+    tuned: bool = False
+    """Every key that `tuning` knows has a value of its own in each process."""
+    roll_per_mille: int = 0
+    """An operator starts all processes again, one after the other, with other values of these keys."""
+    split_per_mille: int = 0
+    """Chance that what arrives on a connection is cut anywhere, the rest comes later."""
+    reset_per_mille: int = 0
+    """A connection breaks and loses what is under way, from any byte on; both its ends live."""
+    name_server_count: int = 0
+    """Brokers register with them, and producers go by their routes."""
+    kill_name_server_per_mille: int = 0
+    wipe_broker_per_mille: int = 0
+    """A replica dies and comes back with an empty disk, while all others are in the set."""
     bereave: bool = False
     """After the heal the master dies, then whoever is elected, before it has done anything; both stay away."""
 
@@ -370,6 +383,72 @@ def disks(options: Options) -> Options:
     )
 
 
+def tuned(options: Options) -> Options:
+    """Every key has another value in each process; operators roll new ones out in the middle of the faults."""
+    count = 5 if options.broker_count == 5 else 3
+    return replace(
+        rough(options),
+        broker_count=count,
+        cp=options.cp,
+        controller_count=3,
+        chaos_ms=25_000,
+        send_interval_ms=20,
+        kill_broker_per_mille=60,
+        pause_broker_per_mille=30,
+        cut_per_mille=40,
+        one_way_per_mille=20,
+        slow_per_mille=40,
+        switch_per_mille=30,
+        tuned=True,
+        roll_per_mille=60,
+    )
+
+
+def torn(options: Options) -> Options:
+    """Connections break in the middle of a frame while both ends live, and bytes come in any pieces."""
+    return replace(
+        rough(options),
+        cp=options.cp,
+        max_delay_ms=20,
+        split_per_mille=200,
+        reset_per_mille=700,
+        stick_per_mille=100,
+        kill_broker_per_mille=60,
+        cut_per_mille=20,
+        one_way_per_mille=20,
+    )
+
+
+def routes(options: Options) -> Options:
+    """Producers go by the routes of two name servers, which die and are cut off as others are."""
+    return replace(
+        rough(options),
+        cp=options.cp,
+        max_delay_ms=20,
+        stick_per_mille=200,
+        slow_per_mille=200,
+        kill_elected_per_mille=100,
+        pause_broker_per_mille=120,
+        name_server_count=2,
+        kill_name_server_per_mille=60,
+    )
+
+
+def wiped(options: Options) -> Options:
+    """Replicas lose their disks, one at a time, while masters die and are cut off."""
+    count = 5 if options.broker_count == 5 else 3
+    return replace(
+        rough(options),
+        broker_count=count,
+        cp=options.cp,
+        kill_broker_per_mille=60,
+        cut_per_mille=40,
+        slow_per_mille=40,
+        wipe_broker_per_mille=250,
+        restart_after_ms=1000,
+    )
+
+
 THEMES: dict[str, Callable[[Options], Options]] = {
     "plain": lambda options: options,
     "rough": rough,
@@ -393,6 +472,10 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "drains": drains,
     "alone": alone,
     "learners": learners,
+    "tuned": tuned,
+    "torn": torn,
+    "wiped": wiped,
+    "routes": routes,
 }
 """What a run may be made of, by name."""
 

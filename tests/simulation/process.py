@@ -112,6 +112,8 @@ class Rpc:
         self._waiting: dict[int, tuple[str, Answer]] = {}
         self._backlog: dict[str, list[bytes]] = {}
         self._next_opaque = 1
+        self.lost: Callable[[str], None] = lambda address: None
+        """Told of an address to which the connection has broken."""
 
     # --- Endpoint ---------------------------------------------------------------------------------------------------
     def accepted(self, conn: Connection, port: str) -> None:
@@ -138,6 +140,7 @@ class Rpc:
             self._session_closed(conn)
         else:
             self._fail(address)
+            self.lost(address)
 
     # --- requests ---------------------------------------------------------------------------------------------------
     def call(self, address: str, command: Command, timeout_ms: int, answer: Answer) -> None:

@@ -56,6 +56,8 @@ FOUND_BY = {
     "consumers see the end (A3)": ("plain", 1),
     "the queues are not cut (A6)": ("loose", 7),
     "learners are replicas like others (ruling 1)": ("learners", 1),
+    "an old master takes the name back (ruling 14)": ("routes", 5),
+    "what a broken connection began goes on in the next": ("torn", 1),
     "one vote elects a leader (Raft)": ("plain", 2),
     "votes are forgotten (Raft)": ("controllers", 1),
     "one copy commits (Raft)": ("rough", 7),

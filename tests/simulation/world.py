@@ -17,7 +17,7 @@ from rmqha.sim.scheduler import Scheduler
 from rmqha.sim.transport import Delays, Transport
 
 from .broker_process import BrokerProcess
-from .checkers import agreement, queues, tables
+from .checkers import agreement, queues, routes, tables
 from .checkers.alone import Alone
 from .checkers.answers import Answers
 from .checkers.causes import Causes
@@ -27,6 +27,7 @@ from .checkers.leaders import Leaders
 from .checkers.learners import Learners
 from .checkers.reports import Reports
 from .checkers.roles import Roles
+from .checkers.routes import Routes
 from .checkers.survival import Audit, audit
 from .checkers.tables import Tables
 from .checkers.visibility import Visibility
@@ -36,8 +37,11 @@ from .controller_process import ControllerProcess
 from .faults import Faults
 from .history import History, InvariantError
 from .marks import MarkingTracer
+from .name_server_process import NameServerProcess
 from .options import Options, seed_options
+from .routed_client import RoutedClient
 from .table_client import TableClient
+from .tuning import tuned_broker, tuned_controller, tuned_controllers, tuned_store
 
 START_MS = 20_000
 OPERATOR_AFTER_MS = 5000
@@ -92,14 +96,17 @@ class World:
         self.tables = Tables(self.history, cp=self.options.cp, strict_offsets=self.options.strict_offsets)
         delays = Delays(0, self.options.max_delay_ms)
         self.transport = Transport(self.scheduler, prng.child("transport"), delays)
+        self.transport.split_per_mille = self.options.split_per_mille
         self._prng = prng
         self.controllers = [self._controller(number) for number in range(1, self.options.controller_count + 1)]
+        self.routes = Routes()
+        self.name_servers = [self._name_server(number) for number in range(1, self.options.name_server_count + 1)]
         count = self.options.broker_count + self.options.learner_count
         self.brokers = [self._broker(number) for number in range(1, count + 1)]
         self.members = self.brokers[: self.options.broker_count]
         """Those that may be in the set; the others are learners."""
         self.causes = Causes(self.scheduler, self.transport)
-        self.causes.processes = [*self.controllers, *self.brokers]
+        self.causes.processes = [*self.controllers, *self.name_servers, *self.brokers]
         self.answers.brokers = {broker.config.address: broker for broker in self.brokers}
         self.alone = Alone(self.scheduler, self.transport, self.causes, cp=self.options.cp)
         self.alone.brokers, self.alone.controllers = self.brokers, self.controllers
@@ -118,9 +125,11 @@ class World:
             self.tracer,
             self.brokers,
             self.controllers,
+            self.name_servers,
             only,
         )
         self.faults.disturbed = self.causes.disturbed
+        self.faults.wiped = lambda broker: self.reports.replaced(broker.host)
 
     def _traced(self, name: str, fields: dict[str, Any]) -> None:
         self.reports.traced(name, fields)
@@ -139,13 +148,22 @@ class World:
         host = f"c{number}"
         config = ControllerConfig(controller_dleger_peers=self._peers(), controller_dleger_self_id=host)
         prng = self._prng.child(host)
+        if self.options.tuned:
+            shared = tuned_controllers(config, self._prng.child("controllers-keys"))
+            config = tuned_controller(shared, prng.child("keys"))
         made = ControllerProcess(host, config, self.scheduler, self.transport, self._clock(host), prng, self.tracer)
         made.echo_per_mille = self.options.echo_per_mille
         made.stepped = self._controller_stepped
         return made
 
+    def _name_server(self, number: int) -> NameServerProcess:
+        host = f"n{number}"
+        made = NameServerProcess(host, self.scheduler, self.transport, self._clock(host), self.tracer)
+        made.stepped = self.routes.stepped
+        return made
+
     def _client(self, host: str, number: int, addresses: list[str]) -> ClientProcess:
-        made = self.client_class(
+        made = (RoutedClient if self.name_servers else self.client_class)(
             host,
             addresses,
             self.options.send_interval_ms,
@@ -157,6 +175,8 @@ class World:
             number,
         )
         made.unanswered = self.answers.missing
+        if isinstance(made, RoutedClient):
+            made.name_servers = tuple(process.address for process in self.name_servers)
         return made
 
     def _operator(self, addresses: list[str]) -> TableClient:
@@ -179,6 +199,8 @@ class World:
             controller_heartbeat_interval_millis=options.heartbeat_ms,
             mapped_file_size_commit_log=options.file_size_bytes,
             mapped_file_size_consume_queue=20 * 100 if options.kept_files else 20 * 1000,
+            max_hash_slot_num=64,
+            max_index_num=256,
             commit_log_max_bytes=options.kept_files * options.file_size_bytes,
             file_reserved_time=options.kept_hours,
             delete_when="",
@@ -187,6 +209,9 @@ class World:
             max_message_size=16 * 1024,
             **self.more_config,
         )
+        prng = self._prng.child(host)
+        if options.tuned:
+            config = tuned_broker(tuned_store(config, prng.child("store-keys")), prng.child("keys"))
         controllers = [f"c{each}:9878" for each in range(1, options.controller_count + 1)]
         made = BrokerProcess(
             config,
@@ -194,11 +219,12 @@ class World:
             self.scheduler,
             self.transport,
             self._clock(host),
-            self._prng.child(host),
+            prng,
             self.tracer,
             self._observe,
         )
         made.follows_tables = options.tables
+        made.name_servers = [process.address for process in self.name_servers]
         return made
 
     def _observe(self, broker: BrokerProcess, what: str, values: dict[str, int]) -> None:
@@ -251,7 +277,7 @@ class World:
         )
 
     def _run(self) -> Audit:
-        for process in (*self.controllers, *self.brokers):
+        for process in (*self.controllers, *self.name_servers, *self.brokers):
             process.boot()
         self._until_whole(START_MS, "the group did not start")
         for client in (*self.clients, *self.operators):
@@ -362,7 +388,8 @@ class World:
         self._until(limit_ms, self._missing, complaint)
 
     def _missing(self) -> str:
-        return agreement.missing(self.brokers) or self._unequal_tables() or self.unsettled()
+        missing = agreement.missing(self.brokers) or self._unequal_tables() or self.unsettled()
+        return missing or routes.missing(self.name_servers, self.brokers)
 
     def _unequal_tables(self) -> str:
         return tables.missing(self.brokers) if self.options.tables else ""

@@ -1,0 +1,109 @@
+"""Every key of brokers and controllers is drawn by simulated runs, or stands here with the reason why not."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from dataclasses import replace
+
+from controller.config import ControllerConfig
+from rmqha.model.config import BrokerConfig, ServerConfig
+from rmqha.sim.prng import SimPrng
+
+from . import tuning
+from .broker_process import BrokerProcess
+from .controller_process import ControllerProcess
+from .options import seed_options, tuned
+from .world import World
+
+DRAWN_BY_OPTIONS = {
+    "async_learner", "clean_resource_interval", "commit_log_max_bytes", "delete_when", "file_reserved_time",
+    "flush_disk_type", "ha_mode", "mapped_file_size_commit_log", "max_message_size", "metadata_sync", "offset_sync",
+    "total_replicas",
+}  # fmt: skip
+"""What `World` gives brokers, most of it by what the seed draws."""
+LEFT_OUT = {
+    "who and where it is": {
+        "broker_cluster_name", "broker_ip1", "broker_ip2", "broker_name", "controller_addr", "ha_listen_port",
+        "listen_port", "namesrv_addr", "region_id", "store_path_root_dir", "controller_dleger_group",
+        "controller_dleger_peers", "controller_dleger_self_id", "controller_store_path",
+    },
+    "groups without controllers: tests/ha/test_static_replica.py, tests/chaos/test_static_group.py": {
+        "broker_id", "broker_role", "enable_controller_mode", "ha_master_address",
+    },
+    "the host's shells: their own tests": {
+        "broker_heartbeat_interval", "compressed_register", "disk_probe_interval_millis", "disk_probe_timeout_millis",
+        "forward_sends_millis", "ha_security", "register_name_server_period",
+    },
+    "reads, which no simulated client does": {
+        "access_message_in_memory_max_ratio", "enable_property_filter", "long_polling_max_ms",
+        "use_server_side_reset_offset",
+    },
+    "by the room on a disk: tests/store/test_retention.py": {
+        "disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio", "disk_space_warning_level_ratio",
+    },
+    "its promise is a smaller one, no reported cut tells what a kill loses: tests/store/test_transient_pool.py": {
+        "commit_commit_log_least_pages", "commit_interval_commit_log", "transient_store_pool_enable",
+        "transient_store_pool_size",
+    },
+    "the checkers look for every message by its key": {"message_index_enable"},
+    "no client sends batches into batch queues": {"mapper_file_size_batch_consume_queue"},
+    "topics of the simulation are made by the first message": {"auto_create_topic_enable"},
+    "refuses what a test of one machine counts: tests/ha/test_replica.py": {"min_in_sync_replicas"},
+    "a choice to lose: the operator of the simulation makes it by name": {"enable_elect_unclean_master"},
+}  # fmt: skip
+
+
+def keys(kind: type[ServerConfig]) -> set[str]:
+    return {item.name for item in dataclasses.fields(kind)} - {item.name for item in dataclasses.fields(ServerConfig)}
+
+
+def test_no_key_is_forgotten() -> None:
+    drawn = {name for value in vars(tuning).values() if isinstance(value, dict) for name in value}
+    left_out = set().union(*LEFT_OUT.values())
+    known = keys(BrokerConfig) | keys(ControllerConfig)
+    drawn = {name for name in drawn if name in known}
+    assert known - drawn - DRAWN_BY_OPTIONS - left_out == set(), "say what a simulated run does with it"
+    assert drawn & left_out == set() and DRAWN_BY_OPTIONS & left_out == set()
+    assert left_out - known == set() and DRAWN_BY_OPTIONS - known == set(), "there is no such key any more"
+
+
+def test_world_gives_what_it_is_said_to_draw() -> None:
+    source = inspect.getsource(World._broker)
+    assert all(f"{name}=" in source for name in DRAWN_BY_OPTIONS)
+
+
+def test_every_value_is_one_that_a_broker_takes() -> None:
+    for mode in ("ap", "cp"):
+        for count in (1, 3):
+            config = BrokerConfig(
+                broker_ip1="b1",
+                ha_mode=mode,
+                total_replicas=count,
+                mapped_file_size_commit_log=65536,
+                max_message_size=1000,
+            )
+            made = [tuning.tuned_broker(config, SimPrng(seed)) for seed in range(200)]
+            for name, values in tuning.BROKER.items():
+                assert {getattr(item, name) for item in made} == set(values), name
+    controllers = [tuning.tuned_controller(ControllerConfig(), SimPrng(seed)) for seed in range(200)]
+    for name, values in tuning.CONTROLLER.items():
+        assert {getattr(item, name) for item in controllers} == set(values), name
+
+
+def test_a_roll_starts_every_process_again_with_other_values() -> None:
+    options = replace(
+        tuned(seed_options(3)),
+        kill_broker_per_mille=0,
+        kill_controller_per_mille=0,
+        roll_per_mille=1000,
+        chaos_ms=12_000,
+    )
+    world = World(3, options)
+    processes: list[BrokerProcess | ControllerProcess] = [*world.brokers, *world.controllers]
+    before = {process.host: (process.life, process.config) for process in processes}
+    report = world.run()
+    assert not report.failure, report.failure
+    for process in processes:
+        life, config = before[process.host]
+        assert process.life > life and process.config != config, process.host
