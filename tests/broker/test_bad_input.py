@@ -144,7 +144,7 @@ def test_transactions_pop_and_replies_are_refused_at_once(broker: Broker, code: 
 
 @pytest.mark.parametrize("change", [{"f": "4"}, {"f": "8"}, {"f": "12"}])
 @pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE])
-def test_no_half_message_is_written(broker: Broker, change: dict[str, str], code: int) -> None:
+def test_no_half_message_is_written(broker: Broker, change: dict[str, Any], code: int) -> None:
     end, command = broker.store.max_phy_offset, send_command(**change)
     command.code = code
     assert broker.ask(command).code == Code.MESSAGE_ILLEGAL
