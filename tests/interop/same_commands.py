@@ -307,6 +307,6 @@ deleteTopic -c interop -t Doomed""".splitlines()
 AFTER_THE_SWITCH = f"""\
 topicRoute -t {TOPIC}
 topicStatus -t {TOPIC}
-queryMsgByOffset -t {TOPIC} -b broker-a -i 0 -o 2
+printMsgByQueue -t {TOPIC} -a broker-a -i 0 -p true -f true
 sendMessage -t {TOPIC} -p 9 -b broker-a -i 3
 getControllerMetaData""".splitlines()

@@ -1,15 +1,22 @@
 import java.util.List;
 import java.util.Map;
-import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import java.util.concurrent.CompletableFuture;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.PopCallback;
+import org.apache.rocketmq.client.consumer.PopResult;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
+import org.apache.rocketmq.client.impl.MQClientAPIImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.remoting.protocol.RequestCode;
 import org.apache.rocketmq.remoting.protocol.ResponseCode;
+import org.apache.rocketmq.remoting.protocol.header.PopMessageRequestHeader;
+import org.apache.rocketmq.remoting.protocol.heartbeat.MessageModel;
 
 /** Cases of what our brokers do not do: a clear answer at once, and nothing stored. */
 final class Refused {
@@ -29,7 +36,7 @@ final class Refused {
     }
 
     /** The broker's words, which come before the client has waited or tried again. */
-    private static void refused(String words, Send send) throws Exception {
+    private static void refused(int code, String words, Send send) throws Exception {
         long started = System.currentTimeMillis();
         MQBrokerException refusal;
         try {
@@ -40,7 +47,7 @@ final class Refused {
         } catch (MQBrokerException direct) {
             refusal = direct;
         }
-        Cases.same("code", ResponseCode.MESSAGE_ILLEGAL, refusal.getResponseCode());
+        Cases.same("code", code, refusal.getResponseCode());
         Cases.same("remark", words, refusal.getErrorMessage());
         Cases.check("the answer came soon", System.currentTimeMillis() - started < SOON_MS);
     }
@@ -67,7 +74,7 @@ final class Refused {
             }
         });
         producer.start();
-        refused("this broker does not take transactional messages",
+        refused(ResponseCode.MESSAGE_ILLEGAL, "this broker does not take transactional messages",
             () -> producer.sendMessageInTransaction(Clients.message(topic, "half"), null));
         producer.shutdown();
         isEmpty(cases, topic);
@@ -80,23 +87,48 @@ final class Refused {
         inSec.setDelayTimeSec(5);
         at.setDeliverTimeMs(System.currentTimeMillis() + 5000);
         for (Message message : List.of(inMs, inSec, at)) {
-            refused("this broker does not take timer messages", () -> producer.send(message));
+            refused(ResponseCode.MESSAGE_ILLEGAL, "this broker does not take timer messages", () -> producer.send(message));
         }
         producer.shutdown();
         isEmpty(cases, topic);
     }
 
-    /** A consumer that asks the broker for its queues (400), as one that pops does, goes on by itself and pulls. */
+    /** What a consumer that pops asks: for its queues, and for messages. */
+    @SuppressWarnings("deprecation") // the other consumers do not show their client
     private static void pop(Cases cases, String topic) throws Exception {
-        DefaultMQProducer producer = Clients.producer(cases);
-        Clients.numbers(producer, topic, 8);
-        producer.shutdown();
-        DefaultMQPushConsumer consumer = Clients.push(cases, "group-" + topic);
-        consumer.setClientRebalance(false);
-        Clients.Got got = Clients.concurrently(consumer);
-        consumer.subscribe(topic, "*");
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("group-" + topic);
+        consumer.setNamesrvAddr(cases.nameServer);
+        consumer.setInstanceName(Clients.name("pop"));
         consumer.start();
-        Cases.until("all of " + topic, () -> got.bodies().equals(Clients.numbered(0, 8)));
+        MQClientAPIImpl client =
+            consumer.getDefaultMQPullConsumerImpl().getRebalanceImpl().getmQClientFactory().getMQClientAPIImpl();
+        String words = " request type %d not supported", group = "group-" + topic, address = cases.master();
+        long patienceMs = 2 * SOON_MS;
+        refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, String.format(words, RequestCode.QUERY_ASSIGNMENT),
+            () -> client.queryAssignment(address, topic, group, "client", "AVG", MessageModel.CLUSTERING, patienceMs));
+        PopMessageRequestHeader header = new PopMessageRequestHeader();
+        header.setConsumerGroup(group);
+        header.setTopic(topic);
+        header.setQueueId(-1);
+        header.setMaxMsgNums(1);
+        header.setInvisibleTime(60_000);
+        header.setPollTime(patienceMs);
+        header.setBornTime(System.currentTimeMillis());
+        refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, String.format(words, RequestCode.POP_MESSAGE), () -> {
+            CompletableFuture<Exception> answer = new CompletableFuture<>();
+            client.popMessageAsync("broker-a", address, header, patienceMs, new PopCallback() {
+                @Override
+                public void onSuccess(PopResult result) {
+                    answer.complete(new IllegalStateException("it was taken"));
+                }
+
+                @Override
+                public void onException(Throwable failure) {
+                    answer.complete((Exception) failure);
+                }
+            });
+            throw answer.get();
+        });
         consumer.shutdown();
     }
 }
