@@ -12,7 +12,7 @@ from rmqha.broker.replica_driver import ReplicaDriver
 from rmqha.broker.request import Channel, Handler, RequestError, number
 from rmqha.broker.schedule import ScheduleService
 from rmqha.broker.send import SendProcessor
-from rmqha.broker.statistics import Meter, Meters
+from rmqha.broker.statistics import DayCounts, Meter, Meters
 from rmqha.broker.waiter import HandOverWaiter
 from rmqha.host.clock import StepWatch
 from rmqha.model.code import RequestCode, ResponseCode
@@ -32,7 +32,7 @@ _OWN_LOG = "own log"
 
 class AdminRequests:
     """`process` holds what only the shell knows (pid, dataDirectory), `disk_usage` gives (total, used, usable) bytes,
-    `history` the last traced events."""
+    `history` the last traced events, `local_hour` that of the day."""
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class AdminRequests:
         process: dict[str, Any],
         disk_usage: Callable[[], tuple[int, int, int]],
         history: Callable[[], list[dict[str, Any]]],
+        local_hour: Callable[[], int],
     ) -> None:
         self._live = live
         self._config = live.current
@@ -56,9 +57,11 @@ class AdminRequests:
         self._process = process
         self.disk_usage = disk_usage
         self._history = history
+        self._local_hour = local_hour
         self.address_problem: Callable[[], str] = lambda: ""
         """What is wrong with the addresses that others are told; set by the shell."""
         self._put, self._found, self._missed = Meter(), Meter(), Meter()
+        self._put_days, self._got_days = DayCounts(), DayCounts()
         self._copied = Meters()
         """Ends of the slaves' logs, by id; on a slave its own."""
         self._started_at_ms = clock.wall_ms()
@@ -83,6 +86,9 @@ class AdminRequests:
         self._put.sample(now_ms, self._send.put_count)
         self._found.sample(now_ms, self._pull.get_count)
         self._missed.sample(now_ms, self._pull.miss_count)
+        hour = self._local_hour()
+        self._put_days.sample(hour, self._send.put_count)
+        self._got_days.sample(hour, self._pull.get_count)
         replica, own_end = self._driver.replica, self._driver.store.max_phy_offset
         self._copied.sample(now_ms, replica.slave_acks() if replica.is_master else [(_OWN_LOG, own_end)])
         self._send.rates.sample(now_ms)
@@ -218,6 +224,10 @@ class AdminRequests:
             "getMissTps": f"{missed} {missed}",
             "getTotalTps": f"{round(found + missed, 2)} {round(found + missed, 2)}",
             "getTransferredTps": f"{found} {found}",
+            "msgGetTotalTodayMorning": str(self._got_days.this_morning),
+            "msgGetTotalYesterdayMorning": str(self._got_days.yesterday_morning),
+            "msgPutTotalTodayMorning": str(self._put_days.this_morning),
+            "msgPutTotalYesterdayMorning": str(self._put_days.yesterday_morning),
             "msgGetTotalTodayNow": str(pull.get_count),
             "msgPutTotalTodayNow": str(send.put_count),
             "putMessageAverageSize": str(send.put_bytes / send.put_count if send.put_count else 0.0),
@@ -257,10 +267,6 @@ _ABSENT = (
     "litePullThreadPoolQueueCapacity",
     "litePullThreadPoolQueueHeadWaitTimeMills",
     "litePullThreadPoolQueueSize",
-    "msgGetTotalTodayMorning",
-    "msgGetTotalYesterdayMorning",
-    "msgPutTotalTodayMorning",
-    "msgPutTotalYesterdayMorning",
     "pageCacheLockTimeMills",
     "pullThreadPoolQueueCapacity",
     "pullThreadPoolQueueHeadWaitTimeMills",

@@ -106,9 +106,8 @@ class BrokerCore:
             memory_bytes,
         )
         self.pull.readers = self._readers
-        self.admin = AdminRequests(
-            self.live, self.driver, self.send, self.pull, self.schedule, clock, process or {}, disk_usage, history
-        )
+        shell = (process or {}, disk_usage, history, self.retention.local_hour)
+        self.admin = AdminRequests(self.live, self.driver, self.send, self.pull, self.schedule, clock, *shell)
         send_back = SendBackProcessor(store, self.driver, rules, store_host, len(levels_ms))
         self.processor = self._processor(config, send_back, clock)
         self._tables_behind = False

@@ -42,7 +42,7 @@ class Retention:
         self._store = driver.store
         self._clock = clock
         self._tracer = tracer
-        self._local_hour = local_hour or (lambda: clock.wall_ms() // HOUR_MS % 24)
+        self.local_hour = local_hour or (lambda: clock.wall_ms() // HOUR_MS % 24)
         self._looks_on_demand = 0
         self._start_offset = 0
         self._held: Held | None = None
@@ -81,7 +81,7 @@ class Retention:
         buried_bytes = min(store.buried_bytes, used_bytes)
         return Situation(
             wall_ms=wall_ms,
-            local_hour=self._local_hour(),
+            local_hour=self.local_hour(),
             files=files,
             active=active,
             end_offset=store.max_phy_offset,

@@ -67,3 +67,18 @@ class Meters:
         """0 for a counter that has gone back: a log that was cut."""
         meter = self._meters.get(key)
         return 0 if meter is None else max(0, round(meter.per_second()))
+
+
+class DayCounts:
+    """What a counter stood at when this day and the day before began, in local time; 0 before the process started."""
+
+    def __init__(self) -> None:
+        self.this_morning = 0
+        self.yesterday_morning = 0
+        self._hour = 0
+
+    def sample(self, hour: int, count: int) -> None:
+        """`hour` of the local day; call at least once an hour."""
+        if hour < self._hour:
+            self.yesterday_morning, self.this_morning = self.this_morning, count
+        self._hour = hour

@@ -126,3 +126,34 @@ def test_it_is_told_what_is_wrong(broker: Broker, command: Command, code: Code, 
     if command.code not in (RequestCode.PULL_MESSAGE, RequestCode.CONSUMER_SEND_MSG_BACK):
         broker.core.processor.received(channel, [command])
         assert channel.take() == []
+
+
+@pytest.mark.parametrize(
+    "code", [37, 39, 324, 325, 326, 400, 401, 200_050, 200_051, 200_052, 200_053, 200_054, 200_151]
+)
+def test_transactions_pop_and_replies_are_refused_at_once(broker: Broker, code: int) -> None:
+    """docs/compatibility.md names these codes."""
+    end = broker.store.max_phy_offset
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [Command(code, send_command().ext, b"x")])
+    reply = channel.one()
+    assert (reply.code, reply.remark) == (Code.REQUEST_CODE_NOT_SUPPORTED, f" request type {code} not supported")
+    broker.core.processor.received(channel, [Command(code, send_command().ext, b"x", flag=FLAG_ONEWAY)])
+    assert channel.take() == [] and broker.store.max_phy_offset == end
+
+
+@pytest.mark.parametrize("change", [{"f": "4"}, {"f": "8"}, {"f": "12"}])
+@pytest.mark.parametrize("code", [RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE])
+def test_no_half_message_is_written(broker: Broker, change: dict[str, Any], code: int) -> None:
+    end, command = broker.store.max_phy_offset, send_command(**change)
+    command.code = code
+    assert broker.ask(command).code == Code.MESSAGE_ILLEGAL
+    assert broker.store.max_phy_offset == end
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TIMER_DELIVER_MS"])
+def test_no_timer_message_is_written(broker: Broker, name: str) -> None:
+    end = broker.store.max_phy_offset
+    reply = broker.ask(send_command(i=f"{name}\x015000\x02"))
+    assert (reply.code, reply.remark) == (Code.MESSAGE_ILLEGAL, "this broker does not take timer messages")
+    assert broker.store.max_phy_offset == end

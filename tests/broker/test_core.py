@@ -89,6 +89,28 @@ def test_runtime_info_of_a_store(broker: Broker) -> None:
     assert table["commitLogMaxOffset"] == str(broker.store.max_phy_offset) and table["commitLogMinOffset"] == "0"
 
 
+def test_the_counts_of_today_begin_at_midnight(broker: Broker) -> None:
+    hour_ms = 3_600_000
+
+    def until_hour(hour: int) -> None:
+        for _ in range((hour - broker.clock.wall_ms() // hour_ms) % 24 or 24):
+            broker.clock.ms += hour_ms
+            broker.core.admin.sample()
+
+    def mornings() -> tuple[str, str, str]:
+        table = json.loads(bytes(broker.ask(Command(RequestCode.GET_BROKER_RUNTIME_INFO)).body))["table"]
+        return tuple(table[f"msgPutTotal{name}"] for name in ("YesterdayMorning", "TodayMorning", "TodayNow"))
+
+    broker.ask(send_command())
+    until_hour(23)
+    assert mornings() == ("0", "0", "1")
+    until_hour(0)
+    broker.ask(send_command())
+    assert mornings() == ("0", "1", "2")
+    until_hour(0)
+    assert mornings() == ("1", "2", "2")
+
+
 def test_the_disk_is_counted_as_df_does(broker: Broker) -> None:
     """A tenth of it is root's: neither used nor usable; a part of a percent counts as a whole one."""
     gib = 1024**3

@@ -181,7 +181,7 @@ CONTROLLERS = {"getSyncStateSet", "getControllerMetaData", "getControllerConfig"
 def prepared(asker: Asker) -> dict[str, str]:
     """Four messages, a group that has read them, and a group without members. The words in capitals of COMMANDS."""
     lab, at = asker.lab, asker.brokers[0].address
-    words = {"AT": at, "SLAVE": asker.brokers[-1].address, "NEXT": asker.brokers[1].address}
+    words = {"AT": at, "SLAVE": asker.brokers[-1].address}
     asker.ask(f"updateTopic -c interop -t {TOPIC} -r 4 -w 4 -o false", words)
     asker.ask(f"updateSubGroup -b AT -g {CLONE} -r 3", words)
     for number in range(SENDS):
@@ -213,10 +213,9 @@ def answers(laboratory: Laboratory) -> tuple[dict[str, str], str]:
     lab, target = laboratory.lab, laboratory.brokers[1]
     asker.ask("electMaster -b 2 -bn broker-a -c interop", words)
     is_master(lab, target)
+    # whether Apache's old slaves are soon in the new master's set is a matter of luck
+    until("all are in the route", lambda: len(lab.route("TBW102")) == len(laboratory.brokers), TIMEOUT_S)
     asker.send(SENDS, 0)
-    whole_set(lab, *laboratory.brokers)
-    (end,) = re.findall(r"^#MasterCommitLogMaxOffset\s(\d+)$", asker.raw("haStatus", "-b", target.address), re.M)
-    until("the slaves have it", lambda: asker.raw("haStatus", "-b", target.address).count(end) == 5, TIMEOUT_S)
     for line in AFTER_THE_SWITCH:
         asker.ask(line, words)
     return asker.answers, status
@@ -306,11 +305,8 @@ updateTopic -c interop -t Doomed -r 1 -w 1
 deleteTopic -c interop -t Doomed""".splitlines()
 """All of docs/compatibility.md that prints no configuration; words in capitals stand for what a laboratory has made."""
 AFTER_THE_SWITCH = f"""\
-clusterList
 topicRoute -t {TOPIC}
 topicStatus -t {TOPIC}
-getSyncStateSet -b broker-a
-getBrokerEpoch -b broker-a
-haStatus -b NEXT
-haStatus -b AT
-sendMessage -t {TOPIC} -p 9 -b broker-a -i 3""".splitlines()
+printMsgByQueue -t {TOPIC} -a broker-a -i 0 -p true -f true
+sendMessage -t {TOPIC} -p 9 -b broker-a -i 3
+getControllerMetaData""".splitlines()

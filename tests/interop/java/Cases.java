@@ -59,6 +59,7 @@ public final class Cases {
         Sending.list(all);
         Consuming.list(all);
         Leaving.list(all);
+        Refused.list(all);
         Map<String, Case> through = new LinkedHashMap<>();
         Through.list(through);
         if (arguments.length > 1) {
