@@ -9,6 +9,7 @@ has got as far. A log that was cut below what a batch had read, or written anew 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -18,8 +19,8 @@ from rmqha.model.error import StoreError, UsageError
 from rmqha.spark.loss import check_queues
 from rmqha.spark.options import ReadOptions
 from rmqha.spark.partition import LogPartition, partitions, read
-from rmqha.store.scan import StoreView, by_group
-from rmqha.store.scan_position import Position, between, end_within, has_reached, position_at
+from rmqha.store.scan import LogRange, StoreView, by_group, open_store
+from rmqha.store.scan_position import Position, between, end_within, has_reached, may_have_changed, position_at
 
 Place = dict[str, int | str | None]
 """physicalOffset, epoch, epochStart, and the brokerId of the replica where it was taken."""
@@ -59,6 +60,23 @@ def _places(views: Sequence[StoreView], offset: Offset) -> list[Place | None]:
                 "checkpointLocation)"
             )
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where a batch ends in a store."""
+
+    root: str
+    position: Position
+    same_replica: bool
+
+
+class StreamPartition(LogPartition):
+    """What a task reads, and the ends of its batch: a log that is cut meanwhile is to be told."""
+
+    def __init__(self, ranges: tuple[LogRange, ...], ends: tuple[End, ...]) -> None:
+        super().__init__(ranges)
+        self.ends = ends
 
 
 def _is_of(view: StoreView, place: Place) -> bool:
@@ -130,9 +148,9 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return position.physical_offset
 
     # --- rows ---------------------------------------------------------------------------------------------------------
-    def partitions(self, start: Offset, end: Offset) -> list[LogPartition]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
         views = self._open()
-        kept = []
+        kept, ends = [], list[End]()
         for view, place, until in zip(views, _places(views, start), _places(views, end), strict=True):
             if until is None:
                 continue  # this store was added after the batch was planned
@@ -146,10 +164,32 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                     "of one that has"
                 )
             kept.append([between(view, first, last.physical_offset)])
-        return partitions(self._options, kept) if kept else []
+            ends.append(End(view.root, last, _is_of(view, until)))
+        found = partitions(self._options, kept) if kept else []
+        return [StreamPartition(item.value, tuple(ends)) for item in found]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read(self._options, partition, self._decoding, self._options.rows)
+        """StoreError if the log was cut while it was read: then what was read may be half of either."""
+        ends: tuple[End, ...] = getattr(partition, "ends", ())
+        try:
+            yield from read(self._options, partition, self._decoding, self._options.rows)
+        except StoreError as error:
+            for end in ends:
+                self._check(end, error)
+            raise
+        for end in ends:
+            if may_have_changed(end.root, end.position):
+                self._check(end, None)
+
+    def _check(self, end: End, error: StoreError | None) -> None:
+        try:
+            view = open_store(end.root, self._options.looking)
+        except StoreError:
+            raise error or StoreError(f"{end.root} was cut while it was read: ask again") from None
+        try:
+            has_reached(view, end.position, same_replica=end.same_replica)
+        except StoreError as cut:
+            raise cut from None
 
     def _open(self) -> list[StoreView]:
         groups = by_group(self._options.open())

@@ -89,6 +89,11 @@ def open_store(root: str, looking: Looking = COMMITTED) -> StoreView:
         raise StoreError(f"{error.filename or root} cannot be read: {error.strerror or error}") from None
 
 
+def read_epochs(root: str) -> tuple[tuple[int, int], ...]:
+    """(epoch, start offset), rising, as the store has them now; () without."""
+    return _Look(root, Looking(pass_damage=True)).epochs()
+
+
 class _Walked:
     """A CommitLog file, walked when first asked for."""
 
@@ -198,10 +203,10 @@ class _Look:
         """Physical offset at which the log's first file starts, also if that file has no bytes yet."""
 
     def view(self) -> StoreView:
-        epochs = self._epochs()
+        epochs = self.epochs()
         found = self._view(epochs)
         # a log that was cut and written anew meanwhile is not to be taken for one with these epochs
-        return found if self._epochs() == epochs else self.view()
+        return found if self.epochs() == epochs else self.view()
 
     def _view(self, epochs: tuple[tuple[int, int], ...]) -> StoreView:
         # the limit is taken before the log is looked at: a running broker only makes the log longer
@@ -348,7 +353,7 @@ class _Look:
             return 0
         return max(int(struct.unpack_from(">q", stored, CONFIRM_OFFSET_AT)[0]), 0)
 
-    def _epochs(self) -> tuple[tuple[int, int], ...]:
+    def epochs(self) -> tuple[tuple[int, int], ...]:
         """The entries of the epoch file, or of its .bak while the file itself is being rewritten; () without either."""
         path = f"{self._root}/epochFileCheckpoint"
         contents = [self._storage.content(path), self._storage.content(f"{path}.bak")]

@@ -7,12 +7,13 @@ wrote that byte since, what was read up to it is no longer the group's log (ruli
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rmqha.model.error import StoreError
 from rmqha.store.scan_columns import Records, Source
 from rmqha.store.scan_damage import pieces
-from rmqha.store.scan_files import StoreView
+from rmqha.store.scan_files import StoreView, read_epochs
 from rmqha.store.scan_read import FileName, LogFile
 
 _START_ANEW = "; start a new query (another checkpointLocation)"
@@ -31,8 +32,18 @@ def position_at(view: StoreView, physical_offset: int) -> Position:
     """The position at a record's end (or the log's first record)."""
     if physical_offset <= view.min_offset:
         return Position(physical_offset)
-    found = bisect_right([start for _, start in view.epochs], physical_offset - 1) - 1
-    return Position(physical_offset, *view.epochs[found]) if found >= 0 else Position(physical_offset)
+    return _position(view.epochs, physical_offset)
+
+
+def _position(epochs: Sequence[tuple[int, int]], physical_offset: int) -> Position:
+    found = bisect_right([start for _, start in epochs], physical_offset - 1) - 1
+    return Position(physical_offset, *epochs[found]) if found >= 0 else Position(physical_offset)
+
+
+def may_have_changed(root: str, position: Position) -> bool:
+    """Does the epoch file speak of another history below the position? Cheaper than to look at the log."""
+    epochs = read_epochs(root) if position.epoch >= 0 else ()
+    return bool(epochs) and _position(epochs, position.physical_offset) != position
 
 
 def has_reached(view: StoreView, position: Position, *, same_replica: bool = True) -> bool:

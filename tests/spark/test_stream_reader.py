@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from rmqha.host.disk import HostDisk
 from rmqha.model.error import StoreError, UsageError
+from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.spark.options import ReadOptions
 from rmqha.spark.stream import CommitLogStreamReader, Offset
+from rmqha.store.store import Store
 from tests.store.log_writer import LogWriter, Message
+from tests.store.support import commit_all, message, open_store
 
 FILE_BYTES = 16 * 1024
 ONE_EPOCH = "1\n0\n1-0\n"
@@ -41,14 +45,15 @@ class Query:
         self.options = options
         self.place: Offset | None = None
 
-    def plan(self, *replicas: Replica) -> tuple[CommitLogStreamReader, Offset, Offset]:
-        paths = json.dumps([str(replica.writer.root) for replica in replicas])
+    def plan(self, *replicas: Replica | Path) -> tuple[CommitLogStreamReader, Offset, Offset]:
+        roots = [replica if isinstance(replica, Path) else replica.writer.root for replica in replicas]
+        paths = json.dumps([str(root) for root in roots])
         options = ReadOptions.parse({"paths": paths, **self.options})
         reader = CommitLogStreamReader(options, ["body"], "json")
         start = reader.initialOffset() if self.place is None else self.place
         return reader, start, json.loads(json.dumps(reader.latestOffset(start, ReadAllAvailable())))
 
-    def batch(self, *replicas: Replica) -> list[int]:
+    def batch(self, *replicas: Replica | Path) -> list[int]:
         reader, start, end = self.plan(*replicas)
         self.place = end
         return self.rows(reader, start, end)
@@ -105,6 +110,46 @@ def test_a_replica_with_another_history_is_refused(tmp_path: Path) -> None:
     first.write(5)
     with pytest.raises(StoreError, match="this replica has bytes of epoch 1 there, which the group's log does not"):
         query.batch(first)
+
+
+def fill(store: Store, numbers: range) -> int:
+    """Appends them, all confirmed; the end."""
+    for number in numbers:
+        store.append(message(number, body=b"%d" % number), 1_700_000_000_000 + number)
+    commit_all(store)
+    return int(store.max_phy_offset)
+
+
+@pytest.mark.parametrize("written_anew", [False, True])
+def test_a_log_that_is_cut_in_the_middle_of_a_batch_is_told_as_that(tmp_path: Path, written_anew: bool) -> None:
+    """By the store of a broker: zeros and missing files behind the cut, and in the end another epoch's records."""
+    store, query = open_store(HostDisk(tmp_path)), Query()
+    (tmp_path / "brokerIdentity").write_text("c#a#1")
+    store.append_epoch(Epoch(1), PhyOffset(0))
+    first = fill(store, range(20))
+    assert query.batch(tmp_path) == list(range(20))
+    cut = fill(store, range(20, 40))
+    end = fill(store, range(40, 90))
+    reader, start, until = query.plan(tmp_path)
+    parts = reader.partitions(start, until)
+    store.truncate(PhyOffset(cut))
+    told = f"what was read behind {cut} was cut"
+    if written_anew:
+        store.append_epoch(Epoch(2), PhyOffset(cut))
+        fill(store, range(100, 200))
+        told = f"from 0, and now epoch 2 from {cut} wrote those bytes: the log was cut at {cut} and written anew"
+    assert first < cut < end < store.max_phy_offset or not written_anew
+    with pytest.raises(StoreError, match=f"{end} had been read, of epoch 1.*{told}"):
+        for part in parts:
+            list(reader.read(part))
+    with pytest.raises(StoreError, match=told):
+        reader.partitions(start, until)
+    query.place = until
+    with pytest.raises(StoreError, match=told):
+        query.plan(tmp_path)
+    query.place = start
+    assert query.batch(tmp_path) == [*range(20, 40), *(range(100, 200) if written_anew else ())]
+    store.close()
 
 
 def test_a_confirm_offset_that_was_put_back_is_no_cut(tmp_path: Path) -> None:
