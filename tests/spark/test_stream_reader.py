@@ -147,8 +147,10 @@ def test_a_log_that_is_cut_in_the_middle_of_a_batch_is_told_as_that(tmp_path: Pa
     query.place = until
     with pytest.raises(StoreError, match=told):
         query.plan(tmp_path)
+    anew = [*range(100, 200)] if written_anew else []
     query.place = start
-    assert query.batch(tmp_path) == [*range(20, 40), *(range(100, 200) if written_anew else ())]
+    assert query.batch(tmp_path) == [*range(20, 40), *anew], "what was read before the cut stands"
+    assert Query(startingPhysicalOffset=str(cut)).batch(tmp_path) == anew
     store.close()
 
 
