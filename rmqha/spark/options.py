@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from rmqha.model.error import StoreError, UsageError
+from rmqha.spark.loss import check_queues
 from rmqha.spark.row_options import count, offsets_word, parse_rows, words
 from rmqha.store.scan import (
     ALL_ROWS,
@@ -156,11 +157,15 @@ class ReadOptions:
                 )
         return views
 
-    def check_loss(self, view: StoreView) -> None:
-        """StoreError if bytes that were asked for by their physical offset are not in the log, unless that may be."""
+    def check_loss(self, views: Sequence[StoreView]) -> None:
+        """StoreError if offsets that were asked for are not in the log, unless that may be."""
+        if self.fail_on_data_loss:
+            for view in views:
+                self._check_bytes(view)
+            check_queues(self.rows, views)
+
+    def _check_bytes(self, view: StoreView) -> None:
         bounds = self.rows.physical_offsets
-        if not self.fail_on_data_loss:
-            return
         if 0 <= bounds.low < view.min_offset:
             raise StoreError(
                 f"{view.root} begins at {view.min_offset}, later than startingPhysicalOffset = {bounds.low}: "

@@ -87,8 +87,7 @@ class CommitLogReader(DataSourceReader):
 
     def partitions(self) -> list[LogPartition]:
         groups = by_group(self._options.open())
-        for view, *_ in groups:
-            self._options.check_loss(view)
+        self._options.check_loss([view for view, *_ in groups])
         pruned = self._options.on_corrupt != "row"  # a damaged stretch has no time
         kept = [
             [prune(group[0], self._rows, self._options.timestamp_slack_ms) if pruned else group[0], *group[1:]]

@@ -1,38 +1,87 @@
 """`spark.readStream.format("commitlog")`: micro-batches over a live store, up to its confirm offset.
 
-An offset of the query is, for each store, a physical offset with the epoch that wrote the bytes before it. Spark keeps
+An offset of the query is, for each group, a physical offset with the epoch that wrote the bytes before it. Spark keeps
 it in the checkpoint and asks for the same ranges again after a failure, so a sink that takes a batch once takes each
-record once. A log that was cut below what a batch had read, or written anew there, ends the query with a sentence.
+record once. The replicas of a group are one log, so another one's path goes on where the query stood, once that replica
+has got as far. A log that was cut below what a batch had read, or written anew there, ends the query with a sentence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from rmqha.model.error import StoreError, UsageError
+from rmqha.spark.loss import check_queues
 from rmqha.spark.options import ReadOptions
 from rmqha.spark.partition import LogPartition, partitions, read
-from rmqha.store.scan import StoreView, by_group, open_store
-from rmqha.store.scan_position import Position, between, check_position, end_within, position_at
+from rmqha.store.scan import LogRange, StoreView, by_group, open_store
+from rmqha.store.scan_position import Position, between, end_within, has_reached, may_have_changed, position_at
 
-Offset = dict[str, dict[str, int]]
-"""By the store's directory."""
+Place = dict[str, int | str | None]
+"""physicalOffset, epoch, epochStart, and the brokerId of the replica where it was taken."""
+Offset = dict[str, Place]
+"""By `log_name`."""
 
 
-def _to_json(position: Position) -> dict[str, int]:
+def log_name(view: StoreView) -> str:
+    """Which log a store holds: cluster#brokerName; its directory where it has no identity."""
+    return view.root if view.broker_name is None else f"{view.cluster}#{view.broker_name}"
+
+
+def _place(view: StoreView, physical_offset: int) -> Place:
+    position = position_at(view, physical_offset)
     return {
         "physicalOffset": position.physical_offset,
         "epoch": position.epoch,
         "epochStart": position.epoch_start,
+        "brokerId": view.broker_id,
     }
 
 
-def _from_json(value: Mapping[str, int]) -> Position:
-    return Position(value["physicalOffset"], value.get("epoch", -1), value.get("epochStart", -1))
+def _position(place: Mapping[str, Any]) -> Position:
+    return Position(place["physicalOffset"], place.get("epoch", -1), place.get("epochStart", -1))
+
+
+def _places(views: Sequence[StoreView], offset: Offset) -> list[Place | None]:
+    """What an offset says of each store. UsageError if it speaks of a store that may be one of those it lacks."""
+    found = [offset.get(log_name(view), offset.get(view.root)) for view in views]
+    known = {name for view in views for name in (log_name(view), view.root)}
+    lost = sorted(name for name in offset if name not in known)
+    for view, place in zip(views, found, strict=True):
+        if place is None and lost and (view.broker_name is None or "#" not in lost[0]):
+            raise UsageError(
+                f"the query has read {lost[0]} and is to read {view.root} now, and without a brokerIdentity in both "
+                "nothing shows whether they are one log: give the path as it was, or start a new query (another "
+                "checkpointLocation)"
+            )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where a batch ends in a store."""
+
+    root: str
+    position: Position
+    same_replica: bool
+
+
+class StreamPartition(LogPartition):
+    """What a task reads, and the ends of its batch: a log that is cut meanwhile is to be told."""
+
+    def __init__(self, ranges: tuple[LogRange, ...], ends: tuple[End, ...]) -> None:
+        super().__init__(ranges)
+        self.ends = ends
+
+
+def _is_of(view: StoreView, place: Place) -> bool:
+    """Was it taken from this very replica?"""
+    return place.get("brokerId") in (None, view.broker_id)
 
 
 class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -47,12 +96,15 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
     def initialOffset(self) -> Offset:  # noqa: N802 - the base class's name
         low = self._options.rows.physical_offsets.low
         found: Offset = {}
-        for view in self._open():
+        views = self._open()
+        if self._options.fail_on_data_loss:
+            check_queues(self._options.rows, views, streams=True)
+        for view in views:
             first = view.end_offset if self._options.from_latest else view.min_offset
             if view.min_offset < low and not self._options.from_latest:
                 # rows before `low` are left out by the option's own filter
                 first = self._end_within(view, view.min_offset, low - view.min_offset)
-            found[view.root] = _to_json(position_at(view, first))
+            found[log_name(view)] = _place(view, first)
         return found
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -61,29 +113,30 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
+        views = self._open()
         found: Offset = {}
-        for view in self._open():
-            begin = self._begin(view, start)
-            end = view.end_offset
-            if self._target is not None and view.root in self._target:
-                end = min(end, self._target[view.root]["physicalOffset"])
+        for view, place in zip(views, _places(views, start), strict=True):
+            name = log_name(view)
+            begin, end = self._begin(view, place), view.end_offset
+            if self._target is not None and name in self._target:
+                end = min(end, _position(self._target[name]).physical_offset)
             if max_bytes is not None and begin < end:
                 end = min(end, self._end_within(view, begin, max(max_bytes // len(self._options.paths), 1)))
-            found[view.root] = _to_json(position_at(view, max(end, begin)))
+            found[name] = place if place is not None and end <= begin else _place(view, max(end, begin))
         return found
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
-        return {view.root: _to_json(position_at(view, view.end_offset)) for view in self._open()}
+        return {log_name(view): _place(view, view.end_offset) for view in self._open()}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self.reportLatestOffset()
 
-    def _begin(self, view: StoreView, start: Offset) -> int:
+    def _begin(self, view: StoreView, place: Place | None) -> int:
         """Where a batch begins. StoreError if the log is not the one that was read, or has lost what comes next."""
-        if view.root not in start:
+        if place is None:
             return view.min_offset
-        position = _from_json(start[view.root])
-        check_position(view, position)
+        position = _position(place)
+        has_reached(view, position, same_replica=_is_of(view, place))
         if position.physical_offset < view.min_offset:
             if self._options.fail_on_data_loss:
                 raise StoreError(
@@ -95,18 +148,48 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return position.physical_offset
 
     # --- rows ---------------------------------------------------------------------------------------------------------
-    def partitions(self, start: Offset, end: Offset) -> list[LogPartition]:
-        views = []
-        for root, until in end.items():
-            view = open_store(root, self._options.looking)
-            check_position(view, _from_json(until))
-            first, last = self._begin(view, start), until["physicalOffset"]
-            if first < last:
-                views.append([between(view, first, last)])
-        return partitions(self._options, views) if views else []
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        views = self._open()
+        kept, ends = [], list[End]()
+        for view, place, until in zip(views, _places(views, start), _places(views, end), strict=True):
+            if until is None:
+                continue  # this store was added after the batch was planned
+            first, last = self._begin(view, place), _position(until)
+            if first >= last.physical_offset:
+                continue
+            if not has_reached(view, last, same_replica=_is_of(view, until)):
+                raise StoreError(
+                    f"{view.root} can be read up to {view.end_offset}, and the batch under way goes to "
+                    f"{last.physical_offset}: start the query again when this replica has caught up, or give the path "
+                    "of one that has"
+                )
+            kept.append([between(view, first, last.physical_offset)])
+            ends.append(End(view.root, last, _is_of(view, until)))
+        found = partitions(self._options, kept) if kept else []
+        return [StreamPartition(item.value, tuple(ends)) for item in found]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return read(self._options, partition, self._decoding, self._options.rows)
+        """StoreError if the log was cut while it was read: then what was read may be half of either."""
+        ends: tuple[End, ...] = getattr(partition, "ends", ())
+        try:
+            yield from read(self._options, partition, self._decoding, self._options.rows)
+        except StoreError as error:
+            for end in ends:
+                self._check(end, error)
+            raise
+        for end in ends:
+            if may_have_changed(end.root, end.position):
+                self._check(end, None)
+
+    def _check(self, end: End, error: StoreError | None) -> None:
+        try:
+            view = open_store(end.root, self._options.looking)
+        except StoreError:
+            raise error or StoreError(f"{end.root} was cut while it was read: ask again") from None
+        try:
+            has_reached(view, end.position, same_replica=end.same_replica)
+        except StoreError as cut:
+            raise cut from None
 
     def _open(self) -> list[StoreView]:
         groups = by_group(self._options.open())

@@ -4,7 +4,8 @@ Nothing is locked and nothing is written: the store may belong to a running brok
 
 Committed end: the checkpoint's confirmPhyOffset is only written now and then, but dispatch into the ConsumeQueues stops
 at the confirm offset, so a queue entry that fits its record proves that the record is committed. The end is the larger
-of both, put back to a record's end: a slave's confirm offset may lie inside a record.
+of both, put back to a record's end: a slave's confirm offset may lie inside a record. Bytes that are no record end the
+log unless a record stands behind them that its queue has: those are damage, however old the checkpoint is.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ from rmqha.store.scan_storage import Storage, storage_of
 from rmqha.store.scan_walk import Chain
 
 CONFIRM_OFFSET_AT = 32
+TRIES = 8
+LOST_BYTES = 1024 * 1024
+"""Records behind unwritten bytes are looked for so far."""
+NEIGHBOURS = 64
+"""The queues of so many records before a damaged one are asked for it."""
 _EPOCH_LINE = re.compile(r"\d+-\d+")
 
 
@@ -54,11 +60,15 @@ class StoreView:
     root: str
     cluster: str | None
     broker_name: str | None
+    broker_id: str | None
+    """Of the replica; null, as the names, without `brokerIdentity`."""
     files: tuple[FileName, ...]
     starts: tuple[int, ...]
     """Physical offset of the first record of each file."""
     end_offset: int
     """Committed end, or the end of the valid log if uncommitted records were asked for."""
+    written_end: int
+    """Where whole records end, committed or not."""
     epochs: tuple[tuple[int, int], ...]
 
     @property
@@ -77,6 +87,11 @@ def open_store(root: str, looking: Looking = COMMITTED) -> StoreView:
         raise UsageError(f"{error.filename or root} cannot be read: permission denied") from None
     except OSError as error:
         raise StoreError(f"{error.filename or root} cannot be read: {error.strerror or error}") from None
+
+
+def read_epochs(root: str) -> tuple[tuple[int, int], ...]:
+    """(epoch, start offset), rising, as the store has them now; () without."""
+    return _Look(root, Looking(pass_damage=True)).epochs()
 
 
 class _Walked:
@@ -123,6 +138,50 @@ class _Walked:
         after = starts[place + 1] if place + 1 < len(starts) else self._last_end()
         return base + int(after if base + after <= limit else starts[place])
 
+    def named_behind(self, queues: QueueEntries) -> int:
+        """The physical end of the last record that its queue has behind bytes of this file that are no record; 0
+        without one."""
+        at, end = self._first_unsound(), 0
+        while at < self.name.size_bytes:
+            found = self._named_after(at, queues)
+            if found is None:
+                return end or self._named_at(at, queues)
+            if self.file.record_at(at) is not None:
+                return 0  # it was appended meanwhile
+            chain = self.file.walk(found, self.name.size_bytes)
+            end = queues.last_covered(self.file, chain.starts) or end
+            at = chain.end
+        return end
+
+    def _first_unsound(self) -> int:
+        """The position behind the walked records, or that of the last one if its lengths do not add up."""
+        starts = self.chain.starts
+        last = int(starts[-1]) if len(starts) else None
+        return self.chain.end if last is None or self.file.record_at(last) is not None else last
+
+    def _named_after(self, at: int, queues: QueueEntries) -> int | None:
+        """Position of a record behind `at` that its queue has."""
+        size, found = self.name.size_bytes, at
+        written = self.file.window(at, min(at + 8, size)).data.any()
+        for _ in range(TRIES):
+            next_found = self.file.find_record(found + 1, size if written else min(at + LOST_BYTES, size))
+            if next_found is None:
+                return None
+            found = next_found
+            whole = self.file.record_at(found) is not None
+            if whole and queues.last_covered(self.file, np.array([found], np.int64)) is not None:
+                return found
+        return None
+
+    def _named_at(self, at: int, queues: QueueEntries) -> int:
+        """The physical end of the damaged record at `at`, if the queue of a record before it has it; 0 if not."""
+        starts = self.chain.starts[-NEIGHBOURS:]
+        starts = starts[starts < at]
+        if not len(starts) or not self.file.window(at, min(at + 8, self.name.size_bytes)).data.any():
+            return 0
+        size = queues.size_of(self.name.base_offset + at, self.file.records(starts))
+        return self.name.base_offset + at + size if size and self.file.record_at(at) is None else 0
+
     def _last_end(self) -> int:
         """The end of the last record, as a position; a blank record may follow it."""
         last = int(self.chain.starts[-1])
@@ -139,34 +198,55 @@ class _Look:
         self._root = root
         self._looking = looking
         self._storage: Storage = storage_of(root)
-        self._queues = QueueEntries(self._storage, root)
+        self._queues: QueueEntries
         self._begin_offset = 0
         """Physical offset at which the log's first file starts, also if that file has no bytes yet."""
 
     def view(self) -> StoreView:
+        epochs = self.epochs()
+        found = self._view(epochs)
+        # a log that was cut and written anew meanwhile is not to be taken for one with these epochs
+        return found if self.epochs() == epochs else self.view()
+
+    def _view(self, epochs: tuple[tuple[int, int], ...]) -> StoreView:
         # the limit is taken before the log is looked at: a running broker only makes the log longer
         confirm = self._confirm_offset()
+        self._queues = QueueEntries(self._storage, self._root)
         everything = self._commit_log()
-        cluster, broker_name = self._identity()
         try:
-            if not any(len(item.chain.starts) for item in reversed(everything)):
-                named = self._queues.end()
-                if named > confirm:
-                    # what the queues name must be in a log that is looked at after them
-                    confirm = named
-                    _close(everything)
-                    everything = self._commit_log()
-            files, end = self._readable(everything, confirm)
+            if self._named_behind(everything) > confirm:
+                # what the queues name must be in a log that is looked at after them, and a cut takes the log first
+                _close(everything)
+                everything = self._commit_log()
+                self._queues = QueueEntries(self._storage, self._root)
+                confirm = max(confirm, self._named_behind(everything))
+            files, end = self._readable(everything, confirm, epochs)
             starts = tuple(item.first_offset if item is files[0] else item.name.base_offset for item in files)
+            written = max(end, files[-1].valid_end) if files else end
         finally:
             _close(everything)
         kept = tuple(item.name for item in files)
-        return StoreView(self._root, cluster, broker_name, kept, starts, end, self._epochs() if files else ())
+        return StoreView(self._root, *self._identity(), kept, starts, end, written, epochs if files else ())
+
+    def _named_behind(self, everything: Sequence[_Walked]) -> int:
+        """The end of the last record that its queue has behind bytes that are none: those are damaged, not the log's
+        end. 0 without one."""
+        if not self._queues.exist:
+            return 0
+        if not any(len(item.chain.starts) for item in reversed(everything)):
+            return self._queues.end()
+        for item in reversed(everything):
+            named = item.named_behind(self._queues)
+            if named or len(item.chain.starts):
+                return named
+        return 0
 
     def _commit_log(self) -> list[_Walked]:
         return [_Walked(name) for name in self._commit_log_files()]
 
-    def _readable(self, everything: list[_Walked], confirm: int) -> tuple[list[_Walked], int]:
+    def _readable(
+        self, everything: list[_Walked], confirm: int, epochs: tuple[tuple[int, int], ...]
+    ) -> tuple[list[_Walked], int]:
         """The files that have records, and where the readable log ends."""
         files = everything.copy()
         while files and not len(files[-1].chain.starts):
@@ -187,16 +267,16 @@ class _Look:
             return files, min(committed, files[-1].name.end_offset)
         if not files:
             return [], self._begin_offset
-        end = self._uncommitted_end(files[-1], committed) if self._looking.uncommitted else committed
+        end = self._uncommitted_end(files[-1], committed, epochs) if self._looking.uncommitted else committed
         while files and files[-1].name.base_offset >= end:
             files.pop()
         return files, min(end, files[-1].record_end(end)) if files else end
 
-    def _uncommitted_end(self, last: _Walked, committed: int) -> int:
+    def _uncommitted_end(self, last: _Walked, committed: int, epochs: tuple[tuple[int, int], ...]) -> int:
         """Records above the committed end also need a body that matches its CRC."""
         end = last.valid_end
         if not self._looking.all_epochs:
-            end = min([end, *(start for _, start in self._epochs() if start >= committed)])
+            end = min([end, *(start for _, start in epochs if start >= committed)])
         starts, base = last.chain.starts, last.name.base_offset
         starts = starts[starts + base >= committed]
         if len(starts):
@@ -253,15 +333,16 @@ class _Look:
                 raise StoreError(f"{log}: {expected}: the log has a gap")
         return names
 
-    def _identity(self) -> tuple[str | None, str | None]:
+    def _identity(self) -> tuple[str | None, str | None, str | None]:
+        """Cluster, brokerName and brokerId."""
         content = self._storage.content(f"{self._root}/brokerIdentity")
         if content is None:
-            return None, None
+            return None, None, None
         parts = content.decode("utf-8", "replace").strip().split("#")
         if len(parts) == 3:
-            return parts[0], parts[1]
+            return parts[0], parts[1], parts[2]
         if self._looking.pass_damage:
-            return None, None
+            return None, None, None
         raise StoreError(
             f"{self._root}/brokerIdentity: expected cluster#brokerName#brokerId, found {'#'.join(parts)!r}"
         )
@@ -272,7 +353,7 @@ class _Look:
             return 0
         return max(int(struct.unpack_from(">q", stored, CONFIRM_OFFSET_AT)[0]), 0)
 
-    def _epochs(self) -> tuple[tuple[int, int], ...]:
+    def epochs(self) -> tuple[tuple[int, int], ...]:
         """The entries of the epoch file, or of its .bak while the file itself is being rewritten; () without either."""
         path = f"{self._root}/epochFileCheckpoint"
         contents = [self._storage.content(path), self._storage.content(f"{path}.bak")]

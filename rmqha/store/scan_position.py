@@ -7,13 +7,16 @@ wrote that byte since, what was read up to it is no longer the group's log (ruli
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rmqha.model.error import StoreError
 from rmqha.store.scan_columns import Records, Source
 from rmqha.store.scan_damage import pieces
-from rmqha.store.scan_files import StoreView
+from rmqha.store.scan_files import StoreView, read_epochs
 from rmqha.store.scan_read import FileName, LogFile
+
+_START_ANEW = "; start a new query (another checkpointLocation)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,25 +32,48 @@ def position_at(view: StoreView, physical_offset: int) -> Position:
     """The position at a record's end (or the log's first record)."""
     if physical_offset <= view.min_offset:
         return Position(physical_offset)
-    found = bisect_right([start for _, start in view.epochs], physical_offset - 1) - 1
-    return Position(physical_offset, *view.epochs[found]) if found >= 0 else Position(physical_offset)
+    return _position(view.epochs, physical_offset)
 
 
-def check_position(view: StoreView, position: Position) -> None:
-    """StoreError, one sentence, if the log was cut below the position or has another history there."""
+def _position(epochs: Sequence[tuple[int, int]], physical_offset: int) -> Position:
+    found = bisect_right([start for _, start in epochs], physical_offset - 1) - 1
+    return Position(physical_offset, *epochs[found]) if found >= 0 else Position(physical_offset)
+
+
+def may_have_changed(root: str, position: Position) -> bool:
+    """Does the epoch file speak of another history below the position? Cheaper than to look at the log."""
+    epochs = read_epochs(root) if position.epoch >= 0 else ()
+    return bool(epochs) and _position(epochs, position.physical_offset) != position
+
+
+def has_reached(view: StoreView, position: Position, *, same_replica: bool = True) -> bool:
+    """Does the log go as far as the position? Not if it is only behind: its marks are, or it is of another replica.
+
+    StoreError, one sentence, if the log was cut below the position or has another history there. Only the replica where
+    the position was taken (`same_replica`) must have been cut if it ends before it.
+    """
     at = position.physical_offset
-    if at > view.end_offset:
-        raise StoreError(
-            f"{view.root} ends at {view.end_offset}, and {at} had been read: what was read behind it was cut and is "
-            "not in the group's log; start a new query (another checkpointLocation)"
-        )
     now = position_at(view, at)
+    had = f"{at} had been read" + (f", of epoch {position.epoch}" if position.epoch >= 0 else "")
     if position.epoch >= 0 and now.epoch >= 0 and now != position:
+        if now.epoch >= position.epoch:
+            later = [start for epoch, start in view.epochs if epoch > position.epoch and start < at]
+            cut = min([*later, now.epoch_start])
+            raise StoreError(
+                f"{view.root}: {had} from {position.epoch_start}, and now epoch {now.epoch} from {now.epoch_start} "
+                f"wrote those bytes: the log was cut at {cut} and written anew{_START_ANEW}"
+            )
+        if at <= view.end_offset:
+            raise StoreError(
+                f"{view.root}: {had} from {position.epoch_start}, and this replica has bytes of epoch {now.epoch} "
+                "there, which the group's log does not have: give the path of a replica that follows the group's master"
+            )
+    if at > view.written_end and same_replica:
         raise StoreError(
-            f"{view.root}: epoch {position.epoch} from {position.epoch_start} had been read up to {at}, and now epoch "
-            f"{now.epoch} from {now.epoch_start} wrote those bytes: the log was cut and written anew; start a new "
-            "query (another checkpointLocation)"
+            f"{view.root} ends at {view.written_end}, and {had}: what was read behind {view.written_end} was cut and "
+            f"is not in the group's log{_START_ANEW}"
         )
+    return at <= view.end_offset
 
 
 def end_within(view: StoreView, start: int, max_bytes: int, *, pass_damage: bool = False) -> int:

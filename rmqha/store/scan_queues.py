@@ -7,12 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rmqha.store.scan_columns import Records
 from rmqha.store.scan_read import LogFile
 from rmqha.store.scan_storage import Storage
 from rmqha.store.scan_walk import I64, RECORD_MAX_BYTES
 
 UNIT_BYTES = 20
 BATCH_UNIT_BYTES = 46
+BATCH_REST = [("tagsCode", ">i8"), ("stored", ">i8"), ("base", ">i8"), ("count", ">i2"), ("reserved", "V8")]
 LOOK_BACK_COUNT = 4096
 ENTRY_COLUMNS = ("queueId", "queueOffset", "physicalOffset", "storeSize")
 
@@ -34,12 +36,27 @@ class QueueEntries:
             columns = (records.number(name)[::-1].tolist() for name in ENTRY_COLUMNS)
             topics = reversed(records.topic.to_pylist())
             for topic, queue_id, queue_offset, phy_offset, size in zip(topics, *columns, strict=True):
-                if (topic, queue_id) not in self._queues:
-                    self._queues[topic, queue_id] = self._open(topic, queue_id)
-                queue = self._queues[topic, queue_id]
+                queue = self._queue(topic, queue_id)
                 if queue is not None and queue.has(queue_offset, phy_offset, size):
                     return int(phy_offset + size)
         return None
+
+    def size_of(self, phy_offset: int, records: Records) -> int:
+        """The size of the record at `phy_offset`, as an entry of the queues of these records says; 0 without one."""
+        queues = set(zip(records.topic.to_pylist(), records.number("queueId").tolist(), strict=True))
+        found = [queue.size_of(phy_offset) for name in sorted(queues) if (queue := self._queue(*name)) is not None]
+        return max(found, default=0)
+
+    def _queue(self, topic: str, queue_id: int) -> _Queue | None:
+        if (topic, queue_id) not in self._queues:
+            self._queues[topic, queue_id] = self._open(topic, queue_id)
+        return self._queues[topic, queue_id]
+
+    def extent(self, topic: str, queue_id: int, start: int, end: int) -> tuple[int, int] | None:
+        """First queue offset, and the one behind the last, of what the queue has in the log's bytes [start, end); twice
+        the same if it has nothing there any more. None without such a queue."""
+        queue = self._queue(topic, queue_id)
+        return None if queue is None else queue.extent(start, end)
 
     def end(self) -> int:
         """The highest physical end that any entry names; 0 without entries. Reads the last file of every queue: only
@@ -71,10 +88,11 @@ class _Queue:
 
     def __init__(self, storage: Storage, paths: dict[int, str], unit_bytes: int) -> None:
         self._storage = storage
-        self._unit = np.dtype([("offset", ">i8"), ("size", ">i4"), ("rest", f"V{unit_bytes - 12}")])
+        self._is_batch = unit_bytes == BATCH_UNIT_BYTES
+        rest = BATCH_REST if self._is_batch else [("tagsCode", ">i8")]
+        self._unit = np.dtype([("offset", ">i8"), ("size", ">i4"), *rest])
         self._files: dict[int, NDArray[Any]] = {}
         self._paths = {base // unit_bytes: path for base, path in paths.items()}
-        self._is_batch = unit_bytes == BATCH_UNIT_BYTES
 
     def has(self, queue_offset: int, phy_offset: int, size: int) -> bool:
         """Does the queue have this record? A batch queue, whose entries have other numbers, is searched for it."""
@@ -90,11 +108,36 @@ class _Queue:
         entry = entries[queue_offset - first]
         return int(entry["offset"]) == phy_offset and int(entry["size"]) == size
 
+    def size_of(self, phy_offset: int) -> int:
+        """Of the record there, by an entry of the last file; 0 without one."""
+        last = self._entries(max(self._paths))
+        sizes = last["size"][last["offset"] == phy_offset]
+        return int(sizes[0]) if len(sizes) and 0 < sizes[0] <= RECORD_MAX_BYTES else 0
+
     def end(self) -> int:
         """The highest physical end that the entries of the last file name; what fills a queue up has no real size."""
         last = self._entries(max(self._paths))
         real = last[(last["size"] > 0) & (last["size"] <= RECORD_MAX_BYTES) & (last["offset"] >= 0)]
         return int((real["offset"].astype(np.int64) + real["size"]).max()) if len(real) else 0
+
+    def extent(self, start: int, end: int) -> tuple[int, int]:
+        """As of `QueueEntries`; reads the files from both ends, as far as it must."""
+        firsts = sorted(self._paths)
+        after = next((held[1] for first in reversed(firsts) if (held := self._held(first, 0, end))), 0)
+        begin = next((held[0] for first in firsts if (held := self._held(first, start, end))), after)
+        return begin, after
+
+    def _held(self, first: int, start: int, end: int) -> tuple[int, int] | None:
+        """The queue offsets of a file's entries for records in [start, end); None without any."""
+        entries = self._entries(first)
+        real = (entries["size"] > 0) & (entries["size"] <= RECORD_MAX_BYTES)
+        places = np.flatnonzero(real & (entries["offset"] >= start) & (entries["offset"] < end))
+        if not len(places):
+            return None
+        low, high = int(places[0]), int(places[-1])
+        if self._is_batch:
+            return int(entries["base"][low]), int(entries["base"][high]) + max(int(entries["count"][high]), 1)
+        return first + low, first + high + 1
 
     def _entries(self, first: int) -> NDArray[Any]:
         if first not in self._files:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import NamedTuple
 
 from tests.interop.processes import Process
@@ -27,6 +28,15 @@ def places(process: Process) -> dict[Place, int]:
 def digests(consumer: Process) -> dict[Place, str]:
     """SHA-256 of the body at each place."""
     return {(int(row[2]), int(row[3])): row[4] for row in _rows(consumer, "GOT")}
+
+
+def fields(consumer: Process) -> dict[Place, tuple[str, str]]:
+    """(SHA-256 of the body, all other fields as Consume.java writes them) at each place."""
+    found: dict[Place, tuple[str, str]] = {}
+    for row in _rows(consumer, "GOT"):
+        told = row[4], base64.b64decode(row[5]).decode()
+        assert found.setdefault((int(row[2]), int(row[3])), told) == told, f"{row[2:4]} came twice, and not the same"
+    return found
 
 
 class Try(NamedTuple):

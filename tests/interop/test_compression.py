@@ -45,7 +45,7 @@ def test_each_side_reads_every_compression_of_the_other(lab: Lab) -> None:
     wanted = {hashlib.sha256(body).hexdigest() for body in bodies.values()}
 
     def digests() -> set[str]:
-        return {line.split()[-1] for line in consumer.lines() if line.startswith("GOT ")}
+        return {line.split()[4] for line in consumer.lines() if line.startswith("GOT ")}
 
     until("all bodies are there", lambda: digests() == wanted, TIMEOUT_S, consumer)
     consumer.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from io import BytesIO
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.golden.reader import GOLDEN, manifest
 from tests.interop.group import TIMEOUT_S, is_master
 from tests.interop.lab import Lab, Node
 from tests.interop.lines import acknowledged, consumed, digests, places
+from tests.interop.log_rows import check_rows, of_log
 from tests.interop.processes import Process, call, until
 
 pytestmark = pytest.mark.interop
@@ -83,6 +85,7 @@ def test_ours_then_apaches_then_ours(lab: Lab, end: str) -> None:
         assert consumed(consumer) == set(range((owner + 1) * PART))
         for producer in sent:
             assert places(producer).items() <= places(consumer).items()
+        assert check_rows(consumer, ours.store, TOPIC) == (owner + 1) * PART, "of a live store"
         whole = node is ours or end == "stop"
         check_index(node, range(0 if whole else owner * PART, (owner + 1) * PART))
         if end == "kill":
@@ -127,10 +130,13 @@ def test_batches_of_a_batch_topic_pass_between_ours_and_apaches(lab: Lab) -> Non
     assert not (ours.store / "consumequeue" / BATCH_TOPIC).exists()
 
 
-def unpack_golden(name: str, target: Path) -> None:
-    """The store of a real broker, without its brokerIdentity: the controller at hand issues a new id."""
-    with (GOLDEN / "store" / f"{name}.tar.zst").open("rb") as packed:
-        data = zstandard.ZstdDecompressor().stream_reader(packed).read()
+DELAYED = "SCHEDULE_TOPIC_XXXX"
+
+
+def unpack_golden(packed: str, name: str, target: Path) -> None:
+    """A store that a broker left, without its brokerIdentity: the controller at hand issues a new id."""
+    with (GOLDEN / packed).open("rb") as file:
+        data = zstandard.ZstdDecompressor().stream_reader(file).read()
     with tarfile.open(fileobj=BytesIO(data)) as archive:
         archive.extractall(target.parent, filter="data")
     (target.parent / name).rename(target)
@@ -152,7 +158,7 @@ def test_a_real_brokers_store_is_served_to_java_clients(lab: Lab, name: str) -> 
         maxMessageSize="500000",
     )
     node.store.parent.mkdir()
-    unpack_golden(name, node.store)
+    unpack_golden(f"store/{name}.tar.zst", name, node.store)
     lab.run(node)
     until("it is master", lambda: lab.route("GoldNormal").get("0") == node.address, TIMEOUT_S, node.running)
     for topic in ("GoldNormal", "GoldOrder", "GoldMixed", "GoldBatchCQ"):
@@ -161,4 +167,21 @@ def test_a_real_brokers_store_is_served_to_java_clients(lab: Lab, name: str) -> 
             for item in facts["messages"]
             if item["topic"] == topic
         }
-        assert digests(consume(lab, topic, len(wanted))) == wanted
+        consumer = consume(lab, topic, len(wanted))
+        assert digests(consumer) == wanted
+        check_rows(consumer, node.store, topic)
+
+
+def test_a_store_that_our_release_left_is_served_by_apaches_broker(lab: Lab) -> None:
+    release = json.loads((GOLDEN / "upgrade-0.1/manifest.json").read_text())
+    lab.start_our_name_server()
+    sizes = {"mappedFileSizeCommitLog": "65536", "mappedFileSizeConsumeQueue": "1000", "maxMessageSize": "16384"}
+    sizes |= {"mapperFileSizeBatchConsumeQueue": "460", "maxHashSlotNum": "50", "maxIndexNum": "200"}
+    node = lab.java_broker("apaches", brokerClusterName="drill", totalReplicas="1", **sizes)
+    node.store.parent.mkdir()
+    unpack_golden("upgrade-0.1/states.tar.zst", "broker-a-1/store", node.store)
+    lab.run(node)
+    until("it is master", lambda: lab.route("Orders").get("0") == node.address, TIMEOUT_S, node.running)
+    # it delivers the delayed ones too
+    count = sum(item["topic"] == "Orders" for item in release["messages"]) + len(of_log(node.store, DELAYED))
+    assert check_rows(consume(lab, "Orders", count), node.store, "Orders") == count

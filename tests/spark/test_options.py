@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
 from rmqha.model.error import StoreError, UsageError
 from rmqha.spark.options import OPTIONS, ReadOptions
 from rmqha.spark.sql import referenced_columns
+from rmqha.spark.stream import CommitLogStreamReader
 from rmqha.store.scan import TYPES, Interval, RowFilter
 from tests.store.log_writer import LogWriter, Message
+from tests.store.test_scan import unpack
 
 
 def test_names_are_case_insensitive_and_values_are_read() -> None:
@@ -157,7 +161,7 @@ def test_offsets_that_are_gone_or_not_there_yet(tmp_path: Path) -> None:
 
     def check(**options: str) -> None:
         parsed = ReadOptions.parse({"path": root, **options})
-        parsed.check_loss(parsed.open()[0])
+        parsed.check_loss(parsed.open())
 
     check(startingPhysicalOffset="8192", endingPhysicalOffset=str(writer.end))
     with pytest.raises(StoreError, match="begins at 8192, later than startingPhysicalOffset = 100"):
@@ -165,6 +169,72 @@ def test_offsets_that_are_gone_or_not_there_yet(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=f"read up to {writer.end}, less than endingPhysicalOffset = {writer.end + 1}"):
         check(endingPhysicalOffset=str(writer.end + 1))
     check(startingPhysicalOffset="100", failOnDataLoss="false")
+
+
+class TestQueueOffsetsThatAreNotThere:
+    """Of a log whose first file was removed."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Path:
+        writer = LogWriter(tmp_path / "1", 4096)
+        offsets = writer.append_all([Message(queue_offset=n, body=bytes(300)) for n in range(20)])
+        self.gone = sum(offset < 4096 for offset in offsets)
+        writer.append_all([Message(queue_offset=n, queue_id=1) for n in range(3)])
+        root = writer.write(confirm_offset=writer.end)
+        (root / "commitlog" / f"{0:020}").unlink()
+        return root
+
+    def check(self, *roots: Path, **options: str) -> None:
+        parsed = ReadOptions.parse({"paths": json.dumps([str(root) for root in roots]), **options})
+        parsed.check_loss(parsed.open())
+
+    def offsets(self, **queues: int) -> str:
+        return json.dumps({"orders": {name.removeprefix("q"): offset for name, offset in queues.items()}})
+
+    def test_before_a_queues_begin(self, store: Path) -> None:
+        self.check(store, startingOffsets=self.offsets(q0=self.gone, q1=0), endingOffsets=self.offsets(q0=20, q1=3))
+        self.check(store, startingOffsets=self.offsets(q0=-2), endingOffsets=self.offsets(q0=-1))
+        told = f"queue 0 of orders begins at {self.gone}, later than startingOffsets = {self.gone - 1}: older messages"
+        before = self.offsets(q0=self.gone - 1)
+        with pytest.raises(StoreError, match=f"{told} were removed; failOnDataLoss=false reads what is there"):
+            self.check(store, startingOffsets=before)
+        self.check(store, startingOffsets=before, failOnDataLoss="false")
+        reader = CommitLogStreamReader(ReadOptions.parse({"path": str(store), "startingOffsets": before}), [], "json")
+        with pytest.raises(StoreError, match=told):
+            reader.initialOffset()
+        rmtree(store / "consumequeue")
+        with pytest.raises(StoreError, match=told):
+            self.check(store, startingOffsets=before)
+        self.check(store, startingOffsets=self.offsets(q0=self.gone))
+
+    def test_behind_a_queues_end(self, store: Path, tmp_path: Path) -> None:
+        told = "queue 0 of orders can be read up to 20, less than"
+        with pytest.raises(StoreError, match=f"{told} endingOffsets = 21"):
+            self.check(store, endingOffsets=self.offsets(q0=21))
+        with pytest.raises(StoreError, match=f"{told} startingOffsets = 30"):
+            self.check(store, startingOffsets=self.offsets(q0=30))
+        with pytest.raises(StoreError, match="queue 7 of orders can be read up to 0, less than startingOffsets = 1;"):
+            self.check(store, startingOffsets=self.offsets(q7=1))
+        later = ReadOptions.parse({"path": str(store), "startingOffsets": self.offsets(q0=30)})
+        CommitLogStreamReader(later, [], "json").initialOffset()
+        other = LogWriter(tmp_path / "2")
+        other.append_all([Message(queue_offset=n) for n in range(30)])
+        other.write(confirm_offset=other.end, identity="c#b#1")
+        self.check(store, other.root, startingOffsets=self.offsets(q0=20), endingOffsets=self.offsets(q0=30))
+        with pytest.raises(StoreError, match=f"^{store}: queue 0 of orders begins at"):
+            self.check(other.root, store, startingOffsets=self.offsets(q0=1))
+
+
+def test_offsets_of_a_batch_queue_that_are_not_there(tmp_path: Path) -> None:
+    root = unpack("n0", tmp_path) / "n0"
+
+    def check(end: int) -> None:
+        parsed = ReadOptions.parse({"path": str(root), "endingOffsets": f'{{"GoldBatchCQ": {{"0": {end}}}}}'})
+        parsed.check_loss(parsed.open())
+
+    check(27)
+    with pytest.raises(StoreError, match="queue 0 of GoldBatchCQ can be read up to 27, less than endingOffsets = 28"):
+        check(28)
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from rmqha.spark import session
 from rmqha.spark.errors import translate
@@ -27,12 +26,17 @@ def spark() -> Iterator[SparkSession]:
     started.stop()
 
 
+def numbers_of(frame: DataFrame) -> list[int]:
+    return [int(bytes(row.body).rstrip(b".")) for row in frame.select("body").collect()]
+
+
 class Job:
     """A query from one store into Parquet files, run until it has all that is there (`availableNow`)."""
 
     def __init__(self, spark: SparkSession, directory: Path, **options: str) -> None:
         self.spark = spark
         self.writer = LogWriter(directory / "store", file_bytes=16 * 1024)
+        self.identity = "c#group-a#1"
         self.numbers = 0
         self.epochs = "1\n0\n1-0\n"
         self.options = {"columns": "topic,body,physicalOffset", **options}
@@ -45,29 +49,27 @@ class Job:
         self.store()
 
     def store(self) -> None:
-        self.writer.write(confirm_offset=self.writer.end, epochs=self.epochs)
+        self.writer.write(confirm_offset=self.writer.end, epochs=self.epochs, identity=self.identity)
 
-    def run(self) -> int:
-        """How many batches it took."""
+    def run(self, sink: Callable[[DataFrame, int], None] | None = None) -> int:
+        """How many batches it took. `sink` takes each with its id, by default they are Parquet files."""
         frame = self.spark.readStream.format("commitlog").options(**self.options).load(str(self.writer.root))
-        query = (
-            frame.writeStream.format("parquet")
-            .option("path", str(self.directory / "sink"))
-            .option("checkpointLocation", str(self.directory / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
+        stream = frame.writeStream.option("checkpointLocation", str(self.directory / "checkpoint"))
+        if sink is None:
+            stream = stream.format("parquet").option("path", str(self.directory / "sink"))
+        else:
+            stream = stream.foreachBatch(sink)
+        query = stream.trigger(availableNow=True).start()
         assert query.awaitTermination(TIMEOUT_S), "the query did not end"
         return len(query.recentProgress)
 
-    def fails(self) -> str:
+    def fails(self, sink: Callable[[DataFrame, int], None] | None = None) -> str:
         with pytest.raises(PySparkException) as caught:
-            self.run()
+            self.run(sink)
         return str(translate(caught.value))
 
     def sink(self) -> list[int]:
-        rows: list[Any] = self.spark.read.parquet(str(self.directory / "sink")).select("body").collect()
-        return sorted(int(bytes(row.body).rstrip(b".")) for row in rows)
+        return sorted(numbers_of(self.spark.read.parquet(str(self.directory / "sink"))))
 
 
 def test_every_record_comes_once_through_restarts_and_limits(spark: SparkSession, tmp_path: Path) -> None:
@@ -75,8 +77,12 @@ def test_every_record_comes_once_through_restarts_and_limits(spark: SparkSession
     job.write(60)
     assert job.run() >= 3, "about 20 records to a batch"
     assert job.sink() == list(range(60))
+    # the files of the last batch were written, and the query died before it said so
+    commits = tmp_path / "checkpoint" / "commits"
+    last = max(int(path.name) for path in commits.iterdir() if path.name.isdecimal())
+    for name in (f"{last}", f".{last}.crc"):
+        (commits / name).unlink()
     job.write(50)
-    job.run()
     job.run()
     assert job.sink() == list(range(110))
 
@@ -93,11 +99,11 @@ def test_a_cut_below_a_batch_ends_the_query(spark: SparkSession, tmp_path: Path)
     job.write(20)
     assert job.writer.end == kept
     sentence = job.fails()
-    assert sentence.startswith(f"{job.writer.root} ends at {kept}, and ") and "was cut" in sentence
+    assert sentence.startswith(f"{job.writer.root} ends at {kept}, and ") and f"behind {kept} was cut" in sentence
     # grown again beyond it, by another master
     job.epochs = f"2\n0\n1-0\n2-{kept}\n"
     job.write(30)
-    assert "the log was cut and written anew" in job.fails()
+    assert f"now epoch 2 from {kept} wrote those bytes: the log was cut at {kept} and written anew" in job.fails()
     assert job.sink() == list(range(30))
 
 
@@ -122,3 +128,50 @@ def test_a_new_query_may_begin_at_the_end(spark: SparkSession, tmp_path: Path) -
     job.write(5)
     job.run()
     assert job.sink() == [10, 11, 12, 13, 14]
+
+
+class KeyedSink:
+    """Keeps each batch under its id, once. `crash`: the next batch of this id fails before or after it is kept."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[int]] = {}
+        self.again: list[int] = []
+        self.crash: dict[int, str] = {}
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        crash = self.crash.pop(batch_id, "")
+        if crash == "before":
+            raise OSError("the sink is away")
+        found = numbers_of(frame)
+        if batch_id in self.batches:
+            self.again.append(batch_id)
+            assert self.batches[batch_id] == found, "a batch is the same rows when it is asked for again"
+        self.batches[batch_id] = found
+        if crash == "after":
+            raise OSError("the query dies before it commits")
+
+    @property
+    def numbers(self) -> list[int]:
+        return [number for batch_id in sorted(self.batches) for number in self.batches[batch_id]]
+
+
+def test_a_batch_that_was_begun_is_the_same_batch_after_a_crash(spark: SparkSession, tmp_path: Path) -> None:
+    """Its offsets are in the checkpoint, the commit is not; the sink has it or not. Meanwhile the log has grown, the
+    limit is another one, and the query reads another replica."""
+    job, sink = Job(spark, tmp_path, maxBytesPerTrigger="9000"), KeyedSink()
+    job.write(60)
+    sink.crash = {1: "before"}
+    assert "the sink is away" in job.fails(sink)
+    assert list(sink.batches) == [0]
+    job.write(20)
+    job.options["maxBytesPerTrigger"] = "12000"
+    sink.crash = {2: "after"}
+    assert "the query dies before it commits" in job.fails(sink)
+    assert list(sink.batches) == [0, 1, 2] and len(sink.batches[1]) < 18 < len(sink.batches[2])
+    job.writer.root = tmp_path / "replica-2"
+    job.identity = "c#group-a#2"
+    job.write(20)
+    shutil.rmtree(tmp_path / "store")
+    job.run(sink)
+    assert sink.again == [2]
+    assert sink.numbers == list(range(100))

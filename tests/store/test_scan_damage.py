@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from rmqha.model.error import RmqhaError, StoreError, UsageError
 from rmqha.store.scan import CORRUPT, TYPES, Decoding, Interval, Looking, RowFilter, open_store, plan_ranges, read_store
-from rmqha.store.scan_read import GoneError
+from rmqha.store.scan_read import GoneError, LogFile
 from tests.store.damage import make_own
 from tests.store.log_writer import LogWriter, Message, encode
 
@@ -34,7 +34,7 @@ def log(tmp_path: Path) -> tuple[LogWriter, list[int]]:
     return writer, writer.append_all([Message(queue_offset=n, body=b"body %d" % n) for n in range(6)])
 
 
-@pytest.mark.parametrize(
+HEADERS = pytest.mark.parametrize(
     ("at", "data", "told"),
     [
         (4, b"\x00\x00\x00\x01", "expected the record magic"),
@@ -46,6 +46,9 @@ def log(tmp_path: Path) -> tuple[LogWriter, list[int]]:
         (94, b"\xff", "lengths that do not add up"),
     ],
 )
+
+
+@HEADERS
 def test_a_damaged_header_costs_one_record(log: tuple[LogWriter, list[int]], at: int, data: bytes, told: str) -> None:
     writer, offsets = log
     writer.put(offsets[3] + at, data)
@@ -58,6 +61,63 @@ def test_a_damaged_header_costs_one_record(log: tuple[LogWriter, list[int]], at:
     assert rows.index(bad) == 3 and told in bad[CORRUPT] and f"(up to {offsets[4]})" in bad[CORRUPT]
     assert (bad["physicalOffset"], bad["storeSize"]) == (offsets[3], offsets[4] - offsets[3])
     assert (bad["topic"], bad["body"], bad["brokerName"]) == (None, None, "group-a")
+
+
+@HEADERS
+@pytest.mark.parametrize("place", [3, 5])
+def test_damage_behind_an_old_confirm_offset_is_told_too(
+    log: tuple[LogWriter, list[int]], place: int, at: int, data: bytes, told: str
+) -> None:
+    """The queues name it, or a record behind it: it is not the log's end."""
+    writer, offsets = log
+    writer.put(offsets[place] + at, data)
+    root = writer.write(confirm_offset=offsets[1])
+    end = [*offsets, writer.end][place + 1]
+    sound = [number for number in range(6) if number != place]
+    if place == 5 and data == bytes(8):
+        # an entry that names unwritten bytes: the log was copied before its queues
+        assert [row["queueOffset"] for row in rows_of(root, Decoding(), looking=Looking())] == sound
+        return
+    with pytest.raises(StoreError, match=told):
+        rows_of(root, Decoding(), looking=Looking())
+    assert [row["queueOffset"] for row in rows_of(root, SKIP)] == sound
+    (bad,) = [row for row in rows_of(root, ROW) if row[CORRUPT] is not None]
+    assert told in bad[CORRUPT] and f"(up to {end})" in bad[CORRUPT] and bad["physicalOffset"] == offsets[place]
+
+
+def test_damage_in_several_places_of_several_files_behind_an_old_confirm_offset(tmp_path: Path) -> None:
+    writer = LogWriter(tmp_path, 8192)
+    offsets = writer.append_all([Message(queue_offset=n, body=b"z" * 300) for n in range(60)])
+    first_of_last = next(n for n, offset in enumerate(offsets) if offset == offsets[-1] // 8192 * 8192)
+    bad = [10, 11, 30, first_of_last, 57]
+    for number in bad:
+        writer.put(offsets[number] + 4, b"\xee" * 30)
+    for number in (writer.end, writer.end + 700):  # a torn tail, that no queue names
+        writer.put(number, encode(Message(), number)[:40])
+    root = writer.write(confirm_offset=offsets[5])
+    assert [row["queueOffset"] for row in rows_of(root, SKIP)] == [n for n in range(60) if n not in bad]
+    with pytest.raises(StoreError, match=f"physical offset {offsets[first_of_last]}: .*committed up to {writer.end}"):
+        open_store(str(root))
+
+
+def test_records_that_come_while_a_log_is_looked_at_are_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = LogWriter(tmp_path)
+    writer.append_all([Message(queue_offset=n) for n in range(6)])
+    root = writer.write(confirm_offset=100)
+    end, find = writer.end, LogFile.find_record
+    looks = []
+
+    def find_later(file: LogFile, position: int, stop: int) -> int | None:
+        looks.append(position)
+        count = 6 + 4 * len(looks)
+        writer.append_all([Message(queue_offset=n) for n in range(count - 4, count)])
+        writer.write(confirm_offset=100)
+        return find(file, position, stop)
+
+    monkeypatch.setattr(LogFile, "find_record", find_later)
+    assert open_store(str(root)).end_offset == end and len(looks) == 1
 
 
 @pytest.mark.parametrize("count", [1, 2])

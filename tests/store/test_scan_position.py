@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rmqha.model.error import StoreError
 from rmqha.store.scan import Decoding, StoreView, open_store, read_store
-from rmqha.store.scan_position import Position, between, check_position, end_within, position_at
+from rmqha.store.scan_position import Position, between, end_within, has_reached, position_at
 from tests.store.log_writer import LogWriter, Message
 
 OFFSETS = Decoding(columns=("physicalOffset", "storeSize"))
@@ -61,12 +61,30 @@ def test_a_position_names_the_epoch_of_the_byte_before(log: tuple[StoreView, lis
     assert position_at(view, 6001) == Position(6001, 4, 6000)
 
 
-def test_a_log_that_was_cut_or_written_anew_is_told(log: tuple[StoreView, list[int]], tmp_path: Path) -> None:
+def test_a_log_that_was_cut_or_written_anew_is_told(log: tuple[StoreView, list[int]]) -> None:
     view, offsets = log
     for position in (Position(0), position_at(view, offsets[5]), position_at(view, view.end_offset), Position(9)):
-        check_position(view, position)
-    with pytest.raises(StoreError, match=r"ends at \d+, and \d+ had been read: what was read behind it was cut"):
-        check_position(between(view, 0, offsets[9]), Position(offsets[10], 1, 0))
-    for other in (Position(7000, 3, 6000), Position(7000, 4, 5000), Position(5000, 2, 4000)):
-        with pytest.raises(StoreError, match="the log was cut and written anew; start a new query"):
-            check_position(view, other)
+        assert has_reached(view, position)
+    end = offsets[9]
+    cut = replace(between(view, 0, end), written_end=end)
+    with pytest.raises(StoreError, match=rf"ends at {end}, and {end + 9} had been read, of epoch 1: what was read b"):
+        has_reached(cut, Position(end + 9, 1, 0))
+    for other, at in ((Position(7000, 3, 6000), 6000), (Position(7000, 4, 5000), 6000), (Position(6500, 1, 0), 6000)):
+        with pytest.raises(StoreError, match=f"the log was cut at {at} and written anew; start a new query"):
+            has_reached(view, other)
+    later = replace(cut, epochs=((1, 0), (2, end), (3, end + 4)))
+    with pytest.raises(StoreError, match=rf"{end + 9} had been read, of epoch 1 from 0, and now epoch 3 from"):
+        has_reached(later, Position(end + 9, 1, 0), same_replica=False)
+
+
+def test_a_log_that_is_only_behind_is_waited_for(log: tuple[StoreView, list[int]]) -> None:
+    view, offsets = log
+    end = offsets[9]
+    behind = replace(between(view, 0, end), epochs=((1, 0),))
+    assert behind.written_end == view.end_offset
+    assert not has_reached(behind, Position(end + 9, 1, 0)), "its confirm offset is old"
+    copied = replace(behind, written_end=end)
+    assert not has_reached(copied, Position(end + 9, 1, 0), same_replica=False)
+    assert not has_reached(copied, Position(end + 9, 2, end + 3), same_replica=False), "it lacks a whole epoch"
+    with pytest.raises(StoreError, match=r"had been read, of epoch 2 from 8, and this replica has bytes of epoch 1 th"):
+        has_reached(copied, Position(end, 2, 8), same_replica=False)

@@ -1,19 +1,24 @@
+import java.net.InetSocketAddress;
+import java.net.SocketAddress;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
+import java.util.Base64;
 import java.util.HexFormat;
 import java.util.List;
 import java.util.concurrent.CountDownLatch;
+import java.util.stream.Collectors;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
+import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 
 /**
- * Prints "GOT number queueId queueOffset bodySha256" for every message until killed; the number is "-" if the body
- * does not begin with one.
+ * Prints "GOT number queueId queueOffset bodySha256 fields" for every message until killed; the number is "-" if the
+ * body does not begin with one, the fields are in base64, in the order of tests/interop/log_rows.py.
  * Arguments: name server, topic, "push" or "pull", consumer group.
  */
 public final class Consume {
@@ -29,8 +34,26 @@ public final class Consume {
         for (MessageExt message : messages) {
             String number = new String(message.getBody(), StandardCharsets.UTF_8).replaceAll("\\D[\\s\\S]*", "");
             String place = message.getQueueId() + " " + message.getQueueOffset();
-            System.out.println("GOT " + (number.isEmpty() ? "-" : number) + " " + place + " " + digest(message.getBody()));
+            System.out.println("GOT " + (number.isEmpty() ? "-" : number) + " " + place + " " + digest(message.getBody())
+                + " " + fields(message));
         }
+    }
+
+    /** All that the client tells of a message but its place and body, parted by zeros. */
+    private static String fields(MessageExt message) {
+        List<Object> all = List.of(message.getTopic(), message.getCommitLogOffset(), message.getStoreSize(),
+            message.getBornTimestamp(), message.getStoreTimestamp(), host(message.getBornHost()),
+            host(message.getStoreHost()), message.getSysFlag(), message.getFlag(), message.getBodyCRC(),
+            message.getReconsumeTimes(), message.getPreparedTransactionOffset(), message.getMsgId(),
+            String.valueOf(message.getKeys()), String.valueOf(message.getTags()),
+            MessageDecoder.messageProperties2String(message.getProperties()));
+        String text = all.stream().map(Object::toString).collect(Collectors.joining("\0"));
+        return Base64.getEncoder().encodeToString(text.getBytes(StandardCharsets.UTF_8));
+    }
+
+    private static String host(SocketAddress address) {
+        InetSocketAddress found = (InetSocketAddress) address;
+        return found.getAddress().getHostAddress() + ":" + found.getPort();
     }
 
     private static String digest(byte[] body) {
