@@ -7,10 +7,12 @@ N ?= 2000
 HOURS ?= 24
 FUZZ_SECONDS ?= 30
 
-.PHONY: help demo test interop chaos browser drills lint types sim sim-many sim-day fuzz bench clean
+.PHONY: help env demo test interop chaos browser drills lint types sim sim-many sim-day fuzz bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
+
+env: .venv/stamp ## only the environment, .venv, with the rmqha command in it
 
 demo: .venv/stamp ## a group of three, two killed masters, nothing lost: MODE=cp|ap, INPUT=my.jsonl
 	$(BIN)/python examples/demo.py --mode $(MODE) $(if $(INPUT),--input "$(INPUT)")
