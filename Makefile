@@ -52,7 +52,7 @@ sim-day: .venv/stamp ## a simulated day (HOURS=24) without a fault: no election,
 fuzz: .venv/stamp ## hostile bytes, FUZZ_SECONDS=30 for each parser
 	RMQHA_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz
 
-bench: .venv/stamp ## figures, into benchmarks/results
+bench: .venv/stamp ## figures and plots, into benchmarks/results
 	$(BIN)/python -m benchmarks
 
 clean: ## the environment and all caches
