@@ -8,11 +8,7 @@ import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.impl.MQClientAPIImpl;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
-import org.apache.rocketmq.client.producer.LocalTransactionState;
-import org.apache.rocketmq.client.producer.TransactionListener;
-import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.common.message.Message;
-import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.protocol.RequestCode;
 import org.apache.rocketmq.remoting.protocol.ResponseCode;
 import org.apache.rocketmq.remoting.protocol.header.PopMessageRequestHeader;
@@ -26,7 +22,6 @@ final class Refused {
     }
 
     static void list(Map<String, Cases.Case> all) {
-        all.put("transaction", Refused::transaction);
         all.put("timer", Refused::timer);
         all.put("pop", Refused::pop);
     }
@@ -55,29 +50,6 @@ final class Refused {
     private static void isEmpty(Cases cases, String topic) throws Exception {
         cases.admin.examineTopicStats(topic).getOffsetTable()
             .forEach((queue, offsets) -> Cases.same("messages in " + queue, 0L, offsets.getMaxOffset()));
-    }
-
-    private static void transaction(Cases cases, String topic) throws Exception {
-        TransactionMQProducer producer = new TransactionMQProducer("case-transactions");
-        producer.setNamesrvAddr(cases.nameServer);
-        producer.setInstanceName(Clients.name("transaction"));
-        producer.setSendMsgTimeout(10_000);
-        producer.setTransactionListener(new TransactionListener() {
-            @Override
-            public LocalTransactionState executeLocalTransaction(Message message, Object argument) {
-                throw new IllegalStateException("the message was not even taken");
-            }
-
-            @Override
-            public LocalTransactionState checkLocalTransaction(MessageExt message) {
-                throw new IllegalStateException("the message was not even taken");
-            }
-        });
-        producer.start();
-        refused(ResponseCode.MESSAGE_ILLEGAL, "this broker does not take transactional messages",
-            () -> producer.sendMessageInTransaction(Clients.message(topic, "half"), null));
-        producer.shutdown();
-        isEmpty(cases, topic);
     }
 
     private static void timer(Cases cases, String topic) throws Exception {
