@@ -20,6 +20,7 @@ from rmqha.broker.processor import BrokerProcessor
 from rmqha.broker.pull import PullProcessor
 from rmqha.broker.query_requests import QueryRequests
 from rmqha.broker.replica_driver import ReplicaDriver
+from rmqha.broker.request import Channel
 from rmqha.broker.retention import Retention
 from rmqha.broker.retry import RetryRules, SendBackProcessor
 from rmqha.broker.schedule import ScheduleService
@@ -29,9 +30,11 @@ from rmqha.broker.table_feed import TableFeed
 from rmqha.broker.table_follower import Master
 from rmqha.broker.table_requests import TableRequests
 from rmqha.broker.topics import TopicTable
+from rmqha.broker.transaction_service import TransactionService
 from rmqha.ha.action import RoleChanged
 from rmqha.ha.replica import Replica
 from rmqha.ha.static_replica import StaticReplica
+from rmqha.model.code import RequestCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.delay_level import parse_delay_levels
 from rmqha.model.identity import Role
@@ -39,6 +42,7 @@ from rmqha.model.offset import QueueOffset
 from rmqha.port import Clock, Disk, IdentityStore, Tracer
 from rmqha.store.record import decode
 from rmqha.store.store import Store
+from rmqha.wire.command import Command
 
 
 class BrokerCore:
@@ -94,6 +98,9 @@ class BrokerCore:
         self.retry_rules = rules = RetryRules(self.topics, self.groups, self.locks)
         self.send = SendProcessor(config, self.topics, self.driver, store_host, rules, len(levels_ms))
         self.send.when_held = self.feed.wait
+        self.transactions = TransactionService(
+            config, store, self.driver, self.offsets, self.topics, self.clients, clock, tracer, store_host
+        )
         self.pull = PullProcessor(
             config,
             store,
@@ -129,9 +136,18 @@ class BrokerCore:
         queries, locks = QueryRequests(config, store.index), LockRequests(self.locks, driver)
         selectors = SelectorRequests(config)
         self.calls = ConsumerCalls(config.broker_name, store, topics, groups, clients)
-        self._configured = (topics, self.pull, self.retention, group, selectors, self.driver)
+        self._configured = (
+            topics,
+            self.pull,
+            self.retention,
+            group,
+            selectors,
+            self.driver,
+            self.send,
+            self.transactions,
+        )
         parts = (feed, consumers, self.calls, queries, self.tables, group, self.admin, locks, self.retention, selectors)
-        return BrokerProcessor(self.send, self.pull, send_back, consumers, parts)
+        return BrokerProcessor(self.send, self.pull, send_back, self.transactions, consumers, parts)
 
     def _table_feed(self, clock: Clock, tracer: Tracer) -> TableFeed:
         """Whom strict changes wait for, and who may join the set, is the controllers' business only."""
@@ -169,6 +185,7 @@ class BrokerCore:
         self.feed.role_changed()
         self.locks.clear()
         self.schedule.role_changed()
+        self.transactions.role_changed()
         self.pull.role_changed()
         self.on_role(action)
 
@@ -212,6 +229,14 @@ class BrokerCore:
         count = self.offsets.clamp(lambda topic, queue_id: end_of(topic, queue_id)[1], stamped=stamped)
         if count:
             self._tracer.event("consumer_offsets_clamped", count=count)
+
+    def admit(self, channel: Channel, commands: list[Command]) -> None:
+        """Sends and ends of transactions that have been held long enough."""
+        for command in commands:
+            if command.code == RequestCode.END_TRANSACTION:
+                self.transactions.admit(channel, command)
+            else:
+                self.send.admit(channel, [command])
 
     def tables_saved(self, trouble: str) -> None:
         """The tables were to be written; `trouble` is why they are not, "" if they are. Only a change is told."""

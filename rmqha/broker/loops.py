@@ -11,6 +11,8 @@ HOLD_TICK_MS = 100
 """How late a held pull may be told that its time is up."""
 SCHEDULE_TICK_MS = 100
 """How late a delayed message may be."""
+TRANSACTION_TICK_MS = 200
+"""How late a check may be, and how often the offsets of transactions move."""
 INDEX_DELAY_MS = 20
 """How long dispatched records gather before they are indexed together."""
 INDEX_STEP_BYTES = 64 * 1024
@@ -41,6 +43,7 @@ class BrokerLoops:
         self._allocate = trio.Event()
         self._step = trio.Event()
         self._delivered = trio.Event()
+        self._copied = trio.Event()
         self._save_wanted = trio.Event()
         self._sleeps_until_ms: int | None = None
         self._moved: trio.Event | None = None
@@ -49,6 +52,7 @@ class BrokerLoops:
         core.driver.wake_flush = self._wake_flush
         core.driver.stepped = self._stepped
         core.schedule.wake = self._wake_schedule
+        core.transactions.wake = self._wake_transactions
         core.feed.save_soon = self._wake_save
 
     def _wake_dispatch(self) -> None:
@@ -59,6 +63,9 @@ class BrokerLoops:
 
     def _wake_schedule(self) -> None:
         self._delivered.set()
+
+    def _wake_transactions(self) -> None:
+        self._copied.set()
 
     def _wake_save(self) -> None:
         self._save_wanted.set()
@@ -87,6 +94,7 @@ class BrokerLoops:
                 self._run_flush,
                 self._run_allocate,
                 self._run_schedule,
+                self._run_transactions,
                 self._run_housekeeping,
                 self._run_save,
             ):
@@ -187,6 +195,14 @@ class BrokerLoops:
                 await self._delivered.wait()
             self._delivered = trio.Event()
             self._core.schedule.deliver()
+
+    async def _run_transactions(self) -> None:
+        while True:
+            with trio.move_on_after(TRANSACTION_TICK_MS / 1000):
+                await self._copied.wait()
+            self._copied = trio.Event()
+            while self._core.transactions.step():
+                await trio.lowlevel.checkpoint()
 
     async def _run_save(self) -> None:
         while True:

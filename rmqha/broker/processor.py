@@ -10,6 +10,7 @@ from rmqha.broker.pull import PullProcessor
 from rmqha.broker.request import Channel, Handler, RequestError
 from rmqha.broker.retry import SendBackProcessor
 from rmqha.broker.send import SendProcessor
+from rmqha.broker.transaction_service import TransactionService
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import DamagedError, RemoteProtocolError
 from rmqha.wire.command import Command
@@ -34,6 +35,7 @@ class BrokerProcessor:
         send: SendProcessor,
         pull: PullProcessor,
         send_back: SendBackProcessor,
+        transactions: TransactionService,
         consumers: ConsumerRequests,
         parts: Iterable[Handlers],
     ) -> None:
@@ -44,6 +46,7 @@ class BrokerProcessor:
             RequestCode.PULL_MESSAGE: pull.process,
             RequestCode.LITE_PULL_MESSAGE: pull.process,
             RequestCode.CONSUMER_SEND_MSG_BACK: send_back.process,
+            RequestCode.END_TRANSACTION: transactions.process,
         }
         self._handlers = {code: handler for part in parts for code, handler in part.handlers().items()}
 

@@ -17,6 +17,7 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.delay_level import SCHEDULE_TOPIC, delay_level
 from rmqha.model.error import UsageError
 from rmqha.model.message import (
+    HALF_TOPIC,
     PROPERTY_CRC32,
     PROPERTY_DELAY,
     PROPERTY_REAL_QUEUE_ID,
@@ -35,7 +36,6 @@ from rmqha.store.store import AppendedBatch
 
 MAX_DELIVERY_COUNT = 64
 """Messages of one level that are delivered with one append."""
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 _CRC32 = PROPERTY_CRC32.encode() + b"\x01"
 _TIMERS = (PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DELIVER_MS)
 

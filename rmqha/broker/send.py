@@ -24,6 +24,7 @@ from rmqha.broker.topics import (
     refusal_to_send,
 )
 from rmqha.broker.traffic import Traffic
+from rmqha.broker.transaction import RENEWAL_BYTES, to_half
 from rmqha.broker.waiter import TopicWaiter, Waiter, Waiting
 from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
@@ -31,6 +32,8 @@ from rmqha.model.delay_level import SCHEDULE_TOPIC, delay_level
 from rmqha.model.error import UsageError
 from rmqha.model.identity import parse_address
 from rmqha.model.message import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
     MAX_PROPERTIES_BYTES,
     PROPERTY_CLUSTER,
     PROPERTY_CRC32,
@@ -41,6 +44,7 @@ from rmqha.model.message import (
     PROPERTY_TIMER_DELAY_SEC,
     PROPERTY_TIMER_DELIVER_MS,
     PROPERTY_TRACE_ON,
+    PROPERTY_TRANSACTION_PREPARED,
     PROPERTY_UNIQUE_KEY,
     PROPERTY_WAIT,
     RETRY_PREFIX,
@@ -67,6 +71,7 @@ _LEAST_INNER_BYTES = _INNER_HEAD_BYTES + 2
 _INT16 = struct.Struct(">h")
 
 _DELAY, _DELIVER = PROPERTY_DELAY.encode(), PROPERTY_TIMER_DELIVER_MS.encode()
+_PREPARED = PROPERTY_TRANSACTION_PREPARED.encode()
 _TIMERS = (PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DELIVER_MS)
 """Properties that ask for what this broker does not do: refusing is better than delivering at once."""
 
@@ -102,7 +107,8 @@ class _Request(NamedTuple):
 
 
 class _Accepted(NamedTuple):
-    """`queue_id` is the queue that was meant; a delayed message waits in another one. An inner batch is one message."""
+    """`queue_id` is the queue that was meant; a delayed or prepared message waits in another one. An inner batch is one
+    message."""
 
     command: Command
     request: _Request
@@ -162,6 +168,9 @@ class SendProcessor:
         self.refused_count = 0
         self.failed_count = 0
         """Those of the refused that nothing was wrong with: the group could not take them."""
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._config = config
 
     def process(self, channel: Channel, commands: list[Command]) -> None:
         """Answer every command now or when its ack is due; oneway ones never."""
@@ -243,8 +252,8 @@ class SendProcessor:
             first, count = start, item.message_count
             start += count
             end = stored.end_offset if item is last else phy_offsets[start]
-            kind = "delay" if content.topic == SCHEDULE_TOPIC else "normal"
-            if _SHARDING_KEY in request.properties:
+            kind = _KINDS.get(content.topic, "normal")
+            if kind != "transaction" and _SHARDING_KEY in request.properties:
                 kind = "fifo"
             traffic.note_sent(request.topic, kind, count, end - phy_offsets[first])
 
@@ -294,7 +303,8 @@ class SendProcessor:
         topic = self._topic(request)
         queue_id = self._queue_id(request, topic, peer)
         self._check(request, command)
-        sys_flag, body = request.sys_flag, bytes(command.body)
+        is_prepared = self._is_prepared(request)
+        sys_flag, body = request.sys_flag & ~SYS_FLAG_TRANSACTION_MASK, bytes(command.body)
         if request.is_batch:
             parts = self.split(body)
             if not topic.is_batch or find_property(request.properties, _UNIQUE_KEY) is None:
@@ -325,7 +335,11 @@ class SendProcessor:
             sys_flag,
             request.reconsume_times,
         )
-        if not request.is_batch and _DELAY in request.properties:
+        if is_prepared:
+            message = to_half(message)
+            if len(message.properties) + RENEWAL_BYTES > MAX_PROPERTIES_BYTES:
+                raise _illegal("the properties of a transactional message leave no room for those of its checks")
+        elif not request.is_batch and _DELAY in request.properties:
             message = to_schedule(message, self._level_count)
         return queue_id, message
 
@@ -379,12 +393,32 @@ class SendProcessor:
                 "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
                 f"{limit}B, msg properties length limit 32KB."
             )
-        if request.sys_flag & SYS_FLAG_TRANSACTION_MASK:
-            raise _illegal("this broker does not take transactional messages")
         if request.sys_flag & SYS_FLAG_INNER_BATCH or find_property(request.properties, _INNER_NUM) is not None:
             raise _illegal("only the broker makes inner batches: send them by request 320")
         if _DELAY in request.properties or _DELIVER in request.properties:
             self._check_delay(request)
+
+    def _is_prepared(self, request: _Request) -> bool:
+        """Whether it is the first half of a transaction, by its property as in RocketMQ. Raises _Refused."""
+        flagged = request.sys_flag & SYS_FLAG_TRANSACTION_MASK
+        if not flagged and _PREPARED not in request.properties:
+            return False
+        properties = decode_properties(request.properties)
+        if properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() != "true":
+            if flagged:
+                raise _illegal(f"a transactional message must have the property {PROPERTY_TRANSACTION_PREPARED}=true")
+            return False
+        delayed = delay_level(properties.get(PROPERTY_DELAY)) > 0
+        if request.reconsume_times > 0 and (delayed or request.topic.startswith(DLQ_PREFIX)):
+            return False  # what a consumer of old sends back still says that it was prepared
+        if request.is_batch or delayed:
+            raise _illegal("a transactional message can be neither a batch nor delayed")
+        if self._config.reject_transaction_message:
+            address = self._config.broker_ip1 or self._config.listen_address
+            raise _Refused(
+                ResponseCode.NO_PERMISSION, f"the broker[{address}] sending transaction message is forbidden"
+            )
+        return True
 
     @staticmethod
     def _check_delay(request: _Request) -> None:
@@ -454,6 +488,7 @@ def _tail_without_crc(tail: bytes) -> bytes:
     return _INT16.pack(len(properties)) + properties
 
 
+_KINDS = {SCHEDULE_TOPIC: "delay", HALF_TOPIC: "transaction"}
 _CRC32 = PROPERTY_CRC32.encode()
 _WAIT = PROPERTY_WAIT.encode()
 _UNIQUE_KEY = PROPERTY_UNIQUE_KEY.encode()

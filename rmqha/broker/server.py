@@ -297,13 +297,13 @@ def _forwarder(
         window_ms,
         replica,
         lambda: core.driver.admission()[0] is ResponseCode.SUCCESS,
-        core.send.admit,
+        core.admit,
         client,
         nursery,
         clock,
         tracer,
     )
-    core.send.hold = made.hold
+    core.send.hold = core.transactions.hold = made.hold
     return made
 
 

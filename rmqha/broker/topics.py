@@ -14,6 +14,7 @@ from rmqha.broker.lineage import Lineage, Stamp
 from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.delay_level import SCHEDULE_TOPIC, parse_delay_levels
+from rmqha.model.message import CHECK_MAX_TOPIC, HALF_TOPIC, OP_TOPIC
 from rmqha.port import Clock, Disk
 from rmqha.wire.lenient_json import dumps
 from rmqha.wire.packed_registration import pack
@@ -50,20 +51,20 @@ _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 BROKER_ONLY_TOPICS = frozenset(
     {
         SCHEDULE_TOPIC,
-        "RMQ_SYS_TRANS_HALF_TOPIC",
+        HALF_TOPIC,
         "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        OP_TOPIC,
         "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
+        CHECK_MAX_TOPIC,
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
         "rmq_sys_wheel_timer",
     }
 )
 """Clients may not send to these."""
-APACHES_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC")
-"""Ours holds nothing in them. A slave of Apache's drops topics that its master does not have, and one that was master
-and lacks the first hangs for 90 s in its change to slave."""
+TRANSACTION_TOPICS = (HALF_TOPIC, OP_TOPIC)
+"""In every table from the beginning: a slave of Apache's drops topics that its master does not have, and one that was
+master and lacks the first hangs for 90 s in its change to slave."""
 
 
 def topic_name_fault(name: str) -> str:
@@ -452,7 +453,7 @@ def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
     topics = [
         TopicConfig(SELF_TEST_TOPIC, 1, 1),
         TopicConfig(SCHEDULE_TOPIC, level_count, level_count),
-        *(TopicConfig(name, 1, 1) for name in APACHES_TOPICS),
+        *(TopicConfig(name, 1, 1) for name in TRANSACTION_TOPICS),
         TopicConfig(config.broker_cluster_name, 16, 16, inherit),
         TopicConfig(config.broker_name, 1, 1, inherit),
     ]

@@ -201,6 +201,15 @@ class ServerConfig(Config):
                 raise ConfigError(f"{source}: {key} = {getattr(self, name)} is none of {', '.join(known)}")
 
 
+_BROKER_LIVE_KEYS = """
+    accessMessageInMemoryMaxRatio autoCreateTopicEnable cleanFileForciblyEnable commitLogMaxBytes
+    deleteFileBatchMax deleteWhen diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio
+    enablePropertyFilter fileReservedTime flushIntervalCommitLog haTransferBytesPerSecond longPollingMaxMs
+    rejectTransactionMessage slaveReadEnable transactionCheckInterval transactionCheckMax transactionTimeOut
+    useServerSideResetOffset
+"""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BrokerConfig(ServerConfig):
     """A replica of a broker group. Times are milliseconds, sizes bytes."""
@@ -209,26 +218,7 @@ class BrokerConfig(ServerConfig):
         "haSlaveFallbehindMax": "haMaxGapNotInSync",
         "maxHaTransferByteInSecond": "haTransferBytesPerSecond",
     }
-    live_keys: ClassVar[frozenset[str]] = frozenset(
-        {
-            "accessMessageInMemoryMaxRatio",
-            "autoCreateTopicEnable",
-            "cleanFileForciblyEnable",
-            "commitLogMaxBytes",
-            "deleteFileBatchMax",
-            "deleteWhen",
-            "diskMaxUsedSpaceRatio",
-            "diskSpaceCleanForciblyRatio",
-            "diskSpaceWarningLevelRatio",
-            "enablePropertyFilter",
-            "fileReservedTime",
-            "flushIntervalCommitLog",
-            "haTransferBytesPerSecond",
-            "longPollingMaxMs",
-            "slaveReadEnable",
-            "useServerSideResetOffset",
-        }
-    )
+    live_keys: ClassVar[frozenset[str]] = frozenset(_BROKER_LIVE_KEYS.split())
 
     broker_cluster_name: str = "DefaultCluster"
     """The cluster as clients and name servers know it."""
@@ -381,6 +371,15 @@ class BrokerConfig(ServerConfig):
     that are connected are told, at once (request 220)."""
     message_delay_level: str = DEFAULT_DELAY_LEVELS
     """How long each level of a delayed message waits, level 1 first; the same on all replicas of a group."""
+    reject_transaction_message: bool = False
+    """Refuse transactional messages (16). What waits already is gone on with."""
+    transaction_time_out: int = 6000
+    """How long after its birth a transactional message waits before its producer is asked how the transaction ended; a
+    message may say CHECK_IMMUNITY_TIME_IN_SECONDS for itself."""
+    transaction_check_interval: int = 30_000
+    """Pause between two rounds of questions to producers."""
+    transaction_check_max: int = 15
+    """Checked so often, or older than fileReservedTime, a message goes to TRANS_CHECK_MAX_TIME_TOPIC."""
     metadata_sync: str = ""
     """Own. `strict`: who changes a topic or a group is answered when every member of the SyncStateSet that is rmqha
     holds the change on its disk; `periodic`: at once, slaves follow within a second. Empty: strict under haMode=cp."""
@@ -469,6 +468,9 @@ class BrokerConfig(ServerConfig):
         self.require_range(source, "access_message_in_memory_max_ratio", 0, 100)
         self.require_range(source, "flush_interval_commit_log", 1, 600_000)
         self.require_range(source, "long_polling_max_ms", 0, 600_000)
+        self.require_range(source, "transaction_time_out", 0, 2**31 - 1)
+        self.require_range(source, "transaction_check_interval", 10, 2**31 - 1)
+        self.require_range(source, "transaction_check_max", 1, 2**31 - 1)
         self.require_range(source, "listen_port", 3, 65534)
         self.require_range(source, "total_replicas", 1, 9)
         self.require_range(source, "in_sync_replicas", 1, self.total_replicas if self.enable_controller_mode else 9)

@@ -15,6 +15,7 @@ from typing import Any
 from rmqha.model.access import AccessList, Credentials, Needs, Permission, address_matches, group_of_retry_topic
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteProtocolError
+from rmqha.model.message import HALF_TOPIC
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 
@@ -142,6 +143,9 @@ def needs(command: Command) -> Needs:
         if (fields := _SUB_FIELDS.get(code)) is not None:
             topic, group = fields
             return _needs(((ext[topic], Permission.SUB),) if topic else (), (ext[group],) if group else ())
+        if code == RequestCode.END_TRANSACTION:
+            # The answer to a check names the half topic; it must know the group and both offsets of the message.
+            return _NOTHING if ext["topic"] == HALF_TOPIC else _needs(((ext["topic"], Permission.PUB),))
         if code == RequestCode.UNREGISTER_CLIENT:
             return _needs((), (ext["consumerGroup"],) if ext.get("consumerGroup") else ())
         if code in _EITHER_TOPIC:

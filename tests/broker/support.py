@@ -200,6 +200,8 @@ class Broker:
         while driver.dispatch_due and driver.dispatch():
             pass
         self.core.schedule.deliver()
+        while self.core.transactions.step():
+            pass
         while driver.dispatch_due and driver.dispatch():
             pass
         self.core.pull.timeout()

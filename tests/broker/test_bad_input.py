@@ -75,7 +75,11 @@ def batch(body: bytes, **ext: Any) -> Command:
         (send_command(i="A\x01" + "x" * 32_760 + "\x02"), Code.MESSAGE_ILLEGAL, TOO_LONG),
         # properties
         (send_command(i="DELAY\x01x\x02"), Code.MESSAGE_ILLEGAL, "property DELAY = 'x' is no delay level"),
-        (send_command(f="4"), Code.MESSAGE_ILLEGAL, "this broker does not take transactional messages"),
+        (
+            send_command(f="4"),
+            Code.MESSAGE_ILLEGAL,
+            "a transactional message must have the property TRAN_MSG=true",
+        ),
         (batch(b""), Code.MESSAGE_ILLEGAL, "the batch holds no message"),
         (batch(b"x" * 21), Code.MESSAGE_ILLEGAL, "the batch does not hold whole messages: byte 0 of 21"),
         (batch(b"\0" * 30), Code.MESSAGE_ILLEGAL, "message 0 of the batch leaves the body"),
