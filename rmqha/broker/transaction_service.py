@@ -49,7 +49,7 @@ from rmqha.model.message import (
 )
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.port import Clock, Tracer
-from rmqha.store.record import Host, NewMessage, Record, decode, encode, topic_field
+from rmqha.store.record import Host, NewMessage, Record, body_crc, decode, encode, topic_field
 from rmqha.store.store import AppendedBatch
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
@@ -219,7 +219,7 @@ class TransactionService:
         group, queue_offset = text(command, "producerGroup"), number(command, "tranStateTableOffset")
         view = self._log.record_at(number(command, "commitLogOffset"))
         half = None if view is None else decode(view)
-        if half is None or half.topic != HALF_TOPIC or half.sys_flag & SYS_FLAG_TRANSACTION_MASK:
+        if half is None or half.topic != HALF_TOPIC or half.sys_flag & SYS_FLAG_TRANSACTION_MASK or _is_rotten(half):
             raise RequestError(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
         if not truth(command, "fromTransactionCheck") and comes_too_late(
             half, self._clock.wall_ms(), self._rules.timeout_ms
@@ -317,6 +317,10 @@ class TransactionService:
                 self._tracer.event("half_message_unusable", queue_offset=queue_offset)
                 state.close(queue_offset)
                 continue
+            if _is_rotten(half):
+                # It waits on: a copy would be sound again to look at. Another replica may have it as it was.
+                self._tracer.event("half_message_damaged", queue_offset=queue_offset, phy_offset=half.phy_offset)
+                continue
             older = find_property(half.properties, PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET.encode())
             if older is not None and older.isdigit() and len(older) <= 18:
                 state.copied(int(older), queue_offset)
@@ -398,6 +402,10 @@ class TransactionService:
             ext |= {"msgId": key, "transactionId": key}
         command = Command(RequestCode.CHECK_TRANSACTION_STATE, ext, _for_producer(half, place), flag=FLAG_ONEWAY)
         channels[self._turn % len(channels)].send(command)
+
+
+def _is_rotten(half: Record) -> bool:
+    return body_crc(half.body) != half.body_crc
 
 
 def _for_producer(half: Record, place: tuple[str, int]) -> bytes:
