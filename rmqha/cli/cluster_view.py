@@ -13,6 +13,7 @@ from typing import Any
 
 import trio
 
+from rmqha.cli.answer import json_object
 from rmqha.cli.cluster_file import NodeKind
 from rmqha.cli.cluster_state import ClusterState, NodeRecord
 from rmqha.ha.group_info import GroupInfo, parse_group_info
@@ -127,7 +128,7 @@ async def _look_at_node(client: RemotingClient, view: NodeView) -> None:
         address = view.node.address if view.node.is_broker else view.node.controller_address
         if address:
             reply = await ask(client, address, Command(code))
-            view.state = json.loads(bytes(reply.body))
+            view.state = json_object(reply, address, f"a {view.node.kind}'s")
         else:
             view.state = {"kind": "namesrv"} | await _name_server_state(client, view.node.address)
         if address and view.node.kind == NodeKind.NAMESRV.value:
@@ -139,12 +140,12 @@ async def _look_at_node(client: RemotingClient, view: NodeView) -> None:
 async def _name_server_state(client: RemotingClient, address: str) -> dict[str, Any]:
     """The body of request 52014; {} of a name server that does not have it but answers."""
     try:
-        found: dict[str, Any] = json.loads(bytes((await ask(client, address, Command(_NAMESRV_STATE))).body))
+        reply = await ask(client, address, Command(_NAMESRV_STATE))
     except RemoteError as error:
         if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise
         return {}
-    return found
+    return json_object(reply, address, "a name server's")
 
 
 async def _look_at_group(client: RemotingClient, state: ClusterState, view: GroupView) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import datetime
 from typing import Any
@@ -11,7 +10,9 @@ import click
 import trio
 from rich.text import Text
 
+from rmqha.cli.answer import json_object
 from rmqha.cli.cluster_view import ask_leader
+from rmqha.cli.members import GROUP_MEMBERS
 from rmqha.cli.options import complete_group, controllers_option, echo_json, output_option, refuse_static_group
 from rmqha.cli.render import console, table
 from rmqha.host.remoting import RemotingClient
@@ -39,8 +40,7 @@ async def ask_explanation(controllers: list[str], group: str) -> dict[str, Any]:
             if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise RmqhaError("these controllers are Apache's and explain nothing; see rmqha history") from None
             raise
-    view: dict[str, Any] = json.loads(bytes(reply.body))
-    return view | {"answeredBy": address}
+    return json_object(reply, address, "a controller's", GROUP_MEMBERS) | {"answeredBy": address}
 
 
 @click.command(epilog="Example: rmqha explain broker-a -o json")

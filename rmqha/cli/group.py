@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 import trio
 
+from rmqha.cli.answer import reading
 from rmqha.cli.cluster_view import ask_leader
 from rmqha.cli.options import controllers_option, echo_json, output_option, refuse_static_group
 from rmqha.host.remoting import RemotingClient
@@ -21,8 +22,9 @@ async def _resize(controllers: list[str], name: str, total_replicas: int) -> dic
     ext = {"brokerName": name, "totalReplicas": str(total_replicas)}
     async with RemotingClient() as client:
         request = lambda: Command(RequestCode.RMQHA_RESIZE_GROUP, dict(ext))  # noqa: E731
-        reply, _ = await ask_leader(client, controllers, request)
-    return {name: int(reply.ext[name]) for name in ("totalReplicas", "nextTotalReplicas")}
+        reply, address = await ask_leader(client, controllers, request)
+    with reading(address, "a controller's"):
+        return {name: int(reply.ext[name]) for name in ("totalReplicas", "nextTotalReplicas")}
 
 
 @group.command(epilog="Example: rmqha group resize broker-a 5")

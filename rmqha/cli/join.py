@@ -11,6 +11,7 @@ from typing import Any
 import click
 import trio
 
+from rmqha.cli.answer import json_object
 from rmqha.cli.cluster_file import NodeSpec, load, properties_text
 from rmqha.cli.cluster_state import ClusterState, NodeRecord, last_line, write_atomic
 from rmqha.cli.cluster_view import ask
@@ -22,7 +23,6 @@ from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
 from rmqha.wire.command import Command
-from rmqha.wire.lenient_json import loads
 
 RESIZE_TIMEOUT_S = 15.0
 
@@ -201,8 +201,7 @@ async def _state_of(client: RemotingClient, record: NodeRecord) -> dict[str, Any
         reply = await ask(client, record.address, Command(RequestCode.RMQHA_GET_REPLICA_STATE))
     except UnreachableError:
         return {}
-    found: dict[str, Any] = loads(bytes(reply.body))
-    return found
+    return json_object(reply, record.address, "a broker's")
 
 
 def _end(view: GroupView) -> int:

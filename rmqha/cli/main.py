@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from rmqha import __version__
-from rmqha.model.error import RmqhaError, UnreachableError, UsageError
+from rmqha.model.error import RemoteProtocolError, RmqhaError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -145,7 +145,7 @@ def first_error(error: BaseException) -> BaseException:
 def exit_code(error: BaseException) -> int | None:
     """1 something is wrong, 2 could not ask or wrong usage, 130 interrupted; None for an error of our own making."""
     match error:
-        case UsageError() | UnreachableError():
+        case UsageError() | UnreachableError() | RemoteProtocolError():
             return 2
         case RmqhaError() | OSError():
             return 1

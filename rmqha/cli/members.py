@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import trio
 
+from rmqha.cli.answer import json_object
 from rmqha.cli.cluster_state import ClusterState, NodeRecord, write_atomic
 from rmqha.cli.cluster_view import ask_leader
 from rmqha.host.remoting import RemotingClient
@@ -20,6 +20,15 @@ from rmqha.wire.command import Command
 POLL_S = 0.1
 GroupView = dict[str, Any]
 """The body of an answer to request 52010."""
+GROUP_MEMBERS = (
+    "answer",
+    "masterBrokerId",
+    "masterEpoch",
+    "totalReplicas",
+    "nextTotalReplicas",
+    "replicas",
+    "elections",
+)
 
 
 def broker_node(state: ClusterState, name: str) -> NodeRecord:
@@ -35,13 +44,12 @@ async def ask_group(client: RemotingClient, state: ClusterState, group: str) -> 
     """Raises UnreachableError without a leading controller, RmqhaError if it is Apache's or knows no such group."""
     request = lambda: Command(RequestCode.RMQHA_EXPLAIN_GROUP, {"brokerName": group})  # noqa: E731
     try:
-        reply, _ = await ask_leader(client, state.controller_addresses, request)
+        reply, address = await ask_leader(client, state.controller_addresses, request)
     except RemoteError as error:
         if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise RmqhaError("these controllers are Apache's: they can neither drain nor resize a group") from None
         raise
-    view: GroupView = json.loads(bytes(reply.body))
-    return view
+    return json_object(reply, address, "a controller's", GROUP_MEMBERS)
 
 
 async def tell(client: RemotingClient, state: ClusterState, code: RequestCode, ext: dict[str, str]) -> Command:

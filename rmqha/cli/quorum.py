@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ import click
 import trio
 from rich.text import Text
 
+from rmqha.cli.answer import json_object, reading
 from rmqha.cli.cluster_state import ClusterState
 from rmqha.cli.cluster_view import ask, ask_leader
 from rmqha.cli.options import controllers_option, echo_json, output_option
@@ -138,8 +138,7 @@ async def ask_one(client: RemotingClient, address: str) -> dict[str, Any]:
         reply = await ask(client, address, _command(RequestCode.RMQHA_GET_QUORUM))
     except RemoteError as error:
         raise _explained(error, address) from None
-    found: dict[str, Any] = json.loads(bytes(reply.body))
-    return found
+    return json_object(reply, address, "a controller's", ("node", "leaderAddress", "addresses", "members", "formed"))
 
 
 def _command(code: RequestCode, **ext: str) -> Command:
@@ -343,7 +342,8 @@ def transfer(name: str | None, controllers: list[str], output: str) -> None:
             addresses = (await look(client, controllers)).word["addresses"] if name else {}
             ext = {"node": member_id(name, addresses)} if name else {}
             reply = await _ask_leader(client, controllers, RequestCode.RMQHA_TRANSFER_LEADERSHIP, **ext)
-            target = reply.ext["node"]
+            with reading(controllers[0], "a controller's"):
+                target = reply.ext["node"]
             with trio.move_on_after(CHANGE_TIMEOUT_MS / 1000):
                 await _until(client, controllers, lambda quorum: bool(quorum.leader) and quorum.word["node"] == target)
                 return target
@@ -369,7 +369,8 @@ def snapshot(controllers: list[str], output: str) -> None:
             for node, address in found.word["addresses"].items():
                 if found.members[node]:
                     reply = await ask(client, address, _command(RequestCode.RMQHA_TAKE_SNAPSHOT))
-                    reached[node] = int(reply.ext["snapshotIndex"])
+                    with reading(address, "a controller's"):
+                        reached[node] = int(reply.ext["snapshotIndex"])
         return reached
 
     reached = trio.run(asking)

@@ -277,7 +277,10 @@ def _no_master(name: str) -> UnreachableError:
 
 
 def _readable(address: str, body: bytes) -> dict[str, Any]:
-    value = loads(body)
+    try:
+        value = loads(body)
+    except RemoteProtocolError as error:
+        raise RemoteProtocolError(f"{address}: the answer is {error}") from None
     if not isinstance(value, dict):
         raise RemoteProtocolError(f"{address}: the answer is no JSON object")
     return value

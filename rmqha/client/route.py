@@ -118,7 +118,7 @@ def parse_route(topic: str, body: bytes) -> TopicRoute:
             )
             for item in value["queueDatas"]
         ]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (RemoteProtocolError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RemoteProtocolError(f"the name server's route of topic {topic} is not readable: {error!r}") from error
     return TopicRoute(topic, addresses, tuple(sorted(queues, key=lambda data: data.broker_name)))
 

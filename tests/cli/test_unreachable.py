@@ -158,6 +158,32 @@ def test_nobody_or_a_stranger(
     assert {path.name for path in tmp_path.iterdir()} - {path.name for path in before} <= {"cluster.lock"}
 
 
+@pytest.mark.parametrize("addresses", ["says nothing", "says something else"], indirect=True)
+def test_somebody_who_says_something_else(
+    addresses: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server of the same protocol, and of another kind or release: every request succeeds, with a body that tells
+    nothing. Whatever can be said (the name server knows no broker) is exit code 1."""
+    make_directory(tmp_path, addresses)
+    monkeypatch.chdir(tmp_path)
+    problems = []
+    for command in BY_ADDRESS + BY_DIRECTORY:
+        if command.startswith("selftest"):
+            continue  # it asks for no more than an answer
+        monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path) if command in BY_DIRECTORY else str(tmp_path / "none"))
+        try:
+            main(filled(command, addresses))
+        except SystemExit as ended:
+            code: object = ended.code
+        except (ValueError, TypeError, AttributeError, LookupError) as error:
+            code = repr(error)
+        out, err = capsys.readouterr()
+        lines = (out + err).strip().splitlines()
+        if code not in (1, 2) or not lines or (len(lines) > 1 and command.split()[0] not in EVERYBODY):
+            problems.append(f"{command}: {code}: {lines}")
+    assert not problems, "\n".join(problems)
+
+
 def run_alone(command: str, directory: Path, addresses: list[str]) -> tuple[int, str] | None:
     """Exit code and output of a process of its own; None if it has not ended in time."""
     own = {DIRECTORY_VARIABLE: str(directory if command in BY_DIRECTORY else directory / "none")}

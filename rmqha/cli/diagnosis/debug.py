@@ -114,7 +114,7 @@ async def _collect(
         known = {target.address for target in targets}
         targets += [target for target in far if target.address not in known]
         groups = sorted({*groups, *names})
-        if state is None and not names:
+        if state is None and not names and made.missing:
             raise UnreachableError(f"no name server of {namesrv} tells of a group: {made.missing[-1]['reason']}")
     await take_answers(made, targets, timeout_s)
     asked = {target.address for target in targets}

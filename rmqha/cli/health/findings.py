@@ -54,6 +54,8 @@ def judge(words: list[Word], groups: list[str]) -> Health:
     seen = [view for group in groups for view in views(words, group)]
     absent = maintained(words)
     found = [*_silent(words, absent), *_quorum(words)]
+    if not any(word.kind is Kind.BROKER for word in words):
+        found += _without_groups(words)
     for group in groups:
         found += _Group(words, group).findings()
     for view in seen:
@@ -107,6 +109,13 @@ def _silent(words: list[Word], absent: set[str]) -> Iterator[Finding]:
             if word.kind is Kind.BROKER:
                 fix = "start it, or if it is gone for good clean it from the controllers (rmqha remove)"
             yield Finding(where, f"does not answer: {word.error}", fix)
+
+
+def _without_groups(words: list[Word]) -> Iterator[Finding]:
+    """Nobody serves a message, though nobody fails to answer: the brokers have gone from the name servers' tables."""
+    for word in words:
+        if word.answers and word.kind is Kind.NAME_SERVER:
+            yield Finding(word.title, "knows no broker", "start the brokers, or check their namesrvAddr")
 
 
 def _quorum(words: list[Word]) -> Iterator[Finding]:

@@ -15,7 +15,7 @@ from rmqha.cli.cluster_view import asked
 from rmqha.cli.guarantee import effective_keys
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import RemoteError, RmqhaError, UsageError
+from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
 from rmqha.model.identity import parse_address
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import ToldKeys, parse_keys
@@ -86,7 +86,10 @@ async def _read(client: RemotingClient, name: str, address: str, timeout_ms: int
             if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 continue
             raise
-        return Server(name, kind, address, parse_keys(reply, f"the configuration of {address}"))
+        keys = parse_keys(reply, f"the configuration of {address}")
+        if not keys.values:
+            raise UnreachableError(f"{address} answers without a configuration: another program listens there")
+        return Server(name, kind, address, keys)
     raise RmqhaError(f"{address} answers and tells no configuration: it is neither broker, controller nor name server")
 
 

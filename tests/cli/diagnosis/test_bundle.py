@@ -27,6 +27,7 @@ from rmqha.cli.up import prepare
 from rmqha.host.http import Request, Response, Routes, serve
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
+from tests.cli.hostile import hostile
 from tests.client.test_admin import peers
 
 TEXT = """
@@ -195,6 +196,16 @@ async def test_live_nodes_are_asked_and_silent_ones_told(tmp_path: Path) -> None
     missing = [item["path"] for item in made.missing]
     assert "answers/b-1/epochs.json" in missing, "a question that a peer does not know is no reason to stop asking"
     assert [path for path in missing if "b-2" in path] == ["answers/b-2/state.json"]
+
+
+def test_a_name_server_without_a_broker_gives_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When all brokers are gone a bundle is wanted most; it once was a traceback."""
+    monkeypatch.setattr(command, "_commands", lambda *a: {})
+    out = tmp_path / "b.tar.gz"
+    with hostile("says something else") as address:
+        done = run("--namesrv", address, "--out", str(out), "--timeout", "1")
+    assert done.exit_code == 0, done.output
+    assert any("127.0.0.1" in name for name in opened(out)[1])
 
 
 def test_a_store_that_may_not_be_looked_at(state: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from rmqha.cli.health.agreement import Agreement, views
 from rmqha.cli.health.findings import Health, is_unsettled, judge
-from rmqha.cli.health.survey import Word
+from rmqha.cli.health.survey import Kind, Word
 from tests.cli.health.words import broker, cluster, controller, name_server, replica_row, silent
 
 Change = Callable[[dict[str, Word]], None]
@@ -159,3 +159,13 @@ def test_an_unclean_election_is_remembered() -> None:
 def test_a_group_that_nobody_knows() -> None:
     found = judge(list(cluster().values()), ["broker-z"])
     assert "nobody knows a replica of it" in found.reasons[0].what
+
+
+def test_a_cluster_without_a_broker_is_not_well() -> None:
+    """All brokers dead and struck off: nobody fails to answer, and nothing is served."""
+    empty = Word(Kind.NAME_SERVER, "127.0.0.1:9861", "ns-1", runs=True)
+    found = judge([empty, controller(1, leads=True)], [])
+    assert not found.healthy
+    assert [item.sentence for item in found.reasons] == [
+        "ns-1: knows no broker; start the brokers, or check their namesrvAddr"
+    ]

@@ -1,0 +1,42 @@
+"""Answers that commands read: whoever says something else is one that could not be asked. Control plane.
+
+A port that an address file names may have gone to another program that speaks the same protocol, to a server of
+another kind, or to a release that says it differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rmqha.model.error import RemoteProtocolError, UnreachableError
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
+
+UNREADABLE = (RemoteProtocolError, ValueError, TypeError, AttributeError, KeyError, IndexError)
+"""What reading an answer of another shape raises."""
+
+
+@contextmanager
+def reading(address: str, whose: str) -> Iterator[None]:
+    """UnreachableError for what cannot be read in here. `whose`: "a controller's"."""
+    try:
+        yield
+    except UNREADABLE as error:
+        why = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+        raise UnreachableError(
+            f"the answer of {address} is not {whose} of rmqha ({why}): does another program, or another release, "
+            "listen there?"
+        ) from None
+
+
+def json_object(reply: Command, address: str, whose: str, members: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The JSON object that is the reply's body, with at least these members. Raises UnreachableError."""
+    with reading(address, whose):
+        found = loads(bytes(reply.body))
+        if not isinstance(found, dict):
+            raise ValueError("no JSON object")
+        for member in members:
+            found[member]
+    return found
