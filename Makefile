@@ -8,10 +8,12 @@ HOURS ?= 24
 FUZZ_SECONDS ?= 30
 CASES ?= 1000000
 
-.PHONY: help demo test interop chaos browser drills lint types sim sim-many sim-day fuzz fuzz-frames bench clean
+.PHONY: help env demo test interop chaos browser drills lint types sim sim-many sim-day fuzz fuzz-frames bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
+
+env: .venv/stamp ## only the environment, .venv, with the rmqha command in it
 
 demo: .venv/stamp ## a group of three, two killed masters, nothing lost: MODE=cp|ap, INPUT=my.jsonl
 	$(BIN)/python examples/demo.py --mode $(MODE) $(if $(INPUT),--input "$(INPUT)")

@@ -199,11 +199,11 @@ def problems(view: ClusterView) -> dict[str, str]:
 
 
 def problems_of(view: ClusterView, names: Collection[str]) -> dict[str, str]:
-    """What keeps the nodes and groups in `names` from being well. A broker whose group has no master is not: who is in
-    the SyncStateSet is not known then."""
+    """What keeps the nodes and groups in `names` from being well. A broker whose group has no master is not, since who
+    is in the SyncStateSet is not known then; where the group is in `names` too, that is said once."""
     found = problems(view)
     for group in view.groups.values():
-        if trouble := found.get(group.name) and _leaderless(group, view.replicas(group.name)):
+        if group.name not in names and (trouble := _leaderless(group, view.replicas(group.name))):
             for node in view.replicas(group.name):
                 found.setdefault(node.node.name, f"group {group.name}: {trouble}; see rmqha explain {group.name}")
     return {name: trouble for name, trouble in found.items() if name in names}
