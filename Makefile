@@ -56,7 +56,7 @@ fuzz: .venv/stamp ## hostile bytes, FUZZ_SECONDS=30 for each parser
 fuzz-frames: .venv/stamp ## CASES=1000000 damaged streams through a server's sessions: no task and no descriptor is left
 	RMQHA_FRAME_CASES=$(CASES) $(BIN)/pytest tests/fuzz/test_sessions.py -s
 
-bench: .venv/stamp ## figures, into benchmarks/results
+bench: .venv/stamp ## figures and plots, into benchmarks/results
 	$(BIN)/python -m benchmarks
 
 clean: ## the environment and all caches

@@ -1,4 +1,4 @@
-"""Run the benchmarks: each prints a table and writes benchmarks/results/<name>.json."""
+"""Run the benchmarks: each prints a table and writes benchmarks/results/<name>.json; index.html there has plots."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from benchmarks.bench_roll import rolls
 from benchmarks.bench_send import sends
 from benchmarks.bench_simulation import simulation
 from benchmarks.bench_start import idle_memory, start_times
-from benchmarks.figures import measured
+from benchmarks.figures import RESULTS, measured
+from benchmarks.page import page
 from tests.interop.java import MissingError
 
 HERE = Path(__file__).parent
@@ -113,6 +114,10 @@ def main() -> None:
                 measured(name, Path(directory), work)
             except MissingError as error:
                 print(f"{name}: left out: {error}", flush=True)
+    RESULTS.mkdir(exist_ok=True)
+    results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+    (RESULTS / "index.html").write_text(page(results))
+    print(f"plots: {RESULTS / 'index.html'}")
 
 
 def made(directory: Path) -> Path:

@@ -62,7 +62,7 @@ def summary(values: Sequence[float]) -> dict[str, float]:
 def show(title: str, rows: Sequence[Row]) -> None:
     """A table on standard output; columns are the keys of the first row."""
     names = list(rows[0])
-    cells = [[_cell(row.get(name, "")) for name in names] for row in rows]
+    cells = [[cell(row.get(name, "")) for name in names] for row in rows]
     widths = [max(len(line[column]) for line in [names, *cells]) for column in range(len(names))]
     print(f"\n{title}")
     for line in [names, *cells]:
@@ -73,7 +73,8 @@ def show(title: str, rows: Sequence[Row]) -> None:
         print("  ".join((first, *rest)))
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """As tables show it."""
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
     return str(value)
