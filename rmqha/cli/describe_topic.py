@@ -58,7 +58,7 @@ async def _look(namesrv: str, name: str) -> dict[str, Any]:
             route = await admin.route(name)
         except RemoteError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
-                raise UsageError(f"the name servers {namesrv} know no topic {name!r}; see mqadmin topicList") from None
+                raise UsageError(f"the name servers {namesrv} know no topic {name!r}; see rmqha topic list") from None
             raise
         groups = []
         for group, addresses in sorted(route["brokers"].items()):

@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain-wait": ("rmqha.cli.explain_wait:explain_wait", "Tell for whom sends wait right now, and how that ends."),
     "describe": ("rmqha.cli.describe:describe", "Tell what a cluster, group, broker or topic is and promises."),
     "config": ("rmqha.cli.settings.command:config", "Show, compare and change the keys of running nodes."),
+    "topic": ("rmqha.cli.topic:topic", "List, make and delete topics."),
     "group": ("rmqha.cli.group:group", "Change what the controllers keep about a broker group."),
     "quorum": ("rmqha.cli.quorum:quorum", "The controllers' own group: show, add, remove, transfer, snapshot."),
     "doctor": ("rmqha.cli.diagnosis.doctor:doctor", "Examine nodes and their machine: findings, each with its fix."),

@@ -15,6 +15,26 @@ def told(cluster: LocalCluster, *arguments: str) -> tuple[Any, int]:
     return json.loads(done.stdout), done.returncode
 
 
+def topics(cluster: LocalCluster) -> None:
+    """Made, listed and deleted; the servers' own stay."""
+    made, code = told(cluster, "topic", "create", "Orders", "--queues", "3", "--attribute", "queue.type=BatchCQ")
+    assert (made, code) == ({"topic": "Orders", "groups": ["broker-a"], "queues": 3}, 0)
+    assert told(cluster, "topic", "list") == (["Orders"], 0)
+    assert {"Orders", "TBW102"} < set(told(cluster, "topic", "list", "--all")[0])
+    assert told(cluster, "topic", "delete", "Orders", "--yes") == ({"topic": "Orders", "groups": ["broker-a"]}, 0)
+    for command, words in (
+        ("delete Orders --yes", "know no topic 'Orders'"),
+        ("delete TBW102 --yes", "TBW102 is the servers' own"),
+        ("create a/b", "'a/b' must consist of letters"),
+        ("create T --group broker-z", "there is no group broker-z; known are broker-a"),
+        ("create T --attribute x", "--attribute 'x' must be KEY=VALUE"),
+    ):
+        done = cluster.rmqha("topic", *command.split())
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and words in done.stderr, done.stderr
+    refused = cluster.rmqha("topic", "create", "T", "--attribute", "queue.type=Tree")
+    assert refused.returncode == 1 and "queue.type" in refused.stderr and refused.stderr.count("\n") == 1
+
+
 def test_a_master_is_worked_on_while_the_group_is_healthy(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path)
     try:
@@ -23,6 +43,7 @@ def test_a_master_is_worked_on_while_the_group_is_healthy(tmp_path: Path) -> Non
         assert (state["health"], code, len(state["nodes"])) == ("HEALTHY", 0, 5), state["reasons"]
         assert {view["agreement"] for view in state["views"]} == {"MATCHING"}
 
+        topics(cluster)
         assert cluster.rmqha("config", "set", "broker-a-1", "flushIntervalCommitLog=200").returncode == 0
         differing, code = told(cluster, "config", "diff", "broker-a-1", "broker-a-2")
         assert (code, differing) == (1, {"flushIntervalCommitLog": {"broker-a-1": "200", "broker-a-2": "500"}})

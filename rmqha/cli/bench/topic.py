@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import trio
 
+from rmqha.cli.topic import of_users
 from rmqha.client.admin import Admin
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, UnreachableError, UsageError
@@ -14,17 +15,6 @@ from rmqha.wire.command import Command
 
 OWN = "rmqha_bench"
 ROUTE_TIMEOUT_S = 10.0
-_SYSTEM = frozenset(
-    (
-        "TBW102",
-        "SELF_TEST_TOPIC",
-        "SCHEDULE_TOPIC_XXXX",
-        "BenchmarkTest",
-        "OFFSET_MOVED_EVENT",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-    )
-)
-_SYSTEM_PREFIXES = ("%", "RMQ_SYS_", "rmq_sys_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +65,7 @@ async def prepare(namesrv: str, topic: str, queue_count: int) -> Ground:
         if unrouted:
             missing = ", ".join(sorted(unrouted))
             raise UnreachableError(f"{namesrv} does not route {topic} to {missing} after {ROUTE_TIMEOUT_S:g} s")
-    ours = {*info["brokers"], *info["clusters"]}
-    others = [name for name in names if name not in ours and not _is_system(name) and not name.startswith(OWN)]
+    others = [name for name in of_users(names, info) if not name.startswith(OWN)]
     return Ground(topic, tuple(sorted(masters)), bool(lacking), len(others))
 
 
@@ -102,7 +91,3 @@ async def _routed(admin: Admin, topic: str) -> set[str]:
         if error.code == ResponseCode.TOPIC_NOT_EXIST:
             return set()
         raise
-
-
-def _is_system(name: str) -> bool:
-    return name in _SYSTEM or name.startswith(_SYSTEM_PREFIXES) or name.endswith("_REPLY_TOPIC")
