@@ -30,13 +30,7 @@ from rmqha.store.layout import OTHERS_DERIVED, lock, next_replaced
 from rmqha.store.problem import disk_errors, place
 from rmqha.store.reader import Matches, PullResult, Reader
 from rmqha.store.record import EncodedBatch, NewMessage, locate
-from rmqha.store.recovery import (
-    Recovery,
-    batch_topics,
-    check_start,
-    cut_tail,
-    find_end,
-)
+from rmqha.store.recovery import Recovery, batch_topics, check_start, cut_tail, find_end
 from rmqha.store.reput import QueueOffsets, Reput, dispatch, dispatch_in_bulk, valid_topic
 from rmqha.store.retention import LogFile
 from rmqha.store.trimmer import Trimmer
@@ -226,6 +220,10 @@ class Store:
     @property
     def confirm_offset(self) -> PhyOffset:
         return PhyOffset(self._confirm)
+
+    @property
+    def confirmed_record_end(self) -> PhyOffset:
+        return PhyOffset(self._reput.whole_below(self._confirm))
 
     @property
     def dispatched_offset(self) -> PhyOffset:
