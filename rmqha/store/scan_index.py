@@ -50,8 +50,6 @@ class ReadCounts:
     """Of CommitLog files."""
     queue_bytes: int = 0
     """Of ConsumeQueue files used as an index."""
-    skipped_bytes: int = 0
-    """Of the ranges, what the queues let the reader leave out."""
     walked: dict[str, int] = field(default_factory=dict)
     """By reason: bytes of ranges in which a filter that the queues could have answered had to walk the log."""
 
