@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from rmqha.model.message import tags_code
 from rmqha.store.scan import Decoding, Interval, RowFilter, open_store, plan_ranges, prune, read_store
 from rmqha.store.scan_read import LogFile
 
@@ -52,6 +53,8 @@ LAYOUTS = {
     "none": "",
 }
 """Properties as clients store them; = stands for the separator 0x01, the space for 0x02, + for the space."""
+RARE_TAG, TURNS_TO_RARE = "TagRare", 14
+"""One record of so many turns of all layouts has it: one in 98."""
 SEPARATORS = str.maketrans("= +", "\x01\x02 ")
 
 
@@ -91,7 +94,9 @@ def make_store(root: Path, total_bytes: int, body_bytes: int, file_bytes: int, l
         blank = struct.pack(">iI", file_bytes - used, 0xCBD43194)
         data[used : used + 8] = np.frombuffer(blank, np.uint8)
         (root / "commitlog" / f"{index * file_bytes:020}").write_bytes(data.tobytes())
-    _make_queues(root, np.concatenate(entries), np.tile(sizes, turns * files))
+    tags = [layout.partition("TAGS=")[2].split(" ")[0] for layout in layouts]
+    codes = np.array([tags_code(tag) for tag in tags])
+    _make_queues(root, np.concatenate(entries), np.tile(sizes, turns * files), np.tile(codes, turns * files))
     (root / "checkpoint").write_bytes(struct.pack(">qqqqq", 0, 0, 0, 0, files * file_bytes).ljust(4096, b"\0"))
     (root / "brokerIdentity").write_text("bench#broker-a#1")
     return files * turns * len(turn)
@@ -107,13 +112,13 @@ def _fill_in(rows: np.ndarray, number: np.ndarray, offsets: np.ndarray, digit_at
     rows[:, 56:64] = (FIRST_MS + number).astype(">i8").view(np.uint8).reshape(-1, 8)
 
 
-def _make_queues(root: Path, offsets: np.ndarray, sizes: np.ndarray) -> None:
+def _make_queues(root: Path, offsets: np.ndarray, sizes: np.ndarray, codes: np.ndarray) -> None:
     """A ConsumeQueue of one file for each topic and queue."""
     for topic in range(TOPICS):
         for queue in range(QUEUES):
             mine = slice(topic + TOPICS * queue, None, TOPICS * QUEUES)
             units = np.zeros(len(offsets[mine]), [("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
-            units["offset"], units["size"] = offsets[mine], sizes[mine]
+            units["offset"], units["size"], units["code"] = offsets[mine], sizes[mine], codes[mine]
             directory = root / "consumequeue" / f"bench-{topic}" / str(queue)
             directory.mkdir(parents=True)
             (directory / f"{0:020}").write_bytes(units.tobytes())

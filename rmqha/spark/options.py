@@ -62,6 +62,8 @@ OPTIONS = {
     "minPartitions": "at least so many tasks, where ranges do not fall below 4 MiB",
     "maxRecordsPerPartition": "at most so many records of log for a task",
     "maxBytesPerTrigger": "a micro-batch holds about so many bytes of log at most",
+    "useQueues": "false lets a filter on topics, queues or tags walk the log: consume queues are not asked",
+    "readReport": "a directory in which every task leaves a JSON file of what it has read",
     "pushFilters": "true lets WHERE prune the read; only for a DataFrame that is scanned once (see spark/source.py)",
 }
 
@@ -88,6 +90,8 @@ class ReadOptions:
     decompress: bool = True
     verify_crc: bool = True
     push_filters: bool = False
+    use_queues: bool = True
+    read_report: str | None = None
     all_epochs: bool = False
     on_corrupt: str = "fail"
     verify_replicas: bool = False
@@ -122,6 +126,8 @@ class ReadOptions:
             decompress=_switch(values, "decompress", default=True),
             verify_crc=_switch(values, "verifyCrc", default=True),
             push_filters=push_filters,
+            use_queues=_switch(values, "useQueues", default=True),
+            read_report=values.get("readReport"),
             all_epochs=_choice(values, "epochPolicy", ("committed", "all")) == "all",
             on_corrupt=on_corrupt,
             verify_replicas=_choice(values, "replicas", ("one", "verify")) == "verify",

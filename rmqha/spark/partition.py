@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from pyspark.sql.datasource import InputPartition
 
+from rmqha.model.error import UsageError
 from rmqha.spark.options import ReadOptions
-from rmqha.store.scan import Decoding, LogRange, RowFilter, StoreView, group_ranges, plan_ranges, read_range
+from rmqha.store.scan import Decoding, LogRange, ReadCounts, RowFilter, StoreView, group_ranges, plan_ranges, read_range
 
 TASK_MAX_BYTES = 1024 * 1024 * 1024
 TASKS_PER_CORE = 2
@@ -42,5 +46,35 @@ def partitions(options: ReadOptions, groups: Sequence[Sequence[StoreView]]) -> l
 
 def read(options: ReadOptions, partition: InputPartition, decoding: Decoding, rows: RowFilter) -> Iterator[Any]:
     """The batches of one task."""
+    counts, row_count = ReadCounts(), 0
     for item in partition.value or ():
-        yield from read_range(item, decoding, rows, pass_loss=not options.fail_on_data_loss)
+        for batch in read_range(
+            item,
+            decoding,
+            rows,
+            pass_loss=not options.fail_on_data_loss,
+            use_queues=options.use_queues,
+            counts=counts,
+        ):
+            row_count += batch.num_rows
+            yield batch
+    if options.read_report is not None:
+        _report(options.read_report, partition.value or (), row_count, counts)
+
+
+def _report(directory: str, ranges: Sequence[LogRange], row_count: int, counts: ReadCounts) -> None:
+    """One file for each task that ended, also for one that Spark ran again. UsageError if it cannot be written."""
+    told = {
+        "ranges": [[item.file.path, item.start, item.end] for item in ranges],
+        "rangeBytes": sum(item.size_bytes for item in ranges),
+        "logBytes": counts.log_bytes,
+        "queueBytes": counts.queue_bytes,
+        "rows": row_count,
+        "walkedBytes": counts.walked,
+    }
+    try:
+        Path(directory).mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile("w", dir=directory, prefix="task-", suffix=".json", delete=False) as file:
+            json.dump(told, file)
+    except OSError as error:
+        raise UsageError(f"readReport = {directory} cannot be written: {error.strerror or error}") from None

@@ -279,7 +279,7 @@ class Records:
         return pa.py_buffer(self.window.data)
 
     def _sentence(self, index: int, expected: str, found: str) -> str:
-        offset = self.window.base_offset + int(self.starts[index])
+        offset = int(self.fixed["physicalOffset"][index])
         return f"{self.window.path} at physical offset {offset}: expected {expected}, found {found}"
 
     def _note(self, decoding: Decoding, index: int, sentence: str) -> None:

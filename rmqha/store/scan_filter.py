@@ -95,8 +95,8 @@ class RowFilter:
             if values is not None:
                 chosen &= np.isin(column, sorted(values))
             records = records.select(chosen)
-        if self._names_topics and len(records):
-            records = records.select(self._topic_mask(records))
+        if self.names_topics and len(records):
+            records = records.select(self.topic_mask(records))
         if self.tags is not None and len(records):
             wanted = pc.is_in(records.property(b"TAGS"), value_set=pa.array(sorted(self.tags), pa.string()))
             records = records.select(np.asarray(wanted))
@@ -105,12 +105,18 @@ class RowFilter:
         return records
 
     @property
-    def _names_topics(self) -> bool:
+    def names_topics(self) -> bool:
+        """Does it look at the topic?"""
         return bool(
             self.topics is not None or self.topic_pattern is not None or self.queues is not None or self.queue_offsets
         )
 
-    def _topic_mask(self, records: Records) -> NDArray[np.bool_]:
+    def without_topics(self) -> RowFilter:
+        """What is left where the topics, and what is said of their queues, have been looked at."""
+        return replace(self, topics=None, topic_pattern=None, queues=None, queue_offsets={})
+
+    def topic_mask(self, records: Records) -> NDArray[np.bool_]:
+        """Which records the topics, and what is said of their queues, let through."""
         if self._is_few_topics:
             masks = [records.topic_is(name) for name in self.topics or ()]
             return np.logical_or.reduce(masks) if masks else np.zeros(len(records), bool)

@@ -3,7 +3,7 @@ and a task's memory does not depend on the size of the log."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from rmqha.model.error import StoreError, UsageError
 from rmqha.store.scan_columns import Records, Source
-from rmqha.store.scan_storage import read_exactly, storage_of
+from rmqha.store.scan_storage import expect, read_exactly, storage_of
 from rmqha.store.scan_walk import (
     I64,
     RECORD_MAX_BYTES,
@@ -27,6 +27,8 @@ WINDOW_BYTES = 4 * 1024 * 1024
 """Makes one RecordBatch."""
 FILTERED_WINDOW_BYTES = 8 * 1024 * 1024
 """Where a filter leaves few rows of each."""
+DENSE_BYTES = 32 * 1024
+"""A stretch of which a piece is wanted in every so many bytes is fetched from the disk as a whole."""
 PROBE_BYTES = 256 * 1024
 SPARE = 2
 """The buffer is so many windows long, for `spans` of bodies; what is not read into costs no memory."""
@@ -64,6 +66,8 @@ class LogFile:
         except PermissionError:
             raise UsageError(f"{name.path} cannot be read: permission denied") from None
         self._buffer = bytearray()
+        self.read_bytes = 0
+        """So many were read until now."""
 
     def __enter__(self) -> LogFile:
         return self
@@ -79,18 +83,40 @@ class LogFile:
     def window(self, start: int, stop: int, *, reused: bool = False) -> Window:
         """The bytes [start, stop). A `reused` window is only good until the next one is read."""
         size = stop - start
-        if reused and len(self._buffer) < SPARE * size:
+        raw = self._reused(size) if reused else bytearray(size)
+        self._read(start, memoryview(raw)[:size])
+        data = np.frombuffer(raw, np.uint8, size)
+        return Window(self.name.path, self.name.base_offset + start, raw, data, self.name.size_bytes - stop)
+
+    def packed(self, runs: Sequence[tuple[int, int]]) -> Window:
+        """These stretches, (position, size), one behind the other; a reused window. Its base offset means nothing."""
+        size = sum(size for _, size in runs)
+        raw = self._reused(size)
+        span = runs[-1][0] + runs[-1][1] - runs[0][0]
+        if span < DENSE_BYTES * len(runs):
+            # of a file that is not in the cache many small pieces cost several times as much as all of it
+            expect(self._file, runs[0][0], span)
+        view, at = memoryview(raw), 0
+        for position, length in runs:
+            self._read(position, view[at : at + length])
+            at += length
+        return Window(self.name.path, 0, raw, np.frombuffer(raw, np.uint8, size))
+
+    def _reused(self, size: int) -> bytearray:
+        if len(self._buffer) < SPARE * size:
             self._buffer = bytearray(SPARE * size)
-        raw = self._buffer if reused else bytearray(size)
+        return self._buffer
+
+    def _read(self, start: int, target: memoryview) -> None:
         path = self.name.path
         try:
-            found = read_exactly(self._file, start, memoryview(raw)[:size])
+            found = read_exactly(self._file, start, target)
         except OSError as error:
             raise StoreError(f"{path} cannot be read at {start}: {error.strerror or error}") from None
-        if found < size:
-            raise StoreError(f"{path}: expected {stop} bytes, found {start + found}: the file was shortened")
-        data = np.frombuffer(raw, np.uint8, size)
-        return Window(path, self.name.base_offset + start, raw, data, self.name.size_bytes - stop)
+        self.read_bytes += found
+        if found < len(target):
+            expected = start + len(target)
+            raise StoreError(f"{path}: expected {expected} bytes, found {start + found}: the file was shortened")
 
     def windows(self, start: int, stop: int, size: int = WINDOW_BYTES) -> Iterator[tuple[int, Window, Chain]]:
         """The records of [start, stop), `start` being a record's start: the position of each window, the window, and

@@ -7,9 +7,11 @@ read gives an error, not a signal.
 
 from __future__ import annotations
 
+import os
 import re
 from functools import lru_cache
 from importlib.util import find_spec
+from io import FileIO
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -124,3 +126,9 @@ def read_exactly(file: ReadFile, position: int, target: bytearray | memoryview) 
             break
         done += count
     return done
+
+
+def expect(file: ReadFile, position: int, size: int) -> None:
+    """Have these bytes of a local file fetched into the system's cache, without waiting for them."""
+    if isinstance(file, FileIO) and hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), position, size, os.POSIX_FADV_WILLNEED)

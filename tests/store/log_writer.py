@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rmqha.model.message import tags_code
+
 MAGIC_V1, MAGIC_V2, MAGIC_BLANK = 0xDAA320A7, 0xDAA320AB, 0xCBD43194
 HOST_V4 = (b"\x7f\x00\x00\x01", 10911)
 HOST_V6 = (bytes.fromhex("20010db8000000000000000000000007"), 10911)
@@ -80,6 +82,9 @@ class LogWriter:
     base: int = 0
     end: int = 0
     queue_entries: dict[tuple[bytes, int], list[tuple[int, int, int]]] = field(default_factory=dict)
+    """(queueOffset, physical offset, size)"""
+    tags_codes: dict[int, int] = field(default_factory=dict)
+    """By physical offset."""
     pieces: dict[int, bytearray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -96,6 +101,7 @@ class LogWriter:
         self._put(record)
         if dispatched:
             entry = (message.queue_offset, offset, len(record))
+            self.tags_codes[offset] = tags_code(slow_properties(message.properties).get("TAGS"))
             self.queue_entries.setdefault((message.topic, message.queue_id), []).append(entry)
         return offset
 
@@ -123,7 +129,7 @@ class LogWriter:
             directory.mkdir(parents=True, exist_ok=True)
             queue = bytearray(20 * (max(entries)[0] + 100))
             for queue_offset, offset, size in entries:
-                struct.pack_into(">qiq", queue, queue_offset * 20, offset, size, 0)
+                struct.pack_into(">qiq", queue, queue_offset * 20, offset, size, self.tags_codes.get(offset, 0))
             (directory / f"{0:020}").write_bytes(queue)
         if confirm_offset is not None:
             (self.root / "checkpoint").write_bytes(struct.pack(">qqqqq", 0, 0, 0, 0, confirm_offset).ljust(4096, b"\0"))
