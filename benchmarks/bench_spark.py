@@ -20,13 +20,24 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from rmqha.model.message import tags_code
-from rmqha.store.scan import Decoding, Interval, RowFilter, open_store, plan_ranges, prune, read_store
+from rmqha.store.scan import (
+    Decoding,
+    Interval,
+    ReadCounts,
+    RowFilter,
+    StoreView,
+    open_store,
+    plan_ranges,
+    prune,
+    read_store,
+)
 from rmqha.store.scan_read import LogFile
 
 MIB = 1024 * 1024
@@ -55,6 +66,13 @@ LAYOUTS = {
 """Properties as clients store them; = stands for the separator 0x01, the space for 0x02, + for the space."""
 RARE_TAG, TURNS_TO_RARE = "TagRare", 14
 """One record of so many turns of all layouts has it: one in 98."""
+
+
+def with_rare(layouts: Sequence[str]) -> list[str]:
+    """The layouts in turn, one of the last turn with the rare tag."""
+    return [*(list(layouts) * TURNS_TO_RARE)[:-1], LAYOUTS["tags"].replace("TagB", RARE_TAG)]
+
+
 SEPARATORS = str.maketrans("= +", "\x01\x02 ")
 
 
@@ -208,6 +226,31 @@ def bench_pruning(root: Path, log_bytes: int, record_count: int) -> dict[str, An
     return {"read_bytes": read_bytes, "needed_bytes": log_bytes * wanted // record_count, "wall_s": took}
 
 
+def bench_queues(root: Path, log_bytes: int) -> list[dict[str, Any]]:
+    """Filters answered by the consume queues, and by the walk of the log."""
+    view, results = open_store(str(root)), []
+    one_queue = {"queueId": Interval(0, 0), "queueOffset": Interval(1000, 1999)}
+    filters = {
+        "one topic of eight": RowFilter(frozenset(["bench-3"])),
+        "a rare tag": RowFilter(tags=frozenset([RARE_TAG])),
+        "1,000 offsets of one queue": RowFilter(frozenset(["bench-3"]), intervals=one_queue),
+    }
+    for what, rows in filters.items():
+        for use in (True, False):
+            counts = ReadCounts()
+            drain(read_store(view, Decoding(NINE), rows, use_queues=use, counts=counts))
+            took = timed(partial(drain_filtered, view, rows, use), 3)
+            read = {"log_read_bytes": counts.log_bytes, "queue_read_bytes": counts.queue_bytes}
+            results.append(
+                {"what": what, "use_queues": use, **took, **read, "mb_per_s": log_bytes / took["cpu_s"] / 1e6}
+            )
+    return results
+
+
+def drain_filtered(view: StoreView, rows: RowFilter, use_queues: bool) -> int:
+    return drain(read_store(view, Decoding(NINE), rows, use_queues=use_queues))
+
+
 def peak_rss_mib(root: Path) -> float:
     """Of a process of its own that reads everything (Linux; ru_maxrss would count this process too)."""
     script = f"""
@@ -302,7 +345,7 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="rmqha-bench-") as directory:
         root = Path(directory) / "store"
-        layouts = list(LAYOUTS.values())[: 1 if given.one_layout else None]
+        layouts = with_rare(list(LAYOUTS.values())[: 1 if given.one_layout else None])
         count = make_store(root, given.mib * MIB, given.body, min(given.file_mib, given.mib) * MIB, layouts)
         log_bytes = sum(item.size_bytes for item in plan_ranges(open_store(str(root)), min_ranges=1))
         print(f"{log_bytes / MIB:.0f} MiB, {count} records of {log_bytes // count} bytes on average")
@@ -314,6 +357,12 @@ def main() -> None:
             f"\na hundredth of the time: read {pruned['read_bytes'] / MIB:.1f} MiB of {log_bytes / MIB:.0f}, needed "
             f"{pruned['needed_bytes'] / MIB:.1f}, in {pruned['wall_s'] * 1000:.0f} ms"
         )
+        results["queues"] = bench_queues(root, log_bytes)
+        for row in results["queues"]:
+            how = "queues" if row["use_queues"] else "walk"
+            shares = (100 * row[name] / log_bytes for name in ("log_read_bytes", "queue_read_bytes"))
+            shown = "log read {:.2f} %, queues {:.2f} %".format(*shares)
+            print(f"{row['what']:<28} by {how:<7} {row['mb_per_s']:8.0f} MB/s of CPU time; {shown}")
         results["peak_rss_mib"] = peak_rss_mib(root)
         print(f"peak memory of a process that reads all columns of it: {results['peak_rss_mib']:.0f} MiB")
         if not given.no_spark:
