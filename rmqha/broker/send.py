@@ -298,10 +298,12 @@ class SendProcessor:
         if request.is_batch:
             parts = self.split(body)
             if not topic.is_batch or find_property(request.properties, _UNIQUE_KEY) is None:
+                if _CRC32 in b"".join([tail for _, tail, _ in parts]):
+                    parts = [(text, _tail_without_crc(tail), flag) for text, tail, flag in parts]
                 batch = NewBatch(
                     request.topic,
                     queue_id,
-                    [(text, _tail_without_crc(tail), flag) for text, tail, flag in parts] if _CRC32 in body else parts,
+                    parts,
                     request.born_at_ms,
                     born_host,
                     self._store_host,
