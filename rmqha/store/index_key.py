@@ -28,6 +28,8 @@ _PAIRS = {bytes((high, low)): high * 31 + low for high in b"0123456789ABCDEF" fo
 """Hashes of two digits: within a millisecond a producer's unique keys differ in the last four, a counter."""
 _COUNTER_BYTES = 4
 _POWER_2 = _POWERS[2]
+_MAX_MISSES = 4
+"""Records of a run that look like none before: keys that are no counter are not worth a closer look."""
 _CACHE_COUNT = 10_000
 
 _NAMES = tuple(name.encode() + b"\x01" for name in (PROPERTY_UNIQUE_KEY, PROPERTY_KEYS, PROPERTY_TAGS))
@@ -143,7 +145,7 @@ class KeyHasher:
         """As `hashes`, for records of one topic whose properties have their length in front. Where properties differ
         from those before in nothing but their unique key's counter, only that is hashed."""
         front = back = b""
-        size, base = -1, 0
+        size, base, misses = -1, 0, 0
         unpack = struct.Struct("").unpack
         more: list[int] = []
         for tail in tails:
@@ -156,8 +158,10 @@ class KeyHasher:
             properties = tail[2:]
             found = self.hashes(topic, properties)
             yield found
+            size, misses = -1, misses + 1
+            if misses > _MAX_MISSES:
+                continue
             unique = _value(properties, _UNIQUE, _UNIQUE_INSIDE) or b""
-            size = -1
             if _COUNTER_BYTES <= len(unique) < _POWER_COUNT and unique[-_COUNTER_BYTES:].isalnum() and unique.isascii():
                 inside_at = tail.rfind(_UNIQUE_INSIDE, 2)
                 at = (inside_at + 1 if inside_at >= 0 else 2) + len(_UNIQUE) + len(unique) - _COUNTER_BYTES
