@@ -1,0 +1,252 @@
+"""Every parser that reads bytes from a peer or from a disk: what it may raise, and inputs to begin with."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from controller.event import BrokerIdApplied, BrokerRegistered, Cause, MasterElected, decode_events, encode_events
+from controller.image import decode_image, encode_image
+from controller.replicas_info import ReplicasInfo
+from rmqha.client.compression import decompress
+from rmqha.client.message import decode_messages
+from rmqha.client.route import parse_route
+from rmqha.ha.group_info import parse_group_info, parse_set
+from rmqha.model.config import BrokerConfig, parse_properties
+from rmqha.model.epoch import EpochEntry, EpochHistory
+from rmqha.model.error import ConfigError, RemoteProtocolError, StoreError
+from rmqha.model.message import decode_properties, encode_properties
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset, RaftIndex, Term
+from rmqha.model.selector import SelectorError, parse_selector
+from rmqha.sim.disk import SimDisk
+from rmqha.sim.prng import SimPrng
+from rmqha.store.epoch_file import BadEpochFileError
+from rmqha.store.epoch_file import parse as parse_epochs
+from rmqha.store.identity_file import IdentityFile
+from rmqha.store.record import BadRecordError, decode, verify
+from rmqha.store.sidecar import BadSidecarError
+from rmqha.store.sidecar import decode as decode_sidecar
+from rmqha.store.sidecar import encode as encode_sidecar
+from rmqha.wire.bodies import parse_registration
+from rmqha.wire.command import Command
+from rmqha.wire.frame import FrameParser, encode_frame
+from rmqha.wire.ha_stream import (
+    MasterHandshake,
+    MasterStreamParser,
+    SlaveAck,
+    SlaveHandshake,
+    SlaveStreamParser,
+    TransferHeader,
+)
+from rmqha.wire.json_header import decode_json_header
+from rmqha.wire.lenient_json import loads
+from rmqha.wire.packed_registration import pack, unpack
+from rmqha.wire.plain_ha import PlainTransferParser, ReportParser
+from rmqha.wire.raft_codec import decode_entry, decode_message, encode_entry, encode_message
+from rmqha.wire.raft_message import AppendRequest, Entry, EntryKind, Heartbeat, SnapshotChunk
+from rmqha.wire.rocketmq_header import decode_rocketmq_header
+from tests.golden.reader import frames, raw
+from tests.store.support import log_bytes, message, open_store
+
+SYS_FLAGS = (0, 1, 0x101, 0x201, 0x301)
+PROPERTIES = {"TAGS": "a", "KEYS": "k1 k2", "n": "3.5", "b": "true"}
+
+
+class Target(NamedTuple):
+    parse: Callable[[bytes], object]
+    refuses_with: tuple[type[Exception], ...]
+    begin: Callable[[], Sequence[bytes]]
+    """Good inputs."""
+
+
+def _frames(data: bytes) -> None:
+    for command in FrameParser(1 << 20).feed(data):
+        encode_frame(command)
+
+
+def _fed(
+    make: Callable[[], MasterStreamParser | SlaveStreamParser | PlainTransferParser | ReportParser],
+) -> Callable[[bytes], None]:
+    """In pieces of 7 bytes, as no sender sends."""
+
+    def parse(data: bytes) -> None:
+        parser = make()
+        for at in range(0, len(data), 7):
+            parser.feed(data[at : at + 7])
+
+    return parse
+
+
+def _sidecar(data: bytes) -> None:
+    decode_sidecar(data, "x")
+
+
+def _unpacked(data: bytes) -> None:
+    unpack(zlib.compress(data))
+
+
+def _registration(data: bytes) -> None:
+    ext = {"clusterName": "c", "brokerName": "b", "brokerId": "0", "brokerAddr": "a:1"}
+    parse_registration(Command(103, ext, data))
+
+
+def _selector(data: bytes) -> None:
+    parse_selector(data.decode("utf-8", "replace")).matches(PROPERTIES.get)
+
+
+def _record(data: bytes) -> None:
+    verify(memoryview(data), 0, len(data), 0)
+    decode(memoryview(data))
+
+
+def _bodies(data: bytes) -> None:
+    for flag in SYS_FLAGS:
+        decompress(data, flag)
+
+
+def _configuration(data: bytes) -> None:
+    BrokerConfig.from_properties(parse_properties(data.decode("utf-8", "replace"), "f"), "f")
+
+
+def _identity(data: bytes) -> None:
+    disk = SimDisk(SimPrng(1))
+    disk.write_atomic("brokerIdentity", data)
+    IdentityFile(disk).read()
+
+
+def _answers(data: bytes) -> None:
+    parse_group_info(_command(data))
+    parse_set(_command(data))
+
+
+def _command(data: bytes) -> Command:
+    """`name=value` lines, an empty one, the body."""
+    head, _, body = data.partition(b"\n\n")
+    pairs = (line.partition("=") for line in head.decode("utf-8", "replace").splitlines())
+    return Command(1005, {name: value for name, _, value in pairs}, body)
+
+
+@cache
+def _golden() -> tuple[bytes, ...]:
+    return tuple(found for found in map(raw, frames()) if len(found) < 1500)
+
+
+def _headers(codec: int) -> list[bytes]:
+    """Of golden frames with this codec."""
+    found = [data for data in _golden() if data[4] == codec]
+    return [data[8 : 8 + int.from_bytes(data[5:8], "big")] for data in found[::7]]
+
+
+@cache
+def _log() -> bytes:
+    store = open_store(SimDisk(SimPrng(1)))
+    for number in range(3):
+        store.append(message(number, body=b"b%d" % number * 20, properties=encode_properties(PROPERTIES)), number)
+    return log_bytes(store)
+
+
+def _registrations() -> list[bytes]:
+    wrapper = {"dataVersion": VERSION, "topicConfigTable": {"T": TOPIC}}
+    return [json.dumps({"topicConfigSerializeWrapper": wrapper, "filterServerList": []}).encode()]
+
+
+def _ha_of_a_master() -> list[bytes]:
+    entries = EpochHistory((EpochEntry(Epoch(1), PhyOffset(0)), EpochEntry(Epoch(3), PhyOffset(100))))
+    hello = MasterHandshake(PhyOffset(200), Epoch(3), entries).encode()
+    log = _log()
+    transfer = TransferHeader(len(log), PhyOffset(200), Epoch(3), PhyOffset(100), PhyOffset(150)).encode() + log
+    return [hello, hello[:-3], hello + transfer + transfer]
+
+
+def _ha_of_a_slave() -> list[bytes]:
+    return [SlaveHandshake(BrokerId(2)).encode() + SlaveAck(PhyOffset(7)).encode()]
+
+
+SELECTORS = (
+    b"TAGS = 'a' AND n BETWEEN 1 AND 4.5 OR NOT (b IS NULL)",
+    b"n IN ('1','2') OR KEYS CONTAINS 'k'",
+)
+PROPERTIES_FILES = (b"brokerName=a\nhaMode=cp\ntotalReplicas=3\n", b"# x\nfileReservedTime = 72\n")
+TOPIC = {
+    "topicName": "T",
+    "readQueueNums": 4,
+    "writeQueueNums": 4,
+    "perm": 6,
+    "topicFilterType": "SINGLE_TAG",
+    "attributes": {},
+}
+VERSION = {"counter": 1, "stateVersion": 2, "timestamp": 3}
+ROUTE = {
+    "brokerDatas": [{"brokerName": "b", "cluster": "c", "brokerAddrs": {"0": "h:1"}}],
+    "queueDatas": [{"brokerName": "b", "perm": 6, "readQueueNums": 4, "writeQueueNums": 4, "topicSysFlag": 0}],
+}  # fmt: skip
+ANSWER = b"masterBrokerId=1\nmasterAddress=a:1\nmasterEpoch=3\nsyncStateSetEpoch=2\nmasterHaAddress=a:2\n\n"
+SET = b'{"syncStateSet":[1,2],"syncStateSetEpoch":2}'
+
+
+def _raft() -> list[bytes]:
+    entry = Entry(RaftIndex(5), Term(2), b"x", EntryKind.DATA)
+    append = AppendRequest("n1#1", "n2#2", Term(2), RaftIndex(4), Term(1), RaftIndex(4), (entry,))
+    chunk = SnapshotChunk("n1#1", "n2#2", Term(2), RaftIndex(4), Term(1), 10, 0, b"abc", b"")
+    beat = Heartbeat("n1#1", "n2#2", Term(2), RaftIndex(4), 7)
+    return [encode_message(append), encode_message(chunk), encode_message(beat)]
+
+
+def _begin(*data: bytes) -> Callable[[], Sequence[bytes]]:
+    return lambda: data
+
+
+def _packed() -> bytes:
+    return pack(VERSION, {"T": TOPIC})
+
+
+def _entries() -> list[bytes]:
+    return [encode_entry(Entry(RaftIndex(5), Term(2), b"x", EntryKind.DATA))]
+
+
+ID_APPLIED = BrokerIdApplied("c", "g", BrokerId(1), "h:1", "code")
+REGISTERED = BrokerRegistered("g", BrokerId(1), "h:1", "h:2", 3, "cp")
+ELECTED = MasterElected("g", BrokerId(1), Epoch(1), (BrokerId(1),), Cause.FIRST_ELECTION)
+EVENTS = (ID_APPLIED, REGISTERED, ELECTED)
+
+
+def _image() -> list[bytes]:
+    info = ReplicasInfo()
+    for event in EVENTS:
+        info.apply(event)
+    return [encode_image(info)]
+
+
+REMOTE = (RemoteProtocolError,)
+TARGETS: dict[str, Target] = {
+    "frame": Target(_frames, REMOTE, lambda: _golden()[::11]),
+    "json-header": Target(decode_json_header, REMOTE, lambda: _headers(0)),
+    "rocketmq-header": Target(decode_rocketmq_header, REMOTE, lambda: _headers(1)),
+    "json": Target(loads, REMOTE, _begin(json.dumps(ROUTE).encode(), b'{0:"a",1:[1.5,true,null]}')),
+    "registration": Target(_registration, REMOTE, _registrations),
+    "packed-registration": Target(unpack, REMOTE, lambda: [_packed()]),
+    "unpacked-registration": Target(_unpacked, REMOTE, lambda: [zlib.decompress(_packed())]),
+    "ha-of-a-master": Target(_fed(MasterStreamParser), REMOTE, _ha_of_a_master),
+    "ha-of-a-slave": Target(_fed(SlaveStreamParser), REMOTE, _ha_of_a_slave),
+    "plain-ha-of-a-master": Target(_fed(PlainTransferParser), REMOTE, _begin(bytes(8) + b"\0\0\0\x05abcde")),
+    "plain-ha-of-a-slave": Target(_fed(ReportParser), REMOTE, _begin(bytes(7) + b"\x09" + bytes(8))),
+    "controller-answer": Target(_answers, REMOTE, _begin(ANSWER + SET)),
+    "raft-message": Target(decode_message, REMOTE, _raft),
+    "raft-entry": Target(decode_entry, REMOTE, _entries),
+    "controllers-event": Target(decode_events, (StoreError,), lambda: [encode_events(EVENTS)]),
+    "controllers-image": Target(decode_image, (StoreError,), _image),
+    "selector": Target(_selector, (SelectorError,), _begin(*SELECTORS)),
+    "properties": Target(decode_properties, (), lambda: [encode_properties(PROPERTIES)]),
+    "route": Target(lambda data: parse_route("T", data), REMOTE, _begin(json.dumps(ROUTE).encode())),
+    "pulled": Target(lambda data: decode_messages("b", data), REMOTE, lambda: [_log()]),
+    "body": Target(_bodies, REMOTE, _begin(b"plain", zlib.compress(b"b" * 50))),
+    "record": Target(_record, (BadRecordError,), lambda: [_log()]),
+    "epochs": Target(parse_epochs, (BadEpochFileError,), _begin(b"2\n0\n1-0\n3-100\n", b"1\n0\n1-0\n")),
+    "sidecar": Target(_sidecar, (BadSidecarError, StoreError), lambda: [encode_sidecar({"x": 1})]),
+    "identity": Target(_identity, (StoreError,), _begin(b"DefaultCluster#broker-a#1")),
+    "configuration": Target(_configuration, (ConfigError,), _begin(*PROPERTIES_FILES)),
+}
+"""By name, which is also its folder in the corpus."""
