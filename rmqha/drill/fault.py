@@ -13,6 +13,7 @@ import trio
 from rmqha.cli.history import collect
 from rmqha.drill import sandbox
 from rmqha.drill.cluster import BROKERS, GROUP, Cluster, Failover, quickstart, until, wall_ms
+from rmqha.drill.error import DrillError
 from rmqha.drill.namespaces import HUB, Namespaces
 from rmqha.drill.places import SMALL_FILES, cluster_of_disks, cluster_of_hosts, direct_client, drain, fill
 from rmqha.drill.report import Round
@@ -144,9 +145,9 @@ class Pause(Fault):
                 cluster.resume(name)
 
 
-class Isolate(Fault):
-    name = "isolate"
-    story = "the master's network cable is pulled; a client on its side goes on sending to it"
+class NetworkFault(Fault):
+    """Every node has a host of its own."""
+
     targets = TARGETS
     hold_s = 5.0
 
@@ -164,6 +165,61 @@ class Isolate(Fault):
             self._scratch = scratch
             stack.enter_context(self._hosts.inside(HUB))
             yield stack.enter_context(cluster_of_hosts(self._hosts, self.document(), scratch, quiet=True))
+
+
+class BadNetwork(NetworkFault):
+    """Connections hold: nobody has to take over, and sends go on, though slowly."""
+
+    loss_per_mille = 0
+    delay_ms = 0
+
+    @property
+    def replaces_master(self) -> bool:
+        return False
+
+    @property
+    def sends_go_on(self) -> bool:
+        return True
+
+    @asynccontextmanager
+    async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
+        assert self._hosts is not None
+        with ExitStack() as stack:
+            found.fault_at_ms = wall_ms()
+            spoiled = [
+                self._hosts.spoiled(name, loss_per_mille=self.loss_per_mille, delay_ms=self.delay_ms)
+                for name in found.hit
+            ]
+            cables = [stack.enter_context(bad) for bad in spoiled]
+            yield
+        for name, cable in zip(found.hit, cables, strict=True):
+            if not cable.carried_count or (self.loss_per_mille and not cable.lost_count):
+                raise DrillError(
+                    f"{cable.carried_count} packets of {name} came by its bad cable, {cable.lost_count} were lost"
+                )
+            found.notes.append(f"{cable.carried_count} packets of {name} carried, {cable.lost_count} lost")
+
+    def objections(self, found: Round, unavailable_ms: int) -> list[str]:
+        if self.target != "minor" or found.master == found.old_master:
+            return []
+        return [f"a slave's bad cable made {found.master} master in the place of {found.old_master}"]
+
+
+class Loss(BadNetwork):
+    name = "loss"
+    story = "a tenth of all packets to and from the master is lost"
+    loss_per_mille = 100
+
+
+class Delay(BadNetwork):
+    name = "delay"
+    story = "packets to and from the master take 50 to 150 ms, and overtake each other"
+    delay_ms = 100
+
+
+class Isolate(NetworkFault):
+    name = "isolate"
+    story = "the master's network cable is pulled; a client on its side goes on sending to it"
 
     @asynccontextmanager
     async def struck(self, cluster: Cluster, found: Round) -> AsyncIterator[None]:
@@ -358,5 +414,16 @@ class KillController(Fault):
 
 FAULTS: dict[str, type[Fault]] = {
     kind.name: kind
-    for kind in (KillMaster, Isolate, Pause, SlowSlave, DiskFull, DiskReadOnly, DiskHang, KillController)
+    for kind in (
+        KillMaster,
+        Isolate,
+        Loss,
+        Delay,
+        Pause,
+        SlowSlave,
+        DiskFull,
+        DiskReadOnly,
+        DiskHang,
+        KillController,
+    )
 }

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
+from rmqha.drill.bad_cable import BadCable, plug
 from rmqha.drill.error import NotHereError
 
 T = TypeVar("T")
@@ -71,6 +72,27 @@ class Namespaces:
 
     def join(self, name: str) -> None:
         self._in(HUB, "link", "set", self._port(name), "master", "bridge")
+
+    @contextmanager
+    def spoiled(self, name: str, *, loss_per_mille: int, delay_ms: int) -> Iterator[BadCable]:
+        """The host's cable is a bad one for as long as the block lasts."""
+        port, inner, outer = (f"{kind}{self._names.index(name)}" for kind in ("port", "inner", "outer"))
+        self._in(HUB, "link", "add", inner, "type", "veth", "peer", "name", outer)
+        try:
+            for device in (port, inner):
+                # nobody but the host itself may answer for its addresses
+                self._in(HUB, "link", "set", device, "arp", "off")
+            for device in (inner, outer):
+                self._in(HUB, "link", "set", device, "up")
+            near, far = self.run(HUB, lambda: (plug(port), plug(inner)))
+            with BadCable(near, far, loss_per_mille=loss_per_mille, delay_ms=delay_ms) as cable:
+                self.cut(name)
+                self._in(HUB, "link", "set", outer, "master", "bridge")
+                yield cable
+        finally:
+            self._in(HUB, "link", "del", inner)
+            self._in(HUB, "link", "set", port, "arp", "on")
+            self.join(name)
 
     def _remove(self) -> None:
         for made in Path("/run/netns").glob(f"{self._prefix}*"):
