@@ -228,6 +228,12 @@ class ReplicaLog(Protocol):
         ...
 
     @property
+    def confirmed_record_end(self) -> PhyOffset:
+        """End of the last whole record at or below the confirm offset, which may lie inside one: slaves acknowledge
+        bytes as they come. Nothing beyond it was acknowledged or seen. Raises StoreError."""
+        ...
+
+    @property
     def dispatched_offset(self) -> PhyOffset:
         """Records below it are in the ConsumeQueues."""
         ...

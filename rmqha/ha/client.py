@@ -90,7 +90,7 @@ class HaClient(MasterLink):
             log.max_phy_offset,
             frame.entries,
             frame.max_phy_offset,
-            slave_confirm=log.confirm_offset,
+            slave_confirm=log.confirmed_record_end,
             keep_confirmed=self._config.mode is HaMode.CP and not log.unclean,
         )
         if found.verdict is Verdict.REFUSE:

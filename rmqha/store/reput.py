@@ -143,6 +143,13 @@ class Reput:
         self._topics: dict[bytes, str | None] = {}
         """Topic bytes to the topic; None for one that no directory may be named after."""
 
+    def whole_below(self, end_offset: int) -> int:
+        """End of the last whole record at or below `end_offset`. Raises StoreError for bytes that are no record."""
+        position = self.position
+        for start, view, at, parts in walk(self._log, position, end_offset):
+            position = start + (len(view) - at if parts is None else parts[0])
+        return position
+
     def dispatch(self, end_offset: int, limit_bytes: int) -> bool:
         """Dispatch about `limit_bytes` of log below `end_offset`. True if whole records remain.
 

@@ -223,6 +223,10 @@ class Store:
         return PhyOffset(self._confirm)
 
     @property
+    def confirmed_record_end(self) -> PhyOffset:
+        return PhyOffset(self._reput.whole_below(self._confirm))
+
+    @property
     def dispatched_offset(self) -> PhyOffset:
         return PhyOffset(self._reput.position)
 

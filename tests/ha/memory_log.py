@@ -39,6 +39,10 @@ class MemoryLog:
         return PhyOffset(self.confirm)
 
     @property
+    def confirmed_record_end(self) -> PhyOffset:
+        return PhyOffset(min(self.confirm, self.record_end_offset))
+
+    @property
     def dispatched_offset(self) -> PhyOffset:
         return PhyOffset(self.dispatched)
 

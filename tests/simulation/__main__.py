@@ -14,7 +14,7 @@ import click
 from .marks import not_hit
 from .options import THEMES, seed_options
 from .quiet import run_quiet
-from .shrink import shrink
+from .shrink import faults_of, shrink
 from .world import Report, World
 
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
@@ -50,7 +50,11 @@ def kept_seeds() -> list[tuple[int, str]]:
 
 def _replay(seed: int, theme: str, only: str | None, commit: str) -> bool:
     keys = None if only is None else frozenset(word.strip() for word in only.split(",") if word.strip())
-    report = World(seed, THEMES[theme](seed_options(seed)), keys).run()
+    world = World(seed, THEMES[theme](seed_options(seed)), keys)
+    report = world.run()
+    if keys is not None and (unknown := sorted(keys - set(world.faults.keys))):
+        there = ", ".join(faults_of(seed, theme)[0])
+        raise click.UsageError(f"--only: no fault {', '.join(unknown)} happens in this run; there are {there}")
     for line in report.recent:
         print(line)
     print(report.failure or f"audit: {report.audit}")

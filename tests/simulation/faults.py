@@ -102,6 +102,7 @@ class Faults:
             ("resize", options.resize_per_mille, self._resize),
             ("drain", options.drain_per_mille, self._drain),
             ("kill-name-server", options.kill_name_server_per_mille, self._kill_name_server),
+            ("hang-disk", options.hang_disk_per_mille, self._hang_disk),
             ("roll", options.roll_per_mille, self._roll),
             ("reset", options.reset_per_mille, self._reset),
             ("wipe-broker", options.wipe_broker_per_mille, self._wipe_broker),
@@ -415,6 +416,11 @@ class Faults:
         broker = self._brokers[draws.below(len(self._brokers))]
         self._tell("slow-disk", broker.host)
         broker.slow_disk(draws.between(100, 4000), draws.between(50, 3000))
+
+    def _hang_disk(self, draws: SimPrng) -> None:
+        broker = self._brokers[draws.below(len(self._brokers))]
+        self._tell("hang-disk", broker.host)
+        broker.slow_disk(draws.between(1000, 6000), draws.between(4000, 12_000))
 
     def _fail_disk(self, draws: SimPrng) -> None:
         broker = self._brokers[draws.below(len(self._brokers))]

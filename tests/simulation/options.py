@@ -65,6 +65,8 @@ class Options:
     """A broker's wall clock jumps, either way."""
     slow_disk_per_mille: int = 0
     """A broker's syncs take up to seconds for a while."""
+    hang_disk_per_mille: int = 0
+    """A broker's syncs hang for seconds, one after the other, longer than anybody waits."""
     rot_per_mille: int = 0
     """A broker dies and a byte that recovery must read again is another one."""
     switch_per_mille: int = 0
@@ -434,6 +436,18 @@ def routes(options: Options) -> Options:
     )
 
 
+def hung(options: Options) -> Options:
+    """Disks hang for longer than a client waits, a master's too; with ASYNC_FLUSH and SYNC_FLUSH, in AP and CP."""
+    return replace(
+        rough(options),
+        cp=options.cp,
+        sync_flush=options.kept_hours == 0,
+        kill_broker_per_mille=60,
+        cut_per_mille=40,
+        hang_disk_per_mille=120,
+    )
+
+
 def wiped(options: Options) -> Options:
     """Replicas lose their disks, one at a time, while masters die and are cut off."""
     count = 5 if options.broker_count == 5 else 3
@@ -476,6 +490,7 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "torn": torn,
     "wiped": wiped,
     "routes": routes,
+    "hung": hung,
 }
 """What a run may be made of, by name."""
 

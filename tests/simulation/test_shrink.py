@@ -57,6 +57,14 @@ def test_an_unknown_theme_is_an_error_with_the_list() -> None:
     assert all(f"'{name}'" in done.output for name in THEMES)
 
 
+def test_an_unknown_fault_is_an_error_with_the_list() -> None:
+    done = CliRunner().invoke(main, ["--seed", "1", "--theme", "heirs", "--only", "kill@1"])
+    assert done.exit_code == 2
+    assert "no fault kill@1 happens in this run; there are" in done.output
+    keys, _ = faults_of(1, "heirs")
+    assert all(key in done.output.replace("\n", "") for key in keys)
+
+
 def test_shrinking_needs_a_seed() -> None:
     assert CliRunner().invoke(main, ["--shrink"]).exit_code == 2
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rmqha.model.offset import PhyOffset
+
 from ..broker_process import BrokerProcess
 from ..history import InvariantError
 from .visibility import checksum
@@ -31,12 +33,19 @@ class Copies:
         alone = len(self.brokers) == 2 and replica.sync_required
         needed = 1 if alone else len(self.brokers) // 2 + 1
         synced = self._sync_flush or (alone and len(self.brokers) > 1)
-        holders = [broker.host for broker in self.brokers if self._holds(broker, master, start, end, synced=synced)]
+        holders = self._holders(master, start, end, synced=synced)
+        if len(holders) < needed:
+            # a slave acknowledges bytes as they come; half a record is no message, and a new master cuts it
+            end = end_of_records(master, end)
+            holders = self._holders(master, start, end, synced=synced)
         if len(holders) < needed:
             raise InvariantError(
                 f"{master.host} acknowledges up to {end} in epoch {replica.epoch};"
                 f" only {holders} hold{' it synced' if synced else ''}, {needed} are needed"
             )
+
+    def _holders(self, master: BrokerProcess, start: int, end: int, *, synced: bool) -> list[str]:
+        return [broker.host for broker in self.brokers if self._holds(broker, master, start, end, synced=synced)]
 
     @staticmethod
     def _holds(broker: BrokerProcess, master: BrokerProcess, start: int, end: int, *, synced: bool) -> bool:
@@ -46,3 +55,14 @@ class Copies:
         has = store.synced_offset if synced else store.max_phy_offset
         low = max(start, store.min_phy_offset, master.store.min_phy_offset)
         return has >= end and (low >= end or checksum(broker, low, end) == checksum(master, low, end))
+
+
+def end_of_records(broker: BrokerProcess, end: int) -> int:
+    """Of those that end at or below `end`."""
+    position = int(broker.store.min_phy_offset)
+    while position + 4 <= end:
+        size = int.from_bytes(broker.store.view(PhyOffset(position), 4), "big")
+        if not size or position + size > end:
+            return position
+        position += size
+    return position

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from ..broker_process import BrokerProcess
 from ..controller_process import ControllerProcess
 from ..history import InvariantError
+from .copies import end_of_records
 
 
 class Electable:
@@ -48,7 +49,10 @@ class Electable:
         if not self.brokers:
             return
         for broker in self.brokers:
-            if broker.broker_id in self._ids and not broker.lost_power and broker.end_offset < self._acked_to:
+            if broker.broker_id not in self._ids or broker.lost_power or broker.end_offset >= self._acked_to:
+                continue
+            (master,) = [item for item in self.brokers if item.host == self._acked_by]
+            if broker.end_offset < end_of_records(master, self._acked_to):
                 raise InvariantError(
                     f"{broker.host} may be elected and ends at {broker.end_offset};"
                     f" {self._acked_by} acknowledges up to {self._acked_to}"
