@@ -28,9 +28,10 @@ from rmqha.model.config import BrokerConfig
 from rmqha.model.identity import Role
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import Buffer, Clock, Tracer
+from rmqha.store.appender import AppendedBatch
 from rmqha.store.new_batch import NewBatch
 from rmqha.store.record import NewMessage
-from rmqha.store.store import AppendedBatch, Store
+from rmqha.store.store import Store
 from rmqha.wire.command import Command
 
 DISPATCH_BYTES = 512 * 1024

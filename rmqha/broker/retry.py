@@ -33,8 +33,8 @@ from rmqha.model.message import (
     offset_message_id,
 )
 from rmqha.model.offset import PhyOffset
+from rmqha.store.appender import AppendedBatch
 from rmqha.store.record import NewMessage, Record, decode
-from rmqha.store.store import AppendedBatch
 from rmqha.wire.command import Command
 
 DLQ_QUEUE_COUNT = 1

@@ -31,8 +31,8 @@ from rmqha.model.message import (
 )
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.port import Clock, Tracer
+from rmqha.store.appender import AppendedBatch
 from rmqha.store.record import NewMessage, Record, decode
-from rmqha.store.store import AppendedBatch
 
 MAX_DELIVERY_COUNT = 64
 """Messages of one level that are delivered with one append."""

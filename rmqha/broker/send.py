@@ -57,9 +57,9 @@ from rmqha.model.message import (
     offset_message_ids,
 )
 from rmqha.model.offset import PhyOffset
+from rmqha.store.appender import AppendedBatch
 from rmqha.store.new_batch import NewBatch, Part
 from rmqha.store.record import MAX_INNER_COUNT, NewMessage
-from rmqha.store.store import AppendedBatch
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 MAX_BATCH_MESSAGES = 32768

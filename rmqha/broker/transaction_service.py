@@ -49,8 +49,8 @@ from rmqha.model.message import (
 )
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.port import Clock, Tracer
+from rmqha.store.appender import AppendedBatch
 from rmqha.store.record import Host, NewMessage, Record, body_crc, decode, encode, topic_field
-from rmqha.store.store import AppendedBatch
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 SLICE_COUNT = 256

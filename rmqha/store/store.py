@@ -120,10 +120,8 @@ class Store:
         if self._log.files.files:
             lines.append(f"After {last_stop.words} the log was checked from {start} to {end}.")
         if end < max(checkpoint.confirm_phy_offset, progress or 0):
-            lines.append(
-                f"The log ends at {end}, below what was confirmed or synced"
-                f" ({max(checkpoint.confirm_phy_offset, progress or 0)}): this replica counts as unclean."
-            )
+            known = f"what was confirmed or synced ({max(checkpoint.confirm_phy_offset, progress or 0)})"
+            lines.append(f"The log ends at {end}, below {known}: this replica counts as unclean.")
             self._boot.set_unclean(True)
         trusted = last_stop is LastStop.CLEAN and progress == start
         was_cut = self._progress.cut_offset == end
@@ -527,9 +525,8 @@ class Store:
             self._set_mark()
             self._offsets.take_from_queues(self._reput.position)
             dropped = self._epochs.truncate(end_offset)
-        self._tracer.event(
-            "log_truncated", end_offset=end_offset, cut_bytes=old_end - end_offset, epochs_dropped=dropped
-        )
+        cut_bytes = old_end - end_offset
+        self._tracer.event("log_truncated", end_offset=end_offset, cut_bytes=cut_bytes, epochs_dropped=dropped)
 
     def _lower_marks(self, end_offset: int) -> None:
         """Progress first, then the checkpoint, both durable: whichever a crash leaves is true of the log before and
@@ -598,6 +595,3 @@ class Store:
         self._log.set_aside(directory)
         self.recovery.lines.append(f"The old log and its queues were set aside into {directory}.")
         return directory
-
-
-__all__ = ["Appended", "AppendedBatch", "EncodedBatch", "NewBatch", "NewMessage", "PullResult", "Store"]

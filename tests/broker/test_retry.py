@@ -16,8 +16,9 @@ from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import SYS_FLAG_INNER_BATCH, decode_properties, encode_properties
 from rmqha.model.offset import PhyOffset
+from rmqha.store.appender import AppendedBatch
 from rmqha.store.record import NewMessage, Record, decode
-from rmqha.store.store import AppendedBatch, Store
+from rmqha.store.store import Store
 from rmqha.wire.command import Command
 from rmqha.wire.ha_stream import SlaveAck
 from tests.broker.support import Broker, FakeChannel, ListTracer, send_command

@@ -33,7 +33,7 @@ LEFT_OUT = {
     },
     "the host's shells: their own tests": {
         "broker_heartbeat_interval", "compressed_register", "disk_probe_interval_millis", "disk_probe_timeout_millis",
-        "forward_sends_millis", "ha_security", "register_name_server_period",
+        "forward_sends_millis", "ha_security", "register_name_server_period", "wait_time_mills_in_send_queue",
     },
     "reads, which no simulated client does": {
         "access_message_in_memory_max_ratio", "enable_property_filter", "long_polling_max_ms",

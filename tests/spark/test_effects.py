@@ -32,6 +32,8 @@ ELSEWHERE = {
     "onCorrupt": "test_damage_and_loss",
     "verifyCrc": "test_damage_and_loss",
     "failOnDataLoss": "test_damage_and_loss",
+    "useQueues": "test_partition.py",
+    "readReport": "test_partition.py",
     "timestampSlackMs": "test_a_clock_that_stepped_back",
 }
 """Options that take another log than the one of `CASES`."""

@@ -36,7 +36,7 @@ class Copies:
         holders = self._holders(master, start, end, synced=synced)
         if len(holders) < needed:
             # a slave acknowledges bytes as they come; half a record is no message, and a new master cuts it
-            end = end_of_records(master, end)
+            end = PhyOffset(end_of_records(master, end))
             holders = self._holders(master, start, end, synced=synced)
         if len(holders) < needed:
             raise InvariantError(
