@@ -80,19 +80,26 @@ class HaClient(MasterLink):
         return self.conn_id is not None
 
     # --- alignment ------------------------------------------------------------------------------------------------
-    def _align(self, now_ms: int, frame: MasterHandshake) -> list[Action]:
-        if self.state is not ClientState.HANDSHAKE:
-            raise RemoteProtocolError("the master shook hands twice")
+    def _alignment(self, frame: MasterHandshake, confirmed_end: PhyOffset) -> Alignment:
         log = self._log
-        found = align(
+        return align(
             log.epochs,
             log.min_phy_offset,
             log.max_phy_offset,
             frame.entries,
             frame.max_phy_offset,
-            slave_confirm=log.confirmed_record_end,
+            slave_confirm=confirmed_end,
             keep_confirmed=self._config.mode is HaMode.CP and not log.unclean,
         )
+
+    def _align(self, now_ms: int, frame: MasterHandshake) -> list[Action]:
+        if self.state is not ClientState.HANDSHAKE:
+            raise RemoteProtocolError("the master shook hands twice")
+        log = self._log
+        found = self._alignment(frame, log.confirm_offset)
+        if found.verdict is Verdict.REFUSE:
+            # to find where the confirmed records end, the log must be read
+            found = self._alignment(frame, log.confirmed_record_end)
         if found.verdict is Verdict.REFUSE:
             self._tracer.event("ha_refused", case=found.case, reason=found.reason)
             conn_id = self.conn_id
