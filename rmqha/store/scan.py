@@ -84,9 +84,9 @@ def read_range(
         for piece in found:
             if isinstance(piece, Records) and not len(piece):
                 continue
-            batch = piece.batch(decoding)
-            if batch.num_rows:
-                yield batch
+            for batch in piece.batches(decoding):
+                if batch.num_rows:
+                    yield batch
         counts.log_bytes += file.read_bytes
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ipaddress
 import zlib
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -57,7 +59,8 @@ CORRUPT = "_corrupt"
 
 BODY_MAX_BYTES = 64 * 1024 * 1024
 """A decompressed body beyond it is refused, so that a few stored bytes cannot fill the memory."""
-BATCH_BODY_MAX_BYTES = 1024 * 1024 * 1024
+BATCH_BODY_MAX_BYTES = 32 * 1024 * 1024
+"""Of all decompressed bodies of a batch, unless it is one record: so a task's memory is bounded."""
 
 COMPRESSED, BORN_V6, STORE_V6 = 0x1, 0x10, 0x20
 COMPRESSION_NAMES = {0: "zlib", 1: "lz4", 2: "zstd", 3: "zlib"}
@@ -114,6 +117,10 @@ class Decoding:
     def schema(self) -> Any:
         types = TYPES | {CORRUPT: pa.string()} | ({"properties": STRING_MAP} if self.properties_as == "map" else {})
         return pa.schema([(name, types[name]) for name in self.columns])
+
+
+class _TooLargeError(Exception):
+    """The bodies are more than one batch may hold."""
 
 
 class Records:
@@ -186,9 +193,19 @@ class Records:
                 return pa.array([self.faults.get(row) for row in range(len(self))], pa.string())
         return _plain(TYPES[name], self.number(name))
 
-    def batch(self, decoding: Decoding) -> Any:
-        """A RecordBatch of the wanted columns. StoreError for a body that is not what its record says, unless
-        `decoding` leaves such rows out or makes the body null and says why."""
+    def batches(self, decoding: Decoding) -> Iterator[Any]:
+        """RecordBatches of the wanted columns: one, or as many as bound their decompressed bodies.
+
+        StoreError for a body that is not what its record says, unless `decoding` leaves such rows out or makes the body
+        null and says why."""
+        with suppress(_TooLargeError):
+            yield self._batch(decoding)
+            return
+        first_half = np.arange(len(self)) < len(self) // 2
+        for chosen in (first_half, ~first_half):
+            yield from self.select(chosen).batches(decoding)
+
+    def _batch(self, decoding: Decoding) -> Any:
         names = decoding.columns
         # bodies first: whether they are sound is itself a column
         found = {name: self.column(name, decoding) for name in sorted(names, key=lambda name: name != "body")}
@@ -340,13 +357,12 @@ class Records:
                 continue
             try:
                 bodies[index] = self._decompressed(index, bodies[index])
-                total += len(bodies[index])
-                if total > BATCH_BODY_MAX_BYTES:
-                    raise StoreError(
-                        self._sentence(index, f"at most {BATCH_BODY_MAX_BYTES} bytes of bodies at once", "more")
-                    )
             except StoreError as error:
                 self._note(decoding, index, str(error))
+                continue
+            total += len(bodies[index])
+            if total > BATCH_BODY_MAX_BYTES and len(self) > 1:
+                raise _TooLargeError
         for index in self.faults:
             bodies[index] = None
         return pa.array(bodies, pa.binary())

@@ -31,8 +31,8 @@ class Damage:
     sentence: str
     source: Source
 
-    def batch(self, decoding: Decoding) -> Any:
-        """One row: the place, and the sentence in _corrupt; everything that a record would tell is null."""
+    def batches(self, decoding: Decoding) -> Iterator[Any]:
+        """One of one row: the place, and the sentence in _corrupt; everything that a record would tell is null."""
         known: dict[str, Any] = {
             "physicalOffset": self.start,
             "storeSize": min(self.end - self.start, INT32_MAX),
@@ -40,7 +40,7 @@ class Damage:
             CORRUPT: f"{self.sentence} (up to {self.end})",
         }
         schema = decoding.schema
-        return pa.RecordBatch.from_arrays(
+        yield pa.RecordBatch.from_arrays(
             [pa.array([known.get(field.name)], field.type) for field in schema], schema=schema
         )
 

@@ -34,7 +34,7 @@ from rmqha.store.scan import (
     read_range,
     read_store,
 )
-from rmqha.store.scan_columns import TYPES
+from rmqha.store.scan_columns import BATCH_BODY_MAX_BYTES, TYPES
 from rmqha.store.scan_properties import parse
 from tests.store.log_writer import MAGIC_BLANK, LogWriter, Message, encode, slow_properties, slow_rows
 
@@ -506,6 +506,18 @@ class TestColumns:
         root = writer.write(confirm_offset=writer.end)
         assert [row["body"] for row in rows_of(root)] == [plain] * 5
         assert [row["body"] for row in rows_of(root, Decoding(decompress=False))] == list(stored.values())
+
+    def test_a_batch_of_decompressed_bodies_is_bounded(self, tmp_path: Path) -> None:
+        """40 bodies of 4 MiB each, which take 4 KiB in the log: one window of it."""
+        size = 4 * 1024 * 1024
+        writer = LogWriter(tmp_path, 1024 * 1024)
+        writer.append_all([Message(body=zlib.compress(bytes([number]) * size), sys_flag=0x1) for number in range(40)])
+        view = open_store(str(writer.write(confirm_offset=writer.end)))
+        first_bytes: list[int] = []
+        for batch in read_store(view, Decoding(("queueOffset", "body"))):
+            assert batch.column("body").nbytes <= BATCH_BODY_MAX_BYTES + 1024
+            first_bytes += [body.as_buffer().to_pybytes()[0] for body in batch.column("body")]
+        assert first_bytes == list(range(40))
 
     @pytest.mark.parametrize(
         ("flag", "body", "message"),
