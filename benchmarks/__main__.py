@@ -22,6 +22,7 @@ from benchmarks.bench_java_clients import java_clients
 from benchmarks.bench_metadata import metadata
 from benchmarks.bench_page import pages
 from benchmarks.bench_peer import peer
+from benchmarks.bench_peer_failover import peer_failovers
 from benchmarks.bench_rejoin import rejoins
 from benchmarks.bench_restart import restarts
 from benchmarks.bench_roll import rolls
@@ -68,6 +69,7 @@ def main() -> None:
             "simulation",
             "clients",
             "peer",
+            "peerfailover",
         ],
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that all works, not to quote")
@@ -102,6 +104,7 @@ def main() -> None:
         "catchup": lambda scratch: catch_ups(scratch, 1 << 28 if quick else 3 << 30, 1 if quick else 3),
         "clients": lambda scratch: clients(scratch, quick),
         "peer": lambda scratch: peer(scratch, 3 if quick else 10, 1 if quick else 3),
+        "peerfailover": lambda scratch: peer_failovers(scratch, 2 if quick else 5, 1 if quick else 2),
         "acks": lambda scratch: acks(scratch, 3.0 if quick else 10.0, 1 if quick else 3),
         "simulation": lambda scratch: simulation(quick),
         "spark": lambda scratch: program("bench_spark.py", scratch, "--mib", "128" if quick else "512"),

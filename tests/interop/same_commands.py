@@ -145,7 +145,15 @@ class Asker:
 
     def ask(self, line: str, words: dict[str, str]) -> None:
         arguments = [words.get(word, word) for word in line.split()]
-        text = self.raw(*arguments)
+        texts: list[str] = []
+
+        def has_answered() -> bool:
+            """Apache's broker refuses a send that has waited 200 ms, whatever held the process up."""
+            texts.append(self.raw(*arguments))
+            return "broker busy" not in texts[-1]
+
+        until(f"{line} is answered", has_answered, TIMEOUT_S)
+        text = texts[-1]
         if line == "topicList":
             self._lacking_count = len(LACKING_TOPICS.intersection(text.split()))
         while line in self.answers:

@@ -73,6 +73,7 @@ OTHER_SETTINGS = {
     "diskMaxUsedSpaceRatio": "the laboratory's",
     "slaveReadEnable": "the laboratory's",
     "totalReplicas": "the laboratory's",
+    "transactionCheckInterval": "the laboratory's",
     "waitTimeMillsInSendQueue": "ours waits longer",
 }
 """Keys that both have, with other values."""
