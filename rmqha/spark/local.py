@@ -21,6 +21,7 @@ from rmqha.spark.java import LOG_VARIABLE, java_home
 from rmqha.spark.source import CommitLogSource
 
 LOG_NAME = "spark.log"
+PY_FILES = "spark.submit.pyFiles"
 
 
 def register(spark: SparkSession) -> SparkSession:
@@ -81,7 +82,11 @@ def session(
         with _environment(variables), warnings.catch_warnings():
             # Spark says that it has not been tested with the newest pandas, which nothing here uses
             warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
-            return register(builder.getOrCreate())
+            spark = register(builder.getOrCreate())
+            # Spark sends these to the workers only where they were known when its JVM started
+            for path in filter(None, (settings or {}).get(PY_FILES, "").split(",")):
+                spark.sparkContext.addPyFile(path)
+            return spark
     except PySparkException as error:
         said = log.read_text("utf-8", "replace").strip().splitlines() if log.exists() else []
         raise UsageError(f"Spark did not start: {said[-1] if said else error}") from None
