@@ -99,13 +99,9 @@ def steps(found: Migration, written: list[str]) -> list[str]:
             "the others: enableControllerMode=false, brokerRole=SLAVE, brokerId=1, 2, …",
             f"start the broker of {first} first, then the others",
         ]
-    copies = [member.label for member in found.members if member.copies_all and member.label not in written]
+    copies = [member.label for member in found.members if member.copies_again and member.label not in written]
     return [
-        *(
-            [f"rmqha migrate without --check, else {', '.join(copies)} sets its log aside and copies all of it"]
-            if copies
-            else []
-        ),
+        *([f"rmqha migrate without --check, else {', '.join(copies)} cuts its log or sets it aside"] if copies else []),
         "all: remove enableControllerMode, brokerRole and brokerId;"
         f" set controllerAddr=HOST:PORT;… and totalReplicas={count}",
         f"start all {count}: the first election waits for all of them and takes the longest log, {first}",
@@ -172,7 +168,7 @@ def _json(found: Migration, written: list[str]) -> dict[str, Any]:
                 "stoppedInOrder": member.store.stopped_cleanly,
                 "unclean": member.unclean,
                 "epochs": [[entry.epoch, entry.start_offset] for entry in member.epochs.history],
-                "copiesAll": member.copies_all and member.label not in written,
+                "copiesAgain": member.copies_again and member.label not in written,
                 "epochsWritten": member.label in written,
                 "problems": [{"words": item.words, "toDo": item.to_do} for item in member.problems],
             }

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from rmqha.ha.alignment import Verdict
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.port import Disk, ReadDisk
@@ -52,8 +51,8 @@ class Member:
     unclean: bool
     same_until: int = 0
     differs: bool = False
-    copies_all: bool = False
-    """As it is it would set its log aside and copy the master's: they share no epoch entry."""
+    copies_again: bool = False
+    """As it is it would cut bytes that are right, or set its log aside, and copy the master's: their epochs differ."""
     problems: list[Problem] = field(default_factory=list)
 
     @property
@@ -88,7 +87,7 @@ class Migration:
 
     @property
     def needs_epochs(self) -> bool:
-        return any(member.copies_all for member in self.members)
+        return any(member.copies_again for member in self.members)
 
 
 def check(disks: Sequence[ReadDisk], target: Target, progress: Progress) -> Migration:
@@ -103,7 +102,7 @@ def check(disks: Sequence[ReadDisk], target: Target, progress: Progress) -> Migr
         for member in filled:
             follows = compare(reference.epochs, member.epochs).b_follows_a
             same = member.same_until == member.end_offset
-            member.copies_all = member is not reference and same and follows.ap.verdict is not Verdict.FOLLOW
+            member.copies_again = member is not reference and same and follows.loses
     return Migration(target, members, reference)
 
 

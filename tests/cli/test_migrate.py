@@ -40,7 +40,7 @@ def test_the_same_for_a_script(pair: tuple[Path, Path]) -> None:
     assert found["safe"] and found["to"] == "controller"
     first, second = found["members"]
     assert first["sameUntil"] == first["endOffset"] == second["endOffset"] == second["sameUntil"] > 0
-    assert first["epochs"] == second["epochs"] != [] and not first["copiesAll"]
+    assert first["epochs"] == second["epochs"] != [] and not first["copiesAgain"]
 
 
 def test_a_difference_forbids_the_switch_and_nothing_is_written(pair: tuple[Path, Path]) -> None:

@@ -203,6 +203,27 @@ def test_a_slave_that_joined_while_static_gets_the_masters_epochs(tmp_path: Path
     assert history_of(b) == history
 
 
+def test_an_election_that_one_member_alone_heard_of_leads_to_no_cut(tmp_path: Path) -> None:
+    """A hand-over in the last moments, then messages while the group was static: one member's epochs say that it wrote
+    them under the last epoch, the other's under the one before."""
+    a = make(tmp_path / "a", 5, epoch=2)
+    b = copied(a, "b")
+    end = compared(a, b).reference.end_offset
+    EpochFile(HostDisk(b)).replace(
+        EpochHistory([EpochEntry(Epoch(2), PhyOffset(0)), EpochEntry(Epoch(3), PhyOffset(end))])
+    )
+    for path in (a, b):
+        make(path, 4)
+    found = compared(a, b)
+    assert found.is_safe and found.needs_epochs
+    history = common_history(found)
+    assert [entry.epoch for entry in history] == [2, 3]
+    for path, member in zip((a, b), found.members, strict=True):
+        give_epochs(HostDisk(path), member, history)
+    assert history_of(a) == history_of(b) == history
+    assert not compared(a, b).needs_epochs
+
+
 def test_members_with_the_same_epochs_need_nothing(tmp_path: Path) -> None:
     a = make(tmp_path / "a", 5, epoch=2)
     b = copied(a, "b")
