@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from rmqha.broker.clients import ClientTable
 from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.request import Channel, RequestError, number, text, truth
+from rmqha.broker.schedule import Appends, ScheduleLog
 from rmqha.broker.topics import TopicTable
 from rmqha.broker.transaction import (
     Reconciliation,
@@ -47,9 +48,8 @@ from rmqha.model.message import (
     find_property,
     offset_message_id,
 )
-from rmqha.model.offset import PhyOffset, QueueOffset
+from rmqha.model.offset import PhyOffset
 from rmqha.port import Clock, Tracer
-from rmqha.store.appender import AppendedBatch
 from rmqha.store.record import Host, NewMessage, Record, body_crc, decode, encode, topic_field
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
@@ -62,31 +62,11 @@ HOUR_MS = 3_600_000
 _NOT_FOUND = "Find prepared transaction message failed"
 
 
-class TransactionLog(Protocol):
+class TransactionLog(ScheduleLog, Protocol):
     """Where half messages and marks are read; the store."""
 
     @property
-    def max_phy_offset(self) -> PhyOffset: ...
-
-    @property
     def confirm_offset(self) -> PhyOffset: ...
-
-    def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
-
-    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
-
-    def record_at(self, phy_offset: int) -> memoryview | None: ...
-
-
-class Appends(Protocol):
-    @property
-    def is_serving(self) -> bool: ...
-
-    def admission(self) -> tuple[ResponseCode, str]: ...
-
-    def append(self, messages: list[NewMessage]) -> AppendedBatch: ...
-
-    def appended(self, end_offset: PhyOffset, waiter: Waiting | None) -> None: ...
 
 
 class _Nobody(Waiting):

@@ -57,5 +57,6 @@ def test_only_flat_rows_are_tables() -> None:
 
 
 def test_nothing_and_zeros_can_be_drawn() -> None:
-    drawn()
-    drawn(rows=[{"phase": "none", "median": 0, "p90": 0, "max": 0}], more=[{"x": None, "y": float("nan")}])
+    assert list(drawn().iter("table")) == []
+    both = drawn(rows=[{"phase": "none", "median": 0, "p90": 0, "max": 0}], more=[{"x": None, "y": float("nan")}])
+    assert len(list(both.iter("table"))) == 2

@@ -246,3 +246,10 @@ def golden_frames(name: str) -> Iterator[tuple[dict[str, Any], Command]]:
             commands = FrameParser(MAX_FRAME_BYTES).feed(base64.b64decode(facts["raw_b64"]))
             if commands:
                 yield facts, commands[0]
+
+
+def ack(broker: Broker) -> None:
+    """The slave has everything."""
+    broker.core.driver.ha_sent(1)
+    broker.core.driver.ha_received(1, SlaveAck(PhyOffset(broker.store.max_phy_offset)).encode())
+    broker.run()

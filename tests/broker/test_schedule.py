@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,8 @@ from rmqha.store.record import NewMessage, Record, decode
 from rmqha.store.store import Store
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
-from rmqha.wire.ha_stream import SlaveAck
-from tests.broker.support import Broker, FakeChannel, FakeClock, ListTracer, pull_command, send_command
-from tests.store.support import GOLD, message, unpack
+from tests.broker.support import Broker, FakeChannel, FakeClock, ack, pull_command, send_command
+from tests.store.support import message, unpack
 
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
 HOST = (b"\x7f\0\0\1", 1)
@@ -59,15 +58,6 @@ def test_a_client_cannot_say_where_a_message_goes_and_timers_give_way() -> None:
     given = {"REAL_TOPIC": "Other", "REAL_QID": "7", "DELAY": "2", "TIMER_DELAY_MS": "5", "__CRC32#": "0123456789"}
     waiting = to_schedule(message(topic="Real", properties=encode_properties(given)), 18)
     assert decode_properties(waiting.properties) == {"DELAY": "2", "REAL_TOPIC": "Real", "REAL_QID": "0"}
-
-
-@pytest.fixture(scope="module")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    directory: Path = tmp_path_factory.mktemp("golden")
-    unpack("n0", directory)
-    store = Store.open(HostDisk(directory / "n0"), GOLD, ListTracer())
-    yield store
-    store.close()
 
 
 def golden_records(store: Store, topic: str) -> list[Record]:
@@ -183,29 +173,6 @@ def test_a_level_voids_a_timer(broker: Broker) -> None:
 
 
 # --- what must not be lost --------------------------------------------------------------------------------------------
-@pytest.fixture
-def pair(make_broker: Callable[..., Broker]) -> Broker:
-    """A CP master of two with a slave in the set that stays there however late it answers."""
-    patience = {
-        "ha_ack_stall_bound_ms": 10**9,
-        "ha_max_time_slave_not_catchup": 10**9,
-        "ha_housekeeping_interval": 10**9,
-    }
-    broker = make_broker(ha_mode="cp", total_replicas=2, slave_timeout=1000, **patience)
-    broker.controller.members = [1, 2]
-    broker.start()
-    broker.join_slave(2)
-    broker.run()
-    return broker
-
-
-def ack(broker: Broker) -> None:
-    """The slave has everything."""
-    broker.core.driver.ha_sent(1)
-    broker.core.driver.ha_received(1, SlaveAck(PhyOffset(broker.store.max_phy_offset)).encode())
-    broker.run()
-
-
 def test_the_offset_moves_on_when_the_group_has_the_copy(pair: Broker) -> None:
     channel = FakeChannel()
     pair.core.processor.received(channel, [delayed(1)])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,12 +24,10 @@ from rmqha.broker.transaction import (
     to_commit,
     to_half,
 )
-from rmqha.host.disk import HostDisk
 from rmqha.model.message import decode_properties, encode_properties
 from rmqha.store.record import NewMessage, Record, decode, encode, topic_field
 from rmqha.store.store import Store
-from tests.broker.support import ListTracer
-from tests.store.support import GOLD, message, unpack
+from tests.store.support import message
 
 HALF, OP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 HOST = (b"\x7f\0\0\1", 1)
@@ -39,15 +35,6 @@ RULES = Rules(timeout_ms=6000, check_max=15, reserved_ms=72 * 3_600_000)
 
 
 # --- what a real broker stored ----------------------------------------------------------------------------------------
-@pytest.fixture(scope="module")
-def golden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    directory: Path = tmp_path_factory.mktemp("golden")
-    unpack("n0", directory)
-    store = Store.open(HostDisk(directory / "n0"), GOLD, ListTracer())
-    yield store
-    store.close()
-
-
 def golden_records(store: Store, topic: str) -> list[Record]:
     return [
         decode(record)

@@ -13,12 +13,10 @@ from rmqha.broker.request import Channel
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import decode_properties, encode_properties
-from rmqha.model.offset import PhyOffset
 from rmqha.store.record import Record, decode
 from rmqha.wire.command import FLAG_ONEWAY, Command
-from rmqha.wire.ha_stream import SlaveAck
 from rmqha.wire.lenient_json import dumps
-from tests.broker.support import Broker, FakeChannel, golden_frames, send_command
+from tests.broker.support import Broker, FakeChannel, ack, golden_frames, send_command
 from tests.store.support import message
 
 HALF, OP, GIVEN_UP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
@@ -393,29 +391,6 @@ def test_one_that_cannot_be_stored_again_waits_on(make_broker: Callable[..., Bro
 
 
 # --- what must not be lost --------------------------------------------------------------------------------------------
-@pytest.fixture
-def pair(make_broker: Callable[..., Broker]) -> Broker:
-    """A CP master of two with a slave in the set that stays there however late it answers."""
-    patience = {
-        "ha_ack_stall_bound_ms": 10**9,
-        "ha_max_time_slave_not_catchup": 10**9,
-        "ha_housekeeping_interval": 10**9,
-    }
-    broker = make_broker(ha_mode="cp", total_replicas=2, slave_timeout=1000, **patience)
-    broker.controller.members = [1, 2]
-    broker.start()
-    broker.join_slave(2)
-    broker.run()
-    return broker
-
-
-def ack(broker: Broker) -> None:
-    """The slave has everything."""
-    broker.core.driver.ha_sent(1)
-    broker.core.driver.ha_received(1, SlaveAck(PhyOffset(broker.store.max_phy_offset)).encode())
-    broker.run()
-
-
 def acked(broker: Broker, command: Command) -> Command:
     channel = FakeChannel()
     broker.core.processor.received(channel, [command])
