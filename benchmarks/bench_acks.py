@@ -116,20 +116,26 @@ def rate(master: Node, brokers: list[Node], size_bytes: int, seconds: float) -> 
     return {"per second": done / (now - measured_at), "cpu us": cpu / done * 1e6, "busy": busy}
 
 
+def three(lab: Lab, kind: str, ours: dict[str, str], theirs: dict[str, str]) -> list[Node]:
+    """Brokers of one kind, all in the SyncStateSet, one of them master; `ours` and `theirs` are their keys."""
+    names = [f"{kind}-{number}" for number in range(3)]
+    if kind == "ours":
+        brokers = [lab.our_broker(name, **KEYS, **ours) for name in names]
+    else:
+        brokers = [lab.java_broker(name, **KEYS, **theirs) for name in names]
+    for node in brokers:
+        node.command = without_c1_only(node.command)
+        lab.run(node)
+    whole_set(lab, *brokers)
+    until("there is a master", lambda: bool(lab.master()), START_S)
+    return brokers
+
+
 def of_kind(java: Java | None, kind: str, scratch: Path, seconds: float) -> dict[int, dict[str, float]]:
     lab = Lab(java, scratch)
     try:
         lab.start_our_name_server()
-        names = [f"{kind}-{number}" for number in range(3)]
-        if kind == "ours":
-            brokers = [lab.our_broker(name, **KEYS, **OURS) for name in names]
-        else:
-            brokers = [lab.java_broker(name, **KEYS, **THEIRS) for name in names]
-        for node in brokers:
-            node.command = without_c1_only(node.command)
-            lab.run(node)
-        whole_set(lab, *brokers)
-        until("there is a master", lambda: bool(lab.master()), START_S)
+        brokers = three(lab, kind, OURS, THEIRS)
         master = next(node for node in brokers if node.address == lab.master())
         return {size: rate(master, brokers, size, seconds) for size in SIZES}
     finally:
@@ -137,14 +143,19 @@ def of_kind(java: Java | None, kind: str, scratch: Path, seconds: float) -> dict
         shutil.rmtree(scratch)
 
 
-def acks(scratch: Path, seconds: float, rounds: int) -> dict[str, Any]:
+def java_if_there(scratch: Path) -> Java | None:
+    """Says so where the real RocketMQ cannot be had."""
+    home = scratch / "java"
+    home.mkdir()
     try:
-        home = scratch / "java"
-        home.mkdir()
-        java: Java | None = Java(home)
+        return Java(home)
     except MissingError as error:
         print(f"without the real RocketMQ: {error}")
-        java = None
+        return None
+
+
+def acks(scratch: Path, seconds: float, rounds: int) -> dict[str, Any]:
+    java = java_if_there(scratch)
     kinds = ("ours", "rocketmq") if java is not None else ("ours",)
     each = [{kind: of_kind(java, kind, scratch / kind, seconds) for kind in kinds} for _ in range(rounds)]
     rows = []

@@ -15,38 +15,19 @@ from typing import Any
 
 import trio
 
-from benchmarks.bench_catchup import KEYS, without_c1_only
+from benchmarks.bench_acks import java_if_there, three
 from benchmarks.figures import show, summary
 from rmqha.drill.cluster import wall_ms
 from rmqha.drill.traffic import Traffic
 from tests.interop.group import whole_set
-from tests.interop.java import Java, MissingError
+from tests.interop.java import Java
 from tests.interop.lab import Lab, Node
-from tests.interop.processes import until
 
 OURS = {"haMode": "cp", "totalReplicas": "3"}
 THEIRS = {"brokerRole": "SYNC_MASTER", "allAckInSyncStateSet": "true", "inSyncReplicas": "2"}
-START_S = 60
 SETTLE_S = 2.0
 ACKS_AFTER = 400
 """Two seconds of sends: later gaps of the same failover count too."""
-
-
-def group(java: Java | None, kind: str, scratch: Path) -> tuple[Lab, list[Node]]:
-    lab = Lab(java, scratch)
-    names = [f"{kind}-{number}" for number in range(3)]
-    if kind == "ours":
-        lab.start_our_name_server()
-        brokers = [lab.our_broker(name, **KEYS, **OURS) for name in names]
-    else:
-        lab.start_java_name_server()
-        brokers = [lab.java_broker(name, **KEYS, **THEIRS) for name in names]
-    for node in brokers:
-        node.command = without_c1_only(node.command)
-        lab.run(node)
-    whole_set(lab, *brokers)
-    until("there is a master", lambda: bool(lab.master()), START_S)
-    return lab, brokers
 
 
 async def silences_ms(lab: Lab, brokers: list[Node], count: int) -> tuple[list[int], int]:
@@ -69,8 +50,13 @@ async def silences_ms(lab: Lab, brokers: list[Node], count: int) -> tuple[list[i
 
 
 def of_kind(java: Java | None, kind: str, scratch: Path, count: int) -> tuple[list[int], int]:
-    lab, brokers = group(java, kind, scratch)
+    lab = Lab(java, scratch)
     try:
+        if kind == "ours":
+            lab.start_our_name_server()
+        else:
+            lab.start_java_name_server()
+        brokers = three(lab, kind, OURS, THEIRS)
         return trio.run(silences_ms, lab, brokers, count)
     finally:
         lab.close()
@@ -78,13 +64,7 @@ def of_kind(java: Java | None, kind: str, scratch: Path, count: int) -> tuple[li
 
 
 def peer_failovers(scratch: Path, count: int, rounds: int) -> dict[str, Any]:
-    try:
-        home = scratch / "java"
-        home.mkdir()
-        java: Java | None = Java(home)
-    except MissingError as error:
-        print(f"without the real RocketMQ: {error}")
-        java = None
+    java = java_if_there(scratch)
     kinds = ("ours", "rocketmq") if java is not None else ("ours",)
     silences: dict[str, list[int]] = {kind: [] for kind in kinds}
     failures = dict.fromkeys(kinds, 0)
