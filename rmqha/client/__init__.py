@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from rmqha.client.outgoing import OutgoingMessage
     from rmqha.client.producer import Producer
     from rmqha.client.result import SendResult, SendStatus, SendTally
+    from rmqha.client.transaction import Outcome, Transaction, TransactionProducer
 
 __all__ = [
     "Admin",
@@ -20,11 +21,14 @@ __all__ = [
     "Message",
     "MessageBatch",
     "MessageView",
+    "Outcome",
     "OutgoingMessage",
     "Producer",
     "SendResult",
     "SendStatus",
     "SendTally",
+    "Transaction",
+    "TransactionProducer",
 ]
 
 _MODULES = {
@@ -33,11 +37,14 @@ _MODULES = {
     "Message": "message",
     "MessageBatch": "message",
     "MessageView": "message",
+    "Outcome": "transaction",
     "OutgoingMessage": "outgoing",
     "Producer": "producer",
     "SendResult": "result",
     "SendStatus": "result",
     "SendTally": "result",
+    "Transaction": "transaction",
+    "TransactionProducer": "transaction",
 }
 
 

@@ -18,7 +18,8 @@ from typing import Any, Literal
 import trio
 
 from rmqha.client.assigned import Ahead, Assigned, number, reset_offsets
-from rmqha.client.membership import CALL_TIMEOUT_MS, TAG, Membership
+from rmqha.client.heartbeat import CALL_TIMEOUT_MS
+from rmqha.client.membership import TAG, Membership
 from rmqha.client.message import Message, MessageBatch, MessageView
 from rmqha.client.offsets import BrokerOffsets, FileOffsets, Offsets, answered_offset
 from rmqha.client.outgoing import check_topic
@@ -98,7 +99,7 @@ class Consumer:
             raise UsageError("a consumer needs the name of its group")
         if offset_file is not None and standalone:
             raise UsageError("a standalone consumer keeps no offsets, so it takes no offset_file")
-        self._session = ClientSession(namesrv, on_request=self._asked, security=security)
+        self._session = ClientSession(namesrv, self._asked, security, self._lost)
         self._routes = self._session.routes
         self._remoting = self._session.remoting
         self._group = group
@@ -272,6 +273,9 @@ class Consumer:
             assigned, offset = self._unfinished
             assigned.finished = max(assigned.finished, offset)
             self._unfinished = None
+
+    def _lost(self, address: str) -> None:
+        self._membership.forget(address)
 
     def _asked(self, address: str, command: Command) -> Command | None:
         """What brokers push: that the group's members have changed, and that an operator sets its offsets."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
-from contextlib import suppress
-from itertools import count
 from typing import Any
 
-import trio
-
+from rmqha.client.heartbeat import CALL_TIMEOUT_MS, Heartbeats
 from rmqha.client.rebalance import parse_tags
 from rmqha.client.route import TopicRoute
 from rmqha.client.session import ClientSession
@@ -21,12 +17,7 @@ from rmqha.model.selector import SelectorError, parse_selector
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 
-CALL_TIMEOUT_MS = 3_000
-LEAVE_TIMEOUT_MS = 1_000
-HEARTBEAT_MS = 30_000
 TAG, SQL92 = "TAG", "SQL92"
-
-_client_numbers = count(1)
 
 
 class Membership:
@@ -37,7 +28,6 @@ class Membership:
     ) -> None:
         """`tags`: "*" or "A || B"; `selector`: SQL92 instead. `broadcast`: each member reads all queues.
         Raises UsageError for another expression, or both."""
-        self._session = session
         self._remoting = session.remoting
         self._group = group
         self._topic = topic
@@ -54,13 +44,12 @@ class Membership:
                 raise UsageError(f"selector {selector!r}: {error}") from None
             self.expression, self.expression_type = selector, SQL92
         self.sub_version = time.time_ns() // 1_000_000
-        self._number = next(_client_numbers)
-        self._heard: dict[str, float] = {}
+        self._heartbeats = Heartbeats(session, self.sub_version)
 
     @property
     def client_id(self) -> str:
-        """Unique among all members of all groups: address, process and number in the process."""
-        return f"{self._session.local_host}@{self._session.process_id}#{self._number}#{self.sub_version}"
+        """Unique among all members of all groups."""
+        return self._heartbeats.client_id
 
     async def members(self, route: TopicRoute) -> Sequence[str]:
         """Client ids of the group, sorted. Raises UnreachableError if no broker of the topic tells."""
@@ -82,15 +71,11 @@ class Membership:
 
     async def heartbeat(self, route: TopicRoute) -> None:
         """To all replicas: a slave that becomes master must know the members already."""
-        body = json.dumps(self._body(), separators=(",", ":")).encode()
-        due = trio.current_time() - HEARTBEAT_MS / 1000
-        for address in route.brokers():
-            if self._heard.get(address, float("-inf")) > due:
-                continue
-            with suppress(UnreachableError):
-                answer = await self._remoting.call(address, Command(RequestCode.HEART_BEAT, {}, body), CALL_TIMEOUT_MS)
-                if answer.code == ResponseCode.SUCCESS:
-                    self._heard[address] = trio.current_time()
+        await self._heartbeats.beat(route, self._body)
+
+    def forget(self, address: str) -> None:
+        """The connection is gone: the broker there must hear of this member anew."""
+        self._heartbeats.forget(address)
 
     def _body(self) -> dict[str, Any]:
         tags = sorted(self.tags or ())
@@ -116,21 +101,11 @@ class Membership:
             "subscriptionDataSet": subscriptions,
             "unitMode": False,
         }
-        return {
-            "clientID": self.client_id,
-            "producerDataSet": [],
-            "consumerDataSet": [consumer],
-            "heartbeatFingerprint": 0,
-            "withoutSub": False,
-        }
+        return {"producerDataSet": [], "consumerDataSet": [consumer]}
 
     async def leave(self) -> None:
         """Tell the brokers that this member goes, so that the others take its queues at once."""
-        ext = {"clientID": self.client_id, "consumerGroup": self._group}
-        for address in sorted(self._heard):
-            with suppress(UnreachableError):
-                command = Command(RequestCode.UNREGISTER_CLIENT, dict(ext))
-                await self._remoting.call(address, command, LEAVE_TIMEOUT_MS)
+        await self._heartbeats.leave({"consumerGroup": self._group})
 
 
 def _client_ids(body: bytes) -> list[str]:

@@ -108,6 +108,7 @@ class Outgoing:
         unique_key: str,
         born_at_ms: int,
         compression: Compression | None,
+        sys_flag: int = 0,
     ) -> None:
         self.code = code
         self.topic = message.topic
@@ -115,10 +116,9 @@ class Outgoing:
         self.queue_id = message.queue_id
         self.unique_key = unique_key
         self.body = message.body
-        sys_flag = 0
         if compression is not None and len(self.body) > COMPRESS_OVER_BYTES:
             self.body = compression.compress(self.body)
-            sys_flag = compression.sys_flag
+            sys_flag |= compression.sys_flag
         self.ext = {
             "a": group,
             "b": message.topic,

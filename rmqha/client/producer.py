@@ -95,7 +95,7 @@ class Producer:
     ) -> None:
         """`namesrv`: "host:port" or several joined by ";". Bodies over 4 KiB are compressed by "zlib", "lz4" or "zstd";
         None leaves them. Raises UsageError for anything else and for a package that is missing."""
-        self._session = ClientSession(namesrv, security=security)
+        self._session = ClientSession(namesrv, self._asked, security, self._lost)
         self._routes = self._session.routes
         self._remoting = self._session.remoting
         self._group = group
@@ -255,10 +255,16 @@ class Producer:
             self._host, self._session.process_id, now_ms - self._month_at_ms, self._counter, self._instance_hash
         )
 
-    def _outgoing(self, message: OutgoingMessage) -> Outgoing:
-        return Outgoing(
-            RequestCode.SEND_MESSAGE_V2, self._group, message, self._unique_key(), _wall_ms(), self._compression
-        )
+    def _asked(self, address: str, command: Command) -> Command | None:
+        """What brokers push; nothing that a producer has to do with."""
+        return None
+
+    def _lost(self, address: str) -> None:
+        """The connection to `address` is gone."""
+
+    def _outgoing(self, message: OutgoingMessage, sys_flag: int = 0) -> Outgoing:
+        compression, code = self._compression, RequestCode.SEND_MESSAGE_V2
+        return Outgoing(code, self._group, message, self._unique_key(), _wall_ms(), compression, sys_flag)
 
     async def _deliver(self, outgoing: Outgoing, timeout_ms: int, require_ok: bool) -> SendResult:
         progress = _Progress(timeout_ms, trio.current_time() + timeout_ms / 1000)

@@ -24,11 +24,12 @@ class ClientSession:
         namesrv: str,
         on_request: Callable[[str, Command], Command | None] | None = None,
         security: Security | None = None,
+        on_closed: Callable[[str], None] | None = None,
     ) -> None:
         """Raises UsageError if `namesrv` is no address list. `on_request` sees what brokers push to the client;
-        `security` None takes that of the process."""
+        `security` None takes that of the process; `on_closed` is told the address of a lost connection."""
         self._namesrv = namesrv
-        self.remoting = RemotingClient(on_request=on_request, security=security)
+        self.remoting = RemotingClient(on_request=on_request, on_closed=on_closed, security=security)
         self.routes = RouteTable(self.remoting, namesrv)
         self.local_host = "127.0.0.1"
         self.process_id = os.getpid()

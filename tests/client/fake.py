@@ -63,6 +63,10 @@ class Group:
     perm: int = 6
     offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     members: dict[str, dict[str, Session]] = field(default_factory=lambda: defaultdict(dict))
+    producers: dict[str, tuple[str, Session]] = field(default_factory=dict)
+    """By client id: the group, and the connection of the last heartbeat."""
+    ends: list[Command] = field(default_factory=list)
+    """Requests 37 that were taken."""
 
     def queue(self, queue_id: int, topic: str = "") -> list[Stored]:
         """Retry topics are topics of their own, the others share one set of queues."""
@@ -88,6 +92,7 @@ class Node:
         self.address = ""
         self.scope = trio.CancelScope()
         self.script: Script = lambda node, command: Do.STORE
+        self.end_script: Script = lambda node, command: Do.STORE
         self.pull_script: Callable[[Command], Command | None] = lambda command: None
         self.requests: list[Command] = []
         self.asked = trio.Event()
@@ -123,6 +128,8 @@ class Node:
                 return self.pull_script(command) or self._pull(session, command)
             case RequestCode.HEART_BEAT:
                 value = json.loads(bytes(command.body))
+                for producer in value["producerDataSet"]:
+                    self.group.producers[value["clientID"]] = producer["groupName"], session
                 for consumer in value["consumerDataSet"]:
                     name = consumer["groupName"]
                     known = value["clientID"] in self.group.members[name]
@@ -131,6 +138,9 @@ class Node:
                         self._notify(name)
                 return command.reply()
             case RequestCode.UNREGISTER_CLIENT:
+                if "producerGroup" in command.ext:
+                    self.group.producers.pop(command.ext["clientID"], None)
+                    return command.reply()
                 name = command.ext["consumerGroup"]
                 self.group.members[name].pop(command.ext["clientID"], None)
                 self._notify(name)
@@ -140,8 +150,22 @@ class Node:
                 return command.reply(body=json.dumps({"consumerIdList": ids}).encode())
             case RequestCode.CONSUMER_SEND_MSG_BACK:
                 return self._send_back(command)
+            case RequestCode.END_TRANSACTION:
+                return self._end(session, command)
             case _:
                 return self._offsets(command)
+
+    def _end(self, session: Session, command: Command) -> Command | None:
+        answer = self.end_script(self, command)
+        if self.group.master_id != self.broker_id:
+            return command.reply(ResponseCode.SLAVE_NOT_AVAILABLE, remark="not master")
+        if answer is Do.CLOSE_BEFORE:
+            session.close()
+            return None
+        if isinstance(answer, tuple):
+            return command.reply(answer[0], remark=f"scripted {answer[0]}")
+        self.group.ends.append(command)
+        return command.reply()
 
     def _send_back(self, command: Command) -> Command:
         """Stored again at once, whatever the delay; the fake's physical offsets are queue offsets times 1000."""

@@ -11,13 +11,20 @@ import trio
 
 from rmqha.client.admin import Admin
 from rmqha.client.consumer import Consumer
+from rmqha.client.message import Message
 from rmqha.client.outgoing import OutgoingMessage
 from rmqha.client.producer import Producer
+from rmqha.client.transaction import Outcome, TransactionProducer
 from rmqha.drill.cluster import Cluster, quickstart
 from rmqha.model.error import RemoteError, UnreachableError
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-KEYS: dict[str, str | int | bool] = {"messageDelayLevel": "1s 2s 3s", "enablePropertyFilter": True}
+KEYS: dict[str, str | int | bool] = {
+    "messageDelayLevel": "1s 2s 3s",
+    "enablePropertyFilter": True,
+    "transactionTimeOut": 500,
+    "transactionCheckInterval": 500,
+}
 
 
 async def test_what_a_real_broker_does_for_it(tmp_path: Path) -> None:
@@ -36,6 +43,7 @@ async def test_what_a_real_broker_does_for_it(tmp_path: Path) -> None:
             await _all_filters(namesrv)
             await _retries(namesrv, admin)
             await _resets(namesrv, admin)
+            await _transactions(namesrv)
             await _examples(namesrv)
             await admin.delete_topic("Orders")
             with pytest.raises(RemoteError, match="17"):
@@ -87,8 +95,51 @@ async def _resets(namesrv: str, admin: Admin) -> None:
     assert sum(row["lag"] for row in await admin.progress("G", "Orders")) == 89
 
 
+async def _transactions(namesrv: str) -> None:
+    """Ended at once, ended when asked, and asked of another member after the first has gone."""
+    asked: list[str] = []
+
+    async def check(message: Message) -> Outcome:
+        await trio.lowlevel.checkpoint()
+        asked.append(message.keys)
+        return Outcome.COMMIT if message.keys.startswith("commit") else Outcome.ROLLBACK
+
+    async def begin(producer: TransactionProducer, keys: str, end: str) -> None:
+        async with producer.transaction(OutgoingMessage("Paid", keys.encode(), keys=keys)) as transaction:
+            if end == "rollback":
+                transaction.rollback()
+            elif end == "open":
+                transaction.leave_open()
+        assert transaction.confirmed == (end != "open"), producer.last_error
+
+    async with Admin(namesrv) as admin:
+        await admin.create_topic("Paid")
+    async with TransactionProducer(namesrv, "Payments", check) as producer:
+        await begin(producer, "commit-1", "commit")
+        await begin(producer, "rollback-1", "rollback")
+        await begin(producer, "commit-2", "open")
+        await begin(producer, "rollback-2", "open")
+        async with Consumer(namesrv, "Books", "Paid", standalone=True) as consumer:
+            assert {(await consumer.receive()).keys for _ in range(2)} == {"commit-1", "commit-2"}
+            await begin(producer, "commit-3", "open")
+    # its last transaction is open, and it has gone; another one of the group is asked
+    async with (
+        TransactionProducer(namesrv, "Payments", check, topics=["Paid"]) as producer,
+        Consumer(namesrv, "Books", "Paid", standalone=True) as consumer,
+    ):
+        assert {(await consumer.receive()).keys for _ in range(3)} == {"commit-1", "commit-2", "commit-3"}
+        with trio.move_on_after(0.5):
+            raise AssertionError(await consumer.receive())
+        assert set(asked) == {"commit-2", "rollback-2", "commit-3"}
+        assert producer.statistics()["transactions"] == 0
+
+
 async def _examples(namesrv: str) -> None:
-    for name, said in (("batches.py", b"messages"), ("retries.py", b"handed back")):
+    for name, said in (
+        ("batches.py", b"messages"),
+        ("retries.py", b"handed back"),
+        ("transactions.py", b"order 3 is told: 70 euro"),
+    ):
         command = [sys.executable, str(EXAMPLES / name), namesrv]
         done = await trio.run_process(command, capture_stdout=True, stderr=subprocess.STDOUT, check=False)
         assert done.returncode == 0 and said in done.stdout, done.stdout.decode()

@@ -1,0 +1,67 @@
+"""A client's heartbeats (34): each replica of its topics hears of it, a slave too, which may be master soon. Control
+plane."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import trio
+
+from rmqha.client.route import TopicRoute
+from rmqha.client.session import ClientSession
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import UnreachableError
+from rmqha.wire.command import Command
+
+CALL_TIMEOUT_MS = 3_000
+LEAVE_TIMEOUT_MS = 1_000
+HEARTBEAT_MS = 30_000
+
+_client_numbers = count(1)
+
+
+class Heartbeats:
+    """Of one client. The session must be open before the first call."""
+
+    def __init__(self, session: ClientSession, started_ms: int) -> None:
+        """`started_ms`: wall clock, which tells clients with the same address and process id apart."""
+        self._session = session
+        self._started_ms = started_ms
+        self._number = next(_client_numbers)
+        self._heard: dict[str, float] = {}
+
+    @property
+    def client_id(self) -> str:
+        """Unique among all clients: address, process, number in the process, start."""
+        return f"{self._session.local_host}@{self._session.process_id}#{self._number}#{self._started_ms}"
+
+    async def beat(self, route: TopicRoute, body: Callable[[], dict[str, Any]]) -> None:
+        """To all replicas that have heard nothing for HEARTBEAT_MS. Who does not answer is asked again at the next
+        call. `body`: the sets of producers and consumers."""
+        due = trio.current_time() - HEARTBEAT_MS / 1000
+        addresses = [address for address in route.brokers() if self._heard.get(address, float("-inf")) <= due]
+        if not addresses:
+            return
+        said = {"clientID": self.client_id, "heartbeatFingerprint": 0, "withoutSub": False, **body()}
+        data = json.dumps(said, separators=(",", ":")).encode()
+        for address in addresses:
+            with suppress(UnreachableError):
+                command = Command(RequestCode.HEART_BEAT, {}, data)
+                answer = await self._session.remoting.call(address, command, CALL_TIMEOUT_MS)
+                if answer.code == ResponseCode.SUCCESS:
+                    self._heard[address] = trio.current_time()
+
+    def forget(self, address: str) -> None:
+        """The connection is gone, and with it what the broker knew."""
+        self._heard.pop(address, None)
+
+    async def leave(self, group: dict[str, str]) -> None:
+        """Say that the client goes; `group`: `consumerGroup` or `producerGroup` by that name."""
+        for address in sorted(self._heard):
+            with suppress(UnreachableError):
+                command = Command(RequestCode.UNREGISTER_CLIENT, {"clientID": self.client_id, **group})
+                await self._session.remoting.call(address, command, LEAVE_TIMEOUT_MS)
