@@ -208,7 +208,7 @@ class BrokerProcess(Process):
     def fail_disk(self, *, full: bool) -> None:
         """No room for another byte, or every write and sync ends with EIO; until `mend_disk`."""
         self.disk_fails = True
-        self.disturbed_at_ms = self.scheduler.now_ms
+        self.disturb(self.scheduler.now_ms)
         if full:
             self.disk.capacity_bytes = self.disk.used_bytes
         else:
@@ -216,14 +216,14 @@ class BrokerProcess(Process):
 
     def mend_disk(self) -> None:
         self.disk_fails = False
-        self.disturbed_at_ms = self.scheduler.now_ms
+        self.disturb(self.scheduler.now_ms)
         self.disk.capacity_bytes = None
         self.disk.failing = frozenset()
 
     def slow_disk(self, duration_ms: int, sync_ms: int) -> None:
         """For that long a sync may take up to `sync_ms`."""
         self._slow_until_ms, self._sync_ms = self.scheduler.now_ms + duration_ms, sync_ms
-        self.disturbed_at_ms = self._slow_until_ms + sync_ms
+        self.disturb(self._slow_until_ms + sync_ms)
 
     def rot(self, draws: SimPrng) -> bool:
         """Die, while a byte of a body changes that the next start must read and that is not the last record's. False if

@@ -30,7 +30,7 @@ class Process:
         self.life = 0
         self._paused = False
         self.disturbed_at_ms = 0
-        """When it last started, stood still or had trouble with its disk."""
+        """When it last started, stood still or had trouble with its disk; of a slow disk when the last sync ends."""
         self._held: list[Callable[[], None]] = []
         self._woken_at_ms = -1
         self._wake_count = 0
@@ -42,9 +42,13 @@ class Process:
     def begin_life(self) -> None:
         self.life += 1
         self.alive = True
-        self.disturbed_at_ms = self.scheduler.now_ms
+        self.disturb(self.scheduler.now_ms)
         self._paused = False
         self._held.clear()
+
+    def disturb(self, at_ms: int) -> None:
+        """A pause does not end what a slow disk began."""
+        self.disturbed_at_ms = max(self.disturbed_at_ms, at_ms)
 
     def end_life(self, *, power_loss: bool) -> None:
         self.alive = False
@@ -67,7 +71,7 @@ class Process:
 
     def resume(self) -> None:
         self._paused = False
-        self.disturbed_at_ms = self.scheduler.now_ms
+        self.disturb(self.scheduler.now_ms)
         held, self._held = self._held, []
         for work in held:
             self.post(self.life, work)
