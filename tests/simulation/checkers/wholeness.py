@@ -12,8 +12,11 @@ class Wholeness:
         self._cp = cp
         self._acked_to = 0
         self._loss_accepted = False
+        self._started: dict[str, tuple[int, int]] = {}
+        """The life of each replica, and what was acknowledged when it began, or when the replica was master. Since then
+        it has shaken hands with a master."""
         self._needs: dict[str, tuple[int, int]] = {}
-        """Unclean replicas: their life, and what was acknowledged when it began."""
+        """The same of unclean replicas."""
 
     def elected(self, broker: BrokerProcess) -> None:
         """`broker` takes the role of master."""
@@ -25,15 +28,17 @@ class Wholeness:
         if not self._cp:
             return
         replica = broker.replica
+        started = self._started.get(broker.host)
+        if started is None or started[0] != broker.life:
+            started = self._started[broker.host] = (broker.life, self._acked_to)
         if replica.is_master:
             end = replica.releasable_offset
             if end > self._acked_to:
                 self._acked_to = end
+            self._started[broker.host] = (broker.life, self._acked_to)
             self._needs.pop(broker.host, None)
         elif broker.store.unclean:
-            self._needs.setdefault(broker.host, (broker.life, self._acked_to))
-            if self._needs[broker.host][0] != broker.life:
-                self._needs[broker.host] = (broker.life, self._acked_to)
+            self._needs[broker.host] = started
         elif broker.host in self._needs:
             life, needed = self._needs.pop(broker.host)
             if life == broker.life and broker.store.max_phy_offset < needed:
@@ -46,4 +51,5 @@ class Wholeness:
         """An operator elected uncleanly."""
         self._acked_to = 0
         self._loss_accepted = True
+        self._started = {host: (life, 0) for host, (life, _) in self._started.items()}
         self._needs.clear()
