@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,9 @@ from benchmarks.bench_java_clients import java_clients
 from benchmarks.bench_metadata import metadata
 from benchmarks.bench_page import pages
 from benchmarks.bench_peer import peer
+from benchmarks.bench_peer_controllers import peer_controllers
 from benchmarks.bench_peer_failover import peer_failovers
+from benchmarks.bench_peer_start import peer_starts
 from benchmarks.bench_rejoin import rejoins
 from benchmarks.bench_restart import restarts
 from benchmarks.bench_roll import rolls
@@ -70,6 +73,8 @@ def main() -> None:
             "clients",
             "peer",
             "peerfailover",
+            "peerstart",
+            "peercontrollers",
         ],
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that all works, not to quote")
@@ -105,10 +110,15 @@ def main() -> None:
         "clients": lambda scratch: clients(scratch, quick),
         "peer": lambda scratch: peer(scratch, 3 if quick else 10, 1 if quick else 3),
         "peerfailover": lambda scratch: peer_failovers(scratch, 2 if quick else 5, 1 if quick else 2),
+        "peerstart": lambda scratch: peer_starts(
+            scratch, 1 << 28 if quick else 4 << 30, 2.0 if quick else 8.0, 1 if quick else 3
+        ),
+        "peercontrollers": lambda scratch: peer_controllers(scratch, 2 if quick else 5, 1 if quick else 2),
         "acks": lambda scratch: acks(scratch, 3.0 if quick else 10.0, 1 if quick else 3),
         "simulation": lambda scratch: simulation(quick),
         "spark": lambda scratch: program("bench_spark.py", scratch, "--mib", "128" if quick else "512"),
     }
+    failed = []
     for name, work in works.items():
         if given.only and name not in given.only:
             continue
@@ -117,10 +127,15 @@ def main() -> None:
                 measured(name, Path(directory), work)
             except MissingError as error:
                 print(f"{name}: left out: {error}", flush=True)
+            except Exception:  # noqa: BLE001 (told here and by the exit code; the others still count)
+                traceback.print_exc()
+                failed.append(name)
     RESULTS.mkdir(exist_ok=True)
     results = [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
     (RESULTS / "index.html").write_text(page(results))
     print(f"plots: {RESULTS / 'index.html'}")
+    if failed:
+        sys.exit(f"failed, see above: {', '.join(failed)}")
 
 
 def made(directory: Path) -> Path:

@@ -43,21 +43,18 @@ OURS = {"haMode": "cp", "totalReplicas": "3"}
 THEIRS = {"brokerRole": "SYNC_MASTER", "allAckInSyncStateSet": "true", "inSyncReplicas": "3"}
 
 
+def send_frame(body: bytes, queue_id: int) -> bytes:
+    """One message to TOPIC, which is made by it if it has to."""
+    fields = {"a": "bench", "b": TOPIC, "c": "TBW102", "d": str(QUEUE_COUNT), "e": str(queue_id), "f": "0", "g": "1"}
+    more = {"h": "0", "i": f"UNIQ_KEY\x01{'0' * 32}\x02WAIT\x01true\x02", "j": "0", "k": "false", "m": "false"}
+    return encode_frame(Command(RequestCode.SEND_MESSAGE_V2, {**fields, **more}, body))
+
+
 class Connection:
     """Keeps UNDER_WAY requests of the same frame on their way."""
 
     def __init__(self, address: str, body: bytes, queue_id: int) -> None:
-        fields = {
-            "a": "bench",
-            "b": TOPIC,
-            "c": "TBW102",
-            "d": str(QUEUE_COUNT),
-            "e": str(queue_id),
-            "f": "0",
-            "g": "1",
-        }
-        more = {"h": "0", "i": f"UNIQ_KEY\x01{'0' * 32}\x02WAIT\x01true\x02", "j": "0", "k": "false", "m": "false"}
-        self._frame = encode_frame(Command(RequestCode.SEND_MESSAGE_V2, {**fields, **more}, body))
+        self._frame = send_frame(body, queue_id)
         self.socket = socket.create_connection(parse_address(address), 10)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._waiting = bytearray()
@@ -90,8 +87,10 @@ class Connection:
             self.socket.sendall(self._frame * whole)
 
 
-def rate(master: Node, brokers: list[Node], size_bytes: int, seconds: float) -> dict[str, float]:
-    """Acknowledged a second, and microseconds of CPU for each by the three brokers together."""
+def rate(
+    master: Node, brokers: list[Node], size_bytes: int, seconds: float, warm_up_s: float = WARM_UP_S
+) -> dict[str, float]:
+    """Acknowledged a second, and microseconds of CPU for each by the brokers together."""
     body = os.urandom(size_bytes)
     connections = [Connection(master.address, body, number % QUEUE_COUNT) for number in range(CONNECTIONS)]
     selector = selectors.DefaultSelector()
@@ -99,10 +98,10 @@ def rate(master: Node, brokers: list[Node], size_bytes: int, seconds: float) -> 
         selector.register(connection.socket, selectors.EVENT_READ, connection)
         connection.start()
     counted, cpu_before = 0, 0.0
-    began_at, until_at = time.perf_counter(), time.perf_counter() + WARM_UP_S + seconds
+    began_at, until_at = time.perf_counter(), time.perf_counter() + warm_up_s + seconds
     measured_at = 0.0
     while (now := time.perf_counter()) < until_at:
-        if not measured_at and now >= began_at + WARM_UP_S:
+        if not measured_at and now >= began_at + warm_up_s:
             measured_at = now
             counted = sum(item.count for item in connections)
             cpu_before = sum(map(cpu_seconds, brokers))

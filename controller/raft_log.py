@@ -288,6 +288,13 @@ class DurableRaftLog:
             "directory away, start the controller, and tell the others: rmqha quorum remove, then add"
         )
 
+    def _fail_version(self, name: str, version: int) -> StoreError:
+        """Apart from damage: whoever follows its advice on each node of a rolling change forgets all groups."""
+        return StoreError(
+            f"{self._disk.label}/{self._path}/{name} at byte 4 holds version {version}; this release reads {VERSION}; "
+            "start this controller with the release that wrote it"
+        )
+
     def _read_snapshot(self) -> Snapshot | None:
         path = f"{self._path}/snapshot"
         if not self._disk.exists(path):
@@ -299,7 +306,7 @@ class DurableRaftLog:
         if magic != _SNAPSHOT_MAGIC:
             raise self._fail("snapshot", 0, f"{magic!r} where a Raft snapshot begins with {_SNAPSHOT_MAGIC!r}")
         if version != VERSION:
-            raise self._fail("snapshot", 4, f"version {version}; this release reads {VERSION}")
+            raise self._fail_version("snapshot", version)
         start = _SNAPSHOT_HEAD.size + max(configuration_bytes, 0)
         found = Snapshot(RaftIndex(index), Term(term), content[start:], content[_SNAPSHOT_HEAD.size : start])
         sizes = (len(found.configuration), len(found.data), 0)
@@ -341,7 +348,7 @@ class DurableRaftLog:
         if magic != _SEGMENT_MAGIC:
             raise self._fail(name, 0, f"{magic!r} where a Raft segment begins with {_SEGMENT_MAGIC!r}")
         if version != VERSION:
-            raise self._fail(name, 4, f"version {version}; this release reads {VERSION}")
+            raise self._fail_version(name, version)
         end = _SEGMENT_HEAD.size + max(size_bytes, 0)
         node_id = content[_SEGMENT_HEAD.size : end]
         if len(node_id) != size_bytes or _segment_crc(size_bytes, incarnation, node_id) != crc:

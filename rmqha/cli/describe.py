@@ -127,6 +127,7 @@ def _group_json(group: GroupLook, wants: list[str]) -> dict[str, Any]:
     master = group.masters[0] if group.masters else None
     state = master.state if master else {}
     keys, found = promise_of(speaker)
+    counted = sum(1 for view in group.brokers if view.keys.get("asyncLearner") != "true")
     return {
         "group": group.name,
         "cluster": group.cluster,
@@ -141,6 +142,7 @@ def _group_json(group: GroupLook, wants: list[str]) -> dict[str, Any]:
         "oneCopySynced": state.get("oneCopySynced"),
         "ackRule": state.get("ackRule"),
         "replicas": [_replica_json(view, group) for view in group.brokers],
+        "missingReplicas": max(0, state.get("totalReplicas", 0) - counted),
         "guarantee": {**asdict(found), "conditions": wants},
         "keys": [asdict(item) for item in keys.values()],
         "contradictions": _differences(group),
@@ -300,6 +302,9 @@ def _show_group(view: dict[str, Any]) -> None:
         broker_id = item["routedId"] if item["brokerId"] is None else item["brokerId"]
         rows.append([broker_id, role, *numbers, in_set[item["inSet"]], item["lagBytes"], item["address"]])
     out.print(table(REPLICA_COLUMNS, rows))
+    if view["missingReplicas"]:
+        known = f"{view['totalReplicas'] - view['missingReplicas']} of its {view['totalReplicas']} replicas"
+        out.print(Text(f"the name servers know {known}; see rmqha health {view['group']}", "yellow"), soft_wrap=True)
     _show_promise(view["guarantee"])
     _show_keys(view["keys"])
     if view["whyNotWritable"]:

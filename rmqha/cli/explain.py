@@ -10,15 +10,12 @@ import click
 import trio
 from rich.text import Text
 
-from rmqha.cli.answer import json_object
-from rmqha.cli.cluster_view import ask_leader
-from rmqha.cli.members import GROUP_MEMBERS
+from rmqha.cli.members import explained
 from rmqha.cli.options import complete_group, controllers_option, echo_json, output_option, refuse_static_group
 from rmqha.cli.render import console, table
 from rmqha.host.remoting import RemotingClient
-from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError
-from rmqha.wire.command import Command
 
 COLUMNS = [
     ("ID", "right"),
@@ -33,14 +30,13 @@ COLUMNS = [
 async def ask_explanation(controllers: list[str], group: str) -> dict[str, Any]:
     """The body of the leader's answer to request 52010. Raises RmqhaError."""
     async with RemotingClient() as client:
-        request = lambda: Command(RequestCode.RMQHA_EXPLAIN_GROUP, {"brokerName": group})  # noqa: E731
         try:
-            reply, address = await ask_leader(client, controllers, request)
+            view, address = await explained(client, controllers, group)
         except RemoteError as error:
             if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise RmqhaError("these controllers are Apache's and explain nothing; see rmqha history") from None
             raise
-    return json_object(reply, address, "a controller's", GROUP_MEMBERS) | {"answeredBy": address}
+    return view | {"answeredBy": address}
 
 
 @click.command(epilog="Example: rmqha explain broker-a -o json")

@@ -143,6 +143,14 @@ def first_error(error: BaseException) -> BaseException:
     return error
 
 
+def usage_sentence(error: click.ClickException) -> str:
+    """Click's own is four lines."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    command = context.command_path if context is not None else "rmqha"
+    return f"{message[:1].lower()}{message[1:]}; see {command} --help"
+
+
 def exit_code(error: BaseException) -> int | None:
     """1 something is wrong, 2 could not ask or wrong usage, 130 interrupted; None for an error of our own making."""
     match error:
@@ -164,7 +172,10 @@ def main(args: Sequence[str] | None = None) -> NoReturn:
     except click.Abort:
         sys.exit(130)
     except click.ClickException as error:
-        error.show()
+        if isinstance(error, click.exceptions.NoArgsIsHelpError):
+            error.show()
+        else:
+            click.echo(f"rmqha: {usage_sentence(error)}", err=True)
         sys.exit(2)
     except BaseException as wrapped:
         cause = first_error(wrapped)

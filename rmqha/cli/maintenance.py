@@ -83,7 +83,8 @@ def show(node: str | None, directory: Path | None, output: str) -> None:
     if output == "json":
         echo_json({"inMaintenance": names})
     else:
-        click.echo(f"in maintenance: {', '.join(names)}" if names else f"{node or 'no replica'} is in no maintenance")
+        none = f"{node} is not in maintenance" if node else "no replica is in maintenance"
+        click.echo(f"in maintenance: {', '.join(names)}" if names else none)
 
 
 async def _views(state: ClusterState, groups: list[str]) -> list[GroupView]:

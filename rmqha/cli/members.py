@@ -40,16 +40,29 @@ def broker_node(state: ClusterState, name: str) -> NodeRecord:
     return record
 
 
-async def ask_group(client: RemotingClient, state: ClusterState, group: str) -> GroupView:
-    """Raises UnreachableError without a leading controller, RmqhaError if it is Apache's or knows no such group."""
+async def explained(client: RemotingClient, controllers: list[str], group: str) -> tuple[GroupView, str]:
+    """What the leading controller says of a group (request 52010), and its address.
+
+    Raises UsageError if it knows no such group, RemoteError for another refusal, UnreachableError without a leader.
+    """
     request = lambda: Command(RequestCode.RMQHA_EXPLAIN_GROUP, {"brokerName": group})  # noqa: E731
     try:
-        reply, address = await ask_leader(client, state.controller_addresses, request)
+        reply, address = await ask_leader(client, controllers, request)
+    except RemoteError as error:
+        if error.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST:
+            raise UsageError(f"the controllers know no group {group!r}; see rmqha health") from None
+        raise
+    return json_object(reply, address, "a controller's", GROUP_MEMBERS), address
+
+
+async def ask_group(client: RemotingClient, state: ClusterState, group: str) -> GroupView:
+    """Raises UnreachableError without a leading controller, RmqhaError if it is Apache's or knows no such group."""
+    try:
+        return (await explained(client, state.controller_addresses, group))[0]
     except RemoteError as error:
         if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             raise RmqhaError("these controllers are Apache's: they can neither drain nor resize a group") from None
         raise
-    return json_object(reply, address, "a controller's", GROUP_MEMBERS)
 
 
 async def tell(client: RemotingClient, state: ClusterState, code: RequestCode, ext: dict[str, str]) -> Command:
@@ -129,3 +142,14 @@ def redundancy(view: GroupView, group: str) -> str:
     if spare <= 0:
         return f"{copies}: the loss of one more takes no acknowledged message, but sends are refused until it is back"
     return f"{copies}: sends go on if {spare} more {'fails' if spare == 1 else 'fail'}"
+
+
+def refuse_to_stop_sends(view: GroupView, group: str, total: int) -> None:
+    """Raises RmqhaError if a CP group would take no messages with this totalReplicas, and takes them now."""
+    members = sum(1 for item in view["replicas"] if item["inSyncStateSet"] and item["alive"])
+    needed, needed_now = (1 if count == 2 else count // 2 + 1 for count in (total, view["totalReplicas"]))
+    if view["haMode"] == "cp" and needed_now <= members < needed:
+        raise RmqhaError(
+            f"with totalReplicas = {total} {group} takes no messages until {needed} replicas are in the SyncStateSet, "
+            f"and {members} {'is' if members == 1 else 'are'}; start the others first (rmqha join), or add --yes"
+        )

@@ -20,6 +20,7 @@ from rmqha.store.boot_file import ABORT_PATH
 from rmqha.store.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_PATH, PROGRESS_PATH, SLOT_BYTES, Checkpoint
 from rmqha.store.commit_log import DIRECTORY as LOG_DIRECTORY
 from rmqha.store.finding import Findings, Kind, Severity
+from rmqha.store.identity_file import PATH as IDENTITY_PATH
 from rmqha.store.log_reader import LogPiece, LogReader
 from rmqha.store.mapped_file import NAME_DIGITS, file_name
 
@@ -277,6 +278,10 @@ def require_store(disk: ReadDisk) -> None:
     if not disk.is_directory(""):
         raise UsageError(f"{disk.label} is no directory; give a broker's storePathRootDir")
     if not disk.is_directory(LOG_DIRECTORY):
+        if disk.exists(IDENTITY_PATH):
+            raise UsageError(
+                f"{disk.label} has no directory {LOG_DIRECTORY}: the broker of this store has stored no message yet"
+            )
         inner = disk.is_directory(f"store/{LOG_DIRECTORY}")
         hint = f"did you mean {disk.label}/store?" if inner else "give a broker's storePathRootDir"
         raise UsageError(f"{disk.label} is no message store, it has no directory {LOG_DIRECTORY}: {hint}")

@@ -45,15 +45,19 @@ def as_namesrv(peer: Peer, groups: dict[str, dict[int, str]]) -> None:
 
 
 @asynccontextmanager
-async def cluster(group: Group, *, ours: bool = True, dead_id: int = 0) -> AsyncIterator[list[Peer]]:
-    """Name server, controller and replicas 1, 2, …; `dead_id` is registered and does not answer."""
+async def cluster(
+    group: Group, *, ours: bool = True, dead_id: int = 0, expired_id: int = 0
+) -> AsyncIterator[list[Peer]]:
+    """Name server, controller and replicas 1, 2, …; `dead_id` is registered and does not answer, `expired_id` is not
+    registered any more."""
     async with peers(2 + len(group.nodes)) as found:
         names, controller, *brokers = found
         as_controller(controller, ours=ours)
         addresses = {}
         for number, peer in zip(sorted(group.nodes), brokers, strict=True):
             as_ours(peer, group, number, controller.address)
-            addresses[0 if number == 1 else number] = NOWHERE if number == dead_id else peer.address
+            if number != expired_id:
+                addresses[0 if number == 1 else number] = NOWHERE if number == dead_id else peer.address
         as_namesrv(names, {"broker-a": addresses})
         yield found
 
@@ -84,7 +88,7 @@ async def test_a_healthy_cp_group() -> None:
         ]
         assert rows == [(1, "MASTER", 100, True, 0), (2, "SLAVE", 100, True, 0), (3, "SLAVE", 100, True, 0)]
         assert view["guarantee"]["kind"] == "CP"
-        assert view["guarantee"]["conditions"] == []
+        assert view["guarantee"]["conditions"] == [] and view["missingReplicas"] == 0
         sources = {item["key"]: item["source"] for item in view["keys"]}
         assert (sources["brokerRole"], sources["totalReplicas"], sources["slaveTimeout"]) == (
             "preset haMode=cp",
@@ -113,6 +117,17 @@ async def test_a_group_that_takes_no_messages_says_why() -> None:
         clusters, code = await described(found, "cluster")
         assert code == 1
         assert clusters["groups"][0]["group"] == "broker-a"
+
+
+async def test_a_replica_that_the_name_servers_have_forgotten_is_missed() -> None:
+    group = started()
+    group.kill(3)
+    group.run(1000)
+    async with cluster(group, expired_id=3) as found:
+        view, code = await described(found)
+        assert (view["missingReplicas"], len(view["replicas"]), code) == (1, 2, 0)
+        text = await run("describe", "group", "broker-a", "--namesrv", found[0].address)
+        assert "the name servers know 2 of its 3 replicas; see rmqha health broker-a" in text.stdout
 
 
 async def test_one_copy_synced_is_shown() -> None:

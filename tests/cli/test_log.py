@@ -194,6 +194,13 @@ def test_wrong_usage_is_one_sentence(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_broker_that_has_stored_nothing_is_told_as_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "brokerIdentity").write_text("c#broker-a#1")
+    code, text = sentence(capsys, "log", "stat", str(tmp_path))
+    assert code == 2
+    assert f"{tmp_path} has no directory commitlog: the broker of this store has stored no message yet" in text
+
+
 def test_fsck_says_each_finding_in_a_line_and_repairs(tmp_path: Path) -> None:
     root = tmp_path / "store"
     make_own(root)

@@ -8,9 +8,9 @@ import pytest
 from rmqha.cli.cluster_file import load
 from rmqha.cli.cluster_state import ClusterState
 from rmqha.cli.join import new_node
-from rmqha.cli.members import redundancy
+from rmqha.cli.members import redundancy, refuse_to_stop_sends
 from rmqha.cli.remove import check_removable
-from rmqha.model.error import UsageError
+from rmqha.model.error import RmqhaError, UsageError
 
 TEXT = """\
 [cluster]
@@ -42,6 +42,21 @@ def view(members: int, total: int, ha_mode: str = "cp") -> dict[str, Any]:
 )
 def test_what_remains_is_said_in_words(members: int, total: int, ha_mode: str, words: str) -> None:
     assert redundancy(view(members, total, ha_mode), "g").endswith(words)
+
+
+@pytest.mark.parametrize(("members", "total", "wanted", "needed"), [(3, 3, 9, 5), (2, 3, 4, 3), (1, 2, 3, 2)])
+def test_a_total_that_would_stop_the_sends_is_refused(members: int, total: int, wanted: int, needed: int) -> None:
+    with pytest.raises(RmqhaError, match=f"^with totalReplicas = {wanted} g .* {needed} .*, and {members} .* --yes$"):
+        refuse_to_stop_sends(view(members, total), "g", wanted)
+
+
+@pytest.mark.parametrize(
+    ("members", "total", "ha_mode", "wanted"),
+    [(3, 3, "cp", 5), (3, 3, "ap", 9), (1, 3, "cp", 3), (2, 5, "cp", 3), (1, 1, "cp", 2)],
+    ids=["enough", "AP goes on with one", "stands already", "needs fewer", "one of two acknowledges alone"],
+)
+def test_other_totals_are_not_held_up(members: int, total: int, ha_mode: str, wanted: int) -> None:
+    refuse_to_stop_sends(view(members, total, ha_mode), "g", wanted)
 
 
 def test_a_dead_member_is_no_copy_that_remains() -> None:

@@ -202,9 +202,13 @@ def damaged(*, name: str, position: int) -> SimDisk:
         ("segment-0000000001", 60, "segment-0000000001 at byte .* a damaged frame with sound ones after it"),
         ("segment-0000000002", 60, "segment-0000000002 at byte .* a damaged frame with sound ones after it"),
         ("segment-0000000001", 0, "at byte 0 holds .* where a Raft segment begins"),
-        ("segment-0000000001", 5, "at byte 4 holds version 253; this release reads 2"),
+        (
+            "segment-0000000001",
+            5,
+            "at byte 4 holds version 253; this release reads 2; start .* with the release that wrote it",
+        ),
         ("snapshot", 0, "snapshot at byte 0 holds .* where a Raft snapshot begins"),
-        ("snapshot", 5, "at byte 4 holds version 253; this release reads 2"),
+        ("snapshot", 5, "at byte 4 holds version 253; this release reads 2; start .* with the release that wrote it"),
         ("snapshot", 40, "data that does not match its length and checksum"),
     ],
 )

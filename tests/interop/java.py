@@ -42,14 +42,16 @@ def find_tools() -> dict[str, str]:
         path = shutil.which(name)
         if path is None:
             raise MissingError(
-                f"make interop needs {name} on PATH: install a JDK {OLDEST_JAVA} and Maven "
+                f"Apache RocketMQ 5.4.0 needs {name} on PATH: install a JDK {OLDEST_JAVA} and Maven "
                 "(Debian: openjdk-17-jdk-headless, maven)"
             )
         tools[name] = path
     said = subprocess.run([tools["java"], "-version"], capture_output=True, text=True, check=False).stderr
     found = re.search(r'version "(\d+)', said)
     if found is None or int(found[1]) < OLDEST_JAVA:
-        raise MissingError(f"make interop needs Java {OLDEST_JAVA} or newer, {tools['java']} is: {said.strip()!r}")
+        raise MissingError(
+            f"Apache RocketMQ 5.4.0 needs Java {OLDEST_JAVA} or newer, {tools['java']} is: {said.strip()!r}"
+        )
     return tools
 
 

@@ -100,18 +100,22 @@ class Lab:
             "controllerStorePath": str(self.scratch / "controller"),
         }
 
-    def start_our_name_server(self) -> None:
-        """With the controller embedded."""
+    def our_name_server(self) -> list[str]:
+        """The command line of one with the controller embedded."""
         properties = {"listenAddress": "127.0.0.1", **self._controller_properties(), **self.security}
-        config = write_properties(self.scratch / "namesrv.conf", properties)
-        self._start_name_server(ours("namesrv", config))
+        return ours("namesrv", write_properties(self.scratch / "namesrv.conf", properties))
 
-    def start_java_name_server(self) -> None:
-        """With the controller embedded: DLedger with one member."""
+    def java_name_server(self) -> list[str]:
+        """The command line of one with the controller embedded: DLedger with one member."""
         properties = {"bindAddress": "127.0.0.1", **self._controller_properties()}
         config = write_properties(self.scratch / "namesrv.conf", properties)
-        main = "org.apache.rocketmq.namesrv.NamesrvStartup"
-        self._start_name_server(self.java.command(main, "-c", str(config)))
+        return self.java.command("org.apache.rocketmq.namesrv.NamesrvStartup", "-c", str(config))
+
+    def start_our_name_server(self) -> None:
+        self._start_name_server(self.our_name_server())
+
+    def start_java_name_server(self) -> None:
+        self._start_name_server(self.java_name_server())
 
     def start_our_controllers(self, count: int) -> None:
         """A name server without a controller, and so many controllers (up to three) of their own."""

@@ -21,7 +21,7 @@ def test_a_missing_tool_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", str(tmp_path))
     tool(tmp_path, "java", 'openjdk version "17.0.1"')
     tool(tmp_path, "javac")
-    with pytest.raises(MissingError, match=r"^make interop needs mvn on PATH: install [^\n]*$"):
+    with pytest.raises(MissingError, match=r"^Apache RocketMQ 5\.4\.0 needs mvn on PATH: install [^\n]*$"):
         find_tools()
     tool(tmp_path, "mvn")
     assert find_tools()["mvn"] == str(tmp_path / "mvn")

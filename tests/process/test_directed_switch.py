@@ -69,6 +69,11 @@ def test_resize_while_it_runs(cluster: LocalCluster) -> None:
     refused = cluster.rmqha("group", "resize", "broker-a", "2")
     assert refused.returncode == 1
     assert "broker-a has 3 replicas; stop and clean 1 of them first" in refused.stderr
+    slip = cluster.rmqha("group", "resize", "broker-a", "9")
+    assert (
+        slip.returncode == 1 and "takes no messages until 5 replicas are in the SyncStateSet, and 3 are" in slip.stderr
+    )
+    assert json.loads(cluster.rmqha("explain", "broker-a", "-o", "json").stdout)["nextTotalReplicas"] is None
     grown = cluster.rmqha("group", "resize", "broker-a", "5")
     assert grown.returncode == 0, grown.stderr
     master = cluster.master()
@@ -95,8 +100,8 @@ def test_what_cannot_be_asked(cluster: LocalCluster) -> None:
     assert wrong.returncode == 2 and "--controller" in wrong.stderr
     assert cluster.up().returncode == 0
     unknown = cluster.rmqha("explain", "broker-x")
-    assert unknown.returncode == 1
-    assert "there is no group broker-x" in unknown.stderr
+    assert unknown.returncode == 2
+    assert unknown.stderr == "rmqha: the controllers know no group 'broker-x'; see rmqha health\n"
 
 
 async def test_a_switch_is_no_error_at_200_messages_a_second(cluster: LocalCluster) -> None:
