@@ -42,7 +42,7 @@ def write(writer: LogWriter, count: int, *, dispatched: bool = True) -> list[int
 
 def read_offsets(view: StoreView, **given: int) -> tuple[list[int], int]:
     """The physical offsets of the rows of all ranges, and how many ranges there are."""
-    ranges = plan_ranges(view, **{"min_ranges": 1, **given})
+    ranges = plan_ranges(view, min_ranges=given.get("min_ranges", 1), target_bytes=given.get("target_bytes"))
     found = [offset for item in ranges for batch in read_range(item) for offset in batch["physicalOffset"].to_pylist()]
     return found, len(ranges)
 
