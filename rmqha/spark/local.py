@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -12,12 +13,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from rmqha.model.error import UsageError
 from rmqha.spark.java import LOG_VARIABLE, java_home
+from rmqha.spark.partition import UNKNOWN, Sizing
 from rmqha.spark.source import CommitLogSource
 
 LOG_NAME = "spark.log"
@@ -28,14 +31,23 @@ def register(spark: SparkSession) -> SparkSession:
     """Make `format("commitlog")` known to a session and switch filter pushdown on; gives the session back.
 
     Its Python workers must be able to import rmqha: they run this interpreter unless PYSPARK_PYTHON says otherwise.
+    A read's tasks are sized for the cores that the session has now, with room for more if it is on a cluster.
     """
-    context = spark.sparkContext
-    if "PYSPARK_PYTHON" not in os.environ:
+    # a Spark Connect client has none: neither interpreter nor cores are its own
+    context: SparkContext | None = getattr(spark, "sparkContext", None)
+    if context is not None and "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = sys.executable
         context.pythonExec = sys.executable
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    spark.dataSource.register(CommitLogSource)
+    sizing = UNKNOWN if context is None else Sizing(context.defaultParallelism, not _is_local(str(context.master)))
+    # a class of its own, which Spark pickles whole: it plans in other processes
+    spark.dataSource.register(type(CommitLogSource.__name__, (CommitLogSource,), {"sizing": sizing}))
     return spark
+
+
+def _is_local(master: str) -> bool:
+    """Do the tasks run in the driver's process, whose cores stay as many as they are?"""
+    return re.fullmatch(r"local(\[[^]]*])?", master) is not None
 
 
 def session(

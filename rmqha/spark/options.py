@@ -26,6 +26,7 @@ from rmqha.store.scan import (
     Looking,
     RowFilter,
     StoreView,
+    cluster_of,
     open_store,
 )
 
@@ -152,16 +153,20 @@ class ReadOptions:
     def decoding(self, columns: Sequence[str], properties_as: str) -> Decoding:
         return Decoding(tuple(columns), properties_as, self.decompress, self.verify_crc, self.on_corrupt)
 
-    def open(self) -> list[StoreView]:
-        """Look at every store. UsageError if two are of different clusters."""
-        views = [open_store(path, self.looking) for path in self.paths]
-        for view in views:
-            if view.cluster != views[0].cluster:
+    def check_paths(self) -> None:
+        """UsageError for a path that is no store, or if two are of different clusters. No record is looked at."""
+        clusters = [cluster_of(path, self.looking) for path in self.paths]
+        for path, cluster in zip(self.paths, clusters, strict=True):
+            if cluster != clusters[0]:
                 raise UsageError(
-                    f"{view.root} is of the cluster {view.cluster or '(unnamed)'} and {views[0].root} of "
-                    f"{views[0].cluster or '(unnamed)'}: read them apart"
+                    f"{path} is of the cluster {cluster or '(unnamed)'} and {self.paths[0]} of "
+                    f"{clusters[0] or '(unnamed)'}: read them apart"
                 )
-        return views
+
+    def open(self) -> list[StoreView]:
+        """Look at every store. Errors as of `check_paths`, and StoreError for damaged files."""
+        self.check_paths()
+        return [open_store(path, self.looking) for path in self.paths]
 
     def check_loss(self, views: Sequence[StoreView]) -> None:
         """StoreError if offsets that were asked for are not in the log, unless that may be."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
@@ -14,9 +15,39 @@ from pyspark.sql.datasource import InputPartition
 from rmqha.model.error import UsageError
 from rmqha.spark.options import ReadOptions
 from rmqha.store.scan import Decoding, LogRange, ReadCounts, RowFilter, StoreView, group_ranges, plan_ranges, read_range
+from rmqha.store.scan_index import is_indexed
+from rmqha.store.scan_storage import LocalStorage, storage_of
 
 TASK_MAX_BYTES = 1024 * 1024 * 1024
+"""A whole file of RocketMQ's default size."""
+TASK_BYTES = 256 * 1024 * 1024
+"""A second of one core's work; a task costs Spark 60 ms of it."""
 TASKS_PER_CORE = 2
+CUT_TASKS, REMOTE_CUT_TASKS = 4096, 128
+"""More tasks than these are not made by cutting files: the driver looks for one record for each cut, which takes it a
+millisecond on a local disk and a tenth of a second elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """What is known of the cores that will read when a session is made ready."""
+
+    core_count: int | None = None
+    """None: not known, as with Spark Connect; then it is taken for that of the machine that plans."""
+    may_grow: bool = True
+    """Executors come and go: tasks are small enough for more cores than these."""
+
+    @property
+    def least_tasks(self) -> int:
+        return TASKS_PER_CORE * (self.core_count or os.cpu_count() or 1)
+
+    def task_bytes(self, log_bytes: int, cut_tasks: int) -> int:
+        """How large tasks are to be, if that does not make fewer than `least_tasks` of the log."""
+        wanted = max(TASK_BYTES, -(-log_bytes // cut_tasks)) if self.may_grow else TASK_MAX_BYTES
+        return min(wanted, TASK_MAX_BYTES)
+
+
+UNKNOWN = Sizing()
 
 
 class LogPartition(InputPartition):
@@ -26,14 +57,22 @@ class LogPartition(InputPartition):
         super().__init__(ranges)
 
 
-def partitions(options: ReadOptions, groups: Sequence[Sequence[StoreView]]) -> list[LogPartition]:
+def partitions(
+    options: ReadOptions, groups: Sequence[Sequence[StoreView]], rows: RowFilter, sizing: Sizing
+) -> list[LogPartition]:
     """Tasks for the first view of each group; the others are replicas to compare it with, if that was asked for."""
-    least = options.min_partitions or TASKS_PER_CORE * (os.cpu_count() or 1)
+    least = options.min_partitions or sizing.least_tasks
+    total = sum(view.size_bytes for view, *_ in groups)
+    is_local = all(isinstance(storage_of(view.root), LocalStorage) for view, *_ in groups)
+    target = sizing.task_bytes(total, CUT_TASKS if is_local else REMOTE_CUT_TASKS)
+    if is_indexed(rows) and options.use_queues:
+        target = TASK_MAX_BYTES  # little of it is read, and every task looks into all queues
     ranges = []
     for view, *peers in groups:
         ranges += plan_ranges(
             view,
             min_ranges=-(-least // len(groups)),
+            target_bytes=target,
             max_records=options.max_records_per_partition,
             pass_damage=options.on_corrupt != "fail",
             peers=peers if options.verify_replicas else (),
@@ -41,7 +80,7 @@ def partitions(options: ReadOptions, groups: Sequence[Sequence[StoreView]]) -> l
     if options.max_records_per_partition is not None:
         return [LogPartition((item,)) for item in ranges]
     share = -(-sum(item.size_bytes for item in ranges) // least)
-    return [LogPartition(group) for group in group_ranges(ranges, min(share, TASK_MAX_BYTES))]
+    return [LogPartition(group) for group in group_ranges(ranges, min(share, target))]
 
 
 def read(options: ReadOptions, partition: InputPartition, decoding: Decoding, rows: RowFilter) -> Iterator[Any]:

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from rmqha.model.error import UsageError
 from rmqha.spark.options import ReadOptions, column_type, known_column
-from rmqha.spark.partition import LogPartition, partitions, read
+from rmqha.spark.partition import UNKNOWN, LogPartition, Sizing, partitions, read
 from rmqha.spark.pushdown import push
 from rmqha.spark.stream import CommitLogStreamReader
 from rmqha.spark.write_rows import check_schema, parse_write_options
@@ -32,7 +32,9 @@ from rmqha.store.scan import RowFilter, by_group, prune
 
 
 class CommitLogSource(DataSource):
-    """Registered by `rmqha.spark.register`."""
+    """Registered by `rmqha.spark.register`, as a class that knows the session's cores."""
+
+    sizing = UNKNOWN
 
     @classmethod
     def name(cls) -> str:
@@ -40,7 +42,7 @@ class CommitLogSource(DataSource):
 
     def schema(self) -> str:
         options = ReadOptions.parse(self.options)
-        options.open()
+        options.check_paths()
         return options.ddl
 
     def reader(self, schema: StructType) -> CommitLogReader:
@@ -48,13 +50,13 @@ class CommitLogSource(DataSource):
         if options.from_latest:
             raise UsageError("startingOffsets = 'latest' is for a streaming query; here it would read nothing")
         kind = PushingReader if options.push_filters else CommitLogReader
-        return kind(options, schema.fieldNames(), properties_as)
+        return kind(options, schema.fieldNames(), properties_as, self.sizing)
 
     def streamReader(self, schema: StructType) -> CommitLogStreamReader:  # noqa: N802 - the base class's name
         options, properties_as = self._checked(schema)
         if options.has_ending_offsets:
             raise UsageError("endingOffsets is not for a streaming query, which has no end: leave it out")
-        return CommitLogStreamReader(options, schema.fieldNames(), properties_as)
+        return CommitLogStreamReader(options, schema.fieldNames(), properties_as, self.sizing)
 
     def writer(self, schema: StructType, overwrite: bool) -> CommitLogWriter:
         path, config = parse_write_options(self.options)
@@ -80,8 +82,8 @@ class CommitLogSource(DataSource):
 class CommitLogReader(DataSourceReader):
     """Plans in one Python process of the driver, reads in those of the tasks; pickled in between."""
 
-    def __init__(self, options: ReadOptions, columns: list[str], properties_as: str) -> None:
-        self._options = options
+    def __init__(self, options: ReadOptions, columns: list[str], properties_as: str, sizing: Sizing = UNKNOWN) -> None:
+        self._options, self._sizing = options, sizing
         self._decoding = options.decoding(columns, properties_as)
         self._rows: RowFilter = options.rows
 
@@ -93,7 +95,7 @@ class CommitLogReader(DataSourceReader):
             [prune(group[0], self._rows, self._options.timestamp_slack_ms) if pruned else group[0], *group[1:]]
             for group in groups
         ]
-        return partitions(self._options, kept)
+        return partitions(self._options, kept, self._rows, self._sizing)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return read(self._options, partition, self._decoding, self._rows)

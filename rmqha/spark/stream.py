@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from rmqha.model.error import StoreError, UsageError
 from rmqha.spark.loss import check_queues
 from rmqha.spark.options import ReadOptions
-from rmqha.spark.partition import LogPartition, partitions, read
+from rmqha.spark.partition import UNKNOWN, LogPartition, Sizing, partitions, read
 from rmqha.store.scan import LogRange, StoreView, by_group, open_store
 from rmqha.store.scan_position import Position, between, end_within, has_reached, may_have_changed, position_at
 
@@ -87,8 +87,8 @@ def _is_of(view: StoreView, place: Place) -> bool:
 class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Lives in one Python process of the driver; `read` runs in those of the tasks."""
 
-    def __init__(self, options: ReadOptions, columns: list[str], properties_as: str) -> None:
-        self._options = options
+    def __init__(self, options: ReadOptions, columns: list[str], properties_as: str, sizing: Sizing = UNKNOWN) -> None:
+        self._options, self._sizing = options, sizing
         self._decoding = options.decoding(columns, properties_as)
         self._target: Offset | None = None
 
@@ -165,7 +165,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 )
             kept.append([between(view, first, last.physical_offset)])
             ends.append(End(view.root, last, _is_of(view, until)))
-        found = partitions(self._options, kept) if kept else []
+        found = partitions(self._options, kept, self._options.rows, self._sizing) if kept else []
         return [StreamPartition(item.value, tuple(ends)) for item in found]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

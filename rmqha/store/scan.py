@@ -15,7 +15,7 @@ from typing import Any
 
 from rmqha.store.scan_columns import CORRUPT, TYPES, Decoding, Records, Source
 from rmqha.store.scan_damage import Damage, pieces
-from rmqha.store.scan_files import Looking, StoreView, open_store
+from rmqha.store.scan_files import Looking, StoreView, cluster_of, open_store, told_of
 from rmqha.store.scan_filter import Interval, RowFilter
 from rmqha.store.scan_index import ReadCounts, is_indexed
 from rmqha.store.scan_named import named
@@ -39,12 +39,14 @@ __all__ = [
     "Source",
     "StoreView",
     "by_group",
+    "cluster_of",
     "group_ranges",
     "open_store",
     "plan_ranges",
     "prune",
     "read_range",
     "read_store",
+    "told_of",
 ]
 
 EVERYTHING = Decoding()

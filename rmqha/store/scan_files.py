@@ -13,7 +13,8 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -75,18 +76,40 @@ class StoreView:
     def min_offset(self) -> int:
         return self.starts[0] if self.starts else self.end_offset
 
+    @property
+    def size_bytes(self) -> int:
+        """Of the log that can be read."""
+        return self.end_offset - self.min_offset
+
 
 def open_store(root: str, looking: Looking = COMMITTED) -> StoreView:
     """Look at the store in directory `root` (a broker's storePathRootDir), or at an address that fsspec knows.
 
     UsageError if it is no store or may not be read; StoreError if the files are damaged.
     """
+    with told_of(root):
+        return _look(root, looking).view()
+
+
+def cluster_of(root: str, looking: Looking = COMMITTED) -> str | None:
+    """The cluster of a store, by names alone: no record is looked at. Errors as of `open_store`."""
+    with told_of(root):
+        return _look(root, looking).cluster()
+
+
+@contextmanager
+def told_of(root: str) -> Iterator[None]:
+    """What the system refuses, as one sentence: UsageError or StoreError."""
     try:
-        return _Look(root.removeprefix("file://").rstrip("/") or "/", looking).view()
+        yield
     except PermissionError as error:
         raise UsageError(f"{error.filename or root} cannot be read: permission denied") from None
     except OSError as error:
         raise StoreError(f"{error.filename or root} cannot be read: {error.strerror or error}") from None
+
+
+def _look(root: str, looking: Looking) -> _Look:
+    return _Look(root.removeprefix("file://").rstrip("/") or "/", looking)
 
 
 def read_epochs(root: str) -> tuple[tuple[int, int], ...]:
@@ -201,6 +224,10 @@ class _Look:
         self._queues: QueueEntries
         self._begin_offset = 0
         """Physical offset at which the log's first file starts, also if that file has no bytes yet."""
+
+    def cluster(self) -> str | None:
+        self._commit_log_files()
+        return self._identity()[0]
 
     def view(self) -> StoreView:
         epochs = self.epochs()

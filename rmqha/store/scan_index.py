@@ -3,8 +3,9 @@
 
 A queue's entry tells topic, queueId, queueOffset, place and size of a record, and the hash of its tag. Whether the
 queues are complete is proved, not believed: the entries of all queues together must tile the stretch, each record
-ending where the next one starts. Where they leave gaps, the log itself is walked; where they contradict each other, or
-a record that is read, the rest of the range is. What cannot be seen is an entry whose tag hash alone is wrong.
+ending where the next one starts. Where they leave gaps, the log itself is walked; where they contradict each other, the
+rest of the range is, and all of it where they contradict a record that is read. What cannot be seen is an entry whose
+tag hash alone is wrong, or one in another queue's place that nobody asks for.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ UNREADABLE = "\ufffd"
 
 class DoubtError(Exception):
     """The queues cannot be used, or no further; the text says why. Never leaves the reader."""
+
+
+class ContradictionError(DoubtError):
+    """The queues say other things of a record than the record: what they said before may be wrong too."""
 
 
 @dataclass(slots=True)

@@ -12,25 +12,31 @@ from rmqha.model.error import StoreError
 from rmqha.store.scan_columns import Records
 from rmqha.store.scan_damage import pieces
 from rmqha.store.scan_filter import RowFilter
-from rmqha.store.scan_index import DoubtError, QueueIndex, ReadCounts, Stripe, packs
+from rmqha.store.scan_index import ContradictionError, DoubtError, QueueIndex, ReadCounts, Stripe, packs
 from rmqha.store.scan_plan import LogRange
 from rmqha.store.scan_read import FILTERED_WINDOW_BYTES, WINDOW_BYTES, LogFile
 from rmqha.store.scan_storage import storage_of
-from rmqha.store.scan_walk import MAGIC_V1, MAGIC_V2
+from rmqha.store.scan_walk import I64, MAGIC_V1, MAGIC_V2
 
 
 def named(file: LogFile, item: LogRange, rows: RowFilter, counts: ReadCounts) -> Iterator[Records]:
-    """The records of the range that pass the filter, in log order; good until the next are asked for."""
+    """The records of the range that pass the filter, in log order; good until the next are asked for. If the queues
+    contradict the log, those that they had hidden come last."""
     reader = _Reader(file, item, rows, counts)
+    given: list[I64] = [np.empty(0, np.int64)]
     try:
-        yield from reader.records()
+        for found in reader.records():
+            given.append(found.number("physicalOffset"))
+            yield found
         return
     except (DoubtError, OSError) as doubt:
-        counts.walk(str(doubt), item.end - reader.sure)
-    base = file.name.base_offset
-    for piece in pieces(file, reader.sure - base, item.end - base, item.source, window_bytes=FILTERED_WINDOW_BYTES):
+        start = item.start if isinstance(doubt, ContradictionError) else reader.sure
+        counts.walk(str(doubt), item.end - start)
+    base, known = file.name.base_offset, np.concatenate(given)
+    for piece in pieces(file, start - base, item.end - base, item.source, window_bytes=FILTERED_WINDOW_BYTES):
         if isinstance(piece, Records):
-            yield rows.apply(piece)
+            passed = rows.apply(piece)
+            yield passed.select(~np.isin(passed.number("physicalOffset"), known))
 
 
 class _Reader:
@@ -67,7 +73,7 @@ class _Reader:
                     self._seen(piece)
                     yield self._rows.apply(piece)
         except StoreError:
-            raise DoubtError("queues contradict the log") from None
+            raise ContradictionError("queues contradict the log") from None
 
     def _entries(self, stripe: Stripe, low: int, high: int) -> Iterator[Records]:
         for pack in packs(stripe.offsets[low:high], stripe.sizes[low:high], WINDOW_BYTES):
@@ -75,10 +81,10 @@ class _Reader:
             records = Records(window, pack.places, self._item.source)
             part = slice(low + pack.low, low + pack.high)
             if not _agree(records, stripe, part).all():
-                raise DoubtError("queues contradict the log")
+                raise ContradictionError("queues contradict the log")
             of_topic = self._rows.topic_mask(records) if self._rows.names_topics else np.ones(len(records), bool)
             if not (of_topic | (stripe.queue_offsets[part] < 0)).all():
-                raise DoubtError("queues contradict the log")
+                raise ContradictionError("queues contradict the log")
             self._seen(records)
             yield self._rest.apply(records.select(of_topic))
 

@@ -8,11 +8,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from rmqha.store.scan_boundary import Boundaries
 from rmqha.store.scan_columns import I64, Records, Source
 from rmqha.store.scan_damage import pieces
 from rmqha.store.scan_files import StoreView
 from rmqha.store.scan_position import between
 from rmqha.store.scan_read import FileName, LogFile
+from rmqha.store.scan_walk import RECORD_MAX_BYTES
 
 RANGE_MIN_BYTES = 4 * 1024 * 1024
 
@@ -37,14 +39,17 @@ def plan_ranges(
     view: StoreView,
     *,
     min_ranges: int,
+    target_bytes: int | None = None,
     max_records: int | None = None,
     pass_damage: bool = False,
     peers: Sequence[StoreView] = (),
 ) -> list[LogRange]:
-    """Cut the log into ranges at record starts, at least `min_ranges` where they would not fall below 4 MiB, each of at
-    most `max_records` records; `peers` are replicas to compare them with.
+    """Cut the log into ranges at record starts, at least `min_ranges` where they would not fall below 4 MiB, of about
+    `target_bytes` where consume queues tell record starts, each of at most `max_records` records; `peers` are replicas
+    to compare them with.
 
-    A file that must be cut is walked for its record starts; a file that fits one range is not read here. StoreError
+    A cut reads some 256 KiB of log and one entry of a queue. Where queues do not tell enough record starts a file that
+    must be cut is walked, as all files are for `max_records`; a file that fits one range is not read here. StoreError
     where a walk meets damage, unless it is passed.
     """
     source = Source(view.broker_name, view.epochs)
@@ -54,11 +59,45 @@ def plan_ranges(
         if start < end:
             whole.append(LogRange(name, start, end, source))
     total = sum(item.size_bytes for item in whole)
-    target = max(RANGE_MIN_BYTES, -(-total // max(min_ranges, 1)))
-    cut = [piece for item in whole for piece in _cut(item, target, max_records, pass_damage)]
+    most = max(RANGE_MIN_BYTES, -(-total // max(min_ranges, 1)))
+    wanted = most if target_bytes is None else max(RANGE_MIN_BYTES, min(target_bytes, most))
+    boundaries = Boundaries(view)
+    cut: list[LogRange] = []
+    try:
+        for item in whole:
+            found = [] if max_records is not None else _cut_by_queues(item, _count(item, wanted), boundaries)
+            enough = len(found) >= _count(item, most)
+            cut += found if found and enough else _cut(item, _count(item, most), max_records, pass_damage)
+    finally:
+        boundaries.close()
     if not peers:
         return cut
     return [replace(item, peers=tuple(_held(peer, item) for peer in peers)) for item in cut]
+
+
+def _count(item: LogRange, size_bytes: int) -> int:
+    return max(round(item.size_bytes / size_bytes), 1)
+
+
+def _goals(item: LogRange, count: int) -> I64:
+    """Where cuts are wanted."""
+    return item.start + np.arange(1, count) * (item.size_bytes // count)
+
+
+def _at_cuts(item: LogRange, cuts: Sequence[int]) -> list[LogRange]:
+    bounds = [item.start, *sorted(set(cuts) - {item.start}), item.end]
+    return [LogRange(item.file, low, high, item.source) for low, high in pairwise(bounds)]
+
+
+def _cut_by_queues(item: LogRange, count: int, boundaries: Boundaries) -> list[LogRange]:
+    """About so many ranges, fewer where the queues do not tell where a record starts."""
+    cuts = []
+    for goal in _goals(item, count).tolist():
+        end = min(goal + min(item.size_bytes // count, RECORD_MAX_BYTES), item.end)
+        found = boundaries.after(goal, end)
+        if found is not None:
+            cuts.append(int(found.number("physicalOffset")[0]))
+    return _at_cuts(item, cuts)
 
 
 def _held(peer: StoreView, item: LogRange) -> StoreView:
@@ -66,18 +105,15 @@ def _held(peer: StoreView, item: LogRange) -> StoreView:
     return between(peer, item.start, max(min(item.end, peer.end_offset), item.start))
 
 
-def _cut(item: LogRange, target: int, max_records: int | None, pass_damage: bool) -> list[LogRange]:
-    count = max(round(item.size_bytes / target), 1)
+def _cut(item: LogRange, count: int, max_records: int | None, pass_damage: bool) -> list[LogRange]:
+    """By a walk."""
     if count == 1 and max_records is None:
         return [item]
     starts = _record_starts(item, pass_damage)
-    goals = item.start + np.arange(1, count) * (item.size_bytes // count)
-    places = [0, *np.searchsorted(starts, goals).tolist(), len(starts)]
+    places = [0, *np.searchsorted(starts, _goals(item, count)).tolist(), len(starts)]
     if max_records is not None:
         places = [at for low, high in pairwise(places) for at in range(low, high, max_records)]
-    cuts = sorted({int(starts[place]) for place in places if place < len(starts)} - {item.start})
-    bounds = [item.start, *cuts, item.end]
-    return [LogRange(item.file, low, high, item.source) for low, high in pairwise(bounds)]
+    return _at_cuts(item, [int(starts[place]) for place in places if place < len(starts)])
 
 
 def _record_starts(item: LogRange, pass_damage: bool) -> I64:

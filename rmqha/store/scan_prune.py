@@ -1,8 +1,7 @@
 """What of a log need not be read for a filter: whole stretches before and after what it can let through.
 
-A cut inside a file needs a place of which it is certain that a record starts there. A search finds what looks like one;
-that the record's own queue points there proves it, for a body may hold what looks like a record. Without queues only
-whole files are left out.
+A cut inside a file needs a place of which it is certain that a record starts there (`scan_boundary`). Without queues
+only whole files are left out.
 """
 
 from __future__ import annotations
@@ -10,20 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
+from rmqha.store.scan_boundary import Boundaries
+from rmqha.store.scan_columns import Records
 from rmqha.store.scan_files import StoreView
 from rmqha.store.scan_filter import Interval, RowFilter
 from rmqha.store.scan_position import between
-from rmqha.store.scan_queues import QueueEntries
-from rmqha.store.scan_read import FileName, LogFile
-from rmqha.store.scan_storage import storage_of
 
 TIMESTAMP_SLACK_MS = 600_000
 """By how much brokers' clocks may have stepped back: no record is stored so much before an earlier one."""
 NEAR_BYTES = 256 * 1024
 """A cut is looked for until it is known so closely."""
-TRIES = 8
 ANY_TIME = Interval()
 
 
@@ -52,12 +47,10 @@ class _Search:
 
     def __init__(self, view: StoreView) -> None:
         self._view = view
-        self._queues = QueueEntries(storage_of(view.root), view.root)
-        self._files: dict[FileName, LogFile] = {}
+        self._boundaries = Boundaries(view)
 
     def close(self) -> None:
-        for file in self._files.values():
-            file.close()
+        self._boundaries.close()
 
     def last(self, start: int, end: int, holds: Callable[[int, int], bool]) -> int:
         """A late place of [start, end) whose record's (physical offset, storeTimestamp) the condition holds for;
@@ -75,7 +68,7 @@ class _Search:
         floor, ceiling = 0, len(places)
         while floor < ceiling:
             middle = (floor + ceiling) // 2
-            stored_ms = self._stored_ms(places[middle])
+            stored_ms = _stored_ms(self._boundaries.at(places[middle]))
             if stored_ms is not None and below(places[middle], stored_ms):
                 low, floor = places[middle], middle + 1
                 continue
@@ -83,44 +76,20 @@ class _Search:
             if stored_ms is not None:
                 high = places[middle]
         floor, ceiling = low, places[ceiling] if ceiling < len(places) else end
-        while self._queues.exist and ceiling - floor > NEAR_BYTES:
+        while self._boundaries.can_tell and ceiling - floor > NEAR_BYTES:
             middle = (floor + ceiling) // 2
-            found = self._record_after(middle, ceiling)
-            if found is not None and below(*found):
-                low = floor = found[0]
+            found = self._boundaries.after(middle, ceiling)
+            stored_ms = _stored_ms(found)
+            if found is None or stored_ms is None:
+                ceiling = middle
                 continue
-            ceiling = middle
-            if found is not None:
-                high = found[0]
+            at = int(found.number("physicalOffset")[0])
+            if below(at, stored_ms):
+                low = floor = at
+            else:
+                ceiling, high = middle, at
         return low, high
 
-    def _file(self, offset: int) -> LogFile | None:
-        for name in self._view.files:
-            if name.base_offset <= offset < name.end_offset:
-                if name not in self._files:
-                    self._files[name] = LogFile(name)
-                return self._files[name]
-        return None
 
-    def _stored_ms(self, offset: int) -> int | None:
-        """Of the record at the begin of a file; None if none is there."""
-        file = self._file(offset)
-        record = None if file is None else file.record_at(offset - file.name.base_offset)
-        return None if record is None else int(record.number("storeTimestamp")[0])
-
-    def _record_after(self, offset: int, end: int) -> tuple[int, int] | None:
-        """(physical offset, storeTimestamp) of a record in [offset, end) that its queue points to."""
-        file = self._file(offset)
-        if file is None:
-            return None
-        base = file.name.base_offset
-        at, stop = offset - base, min(end, file.name.end_offset, self._view.end_offset) - base
-        for _ in range(TRIES):
-            found = file.find_record(at, stop)
-            if found is None:
-                return None
-            record = file.record_at(found)
-            if record is not None and self._queues.last_covered(file, np.array([found], np.int64)) is not None:
-                return base + found, int(record.number("storeTimestamp")[0])
-            at = found + 1
-        return None
+def _stored_ms(record: Records | None) -> int | None:
+    return None if record is None else int(record.number("storeTimestamp")[0])

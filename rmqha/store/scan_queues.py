@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rmqha.store.scan_columns import Records
 from rmqha.store.scan_read import LogFile
-from rmqha.store.scan_storage import Storage
+from rmqha.store.scan_storage import Storage, read_exactly
 from rmqha.store.scan_walk import I64, RECORD_MAX_BYTES
 
 UNIT_BYTES = 20
@@ -40,6 +40,12 @@ class QueueEntries:
                 if queue is not None and queue.has(queue_offset, phy_offset, size):
                     return int(phy_offset + size)
         return None
+
+    def has(self, record: Records) -> bool:
+        """Does its queue have this one record? Reads one entry only, not the queue's file."""
+        topic, queue_id = str(record.topic[0]), int(record.number("queueId")[0])
+        queue = self._queue(topic, queue_id)
+        return queue is not None and queue.has(*(int(record.number(name)[0]) for name in ENTRY_COLUMNS[1:]), alone=True)
 
     def size_of(self, phy_offset: int, records: Records) -> int:
         """The size of the record at `phy_offset`, as an entry of the queues of these records says; 0 without one."""
@@ -94,19 +100,18 @@ class _Queue:
         self._files: dict[int, NDArray[Any]] = {}
         self._paths = {base // unit_bytes: path for base, path in paths.items()}
 
-    def has(self, queue_offset: int, phy_offset: int, size: int) -> bool:
-        """Does the queue have this record? A batch queue, whose entries have other numbers, is searched for it."""
+    def has(self, queue_offset: int, phy_offset: int, size: int, *, alone: bool = False) -> bool:
+        """Does the queue have this record? A batch queue, whose entries have other numbers, is searched for it.
+        `alone`: only its entry is read, for no other will be asked for."""
         if self._is_batch:
             last = self._entries(max(self._paths))
             return bool(((last["offset"] == phy_offset) & (last["size"] == size)).any())
         first = max((start for start in self._paths if start <= queue_offset), default=None)
         if first is None:
             return False
-        entries = self._entries(first)
-        if queue_offset - first >= len(entries):
-            return False
-        entry = entries[queue_offset - first]
-        return int(entry["offset"]) == phy_offset and int(entry["size"]) == size
+        at = queue_offset - first
+        entry = self._entry(first, at) if alone and first not in self._files else self._entries(first)[at : at + 1]
+        return len(entry) == 1 and int(entry["offset"][0]) == phy_offset and int(entry["size"][0]) == size
 
     def size_of(self, phy_offset: int) -> int:
         """Of the record there, by an entry of the last file; 0 without one."""
@@ -144,3 +149,16 @@ class _Queue:
             data = np.frombuffer(self._storage.content(self._paths[first]) or b"", np.uint8)
             self._files[first] = data[: len(data) // self._unit.itemsize * self._unit.itemsize].view(self._unit)
         return self._files[first]
+
+    def _entry(self, first: int, at: int) -> NDArray[Any]:
+        """One entry of a file, none behind its end."""
+        data = bytearray(self._unit.itemsize)
+        try:
+            file = self._storage.open(self._paths[first])
+        except FileNotFoundError:
+            return np.empty(0, self._unit)
+        try:
+            found = read_exactly(file, at * self._unit.itemsize, data)
+        finally:
+            file.close()
+        return np.frombuffer(data, self._unit, found // self._unit.itemsize)

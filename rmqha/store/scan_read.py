@@ -182,7 +182,8 @@ class LogFile:
         head = self.window(position, position + RECORD_MIN_BYTES)
         if find_record(head, 0, size - position) != 0:
             return None
-        found = self.records(np.array([position], np.int64))
+        record = self.window(position, position + int.from_bytes(head.data[:4].tobytes(), "big"))
+        found = Records(record, np.zeros(1, np.int64))
         return found if found.whole.all() else None
 
     def records(self, starts: I64, source: Source | None = None) -> Records:

@@ -8,10 +8,15 @@ from pathlib import Path
 import pytest
 
 from rmqha.model.error import UsageError
+from rmqha.spark.local import _is_local
 from rmqha.spark.options import ReadOptions
+from rmqha.spark.partition import CUT_TASKS, REMOTE_CUT_TASKS, UNKNOWN, Sizing, partitions
 from rmqha.spark.source import CommitLogReader
+from rmqha.store import scan_plan
+from rmqha.store.scan import ALL_ROWS, RowFilter, open_store
 from tests.store.log_writer import LogWriter, Message
 
+MIB, GIB = 1 << 20, 1 << 30
 COUNT = 2000
 
 
@@ -49,3 +54,42 @@ def test_a_report_that_cannot_be_written_is_one_sentence(store: Path, tmp_path: 
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"readReport = .*file cannot be written"):
         read(store, readReport=str(tmp_path / "file"))
+
+
+def test_how_large_tasks_are() -> None:
+    """The table of docs/spark.md."""
+    local, cluster = Sizing(2, may_grow=False), Sizing(100)
+    assert local.task_bytes(10 * GIB, CUT_TASKS) == GIB, "its cores stay as many"
+    for sizing in (cluster, UNKNOWN):
+        assert [sizing.task_bytes(size * GIB, CUT_TASKS) // MIB for size in (1, 1024, 2048, 4096, 9313)] == [
+            256,
+            256,
+            512,
+            1024,
+            1024,
+        ]
+        assert [sizing.task_bytes(size * GIB, REMOTE_CUT_TASKS) // MIB for size in (32, 64, 128)] == [256, 512, 1024]
+    assert (local.least_tasks, cluster.least_tasks) == (4, 200) and UNKNOWN.least_tasks >= 2
+    assert [_is_local(name) for name in ("local", "local[*]", "local[4,2]", "local-cluster[2,1,1024]", "yarn")] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_tasks_fit_the_cores(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan_plan, "RANGE_MIN_BYTES", 64 * 1024)
+    view = open_store(str(store))
+
+    def count(sizing: Sizing, rows: RowFilter = ALL_ROWS, **given: str) -> int:
+        options = ReadOptions.parse({"path": str(store), **given})
+        return len(partitions(options, [[view]], rows, sizing))
+
+    assert 8 <= count(Sizing(5)) <= 12 and 18 <= count(Sizing(10)) <= 22
+    assert count(Sizing(1)) == 2 and count(Sizing(10), minPartitions="4") in (4, 5)
+    monkeypatch.setattr("rmqha.spark.partition.TASK_BYTES", 100 * 1024)
+    assert 18 <= count(Sizing(1)) <= 22, "by bytes where cores may come"
+    assert count(Sizing(1, may_grow=False)) == 2
+    assert count(Sizing(1), RowFilter(frozenset(["t3"]))) == 2, "every task looks into all queues"
