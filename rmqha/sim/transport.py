@@ -101,9 +101,12 @@ class Transport:
         """Half-open connections to the host are reset as soon as a packet of theirs reaches it."""
         for conn in [item for item in self._connections.values() if item.peer_host == host]:
             other = conn.other
-            # what a killed process had sent, and its end, may still be held on the way
             if other is None or not (other.is_open or other.number in self._held):
                 self._reset(conn)
+            elif not other.is_open and None not in self._queues[other.number]:
+                # the host lost its power while this stood still: what it had sent may arrive, and the reset behind it;
+                # a process that was killed has sent its end already
+                self.deliver(other, None)
 
     def _drop_listeners(self, host: str) -> None:
         self._listeners = {address: item for address, item in self._listeners.items() if item[0] != host}
