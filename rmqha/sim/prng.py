@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-_MASK = 2**64 - 1
+_COUNT = 2**64
+_MASK = _COUNT - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 
 
@@ -20,17 +21,18 @@ class SimPrng:
     def __init__(self, seed: int) -> None:
         self._seed = self._state = seed & _MASK
 
-    def _next(self) -> int:
-        self._state = (self._state + _GOLDEN) & _MASK
-        return _mix(self._state)
-
     def below(self, bound: int) -> int:
         """A uniform integer in [0, bound): draws beyond the last whole multiple of `bound` are thrown away."""
         assert 0 < bound <= 2**63, f"no integers below {bound}"
-        limit = 2**64 - 2**64 % bound
-        while (value := self._next()) >= limit:
-            continue
-        return value % bound
+        limit = _COUNT - _COUNT % bound
+        while True:
+            # `_mix` written out: every segment of a simulated connection draws here
+            self._state = value = (self._state + _GOLDEN) & _MASK
+            value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+            value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+            value ^= value >> 31
+            if value < limit:
+                return value % bound
 
     def between(self, low: int, high: int) -> int:
         """A uniform integer in [low, high]."""

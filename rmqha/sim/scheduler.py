@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
+from heapq import heappop as _pop
+from heapq import heappush as _push
 
 
 class Timer:
     """An event to come."""
 
-    __slots__ = ("_action", "at_ms")
+    __slots__ = ("_action", "_made", "_queued_at_ms", "at_ms")
 
-    def __init__(self, at_ms: int, action: Callable[[], object]) -> None:
-        self.at_ms = at_ms
+    def __init__(self, at_ms: int, made: int, action: Callable[[], object]) -> None:
+        self.at_ms = self._queued_at_ms = at_ms
+        self._made = made
         self._action: Callable[[], object] | None = action
 
     def cancel(self) -> None:
         """It will not happen; harmless if it has."""
         self._action = None
-
-    def take(self) -> Callable[[], object] | None:
-        """What is to be done, once; None if it was cancelled."""
-        action, self._action = self._action, None
-        return action
 
     @property
     def is_pending(self) -> bool:
@@ -36,45 +33,75 @@ class Scheduler:
         self.now_ms = 0
         self.event_count = 0
         self._heap: list[tuple[int, int, Timer]] = []
+        """A timer that was moved stands at its old place until that comes up, and then goes to its new one."""
         self._made_count = 0
 
     def at(self, at_ms: int, action: Callable[[], object]) -> Timer:
         """Do `action` at `at_ms`, or now if that has passed, after everything already due then."""
-        at_ms = at_ms if at_ms > self.now_ms else self.now_ms
-        timer = Timer(at_ms, action)
-        self._made_count += 1
-        heapq.heappush(self._heap, (at_ms, self._made_count, timer))
+        if at_ms < self.now_ms:
+            at_ms = self.now_ms
+        self._made_count = made = self._made_count + 1
+        timer = Timer(at_ms, made, action)
+        _push(self._heap, (at_ms, made, timer))
         return timer
 
     def after(self, delay_ms: int, action: Callable[[], object]) -> Timer:
         return self.at(self.now_ms + delay_ms, action)
 
+    def move(self, timer: Timer, at_ms: int) -> Timer:
+        """As `timer` cancelled and made anew for `at_ms`; `timer` must be pending."""
+        action = timer._action
+        assert action is not None, "what has happened cannot be moved"
+        if at_ms < self.now_ms:
+            at_ms = self.now_ms
+        if at_ms < timer._queued_at_ms:
+            timer.cancel()
+            return self.at(at_ms, action)
+        timer.at_ms = at_ms
+        self._made_count = timer._made = self._made_count + 1
+        return timer
+
     def next_at_ms(self) -> int | None:
         """The moment of the next event, None if nothing is to come."""
-        while self._heap and not self._heap[0][2].is_pending:
-            heapq.heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        while self._heap:
+            at_ms, made, timer = self._heap[0]
+            if timer.is_pending and timer._made == made:
+                return at_ms
+            _pop(self._heap)
+            if timer.is_pending:
+                self._queue(timer)
+        return None
+
+    def _queue(self, timer: Timer) -> None:
+        timer._queued_at_ms = timer.at_ms
+        _push(self._heap, (timer.at_ms, timer._made, timer))
 
     def step(self) -> bool:
         """Let one event happen; False if there is none."""
         at_ms = self.next_at_ms()
         if at_ms is None:
             return False
-        action = heapq.heappop(self._heap)[2].take()
-        assert action is not None
-        self.now_ms = at_ms
-        self.event_count += 1
-        action()
-        return True
+        count = self.event_count
+        self._run(at_ms, count + 1)
+        return self.event_count > count
 
     def run_until(self, end_ms: int) -> None:
         """Let everything due up to and including `end_ms` happen; now_ms is `end_ms` afterwards."""
-        heap, pop = self._heap, heapq.heappop
-        while heap and heap[0][0] <= end_ms:
-            at_ms, _, timer = pop(heap)
-            action = timer.take()
-            if action is not None:
-                self.now_ms = at_ms
-                self.event_count += 1
-                action()
+        self._run(end_ms, None)
         self.now_ms = max(self.now_ms, end_ms)
+
+    def _run(self, end_ms: int, most: int | None) -> None:
+        """Until `end_ms`, or until `most` events have happened since the beginning."""
+        heap = self._heap
+        while heap and heap[0][0] <= end_ms and (most is None or self.event_count < most):
+            at_ms, made, timer = _pop(heap)
+            action = timer._action
+            if action is None:
+                continue
+            if timer._made != made:
+                self._queue(timer)
+                continue
+            timer._action = None
+            self.now_ms = at_ms
+            self.event_count += 1
+            action()

@@ -37,15 +37,35 @@ class Delays:
 class Connection:
     """One side. `peer_host` names the other end's host."""
 
-    __slots__ = ("_transport", "announced", "host", "is_open", "number", "other", "owner", "peer_host")
+    __slots__ = (
+        "_transport",
+        "announced",
+        "draws",
+        "host",
+        "is_open",
+        "is_under_way",
+        "link",
+        "number",
+        "other",
+        "owner",
+        "peer_host",
+        "queue",
+    )
 
     def __init__(self, transport: Transport, number: int, host: str, peer_host: str, owner: Endpoint) -> None:
         self._transport = transport
         self.number = number
         self.host = host
         self.peer_host = peer_host
+        self.link = (host, peer_host)
         self.owner = owner
         self.other: Connection | None = None
+        self.queue: list[bytes | None] = []
+        """What has been sent and has not arrived; None is the end."""
+        self.is_under_way = False
+        """Whether a segment is: one at a time, which keeps the order."""
+        self.draws: SimPrng | None = None
+        """Of its link, from the first segment on."""
         self.is_open = True
         self.announced = True
         """False while the dialing side has not been told yet that it is connected; nothing reaches it before."""
@@ -54,6 +74,9 @@ class Connection:
         """Into the socket's buffer: never fails, may never arrive."""
         if self.is_open:
             self._transport.deliver(self, data)
+
+    def arrive(self) -> None:
+        self._transport.arrive(self)
 
     def close(self) -> None:
         """Orderly: what was sent before still arrives first. No `closed` follows on this side."""
@@ -74,8 +97,6 @@ class Transport:
         self._held: dict[int, int] = {}
         self._listeners: dict[str, tuple[str, Endpoint]] = {}
         self._connections: dict[int, Connection] = {}
-        self._queues: dict[int, list[bytes | None]] = {}
-        self._pumping: set[int] = set()
         self._next_number = 1
         self.split_per_mille = 0
         """Chance that what arrives is cut at any byte, and its rest comes later."""
@@ -101,9 +122,12 @@ class Transport:
         """Half-open connections to the host are reset as soon as a packet of theirs reaches it."""
         for conn in [item for item in self._connections.values() if item.peer_host == host]:
             other = conn.other
-            # what a killed process had sent, and its end, may still be held on the way
             if other is None or not (other.is_open or other.number in self._held):
                 self._reset(conn)
+            elif not other.is_open and None not in other.queue:
+                # the host lost its power while this stood still: what it had sent may arrive, and the reset behind it;
+                # a process that was killed has sent its end already
+                self.deliver(other, None)
 
     def _drop_listeners(self, host: str) -> None:
         self._listeners = {address: item for address, item in self._listeners.items() if item[0] != host}
@@ -145,7 +169,7 @@ class Transport:
 
     def break_off(self, conn: Connection, draws: SimPrng) -> None:
         """`conn` is reset: its own side is told now; a chance part of what it had sent still arrives, then the end."""
-        queue = self._queues[conn.number]
+        queue = conn.queue
         sent = b"".join(piece for piece in queue if piece is not None)
         arriving = sent[: draws.below(len(sent) + 1)]
         queue[:] = [arriving] if arriving else []
@@ -157,8 +181,8 @@ class Transport:
         self._blocked.clear()
         self._slow.clear()
         self._held.clear()
-        for number in sorted(self._queues):
-            self._pump(number)
+        for conn in self._connections.values():
+            self._pump(conn)
 
     @property
     def is_disturbed(self) -> bool:
@@ -170,12 +194,17 @@ class Transport:
         return (source, target) in self._blocked
 
     def _delay(self, source: str, target: str) -> int:
-        link = (source, target)
+        return self._draw_delay((source, target), self._draws_of((source, target)))
+
+    def _draws_of(self, link: tuple[str, str]) -> SimPrng:
         draws = self._draws.get(link)
         if draws is None:
-            draws = self._draws[link] = self._prng.child(f"{source}>{target}")
-        delays = self._slow.get(link, self._delays)
-        return draws.between(delays.min_ms, delays.max_ms)
+            draws = self._draws[link] = self._prng.child(f"{link[0]}>{link[1]}")
+        return draws
+
+    def _draw_delay(self, link: tuple[str, str], draws: SimPrng) -> int:
+        delays = self._slow.get(link, self._delays) if self._slow else self._delays
+        return delays.min_ms + draws.below(delays.max_ms - delays.min_ms + 1)
 
     # --- connections ------------------------------------------------------------------------------------------------
     def connect(self, host: str, owner: Endpoint, address: str, opened: Callable[[Connection | None], None]) -> None:
@@ -209,7 +238,6 @@ class Transport:
         near.other, far.other = far, near
         for conn in (near, far):
             self._connections[conn.number] = conn
-            self._queues[conn.number] = []
         return near, far
 
     def forget(self, conn: Connection) -> None:
@@ -217,39 +245,38 @@ class Transport:
 
     def deliver(self, conn: Connection, data: bytes | None) -> None:
         """Queue bytes, or None for the end, towards the other side."""
-        self._queues[conn.number].append(data)
-        self._pump(conn.number, conn)
+        conn.queue.append(data)
+        if not conn.is_under_way:
+            self._pump(conn)
 
-    def _pump(self, number: int, conn: Connection | None = None) -> None:
-        """One segment of a connection is on its way at a time, which keeps the order."""
-        source = conn or self._connections.get(number)
-        if number in self._pumping or not self._queues.get(number) or source is None:
+    def _pump(self, conn: Connection) -> None:
+        if conn.is_under_way or not conn.queue:
             return
-        target = source.other
-        assert target is not None
-        self._pumping.add(number)
+        conn.is_under_way = True
+        draws = conn.draws
+        if draws is None:
+            draws = conn.draws = self._draws_of(conn.link)
+        self._scheduler.after(self._draw_delay(conn.link, draws), conn.arrive)
 
-        def arrive() -> None:
-            self._pumping.discard(number)
-            queue = self._queues[number]
-            if not target.is_open:
-                queue.clear()
-                return
-            if self._blocked and self.is_blocked(source.host, target.host):
-                self._stalled(number, source, 200)
-                return
-            if self._held and (held_ms := self._held.get(number, 0) - self._scheduler.now_ms) > 0:
-                self._stalled(number, source, held_ms)
-                return
-            if not target.announced:
-                self._stalled(number, source, 1)
-                return
-            if self.split_per_mille and self._split(number, source, target):
-                return
-            if len(queue) == 1 and (only := queue[0]) is not None:
-                queue.clear()
-                target.owner.received(target, only)
-                return
+    def arrive(self, source: Connection) -> None:
+        """What `source` has sent reaches the other side, unless something is in its way."""
+        source.is_under_way = False
+        queue, target = source.queue, source.other
+        assert target is not None
+        if not target.is_open:
+            queue.clear()
+        elif self._blocked and source.link in self._blocked:
+            self._stalled(source, 200)
+        elif self._held and (held_ms := self._held.get(source.number, 0) - self._scheduler.now_ms) > 0:
+            self._stalled(source, held_ms)
+        elif not target.announced:
+            self._stalled(source, 1)
+        elif self.split_per_mille and self._split(source, target):
+            return
+        elif len(queue) == 1 and (only := queue[0]) is not None:
+            queue.clear()
+            target.owner.received(target, only)
+        else:
             pieces = [piece for piece in queue if piece is not None]
             ended = len(pieces) < len(queue)
             queue.clear()
@@ -260,24 +287,22 @@ class Transport:
                 self.forget(target)
                 target.owner.closed(target)
 
-        self._scheduler.after(self._delay(source.host, target.host), arrive)
-
-    def _split(self, number: int, source: Connection, target: Connection) -> bool:
+    def _split(self, source: Connection, target: Connection) -> bool:
         """Let a part arrive, by chance, and send the rest on its way. Whether that happened."""
-        queue = self._queues[number]
+        queue = source.queue
         first = queue[0]
-        draws = self._prng.child(f"split-{number}-{self._scheduler.now_ms}")
+        draws = self._prng.child(f"split-{source.number}-{self._scheduler.now_ms}")
         if first is None or len(first) < 2 or not draws.chance(self.split_per_mille, 1000):
             return False
         at = draws.between(1, len(first) - 1)
         queue[0] = first[at:]
         target.owner.received(target, first[:at])
-        self._pump(number, source)
+        self._pump(source)
         return True
 
-    def _stalled(self, number: int, source: Connection, delay_ms: int) -> None:
+    def _stalled(self, source: Connection, delay_ms: int) -> None:
         """Retransmit after a while; `heal` does it at once for connections that are still open."""
-        self._scheduler.after(delay_ms, lambda: self._pump(number, source))
+        self._scheduler.after(delay_ms, lambda: self._pump(source))
 
 
 def _host_of(address: str) -> str:

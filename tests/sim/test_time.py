@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.sim.clock import EPOCH_AT_MS, SimClock
-from rmqha.sim.scheduler import Scheduler
+from rmqha.sim.scheduler import Scheduler, Timer
 
 
 def test_events_happen_in_the_order_of_their_moments_then_of_their_making() -> None:
@@ -60,3 +62,46 @@ def test_the_wall_clock_can_be_set_and_the_monotonic_one_cannot() -> None:
     clock.step_wall(-5000)
     assert clock.wall_ms() == EPOCH_AT_MS - 4000
     assert clock.now_ms() == 1000
+
+
+class _Plain(Scheduler):
+    """Moves a timer by its definition."""
+
+    def move(self, timer: Timer, at_ms: int) -> Timer:
+        action = timer._action
+        assert action is not None
+        timer.cancel()
+        return self.at(at_ms, action)
+
+
+_STEPS = st.lists(st.tuples(st.sampled_from(("at", "move", "cancel", "step", "until")), st.integers(0, 5)), max_size=60)
+
+
+@given(_STEPS)
+def test_a_moved_event_happens_as_one_made_anew(steps: list[tuple[str, int]]) -> None:
+    seen: list[list[tuple[int, int, int | None]]] = []
+    for scheduler in (Scheduler(), _Plain()):
+        happened: list[tuple[int, int, int | None]] = []
+        timers: list[Timer] = []
+        for number, (what, delay_ms) in enumerate(steps):
+            pending = [item for item in timers if item.is_pending]
+            if what == "at":
+                timers.append(scheduler.after(delay_ms, partial(_note, happened, scheduler, number)))
+            elif what == "step":
+                scheduler.step()
+            elif what == "until":
+                scheduler.run_until(scheduler.now_ms + delay_ms)
+            elif pending:
+                chosen = pending[number % len(pending)]
+                if what == "move":
+                    timers[timers.index(chosen)] = scheduler.move(chosen, scheduler.now_ms + delay_ms)
+                else:
+                    chosen.cancel()
+            happened.append((-1, scheduler.event_count, scheduler.next_at_ms()))
+        scheduler.run_until(scheduler.now_ms + 100)
+        seen.append(happened)
+    assert seen[0] == seen[1]
+
+
+def _note(happened: list[tuple[int, int, int | None]], scheduler: Scheduler, number: int) -> None:
+    happened.append((number, scheduler.now_ms, None))

@@ -77,3 +77,23 @@ def test_a_reset_loses_a_chance_part_of_what_is_under_way() -> None:
         transport.break_off(near.conn, SimPrng(seed))  # it is over
         assert near.closed_count == 1
     assert len(lengths) > 10 and any(length % 10 for length in lengths)
+
+
+@pytest.mark.parametrize("sent", [b"", b"request"])
+@pytest.mark.parametrize("held_ms", [100, 3000])
+def test_who_believes_in_a_connection_to_a_host_without_power_is_told_when_that_is_back(
+    sent: bytes, held_ms: int
+) -> None:
+    """Also if what the host had sent stood still when its power went: it arrives first, then the end."""
+    scheduler, transport, near, far = connected(1)
+    assert far.conn is not None
+    transport.hold(far.conn, held_ms)
+    if sent:
+        far.conn.send(sent)
+    transport.power_off("b")
+    scheduler.run_until(2000)
+    assert near.closed_count == 0
+    transport.power_on("b")
+    scheduler.run_until(5000)
+    assert near.closed_count == 1 and b"".join(near.arrived) == sent
+    assert near.conn is not None and not near.conn.is_open

@@ -279,10 +279,7 @@ class BrokerProcess(Process):
 
     # --- work that the host shell does in tasks ---------------------------------------------------------------------
     def _wake_timer(self) -> None:
-        due = self.replica.deadline_ms()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None if due is None else self.wake_at(due, self._timeout)
+        self._timer = self.wake_at(self.replica.deadline_ms(), self._timer, self._timeout)
 
     def _timeout(self) -> None:
         self.driver.timeout()

@@ -125,10 +125,7 @@ class ControllerProcess(Process):
             else:
                 self.machine.advance(self.clock.now_ms(), ready)
                 self._act()
-        due = self.machine.deadline_ms()
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None if due is None else self.wake_at(due, self._timeout)
+        self._timer = self.wake_at(self.machine.deadline_ms(), self._timer, self._timeout)
         self.stepped(self)
 
     def _persist(self, ready: Ready) -> None:

@@ -84,13 +84,21 @@ class Process:
         """By this host's own clock, which may drift."""
         return self.at(self.clock.now_ms() + delay_ms, work)
 
-    def wake_at(self, deadline_ms: int, work: Callable[[], None]) -> Timer:
-        """A machine's deadline. One that is never in the future keeps a core busy: that is a finding."""
-        if self.scheduler.now_ms != self._woken_at_ms:
-            self._woken_at_ms, self._wake_count = self.scheduler.now_ms, 0
+    def wake_at(self, deadline_ms: int | None, timer: Timer | None, work: Callable[[], None]) -> Timer | None:
+        """A machine's deadline, instead of the last one, `timer`, which does the same `work`. One that is never in the
+        future keeps a core busy: that is a finding."""
+        if deadline_ms is None:
+            if timer is not None:
+                timer.cancel()
+            return None
+        now_ms = self.scheduler.now_ms
+        if now_ms != self._woken_at_ms:
+            self._woken_at_ms, self._wake_count = now_ms, 0
         self._wake_count += 1
         if self._wake_count > MOST_WAKES_PER_MS:
             raise InvariantError(f"{self.host} spins: its deadline {deadline_ms} does not move")
+        if timer is not None and timer.is_pending:
+            return self.scheduler.move(timer, self.clock.moment_of(max(deadline_ms, self.clock.now_ms())))
         return self.at(max(deadline_ms, self.clock.now_ms()), work)
 
     def at(self, deadline_ms: int, work: Callable[[], None]) -> Timer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmqha.model.offset import PhyOffset
-from rmqha.store.record import BLANK, MAGIC_BLANK, decode
+from rmqha.store.record import BLANK, MAGIC_BLANK, locate
 
 from ..broker_process import BrokerProcess
 from ..history import InvariantError
@@ -14,21 +14,22 @@ def verify(broker: BrokerProcess) -> None:
     store = broker.store
     counts: dict[tuple[str, int], int] = {}
     ends: dict[tuple[str, int], int] = {}
+    ranges: dict[tuple[str, int], tuple[int, int]] = {}
     position, end = int(store.min_phy_offset), int(store.max_phy_offset)
     while position < end:
         view = store.view(PhyOffset(position), end - position)
         size, magic = BLANK.unpack_from(view, 0)
         if magic != MAGIC_BLANK:
-            record = decode(view)
-            queue = record.topic, record.queue_id
-            low, high = store.queue_range(*queue)
-            if not low <= record.queue_offset < high:
+            _, _, queue_id, number, _, _, topic_at, topic_bytes, *_ = locate(view, 0, len(view), position)
+            queue = str(view[topic_at : topic_at + topic_bytes], "utf-8"), queue_id
+            low, high = ranges[queue] if queue in ranges else ranges.setdefault(queue, store.queue_range(*queue))
+            if not low <= number < high:
                 raise InvariantError(
-                    f"{broker.host}: the record at {position} is number {record.queue_offset} of {queue},"
+                    f"{broker.host}: the record at {position} is number {number} of {queue},"
                     f" which holds [{low}, {high})"
                 )
             counts[queue] = counts.get(queue, 0) + 1
-            ends[queue] = record.queue_offset + 1
+            ends[queue] = number + 1
         position += size
     for topic, queue_ids in store.queues().items():
         for queue_id in queue_ids:

@@ -6,12 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rmqha.drill.history import check
-from rmqha.model.message import PROPERTY_UNIQUE_KEY, decode_properties
-from rmqha.model.offset import QueueOffset
-from rmqha.store.record import decode
 
 from ..broker_process import BrokerProcess
 from ..history import History, InvariantError, Send
+from .records import entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +24,7 @@ def audit(history: History, broker: BrokerProcess, *, cp: bool, ordered: bool) -
     """Read the queues of a whole replica as a consumer would, and hold them against what the clients were told
     (`rmqha.drill.history`). `ordered`: all messages are answered with their place in the queue that they end in."""
     queues = {
-        f"{topic} {queue_id}": _read(broker, topic, queue_id)
+        f"{topic} {queue_id}": [(item.queue_offset, item.key) for item in entries(broker, topic, queue_id)]
         for topic, queue_ids in broker.store.queues().items()
         for queue_id in queue_ids
     }
@@ -47,19 +45,3 @@ def audit(history: History, broker: BrokerProcess, *, cp: bool, ordered: bool) -
 def _place(send: Send) -> int:
     """The physical offset that its offset message id names: below the log's min it was removed by rule."""
     return int(send.offset_id[-16:], 16)
-
-
-def _read(broker: BrokerProcess, topic: str, queue_id: int) -> list[tuple[int, str]]:
-    found: list[tuple[int, str]] = []
-    offset, most = broker.store.queue_range(topic, queue_id)
-    while offset < most:
-        result = broker.store.pull(topic, queue_id, offset, 1000, 1 << 30, None)
-        for record in result.records:
-            message = decode(record)
-            if message.queue_offset != offset:
-                raise InvariantError(f"{topic}/{queue_id} entry {offset} leads to a record of {message.queue_offset}")
-            offset = QueueOffset(offset + 1)
-            found.append((message.queue_offset, decode_properties(message.properties).get(PROPERTY_UNIQUE_KEY, "")))
-        if not result.records:
-            raise InvariantError(f"{topic}/{queue_id} cannot be read at {offset}; it ends at {most}")
-    return found
