@@ -98,10 +98,10 @@ def read(options: ReadOptions, partition: InputPartition, decoding: Decoding, ro
             row_count += batch.num_rows
             yield batch
     if options.read_report is not None:
-        _report(options.read_report, partition.value or (), row_count, counts)
+        _report(options.read_report, partition.value or (), rows, row_count, counts)
 
 
-def _report(directory: str, ranges: Sequence[LogRange], row_count: int, counts: ReadCounts) -> None:
+def _report(directory: str, ranges: Sequence[LogRange], rows: RowFilter, row_count: int, counts: ReadCounts) -> None:
     """One file for each task that ended, also for one that Spark ran again. UsageError if it cannot be written."""
     told = {
         "ranges": [[item.file.path, item.start, item.end] for item in ranges],
@@ -109,6 +109,7 @@ def _report(directory: str, ranges: Sequence[LogRange], row_count: int, counts: 
         "logBytes": counts.log_bytes,
         "queueBytes": counts.queue_bytes,
         "rows": row_count,
+        "filter": rows.told,
         "walkedBytes": counts.walked,
     }
     try:

@@ -1,7 +1,9 @@
 """Which of Spark's filters the reader applies itself: exactly, so that Spark need not look again.
 
 topic and tags with = and IN; queueId, queueOffset, physicalOffset, bornTimestamp and storeTimestamp with =, IN, <, <=,
->, >=. Timestamps are kept in milliseconds, Spark compares microseconds: bounds are rounded inwards.
+>, >=. Timestamps are kept in milliseconds, Spark compares microseconds: bounds are rounded inwards. Spark hands its
+sources nothing that looks into an array, so of `keys` no condition comes here: `rmqha.spark.query` makes the option
+`keys` of it.
 """
 
 from __future__ import annotations
@@ -39,7 +41,16 @@ def push(rows: RowFilter, filters: Iterable[Filter]) -> tuple[RowFilter, list[Fi
             left.append(item)
         else:
             rows = pushed
-    return rows, left
+    return rows, [item for item in left if not _is_implied(rows, item)]
+
+
+def _is_implied(rows: RowFilter, item: Filter) -> bool:
+    """A column that may be null and has passed a filter is not."""
+    path: tuple[str, ...] = getattr(item, "attribute", ())
+    if not isinstance(item, IsNotNull) or len(path) != 1:
+        return False
+    name = path[0]
+    return rows.tags is not None if name == "tags" else name in rows.intervals or name in rows.values
 
 
 def _push_one(rows: RowFilter, item: Filter) -> RowFilter | None:

@@ -64,7 +64,9 @@ def _answer(spark: SparkSession, sql: str, paths: Sequence[str], options: Mappin
         chosen = dict(options)
         log_view(spark, paths, chosen)
     if "pushfilters" not in given and given.get("oncorrupt") != "row" and scan_count(spark.sql(sql)) == 1:
-        log_view(spark, paths, {**chosen, "pushFilters": "true"})
+        keys = set() if "keys" in given else wanted_keys(spark.sql(sql))
+        pushed = {"pushFilters": "true"} | ({"keys": ",".join(sorted(keys))} if keys else {})
+        log_view(spark, paths, {**chosen, **pushed})
     return spark.sql(sql).toArrow()
 
 
@@ -72,6 +74,43 @@ def scan_count(frame: DataFrame) -> int:
     """How often the optimised plan reads a data source, subqueries included; never too few."""
     plan: str = frame._jdf.queryExecution().optimizedPlan().toString()
     return plan.count("RelationV2[")
+
+
+def wanted_keys(frame: DataFrame) -> set[str]:
+    """Keys of which every row of the one scan must have one, by array_contains(keys, …) or arrays_overlap(keys, …).
+
+    Spark hands its sources no such condition. Empty if there is none, or one that the option `keys` cannot say.
+
+    Spark still applies the condition itself.
+    """
+    found: list[set[str]] = []
+    plans = [frame._jdf.queryExecution().optimizedPlan()]
+    while plans:
+        node = plans.pop()
+        children = node.children()
+        plans += [children.apply(index) for index in range(children.size())]
+        if node.nodeName() == "Filter" and str(node.child().toString()).startswith("RelationV2["):
+            found += filter(None, map(_keys_of, _conjuncts(node.condition())))
+    return min(found, key=len, default=set())
+
+
+def _conjuncts(condition: Any) -> list[Any]:
+    if condition.nodeName() != "And":
+        return [condition]
+    return _conjuncts(condition.left()) + _conjuncts(condition.right())
+
+
+def _keys_of(condition: Any) -> set[str]:
+    name = condition.nodeName()
+    if name not in ("ArrayContains", "ArraysOverlap"):
+        return set()
+    sides = {side.nodeName(): side for side in (condition.left(), condition.right())}
+    column, literal = sides.get("AttributeReference"), sides.get("Literal")
+    if column is None or literal is None or column.name() != "keys" or literal.value() is None:
+        return set()
+    value = literal.value()
+    keys = [str(value)] if name == "ArrayContains" else [str(item) for item in value.array() if item is not None]
+    return set(keys) if all(key and key == key.strip() and "," not in key for key in keys) else set()
 
 
 def _resolves(spark: SparkSession, sql: str) -> bool:

@@ -68,6 +68,19 @@ class RowFilter:
         return replace(self, values=self.values | {name: self.values.get(name, values) & values})
 
     @property
+    def told(self) -> dict[str, Any]:
+        """What it asks for, by column, as JSON can hold it."""
+        sets = {"topic": self.topics, "queues": self.queues, "tags": self.tags, "keys": self.keys, **self.values}
+        found: dict[str, Any] = {name: sorted(chosen) for name, chosen in sets.items() if chosen is not None}
+        if self.topic_pattern is not None:
+            found["topicPattern"] = self.topic_pattern
+        for name, bounds in self.intervals.items():
+            found[f"{name} from"], found[f"{name} to"] = bounds.low, bounds.high
+        for (topic, queue_id), bounds in self.queue_offsets.items():
+            found[f"queueOffset of {topic}/{queue_id}"] = [bounds.low, bounds.high]
+        return found
+
+    @property
     def physical_offsets(self) -> Interval:
         """Bounds of the offsets that can pass."""
         return self._bounds("physicalOffset")

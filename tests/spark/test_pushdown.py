@@ -85,6 +85,14 @@ def test_left_to_spark(given: Filter) -> None:
     assert rows == ALL_ROWS and left == [given] and left[0] is given
 
 
+@pytest.mark.parametrize("name", ["tags", "bornTimestamp", "storeTimestamp"])
+def test_a_column_that_passed_a_filter_is_not_null(name: str) -> None:
+    other = EqualTo((name,), "a" if name == "tags" else MOMENT)
+    for filters in ([IsNotNull((name,)), other], [other, IsNotNull((name,))]):
+        assert push(ALL_ROWS, filters)[1] == []
+    assert push(ALL_ROWS, [IsNotNull((name,)), EqualTo(("topic",), "a")])[1] == [IsNotNull((name,))]
+
+
 def test_several_meet() -> None:
     filters: list[Any] = [
         In(("topic",), ("a", "b")),

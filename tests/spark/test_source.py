@@ -88,7 +88,55 @@ def test_pushed_filters_keep_what_spark_would(spark: SparkSession, golden: Path)
     found, plan = asked(PUSHED, "true")
     assert found == plain and "Filter (" not in plan
     found, plan = asked(f"{PUSHED} and tags = 'TagA'", "true")
-    assert "Filter (" in plan and 0 < len(found) < len(plain)
+    assert "Filter (" not in plan and 0 < len(found) < len(plain)
+
+
+CONDITIONS = {
+    "topic": "topic = 'GoldOrder'",
+    "queueId": "queueId in (0, 1)",
+    "queueOffset": "queueOffset between 3 and 50",
+    "storeTimestamp": "storeTimestamp >= timestamp'2026-11-21 01:47:21.25'",
+    "tags": "tags in ('create', 'pay')",
+}
+
+
+def test_what_is_pushed_is_reported_as_pushed(
+    spark: SparkSession, golden: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the plan, under PushedFilters and with no filter of Spark's own left, and in the report of what was read."""
+    options = {"columns": "topic,queueId,queueOffset,storeTimestamp,tags,keys", "pushFilters": "true"}
+    where = " and ".join(CONDITIONS.values())
+    frame = spark.read.format("commitlog").options(**options, readReport=str(tmp_path)).load(str(golden)).where(where)
+    frame.explain("formatted")
+    plan = capsys.readouterr().out
+    (line,) = (line for line in plan.splitlines() if line.startswith("PushedFilters:"))
+    assert all(f"({name}," in line for name in CONDITIONS) and "* Filter" not in plan
+    rows = frame.collect()
+    plain = spark.read.format("commitlog").option("columns", options["columns"]).load(str(golden)).where(where)
+    assert rows and sorted(rows) == sorted(plain.collect())
+    asked = json.loads(next(tmp_path.glob("task-*.json")).read_text())["filter"]
+    assert {name.partition(" ")[0] for name in asked} == set(CONDITIONS)
+
+
+def test_a_query_pushes_keys(spark: SparkSession, golden: Path, tmp_path: Path) -> None:
+    keys = [row["keys"] for row in table(golden).to_pylist()]
+    one, other = next(names for names in keys if len(names) > 1)[:2]
+
+    def asked(condition: str, expected: list[str] | None, count: int) -> None:
+        report = tmp_path / str(len(list(tmp_path.iterdir())))
+        given = {"readReport": str(report)}
+        assert _answer(spark, f"select keys from log where {condition}", [str(golden)], given).num_rows == count
+        told = [json.loads(path.read_text()) for path in report.glob("task-*.json")]
+        assert {json.dumps(item["filter"].get("keys")) for item in told} == {json.dumps(expected)}
+        assert expected is None or sum(item["rows"] for item in told) == count
+
+    asked(f"array_contains(keys, '{one}')", [one], sum(one in names for names in keys))
+    either = sum(one in names or "none" in names for names in keys)
+    asked(f"arrays_overlap(keys, array('{one}', 'none'))", sorted([one, "none"]), either)
+    both = f"array_contains(keys, '{one}') and queueId >= 0 and array_contains(keys, '{one}')"
+    asked(both, [one], sum(one in names for names in keys))
+    asked(f"not array_contains(keys, '{other}')", None, sum(other not in names for names in keys))
+    asked(f"array_contains(keys, '{one}') or queueId < 0", None, sum(one in names for names in keys))
 
 
 def test_scans_of_one_frame_do_not_get_each_others_filters(spark: SparkSession, golden: Path) -> None:
