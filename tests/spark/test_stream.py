@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from rmqha.host.disk import HostDisk
+from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.spark import session
 from rmqha.spark.errors import translate
+from tests.spark.test_stream_reader import append, fill
 from tests.store.log_writer import LogWriter, Message
+from tests.store.support import commit_all, open_store
 
 pytestmark = pytest.mark.spark
 
@@ -24,6 +31,22 @@ def spark() -> Iterator[SparkSession]:
     started = session("streams", cores="2", settings={"spark.sql.shuffle.partitions": "2"})
     yield started
     started.stop()
+
+
+SLOW_START = "Python worker failed to connect back"
+"""Spark gives a query's own Python process 10 s to start, whatever else the machine does; no setting changes it."""
+
+
+def started(stream: DataStreamWriter) -> StreamingQuery:
+    """A query that has got beyond the start of its process, or has ended for another reason."""
+    for _ in range(3):
+        query = stream.start()
+        while query.isActive and query.lastProgress is None:
+            time.sleep(0.05)
+        error = query.exception()
+        if error is None or SLOW_START not in str(error):
+            break
+    return query
 
 
 def numbers_of(frame: DataFrame) -> list[int]:
@@ -59,7 +82,7 @@ class Job:
             stream = stream.format("parquet").option("path", str(self.directory / "sink"))
         else:
             stream = stream.foreachBatch(sink)
-        query = stream.trigger(availableNow=True).start()
+        query = started(stream.trigger(availableNow=True))
         assert query.awaitTermination(TIMEOUT_S), "the query did not end"
         return len(query.recentProgress)
 
@@ -128,6 +151,38 @@ def test_a_new_query_may_begin_at_the_end(spark: SparkSession, tmp_path: Path) -
     job.write(5)
     job.run()
     assert job.sink() == [10, 11, 12, 13, 14]
+
+
+def test_an_uncommitted_tail_is_cut_while_a_query_runs(spark: SparkSession, tmp_path: Path) -> None:
+    """CP: the store of a slave, by the code of a broker. Each committed record comes once."""
+    root, sink = tmp_path / "store", tmp_path / "sink"
+    root.mkdir()
+    (root / "brokerIdentity").write_text("c#a#1")
+    store = open_store(HostDisk(root))
+    store.append_epoch(Epoch(1), PhyOffset(0))
+    confirmed = fill(store, range(40))
+    frame = spark.readStream.format("commitlog").option("columns", "body").load(str(root))
+    stream = frame.writeStream.format("parquet").option("path", str(sink))
+    stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = started(stream.trigger(processingTime="100 milliseconds"))
+
+    def rows() -> list[int]:
+        query.processAllAvailable()
+        return sorted(numbers_of(spark.read.parquet(str(sink))))
+
+    try:
+        assert rows() == list(range(40))
+        append(store, range(40, 70))
+        assert rows() == list(range(40)), "the tail is not committed"
+        store.truncate(PhyOffset(confirmed))
+        store.append_epoch(Epoch(2), PhyOffset(confirmed))
+        append(store, range(100, 120))
+        assert rows() == list(range(40))
+        commit_all(store)
+        assert rows() == [*range(40), *range(100, 120)]
+    finally:
+        query.stop()
+        store.close()
 
 
 class KeyedSink:

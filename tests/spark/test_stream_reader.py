@@ -112,12 +112,19 @@ def test_a_replica_with_another_history_is_refused(tmp_path: Path) -> None:
         query.batch(first)
 
 
-def fill(store: Store, numbers: range) -> int:
-    """Appends them, all confirmed; the end."""
+def append(store: Store, numbers: range) -> int:
+    """Unconfirmed; the end."""
     for number in numbers:
         store.append(message(number, body=b"%d" % number), 1_700_000_000_000 + number)
-    commit_all(store)
+    store.commit()
     return int(store.max_phy_offset)
+
+
+def fill(store: Store, numbers: range) -> int:
+    """Appends them, all confirmed; the end."""
+    end = append(store, numbers)
+    commit_all(store)
+    return end
 
 
 @pytest.mark.parametrize("written_anew", [False, True])
@@ -151,6 +158,30 @@ def test_a_log_that_is_cut_in_the_middle_of_a_batch_is_told_as_that(tmp_path: Pa
     query.place = start
     assert query.batch(tmp_path) == [*range(20, 40), *anew], "what was read before the cut stands"
     assert Query(startingPhysicalOffset=str(cut)).batch(tmp_path) == anew
+    store.close()
+
+
+def test_an_uncommitted_tail_that_is_cut_is_no_ones_loss(tmp_path: Path) -> None:
+    """CP: a slave's store has bytes past the confirm offset; another master's come in their place, in the middle of a
+    batch. What was read stops at the confirm offset, so the query goes on."""
+    store, query = open_store(HostDisk(tmp_path)), Query()
+    (tmp_path / "brokerIdentity").write_text("c#a#1")
+    store.append_epoch(Epoch(1), PhyOffset(0))
+    confirmed = fill(store, range(60))
+    tail = append(store, range(60, 90))
+    reader, start, until = query.plan(tmp_path)
+    parts = reader.partitions(start, until)
+    assert [place["physicalOffset"] for place in until.values()] == [confirmed] and tail > confirmed
+    reads = [batch for part in parts[:1] for batch in reader.read(part)]
+    store.truncate(PhyOffset(confirmed))
+    store.append_epoch(Epoch(2), PhyOffset(confirmed))
+    append(store, range(100, 110))
+    reads += [batch for part in parts[1:] for batch in reader.read(part)]
+    assert sorted(int(row["body"]) for batch in reads for row in batch.to_pylist()) == list(range(60))
+    query.place = until
+    assert query.batch(tmp_path) == [], "what took the tail's place is not committed either"
+    commit_all(store)
+    assert query.batch(tmp_path) == list(range(100, 110))
     store.close()
 
 
