@@ -28,7 +28,7 @@ from rmqha.spark.pushdown import push
 from rmqha.spark.stream import CommitLogStreamReader
 from rmqha.spark.write_rows import check_schema, parse_write_options
 from rmqha.spark.writer import CommitLogWriter
-from rmqha.store.scan import RowFilter, by_group, prune
+from rmqha.store.scan import RowFilter, by_group, prune, told_of
 
 
 class CommitLogSource(DataSource):
@@ -88,6 +88,10 @@ class CommitLogReader(DataSourceReader):
         self._rows: RowFilter = options.rows
 
     def partitions(self) -> list[LogPartition]:
+        with told_of(", ".join(self._options.paths)):
+            return self._partitions()
+
+    def _partitions(self) -> list[LogPartition]:
         groups = by_group(self._options.open())
         self._options.check_loss([view for view, *_ in groups])
         pruned = self._options.on_corrupt != "row"  # a damaged stretch has no time

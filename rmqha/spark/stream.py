@@ -19,7 +19,7 @@ from rmqha.model.error import StoreError, UsageError
 from rmqha.spark.loss import check_queues
 from rmqha.spark.options import ReadOptions
 from rmqha.spark.partition import UNKNOWN, LogPartition, Sizing, partitions, read
-from rmqha.store.scan import LogRange, StoreView, by_group, open_store
+from rmqha.store.scan import LogRange, StoreView, by_group, open_store, told_of
 from rmqha.store.scan_position import Position, between, end_within, has_reached, may_have_changed, position_at
 
 Place = dict[str, int | str | None]
@@ -165,7 +165,8 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
                 )
             kept.append([between(view, first, last.physical_offset)])
             ends.append(End(view.root, last, _is_of(view, until)))
-        found = partitions(self._options, kept, self._options.rows, self._sizing) if kept else []
+        with told_of(", ".join(self._options.paths)):
+            found = partitions(self._options, kept, self._options.rows, self._sizing) if kept else []
         return [StreamPartition(item.value, tuple(ends)) for item in found]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:

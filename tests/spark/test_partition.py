@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import pytest
+from pyspark.errors import PySparkAttributeError
 
 from rmqha.model.error import UsageError
-from rmqha.spark.local import _is_local
+from rmqha.spark.local import _is_local, register
 from rmqha.spark.options import ReadOptions
 from rmqha.spark.partition import CUT_TASKS, REMOTE_CUT_TASKS, UNKNOWN, Sizing, partitions
-from rmqha.spark.source import CommitLogReader
+from rmqha.spark.source import CommitLogReader, CommitLogSource
 from rmqha.store import scan_plan
 from rmqha.store.scan import ALL_ROWS, RowFilter, open_store
+from rmqha.store.scan_storage import LocalStorage, ReadFile
 from tests.store.log_writer import LogWriter, Message
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -93,3 +97,40 @@ def test_tasks_fit_the_cores(store: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert 18 <= count(Sizing(1)) <= 22, "by bytes where cores may come"
     assert count(Sizing(1, may_grow=False)) == 2
     assert count(Sizing(1), RowFilter(frozenset(["t3"]))) == 2, "every task looks into all queues"
+
+
+class ConnectSession:
+    """What a Spark Connect client has of a session; its package is not installed here."""
+
+    def __init__(self) -> None:
+        self.settings: dict[str, str] = {}
+        self.sources: list[type[CommitLogSource]] = []
+        self.conf = SimpleNamespace(set=self.settings.__setitem__)
+        self.dataSource = SimpleNamespace(register=self.sources.append)
+
+    @property
+    def sparkContext(self) -> NoReturn:  # noqa: N802 - Spark's name
+        raise PySparkAttributeError(errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED", messageParameters={"attr_name": "x"})
+
+
+def test_a_session_without_a_context_is_registered_with_unknown_cores() -> None:
+    given = ConnectSession()
+    register(cast(Any, given))
+    (source,) = given.sources
+    assert source.sizing is UNKNOWN and source.name() == "commitlog"
+    assert given.settings == {"spark.sql.python.filterPushdown.enabled": "true"}
+
+
+def test_a_queue_that_may_not_be_read_is_one_sentence(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = LocalStorage.open
+
+    def refusing(self: LocalStorage, path: str) -> ReadFile:
+        if "consumequeue" in path:
+            raise PermissionError(13, "Permission denied", path)
+        return real(self, path)
+
+    monkeypatch.setattr(LocalStorage, "open", refusing)
+    monkeypatch.setattr(scan_plan, "RANGE_MIN_BYTES", 64 * 1024)
+    options = ReadOptions.parse({"path": str(store), "minPartitions": "9"})
+    with pytest.raises(UsageError, match=r"consumequeue/t\d/0/0{20} cannot be read: permission denied"):
+        CommitLogReader(options, list(options.columns), options.properties_as).partitions()
