@@ -54,6 +54,22 @@ def test_every_task_tells_what_it_has_read(store: Path, tmp_path: Path) -> None:
     assert sum(item["queueBytes"] for item in told["false"]) == 0
 
 
+@pytest.mark.parametrize(
+    "given", [{"startingTimestamp": "1000", "endingTimestamp": "1040", "timestampSlackMs": "0"}, {"tags": "rare"}]
+)
+def test_a_filter_on_time_or_tags_reads_only_what_it_must(tmp_path: Path, given: dict[str, str]) -> None:
+    """40 of 4,000 records each; a bound of time is found to 256 KiB."""
+    writer = LogWriter(tmp_path / "store", 8 * 1024 * 1024)
+    for index in range(4000):
+        properties = b"TAGS\x01%s\x02" % (b"rare" if index % 100 == 7 else b"usual")
+        writer.append(Message(queue_offset=index, body=bytes(900), stored_at_ms=index, properties=properties))
+    report = tmp_path / "report"
+    assert read(writer.write(confirm_offset=writer.end), readReport=str(report), minPartitions="1", **given) == 40
+    told = [json.loads(path.read_text()) for path in report.glob("task-*.json")]
+    needed, most = 40 * 1000, 2 * 256 * 1024 if "tags" not in given else 40 * 4096
+    assert needed < sum(item["logBytes"] for item in told) < needed + most
+
+
 def test_a_report_that_cannot_be_written_is_one_sentence(store: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match=r"readReport = .*file cannot be written"):
