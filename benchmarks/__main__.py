@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_acks import acks
+from benchmarks.bench_acks import acks, levels
 from benchmarks.bench_catchup import catch_ups
 from benchmarks.bench_clients import clients
 from benchmarks.bench_controllers import controllers
@@ -75,6 +75,7 @@ def main() -> None:
             "peerfailover",
             "peerstart",
             "peercontrollers",
+            "levels",
         ],
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that all works, not to quote")
@@ -115,6 +116,7 @@ def main() -> None:
         ),
         "peercontrollers": lambda scratch: peer_controllers(scratch, 2 if quick else 5, 1 if quick else 2),
         "acks": lambda scratch: acks(scratch, 3.0 if quick else 10.0, 1 if quick else 3),
+        "levels": lambda scratch: levels(scratch, 3.0 if quick else 10.0, 1 if quick else 3),
         "simulation": lambda scratch: simulation(quick),
         "spark": lambda scratch: program("bench_spark.py", scratch, "--mib", "128" if quick else "512"),
     }
