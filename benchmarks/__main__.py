@@ -112,7 +112,7 @@ def main() -> None:
         "peer": lambda scratch: peer(scratch, 3 if quick else 10, 1 if quick else 3),
         "peerfailover": lambda scratch: peer_failovers(scratch, 2 if quick else 5, 1 if quick else 2),
         "peerstart": lambda scratch: peer_starts(
-            scratch, 1 << 28 if quick else 4 << 30, 2.0 if quick else 8.0, 1 if quick else 3
+            scratch, 1 << 28 if quick else 1 << 30, 2.0 if quick else 8.0, 1 if quick else 3
         ),
         "peercontrollers": lambda scratch: peer_controllers(scratch, 2 if quick else 5, 1 if quick else 2),
         "acks": lambda scratch: acks(scratch, 3.0 if quick else 10.0, 1 if quick else 3),
