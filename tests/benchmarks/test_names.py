@@ -14,7 +14,7 @@ def test_what_took_a_figure_can_be_run() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "--help"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    found = re.search(r"--only \{([^}]*)\}", done.stdout)
+    found = re.search(r"--only\s+\{([^}]*)\}", done.stdout)
     assert found is not None
     known = set(re.sub(r"\s", "", found[1]).split(","))
     text = (ROOT / "docs/performance.md").read_text()
