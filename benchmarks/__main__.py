@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_acks import acks
+from benchmarks.bench_acks import acks, levels
 from benchmarks.bench_catchup import catch_ups
 from benchmarks.bench_clients import clients
 from benchmarks.bench_controllers import controllers
@@ -75,6 +75,7 @@ def main() -> None:
             "peerfailover",
             "peerstart",
             "peercontrollers",
+            "levels",
         ],
     )
     parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that all works, not to quote")
@@ -111,10 +112,11 @@ def main() -> None:
         "peer": lambda scratch: peer(scratch, 3 if quick else 10, 1 if quick else 3),
         "peerfailover": lambda scratch: peer_failovers(scratch, 2 if quick else 5, 1 if quick else 2),
         "peerstart": lambda scratch: peer_starts(
-            scratch, 1 << 28 if quick else 4 << 30, 2.0 if quick else 8.0, 1 if quick else 3
+            scratch, 1 << 28 if quick else 1 << 30, 2.0 if quick else 8.0, 1 if quick else 3
         ),
         "peercontrollers": lambda scratch: peer_controllers(scratch, 2 if quick else 5, 1 if quick else 2),
         "acks": lambda scratch: acks(scratch, 3.0 if quick else 10.0, 1 if quick else 3),
+        "levels": lambda scratch: levels(scratch, 3.0 if quick else 10.0, 1 if quick else 3),
         "simulation": lambda scratch: simulation(quick),
         "spark": lambda scratch: program("bench_spark.py", scratch, "--mib", "128" if quick else "512"),
     }

@@ -6,6 +6,10 @@
 go to both kinds in turns. RocketMQ: controller mode, SYNC_MASTER, allAckInSyncStateSet=true, all else at its defaults,
 the JIT with all its tiers. Both: ASYNC_FLUSH, files of 1 GiB. Every answer is looked at: only SEND_OK counts, "broker
 busy" (RocketMQ's for what waited 200 ms in its queue) is sent again, anything else voids the run.
+
+    python -m benchmarks --only levels
+
+The same for three replicas of which the master alone acknowledges, and for one replica that syncs first (SYNC_FLUSH).
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import socket
 import statistics
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.bench_catchup import KEYS, cpu_seconds, without_c1_only
 from benchmarks.figures import show
@@ -41,6 +45,27 @@ START_S = 60
 READ_BYTES = 1 << 16
 OURS = {"haMode": "cp", "totalReplicas": "3"}
 THEIRS = {"brokerRole": "SYNC_MASTER", "allAckInSyncStateSet": "true", "inSyncReplicas": "3"}
+
+
+class Level(NamedTuple):
+    """What an acknowledgement means, in the keys of both kinds."""
+
+    title: str
+    ours: dict[str, str]
+    theirs: dict[str, str]
+    replicas: int = 3
+
+
+ALL = Level("acknowledged by three of three", OURS, THEIRS)
+OTHERS = (
+    Level("three replicas, the master acknowledges", {"haMode": "ap", "totalReplicas": "3"}, {}),
+    Level(
+        "one replica, SYNC_FLUSH",
+        {"haMode": "ap", "totalReplicas": "1", "flushDiskType": "SYNC_FLUSH"},
+        {"flushDiskType": "SYNC_FLUSH"},
+        1,
+    ),
+)
 
 
 def send_frame(body: bytes, queue_id: int) -> bytes:
@@ -115,9 +140,9 @@ def rate(
     return {"per second": done / (now - measured_at), "cpu us": cpu / done * 1e6, "busy": busy}
 
 
-def three(lab: Lab, kind: str, ours: dict[str, str], theirs: dict[str, str]) -> list[Node]:
+def brokers_of(lab: Lab, kind: str, ours: dict[str, str], theirs: dict[str, str], count: int = 3) -> list[Node]:
     """Brokers of one kind, all in the SyncStateSet, one of them master; `ours` and `theirs` are their keys."""
-    names = [f"{kind}-{number}" for number in range(3)]
+    names = [f"{kind}-{number}" for number in range(count)]
     if kind == "ours":
         brokers = [lab.our_broker(name, **KEYS, **ours) for name in names]
     else:
@@ -130,11 +155,11 @@ def three(lab: Lab, kind: str, ours: dict[str, str], theirs: dict[str, str]) -> 
     return brokers
 
 
-def of_kind(java: Java | None, kind: str, scratch: Path, seconds: float) -> dict[int, dict[str, float]]:
+def of_kind(java: Java | None, kind: str, scratch: Path, seconds: float, level: Level) -> dict[int, dict[str, float]]:
     lab = Lab(java, scratch)
     try:
         lab.start_our_name_server()
-        brokers = three(lab, kind, OURS, THEIRS)
+        brokers = brokers_of(lab, kind, level.ours, level.theirs, level.replicas)
         master = next(node for node in brokers if node.address == lab.master())
         return {size: rate(master, brokers, size, seconds) for size in SIZES}
     finally:
@@ -155,8 +180,23 @@ def java_if_there(scratch: Path) -> Java | None:
 
 def acks(scratch: Path, seconds: float, rounds: int) -> dict[str, Any]:
     java = java_if_there(scratch)
+    each, rows = _measured(java, scratch, seconds, rounds, ALL)
+    return {"seconds": seconds, "each": each, "rows": rows}
+
+
+def levels(scratch: Path, seconds: float, rounds: int) -> dict[str, Any]:
+    java = java_if_there(scratch)
+    found = {level.title: _measured(java, scratch, seconds, rounds, level) for level in OTHERS}
+    rows = [{"acknowledgement": title, **row} for title, (_, made) in found.items() for row in made]
+    return {"seconds": seconds, "each": {title: each for title, (each, _) in found.items()}, "rows": rows}
+
+
+def _measured(
+    java: Java | None, scratch: Path, seconds: float, rounds: int, level: Level
+) -> tuple[list[dict[str, dict[int, dict[str, float]]]], list[dict[str, Any]]]:
+    """Each round by kind and size, and the rows of medians."""
     kinds = ("ours", "rocketmq") if java is not None else ("ours",)
-    each = [{kind: of_kind(java, kind, scratch / kind, seconds) for kind in kinds} for _ in range(rounds)]
+    each = [{kind: of_kind(java, kind, scratch / kind, seconds, level) for kind in kinds} for _ in range(rounds)]
     rows = []
     for size in SIZES:
         median = {
@@ -172,5 +212,5 @@ def acks(scratch: Path, seconds: float, rounds: int) -> dict[str, Any]:
         if "rocketmq" in kinds:
             row["× theirs"] = median["ours"]["per second"] / median["rocketmq"]["per second"]
         rows.append(row)
-    show(f"{CONNECTIONS * UNDER_WAY} senders, acknowledged by three of three, median of {rounds}", rows)
-    return {"seconds": seconds, "each": each, "rows": rows}
+    show(f"{CONNECTIONS * UNDER_WAY} senders, {level.title}, median of {rounds}", rows)
+    return each, rows

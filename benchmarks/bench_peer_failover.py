@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import trio
 
-from benchmarks.bench_acks import java_if_there, three
+from benchmarks.bench_acks import brokers_of, java_if_there
 from benchmarks.figures import show, summary
 from rmqha.drill.cluster import wall_ms
 from rmqha.drill.traffic import Traffic
@@ -80,7 +80,7 @@ def of_kind(java: Java | None, kind: str, scratch: Path, count: int) -> Kills:
             lab.start_our_name_server()
         else:
             lab.start_java_name_server()
-        brokers = three(lab, kind, OURS, THEIRS)
+        brokers = brokers_of(lab, kind, OURS, THEIRS)
         return trio.run(kills, lab, brokers, count)
     finally:
         lab.close()

@@ -56,8 +56,8 @@ def rows(now: Sequence[Word], before: Sequence[Word], elapsed_s: float) -> list[
     found = []
     for name in groups_of(now):
         brokers = [word for word in now if word.kind is Kind.BROKER and name in word.groups | {word.group}]
-        slaves = _slaves(brokers)
-        made = [_row(word, name, told.get(word.address, {}), slaves, earlier, elapsed_s) for word in brokers]
+        master = _master(brokers)
+        made = [_row(word, name, told.get(word.address, {}), master, earlier, elapsed_s) for word in brokers]
         found += sorted(made, key=lambda row: (row.node, row.address))
     return found
 
@@ -69,30 +69,31 @@ def _controllers_rows(words: Iterable[Word], group: str) -> dict[str, Mapping[st
     return {} if best is None else {item["address"]: item for item in best.state["groups"][group]["replicas"]}
 
 
-def _slaves(brokers: Iterable[Word]) -> dict[int, Mapping[str, Any]]:
-    """What the master of the highest epoch says of its slaves, by id."""
+def _master(brokers: Iterable[Word]) -> Mapping[str, Any]:
+    """What the master of the highest epoch says; {} if none answers."""
     masters = [word.state for word in brokers if word.state.get("role") in LEADERS]
-    best = max(masters, key=lambda state: state["epoch"] or 0, default={})
-    return {item["brokerId"]: item for item in best.get("slaves", []) if item.get("brokerId") is not None}
+    return max(masters, key=lambda state: state["epoch"] or 0, default={})
 
 
 def _row(
     word: Word,
     group: str,
     told: Mapping[str, Any],
-    slaves: Mapping[int, Mapping[str, Any]],
+    master: Mapping[str, Any],
     earlier: Mapping[str, Mapping[str, Any]],
     elapsed_s: float,
 ) -> Row:
     state = word.state
     broker_id = state.get("brokerId", told.get("brokerId"))
+    members = master.get("syncStateSet")
+    by_master = None if members is None or broker_id is None else broker_id in members
     bare = Row(
         word.title,
         word.address,
         group,
         broker_id,
         "down" if word.error else "apache",
-        in_set=told.get("inSyncStateSet"),
+        in_set=told.get("inSyncStateSet", by_master),
         in_maintenance=bool(told.get("inMaintenance")),
         drained=bool(told.get("drained")),
         error=word.error,
@@ -100,6 +101,7 @@ def _row(
     if not state:
         return bare
     is_master = state["role"] in LEADERS
+    slaves: dict[int | None, Mapping[str, Any]] = {item.get("brokerId"): item for item in master.get("slaves", [])}
     slave = slaves.get(broker_id, {}) if broker_id is not None else {}
     before = earlier.get(word.address, {})
     p50, p99 = latencies(state.get("waits") or {}, before.get("waits") or {}) if is_master else (None, None)

@@ -147,10 +147,11 @@ class Screen:
 
 def _title(group: str, members: Sequence[Row]) -> Text:
     masters = [row for row in members if row.is_master]
-    in_set = sum(bool(row.in_set) for row in members)
+    known = [row.in_set for row in members if row.in_set is not None]
+    in_set = f"{sum(known)} of {len(members)} in the set" if known else "set unknown"
     waiting = sum(row.waiting or 0 for row in masters)
     led = f"master {masters[0].node}" if masters else "no master"
-    return Text(f"{group}: {led}, {in_set} of {len(members)} in the set, {waiting} sends wait", "bold")
+    return Text(f"{group}: {led}, {in_set}, {waiting} sends wait", "bold")
 
 
 def place_words(row: Row) -> str:

@@ -65,6 +65,20 @@ def test_who_does_not_answer_is_shown_as_the_controllers_know_it() -> None:
     assert "did not answer" in row.error
 
 
+def test_without_controllers_the_master_tells_who_is_in_the_set() -> None:
+    made = rows([name_server(1), broker(1, syncStateSet=[1, 3]), broker(2), broker(3)], [], 1.0)
+    assert [row.in_set for row in made] == [True, False, True]
+    found = Screen()
+    found.update(made, judge(list(cluster().values()), ["broker-a"]))
+    assert any("2 of 3 in the set" in line for line in shown(found))
+
+
+def test_a_set_that_nobody_tells_is_not_called_empty() -> None:
+    found = Screen()
+    found.update(rows([name_server(1), silent(broker(1)), broker(2)], [], 1.0), judge(list(cluster().values()), []))
+    assert any("set unknown" in line for line in shown(found))
+
+
 def screen() -> Screen:
     found = Screen()
     found.update(told(), judge(list(cluster().values()), ["broker-a"]))
