@@ -16,6 +16,7 @@ from rmqha.sim.prng import SimPrng
 from rmqha.sim.scheduler import Scheduler
 from rmqha.sim.transport import Delays, Transport
 
+from .batching_client import BatchingClient
 from .broker_process import BrokerProcess
 from .checkers import agreement, queues, routes, tables
 from .checkers.alone import Alone
@@ -167,7 +168,8 @@ class World:
         return made
 
     def _client(self, host: str, number: int, addresses: list[str]) -> ClientProcess:
-        made = (RoutedClient if self.name_servers else self.client_class)(
+        kind = BatchingClient if self.options.batches else self.client_class
+        made = (RoutedClient if self.name_servers else kind)(
             host,
             addresses,
             self.options.send_interval_ms,
