@@ -176,12 +176,16 @@ class HaConnection:
     def deadline_ms(self) -> int:
         due = self._heard_at_ms + self._config.ha_housekeeping_interval
         if self.state is ConnectionState.WAIT_HANDSHAKE:
-            due = min(due, self.opened_at_ms + HANDSHAKE_TIMEOUT_MS)
+            return min(due, self.opened_at_ms + HANDSHAKE_TIMEOUT_MS)
         if self.state is ConnectionState.TRANSFER and not self._in_flight:
-            due = min(due, self._spoke_at_ms + self._config.ha_send_heartbeat_interval)
-            if self._limit.of(self.slave_id) and self.next_offset < self._log.max_phy_offset:
+            beat = self._spoke_at_ms + self._config.ha_send_heartbeat_interval
+            due = beat if beat < due else due
+            if self._limit.bytes_per_second and self._is_held_back():
                 due = min(due, self._rate.free_at_ms())
         return due
+
+    def _is_held_back(self) -> bool:
+        return bool(self._limit.of(self.slave_id)) and self.next_offset < self._log.max_phy_offset
 
     def close(self, reason: str) -> CloseHa:
         self.state = ConnectionState.CLOSED

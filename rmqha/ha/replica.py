@@ -104,16 +104,17 @@ class Replica:
         self._settle(now_ms)
 
     def deadline_ms(self) -> int | None:
-        due = [self._link.deadline_ms(), self._commitment.waits.deadline_ms()]
+        known = [self._link.deadline_ms(), self._commitment.waits.deadline_ms()]
         if self._client is not None:
-            due.append(self._client.deadline_ms())
+            known.append(self._client.deadline_ms())
         for connection in self._connections.values():
-            due.append(connection.deadline_ms())
+            known.append(connection.deadline_ms())
         if self.is_master:
-            due += (self._set.deadline_ms(), self._switch.deadline_ms())
+            known += (self._set.deadline_ms(), self._switch.deadline_ms())
         if self._stopping_at_ms is not None and not self._hand_over_told:
-            due.append(self._stopping_at_ms + HAND_OVER_AFTER_MS)
-        return min([item for item in due if item is not None], default=None)
+            known.append(self._stopping_at_ms + HAND_OVER_AFTER_MS)
+        due = [item for item in known if item is not None]
+        return min(due) if due else None
 
     def actions(self) -> list[Action]:
         """Take what has accumulated; call after every input and perform in order."""
@@ -146,14 +147,14 @@ class Replica:
         log = self._log
         last = log.epochs.last
         return Vitals(
-            epoch=last.epoch if last else Epoch(-1),
-            accepted_epoch=self._epoch,
-            max_phy_offset=log.max_phy_offset,
-            confirm_offset=log.confirm_offset,
-            unclean=log.unclean,
-            has_master=self._has_master,
-            stopping=self._hand_over_told,
-            total_replicas=self._commitment.total_replicas,
+            last.epoch if last else Epoch(-1),
+            self._epoch,
+            log.max_phy_offset,
+            log.confirm_offset,
+            log.unclean,
+            self._has_master,
+            self._hand_over_told,
+            self._set.total_replicas,
         )
 
     def _report(self, now_ms: int) -> dict[str, str]:
@@ -348,10 +349,11 @@ class Replica:
 
     def _perform(self, actions: list[Action]) -> None:
         """Hand on a connection's actions; forget it when it closes itself."""
-        for action in actions:
-            if isinstance(action, CloseHa):
-                self._connections.pop(action.conn_id, None)
-        self._actions += actions
+        if actions:
+            for action in actions:
+                if isinstance(action, CloseHa):
+                    self._connections.pop(action.conn_id, None)
+            self._actions += actions
 
     def ha_sent(self, now_ms: int, conn_id: int) -> None:
         connection = self._connections.get(conn_id)

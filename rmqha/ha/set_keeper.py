@@ -119,13 +119,12 @@ class SetKeeper:
 
     def member_acks(self, connections: Iterable[HaConnection]) -> list[PhyOffset | None]:
         """What each other member of the union has acked under this epoch; None where unknown."""
-        connected = self._connected(connections)
-        acks: list[PhyOffset | None] = []
-        for member in self.state.union:
-            if member != self._own_id:
-                item = connected.get(member)
-                acks.append(item.acked_offset if item is not None else None)
-        return acks
+        acks = dict.fromkeys(self.state.union)
+        acks.pop(self._own_id, None)
+        for member, item in self._connected(connections).items():
+            if member in acks:
+                acks[member] = item.acked_offset
+        return list(acks.values())
 
     def is_level(self, connections: Iterable[HaConnection]) -> bool:
         """Every other member of the union holds our whole log."""

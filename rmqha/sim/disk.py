@@ -14,6 +14,7 @@ from collections.abc import Callable
 from rmqha.port import Buffer, Clock, Prng
 
 SECTOR_BYTES = 512
+_ZEROS = bytes(4096)
 
 
 class DiskStopped(BaseException):
@@ -79,7 +80,12 @@ class SimRegion:
         size = len(data)
         end = position + size
         assert position >= 0 and end <= self.size_bytes, "a write leaves its region"
-        torn = self._disk.step("write", size)
+        disk = self._disk
+        torn = None
+        if disk.stop_after is None and not disk.failing:
+            disk.operations += 1
+        else:
+            torn = disk.step("write", size)
         if torn is not None:
             end = position + torn
             data = memoryview(data)[:torn]
@@ -98,7 +104,12 @@ class SimRegion:
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         """One range, up to the last byte."""
-        used = len(self._file.content.rstrip(b"\0"))
+        content = self._file.content
+        used = len(content)
+        while used >= len(_ZEROS) and content.startswith(_ZEROS, used - len(_ZEROS)):
+            used -= len(_ZEROS)
+        start = max(0, used - len(_ZEROS))
+        used = start + len(content[start:used].rstrip(b"\0"))
         return [(position, used)] if position < used else []
 
     def probe(self, position: int, size_bytes: int) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import struct
 from json.encoder import encode_basestring
+from json.scanner import make_scanner
 from typing import Any
 
 from rmqha.model.error import RemoteProtocolError
@@ -27,9 +28,9 @@ def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-# `raw_decode` does not look for white space at both ends, as `decode` would. Fractions keep their text.
-_DECODER = json.JSONDecoder(parse_float=str, parse_constant=_refuse_constant)
-_decode_first, _decode_whole = _DECODER.raw_decode, _DECODER.decode
+# The scanner does not look for white space at both ends, as `decode` would. Fractions keep their text.
+_DECODER: Any = json.JSONDecoder(parse_float=str, parse_constant=_refuse_constant)
+_decode_first, _decode_whole = make_scanner(_DECODER), _DECODER.decode
 
 
 _HEADER = '{"code":%d,%s"flag":%d,"language":"%s","opaque":%d,%s"serializeTypeCurrentRPC":"JSON","version":%d}'
@@ -55,7 +56,7 @@ def decode_json_header(data: bytes) -> Command:
     try:
         text = data.decode()
         if text[:1] == "{":
-            header, end = _decode_first(text)
+            header, end = _decode_first(text, 0)
             if end != len(text):
                 header = _decode_whole(text)
         else:
@@ -82,6 +83,8 @@ def decode_json_header(data: bytes) -> Command:
         # an escaped half of a surrogate pair would be a string that no file and no reply can carry
         if not (texts.isascii() and _join(ext).isascii()):
             (texts + _join(ext)).encode()
+    except StopIteration as error:
+        raise RemoteProtocolError(f"JSON header: a value is missing at character {error.value}") from None
     except (ValueError, TypeError, RecursionError, struct.error) as error:
         raise RemoteProtocolError(f"JSON header: {error}") from None
     # the constructor's keyword arguments would cost as much as the scan of a small header

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
@@ -76,7 +77,8 @@ def _many(jobs: list[tuple[int, str]], processes: int, commit: str) -> bool:
     started = perf_counter()
     failed = events = simulated_ms = acked = lost = duplicates = faults = done = 0
     marks: set[str] = set()
-    with ProcessPoolExecutor(processes) as pool:
+    # what was imported is not looked at by every full collection
+    with ProcessPoolExecutor(processes, initializer=gc.freeze) as pool:
         for (_, theme), report in zip(jobs, pool.map(run_seed, jobs, chunksize=4), strict=True):
             done += 1
             events += report.event_count

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -58,7 +58,7 @@ class NodeTracer:
 
 
 class BrokerProcess(Process):
-    """`observe(broker, what, values)` is told of role changes and after every step, for the checkers."""
+    """`observe(broker, what, values)` is told of role changes, cuts and its end, for the checkers."""
 
     def __init__(
         self,
@@ -82,6 +82,8 @@ class BrokerProcess(Process):
         self._tracer = NodeTracer(tracer, self.host)
         self._tracer.watch = self._traced
         self._observe = observe
+        self.checks: Sequence[Callable[[BrokerProcess], None]] = ()
+        """Looks of the checkers after every step."""
         self._sync_ms = SYNC_MS
         self._slow_until_ms = 0
         self.disk_fails = False
@@ -193,7 +195,7 @@ class BrokerProcess(Process):
 
     def post(self, life: int, work: Callable[[], None]) -> None:
         """A failure of the disk ends the process, as it ends the host's; without such a fault it is a finding."""
-        if self.is_paused or life != self.life or not self.alive:
+        if self._paused or life != self.life or not self.alive:
             super().post(life, work)
             return
         try:
@@ -251,7 +253,9 @@ class BrokerProcess(Process):
         """Every entry into the broker ends here."""
         if self.lost_power and self.alive and not self.store.unclean:
             self.lost_power = False
-        self._observe(self, "stepped", {})
+        if self.alive:
+            for check in self.checks:
+                check(self)
 
     def _traced(self, name: str, fields: dict[str, Any]) -> None:
         if name == "ha_aligned" and fields["cut_bytes"]:
@@ -427,11 +431,11 @@ class HaLinks:
         self._numbers: dict[int, int] = {}
         self._next = 1
 
-    def _post(self, work: Callable[[], None]) -> None:
-        self._broker.post(self._life, partial(self._run, work))
+    def _post(self, work: Callable[..., None], *args: Any) -> None:
+        self._broker.post(self._life, partial(self._run, work, args))
 
-    def _run(self, work: Callable[[], None]) -> None:
-        work()
+    def _run(self, work: Callable[..., None], args: tuple[Any, ...]) -> None:
+        work(*args)
         if self._broker.alive:
             self._broker.stepped()
 
@@ -444,7 +448,7 @@ class HaLinks:
 
     def received(self, conn: Connection, data: bytes) -> None:
         number = self._numbers[conn.number]
-        self._post(partial(self._broker.driver.ha_received, number, data))
+        self._post(self._broker.core.driver.ha_received, number, data)
 
     def closed(self, conn: Connection) -> None:
         number = self._numbers.pop(conn.number)

@@ -40,8 +40,11 @@ from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import Epoch, PhyOffset, Term
 from rmqha.raft.core import Core
 from rmqha.raft.quorum import Configuration
+from rmqha.store.appender import AppendedBatch
 from rmqha.store.commit_log import CommitLog
 from rmqha.store.consume_queue import ConsumeQueues
+from rmqha.store.new_batch import NewBatch
+from rmqha.store.record import NewMessage
 from rmqha.store.store import Store
 
 from .options import THEMES, seed_options
@@ -235,6 +238,13 @@ def _place_of_the_next(self: ReplicaDriver, messages: Any) -> Any:
     return done._replace(queue_offsets=tuple(offset + 1 for offset in done.queue_offsets))
 
 
+def _one_place_for_all(self: ReplicaDriver, messages: list[NewMessage] | NewBatch) -> AppendedBatch:
+    stored = _REAL_APPEND(self, messages)
+    if isinstance(messages, NewBatch):
+        self.store._offsets.next[messages.topic, messages.queue_id] = stored.queue_offsets[0] + 1
+    return stored
+
+
 _REAL_TRUNCATE = Store.truncate
 
 
@@ -374,6 +384,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "what is cut is not told": lambda: patch.object(Store, "truncate", _cut_in_silence),
     "a queue lacks its records": lambda: patch.object(ConsumeQueues, "collect", _not_the_second_queue),
     "a message is stored twice": lambda: patch.object(ReplicaDriver, "append", _append_twice),
+    "a batch takes one place in its queue": lambda: patch.object(ReplicaDriver, "append", _one_place_for_all),
     "another place is told": lambda: patch.object(ReplicaDriver, "append", _place_of_the_next),
     "consumers see the end (A3)": lambda: patch.object(Store, "dispatch", _all_dispatched),
     "the queues are not cut (A6)": lambda: patch.object(ConsumeQueues, "truncate", lambda self, end: None),

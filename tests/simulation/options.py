@@ -94,6 +94,8 @@ class Options:
     kill_name_server_per_mille: int = 0
     wipe_broker_per_mille: int = 0
     """A replica dies and comes back with an empty disk, while all others are in the set."""
+    batches: bool = False
+    """Producers send batches, and have several sends in flight."""
     bereave: bool = False
     """After the heal the master dies, then whoever is elected, before it has done anything; both stay away."""
 
@@ -406,6 +408,23 @@ def tuned(options: Options) -> Options:
     )
 
 
+def batches(options: Options) -> Options:
+    """Producers send batches and do not wait for one send before the next. What goes to slaves is cut anywhere in a
+    batch, and masters die often."""
+    return replace(
+        rough(options),
+        cp=options.cp,
+        batches=True,
+        client_count=2,
+        send_interval_ms=40,
+        batch_bytes=512,
+        max_delay_ms=20,
+        kill_broker_per_mille=250,
+        kill_elected_per_mille=150,
+        cut_per_mille=60,
+    )
+
+
 def torn(options: Options) -> Options:
     """Connections break in the middle of a frame while both ends live, and bytes come in any pieces."""
     return replace(
@@ -491,6 +510,7 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "wiped": wiped,
     "routes": routes,
     "hung": hung,
+    "batches": batches,
 }
 """What a run may be made of, by name."""
 

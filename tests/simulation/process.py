@@ -121,7 +121,7 @@ class Rpc:
         self._parsers: dict[int, FrameParser] = {}
         self._dialed: dict[str, Connection] = {}
         self._address_of: dict[int, str] = {}
-        self._waiting: dict[int, tuple[str, Answer]] = {}
+        self._waiting: dict[int, tuple[str, Answer, Timer]] = {}
         self._backlog: dict[str, list[bytes]] = {}
         self._next_opaque = 1
         self.lost: Callable[[str], None] = lambda address: None
@@ -139,7 +139,9 @@ class Rpc:
             if command.is_response:
                 waiting = self._waiting.pop(command.opaque, None)
                 if waiting is not None:
-                    waiting[1](command)
+                    _, answer, timer = waiting
+                    timer.cancel()
+                    answer(command)
             else:
                 self._handle(conn, command)
 
@@ -160,8 +162,7 @@ class Rpc:
         opaque = self._next_opaque
         self._next_opaque += 1
         command.opaque = opaque
-        self._waiting[opaque] = (address, answer)
-        self._process.after(timeout_ms, partial(self._expire, opaque))
+        self._waiting[opaque] = (address, answer, self._process.after(timeout_ms, partial(self._expire, opaque)))
         self._transmit(address, encode_frame(command))
 
     def oneway(self, address: str, command: Command) -> None:
@@ -206,7 +207,7 @@ class Rpc:
 
     def _fail(self, address: str) -> None:
         self._dialed.pop(address, None)
-        lost = [opaque for opaque, (target, _) in sorted(self._waiting.items()) if target == address]
+        lost = [opaque for opaque, (target, *_) in self._waiting.items() if target == address]
         for opaque in lost:
             self._expire(opaque)
 

@@ -52,6 +52,7 @@ FOUND_BY = {
     "what is cut is not told": ("loose", 2),
     "a queue lacks its records": ("rough", 2),
     "a message is stored twice": ("rough", 1),
+    "a batch takes one place in its queue": ("batches", 1),
     "another place is told": ("rough", 1),
     "consumers see the end (A3)": ("plain", 1),
     "the queues are not cut (A6)": ("loose", 7),

@@ -16,6 +16,7 @@ from rmqha.sim.prng import SimPrng
 from rmqha.sim.scheduler import Scheduler
 from rmqha.sim.transport import Delays, Transport
 
+from .batching_client import BatchingClient
 from .broker_process import BrokerProcess
 from .checkers import agreement, queues, routes, tables
 from .checkers.alone import Alone
@@ -110,6 +111,10 @@ class World:
         self.answers.brokers = {broker.config.address: broker for broker in self.brokers}
         self.alone = Alone(self.scheduler, self.transport, self.causes, cp=self.options.cp)
         self.alone.brokers, self.alone.controllers = self.brokers, self.controllers
+        in_cp = [self.copies.stepped, self.electable.acknowledges, self.wholeness.stepped]
+        for broker in self.brokers:
+            cp_only = in_cp if self.options.cp else []
+            broker.checks = (self.roles.stepped, self.visibility.stepped, *cp_only, self.alone.stepped)
         self.reports = Reports(self.scheduler)
         self.tracer.watch = self._traced
         self.copies.brokers = self.electable.brokers = self.members
@@ -163,7 +168,8 @@ class World:
         return made
 
     def _client(self, host: str, number: int, addresses: list[str]) -> ClientProcess:
-        made = (RoutedClient if self.name_servers else self.client_class)(
+        kind = BatchingClient if self.options.batches else self.client_class
+        made = (RoutedClient if self.name_servers else kind)(
             host,
             addresses,
             self.options.send_interval_ms,
@@ -228,15 +234,7 @@ class World:
         return made
 
     def _observe(self, broker: BrokerProcess, what: str, values: dict[str, int]) -> None:
-        if what == "stepped":
-            if broker.alive:
-                self.roles.stepped(broker)
-                self.visibility.stepped(broker)
-                self.copies.stepped(broker)
-                self.electable.acknowledges(broker)
-                self.wholeness.stepped(broker)
-                self.alone.stepped(broker)
-        elif what == "role":
+        if what == "role":
             self.roles.role_taken(broker, values["role"], values["epoch"])
             if values["role"] == Role.MASTER:
                 self.tables.elected(broker)

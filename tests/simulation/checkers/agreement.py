@@ -3,7 +3,8 @@ every message found by its key."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 
 from rmqha.model.identity import Role
 from rmqha.model.offset import PhyOffset
@@ -35,8 +36,9 @@ def missing(brokers: Sequence[BrokerProcess]) -> str:
 
 
 def verify(brokers: Sequence[BrokerProcess]) -> None:
+    hash_of = cache(key_hash)
     for broker in brokers:
-        _check_index(broker)
+        _check_index(broker, hash_of)
     first = brokers[0]
     for other in brokers[1:]:
         start = max(first.store.min_phy_offset, other.store.min_phy_offset)
@@ -51,7 +53,7 @@ def verify(brokers: Sequence[BrokerProcess]) -> None:
             raise InvariantError(f"from {start} on {first.host} has queues up to {ends[0]}, {other.host} {ends[1]}")
 
 
-def _check_index(broker: BrokerProcess) -> None:
+def _check_index(broker: BrokerProcess, hash_of: Callable[[str, str], int]) -> None:
     """Each record of a queue is found by the hash of its unique key, among those stored in its millisecond; some are
     asked for as clients ask."""
     store = broker.store
@@ -62,7 +64,7 @@ def _check_index(broker: BrokerProcess) -> None:
             for number, phy_offset, stored_ms, key, view in entries(broker, topic, queue_id):
                 if not key:
                     continue
-                found = phy_offset in store.index.files.search(key_hash(topic, key), stored_ms, stored_ms)
+                found = phy_offset in store.index.files.search(hash_of(topic, key), stored_ms, stored_ms)
                 if found and number % QUERY_EVERY == 0:
                     found = view in store.index.query(topic, key, 64, stored_ms, stored_ms).records
                 if not found:
