@@ -63,8 +63,6 @@ class Group:
     perm: int = 6
     offsets: dict[tuple[str, str, int], int] = field(default_factory=dict)
     members: dict[str, dict[str, Session]] = field(default_factory=lambda: defaultdict(dict))
-    producers: dict[str, tuple[str, Session]] = field(default_factory=dict)
-    """By client id: the group, and the connection of the last heartbeat."""
     ends: list[Command] = field(default_factory=list)
     """Requests 37 that were taken."""
 
@@ -95,6 +93,8 @@ class Node:
         self.end_script: Script = lambda node, command: Do.STORE
         self.pull_script: Callable[[Command], Command | None] = lambda command: None
         self.requests: list[Command] = []
+        self.producers: dict[str, tuple[str, Session]] = {}
+        """By client id: the group, and the connection of the last heartbeat."""
         self.asked = trio.Event()
         self.held: list[tuple[Session, Command]] = []
 
@@ -129,7 +129,7 @@ class Node:
             case RequestCode.HEART_BEAT:
                 value = json.loads(bytes(command.body))
                 for producer in value["producerDataSet"]:
-                    self.group.producers[value["clientID"]] = producer["groupName"], session
+                    self.producers[value["clientID"]] = producer["groupName"], session
                 for consumer in value["consumerDataSet"]:
                     name = consumer["groupName"]
                     known = value["clientID"] in self.group.members[name]
@@ -139,7 +139,7 @@ class Node:
                 return command.reply()
             case RequestCode.UNREGISTER_CLIENT:
                 if "producerGroup" in command.ext:
-                    self.group.producers.pop(command.ext["clientID"], None)
+                    self.producers.pop(command.ext["clientID"], None)
                     return command.reply()
                 name = command.ext["consumerGroup"]
                 self.group.members[name].pop(command.ext["clientID"], None)

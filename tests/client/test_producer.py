@@ -387,7 +387,7 @@ ANSWERS: st.SearchStrategy[Answer] = st.sampled_from(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     faults=st.lists(ANSWERS, max_size=12),
     window=st.integers(1, 9),

@@ -142,8 +142,8 @@ async def test_an_end_that_nobody_takes_is_left_to_the_check() -> None:
 
 async def ask(fake: FakeCluster, **more: str) -> None:
     """As a broker asks about what was stored first."""
-    await until(lambda: fake.group.producers)
-    ((group, session),) = fake.group.producers.values()
+    await until(lambda: fake.group.master.producers)
+    ((group, session),) = fake.group.master.producers.values()
     assert group == "P"
     stored = fake.stored[0]
     key = stored.properties["UNIQ_KEY"]
@@ -205,8 +205,8 @@ async def test_a_check_that_fails_is_logged_and_ends_nothing(caplog: pytest.LogC
 
 async def test_a_question_that_is_no_message_is_an_error_and_no_more() -> None:
     async with FakeCluster() as fake, TransactionProducer(fake.namesrv, "P", never, topics=["T"]) as producer:
-        await until(lambda: fake.group.producers)
-        ((_, session),) = fake.group.producers.values()
+        await until(lambda: fake.group.master.producers)
+        ((_, session),) = fake.group.master.producers.values()
         for body in (b"", b"no record"):
             session.send(Command(RequestCode.CHECK_TRANSACTION_STATE, {}, body, flag=FLAG_ONEWAY))
         await until(lambda: producer.statistics()["failed_checks"] == 2)
@@ -239,10 +239,10 @@ async def test_brokers_know_who_to_ask_from_the_start_and_after_they_were_lost()
             beats = [lambda node=node: count(node) == 1 for node in fake.group.nodes.values()]
             for heard in beats:
                 await until(heard)
-            ((_, session),) = fake.group.producers.values()
+            ((_, session),) = fake.group.master.producers.values()
             session.close()
             await until(lambda: sum(count(node) for node in fake.group.nodes.values()) == 3)
-        assert fake.group.producers == {}
+        assert all(node.producers == {} for node in fake.group.nodes.values())
 
 
 def count(node: object) -> int:

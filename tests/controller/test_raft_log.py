@@ -110,7 +110,7 @@ def prefixes(change: Ready) -> list[Ready]:
     ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(0, 2**32))
 def test_every_crash_leaves_the_state_before_or_after_a_ready(seed: int) -> None:
     """Whatever operation the machine stops at, with and without loss of power; segments roll and are dropped."""

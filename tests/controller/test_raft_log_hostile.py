@@ -66,20 +66,20 @@ def test_the_files_tell_the_last_state() -> None:
         assert opened(name, written()[0][name]) == written()[1][-1]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(NAMES), st.binary(max_size=300))
 def test_any_bytes(name: str, content: bytes) -> None:
     with pytest.raises(StoreError):
         opened(name, content)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.sampled_from(NAMES), st.binary(max_size=60), st.integers(0, 40))
 def test_any_bytes_after_a_sound_beginning(name: str, tail: bytes, kept_bytes: int) -> None:
     check(name, written()[0][name][:kept_bytes] + tail)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.sampled_from(NAMES), st.integers(0, 2000), st.integers(1, 255))
 def test_any_byte_changed(name: str, place: int, mask: int) -> None:
     content = bytearray(written()[0][name])
@@ -88,7 +88,7 @@ def test_any_byte_changed(name: str, place: int, mask: int) -> None:
     check(name, bytes(content))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(st.sampled_from(NAMES), st.integers(0, 2000), st.integers(0, 200), st.binary(max_size=40))
 def test_any_part_replaced(name: str, place: int, length: int, new: bytes) -> None:
     content = written()[0][name]
@@ -103,7 +103,7 @@ def test_a_file_cut_short_at_any_byte() -> None:
             check(name, content[:size])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.sampled_from(NAMES), st.sampled_from(NAMES))
 def test_a_file_in_another_ones_place(name: str, other: str) -> None:
     check(name, written()[0][other])

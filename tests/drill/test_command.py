@@ -32,7 +32,7 @@ def test_an_unknown_scenario_is_one_sentence_with_the_list(capsys: pytest.Captur
 @pytest.mark.parametrize("arguments", [["failover", "--n", "0"], ["failover", "--mode", "xp"], ["failover", "-o", "x"]])
 def test_bad_options_are_refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*arguments) == 2
-    assert "Invalid value" in capsys.readouterr().err
+    assert "invalid value" in capsys.readouterr().err
 
 
 def test_a_drill_hits_only_whom_it_can(capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,6 @@ def fuzz(test: Test) -> Test:
     """Decorator of a Hypothesis test; stands above @given."""
     return settings(
         max_examples=example_count(),
-        deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
     )(test)
 

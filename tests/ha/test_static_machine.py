@@ -124,4 +124,4 @@ class StaticPair(RuleBasedStateMachine):
 
 
 TestStaticPair = StaticPair.TestCase
-TestStaticPair.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestStaticPair.settings = settings(max_examples=60, stateful_step_count=30)

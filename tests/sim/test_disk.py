@@ -78,7 +78,7 @@ def test_an_unsynced_tail_of_an_append_file_may_be_short_or_torn() -> None:
 
 
 @given(st.integers(0, 2**32), st.lists(st.tuples(st.integers(0, 3000), st.binary(min_size=1, max_size=600))))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_the_same_seed_gives_the_same_loss(seed: int, writes: list[tuple[int, bytes]]) -> None:
     contents = []
     for _ in range(2):

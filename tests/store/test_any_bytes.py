@@ -111,7 +111,7 @@ def spoilt(path: str, content: bytes) -> None:
     store.close()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(data=st.data())
 def test_any_file_may_hold_anything(data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(paths()))

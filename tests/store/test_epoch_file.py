@@ -5,7 +5,7 @@ from __future__ import annotations
 from zlib import crc32
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.model.epoch import EpochEntry, EpochHistory
@@ -29,7 +29,6 @@ def written(disk: SimDisk, *pairs: tuple[int, int]) -> EpochFile:
 
 
 @given(st.lists(st.tuples(st.integers(1, 2**40), st.integers(1, 2**40)), max_size=20))
-@settings(deadline=None)
 def test_round_trip(steps: list[tuple[int, int]]) -> None:
     epoch = start = 0
     pairs = []

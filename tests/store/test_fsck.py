@@ -455,7 +455,7 @@ def examine(source: Path, path: str, new: bytes, choices: Choices) -> None:
         assert {at: now.get(at) for at in kept} == kept
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_damage_is_found_named_and_mended(pristine: Path, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(sorted(contents(pristine))))
@@ -463,14 +463,14 @@ def test_any_damage_is_found_named_and_mended(pristine: Path, data: st.DataObjec
     examine(pristine, path, applied((pristine / path).read_bytes(), damage), OWN_CHOICES)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_byte_string_as_any_file_is_found_and_mended(pristine: Path, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(sorted(contents(pristine))))
     examine(pristine, path, data.draw(st.binary(max_size=600)), OWN_CHOICES)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_any_damage_to_a_store_of_rocketmq_is_found_and_mended(golden: Path, data: st.DataObject) -> None:
     source = golden / "propcrc"

@@ -171,4 +171,4 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 TestStoreMachine = StoreMachine.TestCase
-TestStoreMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestStoreMachine.settings = settings(max_examples=40, stateful_step_count=30)

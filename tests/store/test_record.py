@@ -50,7 +50,7 @@ def encoded(new: NewMessage, queue_offset: int = 3, phy_offset: int = 0, stored:
 
 
 @given(messages, st.integers(0, 2**62), st.integers(0, 2**62), int64)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_round_trip(new: NewMessage, queue_offset: int, phy_offset: int, stored: int) -> None:
     data = encoded(new, queue_offset, phy_offset, stored)
     record = decode(memoryview(data))
@@ -77,7 +77,7 @@ def test_round_trip(new: NewMessage, queue_offset: int, phy_offset: int, stored:
 
 
 @given(messages, st.integers(0, 511), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_lost_sector_is_noticed(new: NewMessage, lead: int, data: st.DataObject) -> None:
     """Any sector of the record that reads as zeros, as after a loss of power, makes it invalid, unless the sector held
     nothing but zeros."""

@@ -78,7 +78,7 @@ def test_a_whole_record_checksum_is_left_to_verify() -> None:
 
 
 @given(st.lists(messages, min_size=1, max_size=4), st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_any_records_damaged_anywhere(news: list[NewMessage], data: st.DataObject) -> None:
     log = log_of(news)
     check(log)

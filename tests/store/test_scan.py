@@ -206,7 +206,7 @@ def same_rows(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> No
 
 
 @given(st.lists(messages, min_size=1, max_size=40), st.integers(0, 2**40))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_log_reads_as_the_slow_reader_reads_it(
     tmp_path_factory: pytest.TempPathFactory, appended: list[Message], first: int
 ) -> None:
@@ -229,7 +229,7 @@ def offset_id(row: dict[str, Any], message: Message) -> str:
 
 
 @given(st.lists(st.one_of(well_formed, malformed.map(b"".join)), max_size=12))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_properties_read_as_java_reads_them(stored: list[bytes]) -> None:
     parsed = parse(pa.array(stored, pa.binary()))
     expected = [slow_properties(item) for item in stored]

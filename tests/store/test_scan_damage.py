@@ -305,7 +305,7 @@ changes = st.lists(
 
 
 @given(changes, st.integers(0, 12), st.booleans())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_damage_anywhere(
     own: tuple[Path, list[dict[str, Any]]],
     tmp_path_factory: pytest.TempPathFactory,

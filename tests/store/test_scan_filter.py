@@ -87,7 +87,7 @@ filters = st.builds(
 
 
 @given(filters)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_filters_keep_exactly_the_rows_that_match(
     mixed: Path, everything: list[dict[str, Any]], rows: RowFilter
 ) -> None:

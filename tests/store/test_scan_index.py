@@ -83,7 +83,7 @@ def harm(queues: list[Path], how: str, which: int, unit: int, by: int) -> None:
 
 @given(filters, st.lists(damages, max_size=3))
 @example(RowFilter(queue_offsets={("t0", 1): Interval(0, 3)}), [("swap", 0, 0, 1)])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_rows_are_those_of_the_unfiltered_read_whatever_the_queues_hold(
     mixed: Path, everything: list[dict[str, Any]], rows: RowFilter, harms: list[tuple[str, int, int, int]]
 ) -> None:

@@ -32,7 +32,7 @@ def offsets_of(view: StoreView) -> list[int]:
     return [row["physicalOffset"] for batch in read_store(view, OFFSETS) for row in batch.to_pylist()]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.data())
 def test_any_split_at_record_ends_gives_every_record_once(
     log: tuple[StoreView, list[int]], data: st.DataObject

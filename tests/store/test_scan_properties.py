@@ -7,7 +7,7 @@ import zlib
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.store.scan_columns import STRING_LIST
@@ -16,7 +16,6 @@ from rmqha.store.scan_properties import split_keys
 from rmqha.store.scan_walk import where_bytes
 
 
-@settings(deadline=None)
 @given(st.lists(st.none() | st.text("aé ", max_size=6), max_size=6), st.integers(0, 2))
 def test_keys_are_parted_by_spaces(stored: list[str | None], skipped: int) -> None:
     found = split_keys(pa.array(stored, pa.string())[skipped:], STRING_LIST)
@@ -35,7 +34,6 @@ def test_crcs_of_small_and_large_bodies(size: int) -> None:
     assert crcs_of_small(pa.array([], pa.binary())).tolist() == []
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([b"TAGS", b"TRACE_ON", b"TAGT", b"XAGS"])), st.sampled_from([b"TAGS", b"T", b""]))
 def test_where_bytes_stand(words: list[bytes], wanted: bytes) -> None:
     data = np.frombuffer(b"".join(words), np.uint8)

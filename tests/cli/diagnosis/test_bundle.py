@@ -104,7 +104,7 @@ def plant(state: ClusterState, root: Path, secrets: list[str]) -> None:
 
 
 @given(st.lists(SECRET, min_size=1, max_size=3, unique=True))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_no_planted_secret_survives(secrets: list[str]) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
