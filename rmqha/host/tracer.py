@@ -16,12 +16,15 @@ from datetime import UTC, datetime
 from enum import Enum
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rmqha.host.clock import HostClock, StepWatch
 from rmqha.model.config import ServerConfig
 from rmqha.model.error import UsageError
 from rmqha.port import Clock
+
+if TYPE_CHECKING:
+    from rmqha.host.json_lines import JsonLines
 
 HISTORY_COUNT = 1000
 WARNINGS = frozenset(
@@ -88,7 +91,11 @@ class HostTracer:
         """Lines go to `log_file`, rotated at `max_bytes` with KEPT_FILE_COUNT old ones, or to standard error if it is
         empty; `write` replaces standard error. `json_of`: lines are JSON with these members (`server`, `group`). Raises
         UsageError if the file cannot be opened."""
-        self._json_of = json_of
+        self._json_lines: JsonLines | None = None
+        if json_of is not None:
+            from rmqha.host.json_lines import JsonLines
+
+            self._json_lines = JsonLines(json_of)
         self._clock: Clock = HostClock() if clock is None else clock
         self._steps = StepWatch(self._clock)
         self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY_COUNT)
@@ -119,10 +126,10 @@ class HostTracer:
         self._history.append({"at_ms": at_ms, "event": name, **known})
         for listener in self.listeners:
             listener(self._clock.now_ms(), name, known)
-        if self._json_of is None:
+        if self._json_lines is None:
             line = " ".join([_stamp(at_ms), name, *(f"{key}={_text(value)}" for key, value in known.items())])
         else:
-            line = _json_line(at_ms, name, known, self._json_of)
+            line = self._json_lines.line(_stamp(at_ms), name, known, warning=name in WARNINGS)
         if self._file is None:
             self._write(line + "\n")
         else:
@@ -152,16 +159,6 @@ class HostTracer:
 def _stamp(at_ms: int) -> str:
     seconds, milliseconds = divmod(at_ms, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
-
-
-def _json_line(at_ms: int, name: str, fields: Mapping[str, Any], own: Mapping[str, str]) -> str:
-    group = own.get("group") or fields.get("group") or fields.get("broker_name")
-    epoch = fields.get("epoch")
-    cause = {"cause_id": f"{group}/{epoch}"} if group and epoch is not None else {}
-    level = "warning" if name in WARNINGS else "info"
-    head = {"time": _stamp(at_ms), "level": level, "event": name, **own, **cause}
-    # in this order for people; what is common to all lines wins
-    return json.dumps({**head, **fields, **head}, separators=(",", ":"))
 
 
 def _plain(value: Any) -> Any:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -65,6 +67,12 @@ def test_json_lines_are_tied_by_group_and_epoch() -> None:
     assert (second["time"], second["server"], "cause_id" in second) == (stamp["time"], "broker", False)
     assert (third["cause_id"], third["cause"], third["server"]) == ("broker-a/7", "MASTER_DEAD", "controller")
     assert (fourth["level"], "cause_id" in fourth) == ("warning", False)
+
+
+def test_lines_of_words_load_no_structlog() -> None:
+    code = "from rmqha.host.tracer import HostTracer; HostTracer().event('a'); print('structlog' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", f"import sys; {code}"], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_events_that_warn_exist() -> None:
