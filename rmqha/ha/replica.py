@@ -249,9 +249,7 @@ class Replica:
         self._role = Role.PROMOTING
         self._master_id, self._master_address = own_id, self._config.address
         members = info.members if info.members else (own_id,)
-        self._set.begin(
-            now_ms, own_id, info.epoch, self._epoch_start, members, info.set_epoch, resumed=info.epoch == before
-        )
+        self._set.begin(now_ms, own_id, info.epoch, members, info.set_epoch, resumed=info.epoch == before)
         if self._config.mode is HaMode.AP or self._commitment.total_replicas == 1:
             log.set_confirm_offset(log.max_phy_offset)
         self._actions.append(RoleChanged(Role.MASTER, self._epoch, own_id, self._master_address))

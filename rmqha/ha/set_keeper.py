@@ -1,9 +1,9 @@
 """The master's one owner of the SyncStateSet: who joins, who leaves, and what is asked of the controller (A4).
 
-Join: acked ≥ the confirm offset and ≥ the start of the current epoch, for as long as the FlapGuard asks of one that
-comes and goes. Leave: disconnected for DISCONNECT_GRACE_MS, not caught up for haMaxTimeSlaveNotCatchup, further behind
-than haMaxGapNotInSync, or owing bytes without any new ack for haAckStallBoundMs. All who leave at one look leave in one
-request (apache/rocketmq PR 9897).
+Join: acked ≥ the confirm offset and ≥ where the log ended when this mastership began, for as long as the FlapGuard asks
+of one that comes and goes. Leave: disconnected for DISCONNECT_GRACE_MS, not caught up for haMaxTimeSlaveNotCatchup,
+further behind than haMaxGapNotInSync, or owing bytes without any new ack for haAckStallBoundMs. All who leave at one
+look leave in one request (apache/rocketmq PR 9897).
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class SetKeeper:
         """Replicas that the controllers let into no set."""
         self._own_id = BrokerId(0)
         self._epoch = Epoch(0)
-        self._epoch_start = PhyOffset(0)
+        self._inherited_end = PhyOffset(0)
+        """What lies below it may have been acknowledged: by earlier masters, or by this one before a restart, whose
+        confirm offset on disk is older than its last acknowledgements."""
         self._alter_call_id: int | None = None
         self._alter_at_ms = 0
         self._refusal_count = 0
@@ -80,7 +82,6 @@ class SetKeeper:
         now_ms: int,
         own_id: BrokerId,
         epoch: Epoch,
-        epoch_start: PhyOffset,
         members: Members,
         set_epoch: int,
         *,
@@ -91,7 +92,7 @@ class SetKeeper:
         `resumed`: it was master of this epoch before a restart, whose last requests may still reach the controller.
         Until the set epoch has moved nothing is committed in CP.
         """
-        self._own_id, self._epoch, self._epoch_start = own_id, epoch, epoch_start
+        self._own_id, self._epoch, self._inherited_end = own_id, epoch, self._log.max_phy_offset
         self.state.reset(members, set_epoch)
         self.state.unknown = self.state.blind = resumed
         self._alter_call_id = None
@@ -190,7 +191,7 @@ class SetKeeper:
                 self.state.union = wanted
 
     def _wanted(self, now_ms: int, connected: dict[BrokerId, HaConnection]) -> Members:
-        bar = max(self._log.confirm_offset, self._epoch_start)
+        bar = max(self._log.confirm_offset, self._inherited_end)
         current = self._current()
         ids = [self._own_id]
         for member in current:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rmqha.ha.action import AckStatus
 from rmqha.ha.set_keeper import DISCONNECT_GRACE_MS, LOOK_INTERVAL_MS
 from rmqha.model.code import RequestCode
 from rmqha.model.config import BrokerConfig
@@ -128,6 +129,31 @@ def test_who_joins_has_reached_the_current_epochs_start() -> None:
     master.ha_received(group.now_ms, CONN_ID, SlaveAck(PhyOffset(100)).encode())
     group.run(200)
     assert group.controller.members == [2, 3]
+
+
+def test_who_joins_a_restarted_master_holds_all_that_it_may_have_acknowledged() -> None:
+    """Its confirm offset on disk may be older than what it acknowledged in its former life, in the same epoch."""
+    group = started()
+    group.kill(3)
+    group.run(1000)
+    token = group.send(1)
+    group.run(100)
+    assert (group[1].done[token], group.controller.members) == (AckStatus.OK, [1, 2])
+    group.kill(1)
+    group.kill(2)
+    group[1].log.confirm = PhyOffset(0)
+    master = group.restart(1).replica
+    group.run(100)
+    assert group.master_is(1)
+    master.ha_accepted(group.now_ms, CONN_ID, "127.0.0.1:9")
+    master.ha_received(group.now_ms, CONN_ID, SlaveHandshake(SLAVE_ID).encode())
+    master.ha_received(group.now_ms, CONN_ID, SlaveAck(PhyOffset(0)).encode())
+    group.run(1000)
+    assert 3 not in group.controller.members
+    master.ha_sent(group.now_ms, CONN_ID)
+    master.ha_received(group.now_ms, CONN_ID, SlaveAck(PhyOffset(100)).encode())
+    group.run(1000)
+    assert group.controller.members == [1, 3]
 
 
 def test_a_learner_never_joins() -> None:

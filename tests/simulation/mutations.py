@@ -117,6 +117,12 @@ def _begin_sighted(self: SetKeeper, *args: Any, **kwargs: Any) -> None:
     _REAL_BEGIN(self, *args, **kwargs | {"resumed": False})
 
 
+def _begin_by_the_confirm_offset(self: SetKeeper, *args: Any, **kwargs: Any) -> None:
+    _REAL_BEGIN(self, *args, **kwargs)
+    if kwargs["resumed"]:
+        self._inherited_end = PhyOffset(0)
+
+
 _REAL_REPLIED = SetKeeper.replied
 
 
@@ -329,6 +335,9 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "the fastest member decides (ruling 1)": lambda: patch.object(commitment, "confirm_offset", _largest),
     "silent members are left out (ruling 1)": lambda: patch.object(SetKeeper, "member_acks", _known_acks),
     "a restarted master trusts the old set (ruling 1)": lambda: patch.object(SetKeeper, "begin", _begin_sighted),
+    "a restarted master takes members by its old confirm offset (ruling 1)": lambda: patch.object(
+        SetKeeper, "begin", _begin_by_the_confirm_offset
+    ),
     "waits that end are answered SEND_OK (ruling 1)": lambda: patch.object(AckQueue, "expire", _expired_as_done),
     "no cut at a fork (ruling 2)": lambda: patch.object(ha_client, "align", _never_a_cut),
     "the cut is one byte off (ruling 2)": lambda: patch.object(ha_client, "align", _one_byte_less),

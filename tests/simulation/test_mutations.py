@@ -15,6 +15,7 @@ FOUND_BY = {
     "the fastest member decides (ruling 1)": ("rough", 1),
     "silent members are left out (ruling 1)": ("rough", 1),
     "a restarted master trusts the old set (ruling 1)": ("orphans", 7),
+    "a restarted master takes members by its old confirm offset (ruling 1)": ("batches", 920051),
     "waits that end are answered SEND_OK (ruling 1)": ("elections", 6),
     "no cut at a fork (ruling 2)": ("rough", 1),
     "the cut is one byte off (ruling 2)": ("pair", 1),
