@@ -1,5 +1,6 @@
 """AP: what is lost of acknowledged messages is reported. Each lay in a part of its broker's log that this broker has
-said to have cut, set aside or lost with its power after the acknowledgement: nothing goes without a word."""
+said to have cut, set aside or lost with its power since it was sent (the acknowledgement may arrive after the cut):
+nothing goes without a word."""
 
 from __future__ import annotations
 
@@ -38,9 +39,9 @@ class Reports:
     def verify(self, lost: Iterable[Send]) -> None:
         for send in lost:
             host, place = send.broker.partition(":")[0], int(send.offset_id[-16:], 16)
-            acked_at_ms = send.acked_at_ms or 0
-            if not any(at >= acked_at_ms and low <= place < high for at, low, high in self._parts.get(host, ())):
+            begun_at_ms = send.begun_at_ms
+            if not any(at >= begun_at_ms and low <= place < high for at, low, high in self._parts.get(host, ())):
                 raise InvariantError(
-                    f"{send.key}, acknowledged by {host} at {acked_at_ms} ms, is lost, and {host} has reported no cut"
-                    f" of its log at {place} since"
+                    f"{send.key}, sent at {begun_at_ms} ms and acknowledged by {host}, is lost, and {host} has reported"
+                    f" no cut of its log at {place} since"
                 )
