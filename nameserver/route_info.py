@@ -128,7 +128,7 @@ class RouteTable:
             )
         if group is None:
             group = self._groups[request.broker_name] = _Group(request.cluster_name)
-        if self._outranked(group, request):
+        if self._outranked(group, session_id, request):
             return Registered(*self._master_of(group, request.address), ignored=True)
         group.refused.pop(request.address, None)
         group.enable_acting_master = request.enable_acting_master
@@ -139,15 +139,17 @@ class RouteTable:
             self._trace_route(request.broker_name, group)
         return Registered(*self._master_of(group, request.address))
 
-    def _outranked(self, group: _Group, request: Registration) -> bool:
-        """Ruling 14: another address holds the id under a higher state version (the epoch of the master)."""
+    def _outranked(self, group: _Group, session_id: int, request: Registration) -> bool:
+        """Ruling 14: another address holds the id under a higher state version (the epoch of the master), or this
+        address does by a later connection: what its former life sent has been on the way until now."""
         holder = group.addresses.get(request.broker_id)
-        if holder == request.address:
-            return False
         held = group.live[holder].version.state_version if holder is not None else 0
+        claimed = request.version.state_version if request.version is not None else 0
+        if holder == request.address:
+            # by its own word a broker may begin anew with lower epochs, under other controllers
+            return claimed < held and session_id < group.live[holder].session_id
         if request.broker_id == MASTER_ID:
             held = max(held, self._elected.get(request.broker_name, 0))
-        claimed = request.version.state_version if request.version is not None else 0
         if claimed >= held:
             return False
         if group.refused.get(request.address) != claimed:

@@ -408,6 +408,20 @@ def test_an_election_heard_before_the_first_registration_fences_an_older_master(
     assert story.addresses() == {0: B}
 
 
+def test_what_a_former_life_of_the_master_sent_does_not_lower_its_epoch() -> None:
+    """Else a master between the two epochs could take its place. By a newer connection a lower epoch is its own."""
+    story = Story()
+    story.register(A, 0, 3, session=1)
+    story.register(B, 0, 4, session=2)
+    story.register(A, 0, 5, session=3)
+    assert story.register(A, 0, 3, session=1)[2]
+    assert story.register(B, 0, 4, session=2)[2]
+    assert story.addresses() == {0: A}
+    assert not story.register(A, 0, 1, session=4)[2]
+    assert not story.register(B, 0, 2, session=5)[2]
+    assert story.addresses() == {0: B}
+
+
 def test_the_last_broker_that_goes_takes_the_group_with_it() -> None:
     story = Story()
     story.register(A, 0, 1)
