@@ -12,7 +12,8 @@ from tests.process.cluster import LocalCluster
 def told(cluster: LocalCluster, *arguments: str) -> tuple[Any, int]:
     done = cluster.rmqha(*arguments, "-o", "json")
     assert done.stdout, done.stderr
-    return json.loads(done.stdout), done.returncode
+    # with -e each look is a line
+    return json.loads(done.stdout.splitlines()[-1] if "-e" in arguments else done.stdout), done.returncode
 
 
 def topics(cluster: LocalCluster) -> None:
