@@ -47,47 +47,9 @@ def program(name: str, scratch: Path, *arguments: str) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument(
-        "--only",
-        action="append",
-        choices=[
-            "start",
-            "memory",
-            "failover",
-            "topics",
-            "rejoin",
-            "controllers",
-            "send",
-            "store",
-            "restart",
-            "roll",
-            "spark",
-            "catchup",
-            "metadata",
-            "page",
-            "javaclients",
-            "acks",
-            "simulation",
-            "clients",
-            "peer",
-            "peerfailover",
-            "peerstart",
-            "peercontrollers",
-            "levels",
-        ],
-    )
-    parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that all works, not to quote")
-    parser.add_argument("--n", type=int, default=20, help="failovers (50 for figures to quote)")
-    parser.add_argument("--directory", type=Path, help="where the stores are made; default: the temporary directory")
-    given = parser.parse_args()
-    quick = given.quick
-    # else a start compiles what a switch of branches or PYTHONDONTWRITEBYTECODE has left without byte code
-    for package in ("rmqha", "controller", "nameserver"):
-        compileall.compile_dir(str(HERE.parent / package), quiet=1)
-    failover_count = 3 if quick else given.n
-    works: dict[str, Callable[[Path], dict[str, Any]]] = {
+def works_of(*, quick: bool, failover_count: int) -> dict[str, Callable[[Path], dict[str, Any]]]:
+    """Each benchmark by its name, in the order of a whole run; it gets a scratch directory."""
+    return {
         "start": lambda scratch: start_times(scratch, 3 if quick else 10),
         "memory": lambda scratch: idle_memory(scratch, quick),
         "failover": lambda scratch: {
@@ -120,6 +82,23 @@ def main() -> None:
         "simulation": lambda scratch: simulation(quick),
         "spark": lambda scratch: program("bench_spark.py", scratch, "--mib", "128" if quick else "512"),
     }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=list(works_of(quick=True, failover_count=0)),
+    )
+    parser.add_argument("--quick", action="store_true", help="fewer rounds: to see that all works, not to quote")
+    parser.add_argument("--n", type=int, default=20, help="failovers (50 for figures to quote)")
+    parser.add_argument("--directory", type=Path, help="where the stores are made; default: the temporary directory")
+    given = parser.parse_args()
+    # else a start compiles what a switch of branches or PYTHONDONTWRITEBYTECODE has left without byte code
+    for package in ("rmqha", "controller", "nameserver"):
+        compileall.compile_dir(str(HERE.parent / package), quiet=1)
+    works = works_of(quick=given.quick, failover_count=3 if given.quick else given.n)
     failed = []
     for name, work in works.items():
         if given.only and name not in given.only:

@@ -43,20 +43,7 @@ class BatchingClient(ClientProcess):
     def _attempt_batch(self, sends: Sequence[Send]) -> None:
         if self._stopped:
             return
-        ext = {
-            "a": "sim",
-            "b": TOPIC,
-            "c": "TBW102",
-            "d": "2",
-            "e": str(self._prng.below(2)),
-            "f": "0",
-            "g": str(self.clock.wall_ms()),
-            "h": "0",
-            "i": encode_properties({"WAIT": "true"}).decode(),
-            "j": "0",
-            "k": "false",
-            "m": "true",
-        }
+        ext = self.fields(encode_properties({"WAIT": "true"}), is_batch=True)
         address = self._address()
         body = b"".join([_part(send.key, b"." * self._prng.below(200)) for send in sends])
         attempts = [Attempt(send.key, self.scheduler.now_ms) for send in sends]

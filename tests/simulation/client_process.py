@@ -84,14 +84,9 @@ class ClientProcess(Process):
         """Of a message, beside its key."""
         return {}
 
-    def _address(self) -> str:
-        """Where the next send goes."""
-        return self._brokers[self._target % len(self._brokers)]
-
-    def _attempt(self, send: Send) -> None:
-        body = send.key.encode() + b"." * self._prng.below(400)
-        properties = encode_properties({PROPERTY_UNIQUE_KEY: send.key, "WAIT": "true"} | self.more_properties(send))
-        ext = {
+    def fields(self, properties: bytes, *, is_batch: bool) -> dict[str, str]:
+        """Of a request that sends, to a drawn queue."""
+        return {
             "a": "sim",
             "b": TOPIC,
             "c": "TBW102",
@@ -103,8 +98,17 @@ class ClientProcess(Process):
             "i": properties.decode(),
             "j": "0",
             "k": "false",
-            "m": "false",
+            "m": str(is_batch).lower(),
         }
+
+    def _address(self) -> str:
+        """Where the next send goes."""
+        return self._brokers[self._target % len(self._brokers)]
+
+    def _attempt(self, send: Send) -> None:
+        body = send.key.encode() + b"." * self._prng.below(400)
+        properties = encode_properties({PROPERTY_UNIQUE_KEY: send.key, "WAIT": "true"} | self.more_properties(send))
+        ext = self.fields(properties, is_batch=False)
         address = self._address()
         command = Command(RequestCode.SEND_MESSAGE_V2, ext, body)
         attempt = Attempt(send.key, self.scheduler.now_ms)

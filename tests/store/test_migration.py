@@ -188,6 +188,12 @@ def test_logs_without_epochs_get_one_in_common_and_need_no_copy_then(tmp_path: P
     assert not give_epochs(HostDisk(a), again.members[0], common_history(again))
 
 
+def give_all(found: Migration, history: EpochHistory, *paths: Path) -> None:
+    """What `rmqha migrate` does to each member."""
+    for path, member in zip(paths, found.members, strict=True):
+        give_epochs(HostDisk(path), member, history)
+
+
 def test_a_slave_that_joined_while_static_gets_the_masters_epochs(tmp_path: Path) -> None:
     """Its log came by the plain protocol, which carries no epochs; the bytes before the first entry are covered too."""
     a = make(make(tmp_path / "a", 4), 10, epoch=3)
@@ -197,8 +203,7 @@ def test_a_slave_that_joined_while_static_gets_the_masters_epochs(tmp_path: Path
     assert found.is_safe and found.needs_epochs
     history = common_history(found)
     assert [entry.epoch for entry in history] == [0, 3]
-    for path, member in zip((a, b), found.members, strict=True):
-        give_epochs(HostDisk(path), member, history)
+    give_all(found, history, a, b)
     assert not compared(a, b).needs_epochs
     assert history_of(b) == history
 
@@ -218,8 +223,7 @@ def test_an_election_that_one_member_alone_heard_of_leads_to_no_cut(tmp_path: Pa
     assert found.is_safe and found.needs_epochs
     history = common_history(found)
     assert [entry.epoch for entry in history] == [2, 3]
-    for path, member in zip((a, b), found.members, strict=True):
-        give_epochs(HostDisk(path), member, history)
+    give_all(found, history, a, b)
     assert history_of(a) == history_of(b) == history
     assert not compared(a, b).needs_epochs
 
