@@ -41,11 +41,11 @@ lint: .venv/stamp ## format, rules, layers
 types: .venv/stamp ## mypy --strict
 	$(BIN)/mypy
 
-sim: .venv/stamp ## whole clusters from SEEDS=200 seeds; SEED=n replays one, THEME=name, SHRINK=1 for the fewest faults
-	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(THEME),--theme $(THEME)) $(if $(SHRINK),--shrink)
+sim: .venv/stamp ## whole clusters from SEEDS=200 seeds; SEED=n replays one, THEME=name, FAULT_SECONDS=60 of faults, SHRINK=1
+	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(THEME),--theme $(THEME)) $(if $(FAULT_SECONDS),--seconds $(FAULT_SECONDS)) $(if $(SHRINK),--shrink)
 
-sim-many: .venv/stamp ## the same from N=2000 seeds
-	$(BIN)/python -m tests.simulation --seeds $(N)
+sim-many: .venv/stamp ## the same from N=2000 seeds, FIRST=1, FAULT_SECONDS=60 of faults each
+	$(BIN)/python -m tests.simulation --seeds $(N) $(if $(FIRST),--first $(FIRST)) $(if $(FAULT_SECONDS),--seconds $(FAULT_SECONDS))
 
 sim-day: .venv/stamp ## a simulated day (HOURS=24) without a fault: no election, nothing lost; SEED=1
 	$(BIN)/python -m tests.simulation --day --hours $(HOURS) $(if $(SEED),--seed $(SEED))

@@ -9,12 +9,15 @@ return, as `rmqha.port.Disk` says, but for `map(durable=False)`: such a file may
 from __future__ import annotations
 
 import errno
+import sys
 from collections.abc import Callable
 
 from rmqha.port import Buffer, Clock, Prng
 
 SECTOR_BYTES = 512
 _ZEROS = bytes(4096)
+_ON_PYPY = sys.implementation.name == "pypy"
+"""It copies all that a read-only view holds at each look into a part of it."""
 
 
 class DiskStopped(BaseException):
@@ -100,7 +103,8 @@ class SimRegion:
             raise DiskStopped
 
     def view(self, position: int, size_bytes: int) -> memoryview:
-        return self._view[position : position + size_bytes].toreadonly()
+        view = self._view[position : position + size_bytes]
+        return view if _ON_PYPY else view.toreadonly()
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         """One range, up to the last byte."""

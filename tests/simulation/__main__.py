@@ -13,13 +13,13 @@ from time import perf_counter
 import click
 
 from .marks import not_hit
-from .options import THEMES, seed_options
+from .options import THEMES
 from .quiet import run_quiet
+from .run import ALL, PLAIN, Run, theme_of
 from .shrink import faults_of, shrink
-from .world import Report, World
+from .world import Report
 
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")
-PLAIN, ALL = "plain", "all"
 RARE_COUNT = 100
 """Fewer runs than that cannot be expected to hit every mark."""
 
@@ -29,57 +29,48 @@ def _commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def theme_of(seed: int, theme: str) -> str:
-    """With `all` every second seed is plain, the others take the other themes in turn."""
-    if theme != ALL:
-        return theme
-    others = [name for name in THEMES if name != PLAIN]
-    return PLAIN if seed % 2 == 0 else others[seed // 2 % len(others)]
+def report_of(run: Run) -> Report:
+    return run.world().run()
 
 
-def run_seed(job: tuple[int, str]) -> Report:
-    seed, theme = job
-    return World(seed, THEMES[theme](seed_options(seed))).run()
-
-
-def kept_seeds() -> list[tuple[int, str]]:
-    """Runs that found a bug once; each line is `seed  the story` or `theme:seed  the story`."""
+def kept_seeds() -> list[Run]:
+    """Runs that found a bug once; each line is `seed  the story`, `theme:seed  …` or `theme:seed@seconds  …`."""
     lines = SEEDS_FILE.read_text().splitlines()
     words = [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
-    return [(int(word.rpartition(":")[2]), word.rpartition(":")[0] or PLAIN) for word in words]
+    return [Run.parse(word) for word in words]
 
 
-def _replay(seed: int, theme: str, only: str | None, commit: str) -> bool:
+def _replay(run: Run, only: str | None, commit: str) -> bool:
     keys = None if only is None else frozenset(word.strip() for word in only.split(",") if word.strip())
-    world = World(seed, THEMES[theme](seed_options(seed)), keys)
+    world = run.world(keys)
     report = world.run()
     if keys is not None and (unknown := sorted(keys - set(world.faults.keys))):
-        there = ", ".join(faults_of(seed, theme)[0])
+        there = ", ".join(faults_of(run)[0])
         raise click.UsageError(f"--only: no fault {', '.join(unknown)} happens in this run; there are {there}")
     for line in report.recent:
         print(line)
     print(report.failure or f"audit: {report.audit}")
-    print(f"seed={seed} commit={commit} trace={report.trace_hash} {'FAILED' if report.failure else 'ok'}")
+    print(f"seed={run.seed} commit={commit} trace={report.trace_hash} {'FAILED' if report.failure else 'ok'}")
     return not report.failure
 
 
-def _shrink(seed: int, theme: str) -> None:
+def _shrink(run: Run) -> None:
     try:
-        kept, keys, failure = shrink(seed, theme)
+        kept, keys, failure = shrink(run)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
     print(failure)
     print(f"{len(kept)} of {len(keys)} faults are needed; replay with them alone:")
-    print(f"  python -m tests.simulation --seed {seed} --theme {theme} --only '{','.join(kept)}'")
+    print(f"  python -m tests.simulation {run.arguments} --only '{','.join(kept)}'")
 
 
-def _many(jobs: list[tuple[int, str]], processes: int, commit: str) -> bool:
+def _many(runs: list[Run], processes: int, commit: str) -> bool:
     started = perf_counter()
     failed = events = simulated_ms = acked = lost = duplicates = faults = done = 0
     marks: set[str] = set()
     # what was imported is not looked at by every full collection
     with ProcessPoolExecutor(processes, initializer=gc.freeze) as pool:
-        for (_, theme), report in zip(jobs, pool.map(run_seed, jobs, chunksize=4), strict=True):
+        for run, report in zip(runs, pool.map(report_of, runs, chunksize=4), strict=True):
             done += 1
             events += report.event_count
             simulated_ms += report.simulated_ms
@@ -92,8 +83,7 @@ def _many(jobs: list[tuple[int, str]], processes: int, commit: str) -> bool:
             if report.failure:
                 failed += 1
                 print(f"seed={report.seed} commit={commit} trace={report.trace_hash} FAILED: {report.failure}")
-                print(f"  replay: make sim SEED={report.seed} THEME={theme}", end="; ")
-                print(f"fewest faults: make sim SEED={report.seed} THEME={theme} SHRINK=1", flush=True)
+                print(f"  replay: {run.command}; fewest faults: {run.command} SHRINK=1", flush=True)
             if done % 50 == 0:
                 print(f"{done} runs, {failed} failed, {perf_counter() - started:.0f} s", flush=True)
     seconds = perf_counter() - started
@@ -126,6 +116,9 @@ def _day(seed: int, hours: float, commit: str) -> bool:
     type=click.Choice([*THEMES, ALL]),
     help="What the runs are made of; all: half of them plain, the rest in turn. [default: plain with --seed, else all]",
 )
+@click.option(
+    "--seconds", type=click.IntRange(min=1), help="How long faults happen in each run. [default: as its seed draws]"
+)
 @click.option("--shrink", "wants_shrink", is_flag=True, help="With --seed: find the fewest faults that still fail.")
 @click.option("--only", help="With --seed: let only the faults with these keys happen, as --shrink prints them.")
 @click.option("--day", is_flag=True, help="A day without a fault: nobody may be elected, nothing be lost.")
@@ -136,6 +129,7 @@ def main(
     seeds: int,
     first: int,
     theme: str | None,
+    seconds: int | None,
     wants_shrink: bool,
     only: str | None,
     day: bool,
@@ -144,7 +138,7 @@ def main(
 ) -> None:
     """Simulate whole groups from seeds. Exit code 1 if any run violates an invariant."""
     if day:
-        if theme is not None or wants_shrink or only is not None:
+        if theme is not None or seconds is not None or wants_shrink or only is not None:
             raise click.UsageError("--day has no faults: it goes with --seed and --hours alone")
         sys.exit(0 if _day(1 if seed is None else seed, hours or 24, _commit()) else 1)
     if hours is not None:
@@ -152,12 +146,12 @@ def main(
     if seed is None:
         if wants_shrink or only is not None:
             raise click.UsageError("--shrink and --only need --seed: they look at one run")
-        fresh = [(each, theme_of(each, theme or ALL)) for each in range(first, first + seeds)]
+        fresh = [Run(each, theme_of(each, theme or ALL), seconds) for each in range(first, first + seeds)]
         sys.exit(0 if _many([*kept_seeds(), *fresh], jobs, _commit()) else 1)
-    chosen = theme_of(seed, theme or PLAIN)
+    run = Run(seed, theme_of(seed, theme or PLAIN), seconds)
     if wants_shrink:
-        _shrink(seed, chosen)
-    elif not _replay(seed, chosen, only, _commit()):
+        _shrink(run)
+    elif not _replay(run, only, _commit()):
         sys.exit(1)
 
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .options import THEMES, seed_options
-from .world import World
+from .run import Run
 
 
-def faults_of(seed: int, theme: str, only: frozenset[str] | None = None) -> tuple[list[str], str]:
+def faults_of(run: Run, only: frozenset[str] | None = None) -> tuple[list[str], str]:
     """(keys of the faults that happened, the failure or "") of one run."""
-    world = World(seed, THEMES[theme](seed_options(seed)), only)
+    world = run.world(only)
     failure = world.run().failure
     return world.faults.keys, failure
 
@@ -38,12 +37,12 @@ def fewest(keys: Sequence[str], fails: Callable[[Sequence[str]], bool], most_run
     return kept
 
 
-def shrink(seed: int, theme: str, most_runs: int = 100) -> tuple[list[str], list[str], str]:
+def shrink(run: Run, most_runs: int = 100) -> tuple[list[str], list[str], str]:
     """(the faults it needs, the faults it had, how it fails with those it needs). ValueError for a run without failure.
 
     Any failure counts, so a smaller set may fail in another way: that is a finding too."""
-    keys, failure = faults_of(seed, theme)
+    keys, failure = faults_of(run)
     if not failure:
-        raise ValueError(f"seed {seed} does not fail with theme {theme}: there is nothing to shrink")
-    kept = fewest(keys, lambda rest: bool(faults_of(seed, theme, frozenset(rest))[1]), most_runs)
-    return kept, keys, faults_of(seed, theme, frozenset(kept))[1]
+        raise ValueError(f"seed {run.seed} does not fail with theme {run.theme}: there is nothing to shrink")
+    kept = fewest(keys, lambda rest: bool(faults_of(run, frozenset(rest))[1]), most_runs)
+    return kept, keys, faults_of(run, frozenset(kept))[1]

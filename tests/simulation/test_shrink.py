@@ -8,10 +8,11 @@ from click.testing import CliRunner
 
 from rmqha.sim.scheduler import Scheduler
 
-from .__main__ import kept_seeds, main, theme_of
+from .__main__ import kept_seeds, main
 from .marks import MARKS, MarkingTracer, not_hit
 from .mutations import planted
 from .options import THEMES
+from .run import Run, theme_of
 from .shrink import faults_of, fewest, shrink
 
 BUG = "one of two goes on without asking (rulings 6, 7)"
@@ -31,18 +32,18 @@ def test_the_fewest_of_a_list_are_found() -> None:
 
 def test_a_failing_run_keeps_only_the_faults_that_it_needs() -> None:
     with planted(BUG):
-        kept, keys, failure = shrink(1, "pair")
+        kept, keys, failure = shrink(Run(1, "pair"))
         assert failure
         assert len(kept) < len(keys)
         for key in kept:
-            assert not faults_of(1, "pair", frozenset(kept) - {key})[1], f"without {key} it fails too"
+            assert not faults_of(Run(1, "pair"), frozenset(kept) - {key})[1], f"without {key} it fails too"
 
 
 def test_all_faults_allowed_is_the_run_itself() -> None:
-    keys, _ = faults_of(1, "heirs")
+    keys, _ = faults_of(Run(1, "heirs"))
     assert keys
-    assert faults_of(1, "heirs", frozenset(keys))[0] == keys
-    assert faults_of(1, "heirs", frozenset())[0] == []
+    assert faults_of(Run(1, "heirs"), frozenset(keys))[0] == keys
+    assert faults_of(Run(1, "heirs"), frozenset())[0] == []
 
 
 def test_a_run_that_does_not_fail_cannot_be_shrunk() -> None:
@@ -61,7 +62,7 @@ def test_an_unknown_fault_is_an_error_with_the_list() -> None:
     done = CliRunner().invoke(main, ["--seed", "1", "--theme", "heirs", "--only", "kill@1"])
     assert done.exit_code == 2
     assert "no fault kill@1 happens in this run; there are" in done.output
-    keys, _ = faults_of(1, "heirs")
+    keys, _ = faults_of(Run(1, "heirs"))
     assert all(key in done.output.replace("\n", "") for key in keys)
 
 
@@ -75,7 +76,7 @@ def test_every_theme_has_its_turn() -> None:
 
 
 def test_kept_seeds_name_a_theme_or_are_plain() -> None:
-    assert all(theme in THEMES for _, theme in kept_seeds())
+    assert all(run.theme in THEMES for run in kept_seeds())
 
 
 def test_a_mark_is_hit_by_its_event_only() -> None:
