@@ -68,8 +68,8 @@ def _many(runs: list[Run], processes: int, commit: str) -> bool:
     started = perf_counter()
     failed = events = simulated_ms = acked = lost = duplicates = faults = done = 0
     marks: set[str] = set()
-    # what was imported is not looked at by every full collection
-    with ProcessPoolExecutor(processes, initializer=gc.freeze) as pool:
+    # what was imported is not looked at by every full collection; PyPy has no freeze
+    with ProcessPoolExecutor(processes, initializer=getattr(gc, "freeze", None)) as pool:
         for run, report in zip(runs, pool.map(report_of, runs, chunksize=4), strict=True):
             done += 1
             events += report.event_count
