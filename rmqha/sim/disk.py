@@ -9,15 +9,12 @@ return, as `rmqha.port.Disk` says, but for `map(durable=False)`: such a file may
 from __future__ import annotations
 
 import errno
-import sys
 from collections.abc import Callable
 
 from rmqha.port import Buffer, Clock, Prng
 
 SECTOR_BYTES = 512
 _ZEROS = bytes(4096)
-_ON_PYPY = sys.implementation.name == "pypy"
-"""It copies all that a read-only view holds at each look into a part of it."""
 
 
 class DiskStopped(BaseException):
@@ -104,7 +101,7 @@ class SimRegion:
 
     def view(self, position: int, size_bytes: int) -> memoryview:
         view = self._view[position : position + size_bytes]
-        return view if _ON_PYPY else view.toreadonly()
+        return view.toreadonly() if self._disk.read_only_views else view
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         """One range, up to the last byte."""
@@ -190,6 +187,8 @@ class SimDisk:
         self.failing: frozenset[str] = frozenset()
         """EIO for these kinds of operation: "read", "write", "sync", "create", "rename", "remove"."""
         self.used_bytes = 0
+        self.read_only_views = True
+        """Views cannot be written. PyPy is slow then: it copies all of such a view at each look into a part of it."""
 
     # --- faults -----------------------------------------------------------------------------------------------------
     def step(self, kind: str, size_bytes: int = 0, *, grow: bool = False) -> int | None:

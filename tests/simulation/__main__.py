@@ -13,10 +13,10 @@ from time import perf_counter
 import click
 
 from .marks import not_hit
-from .options import THEMES
 from .quiet import run_quiet
 from .run import ALL, PLAIN, Run, theme_of
 from .shrink import faults_of, shrink
+from .themes import THEMES
 from .world import Report
 
 SEEDS_FILE = Path(__file__).with_name("seeds.txt")

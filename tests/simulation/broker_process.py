@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -73,7 +74,7 @@ class BrokerProcess(Process):
     ) -> None:
         super().__init__(config.broker_ip1, scheduler, transport, clock)
         self.config = config
-        self.disk = SimDisk(prng.child("disk"), clock=clock)
+        self.disk = self._new_disk(prng.child("disk"))
         self.failed = ""
         self.lost_power = False
         """Since its last whole state; over once its store counts as clean again."""
@@ -187,11 +188,16 @@ class BrokerProcess(Process):
         self.disk.crash(power_loss=power_loss)
         self._observe(self, "died", {})
 
+    def _new_disk(self, prng: SimPrng) -> SimDisk:
+        disk = SimDisk(prng, clock=self.clock)
+        disk.read_only_views = sys.implementation.name != "pypy"
+        return disk
+
     def replace_disk(self) -> None:
         """Die, and have an empty disk: the next life is another replica."""
         self.kill(power_loss=False)
         self.lost_power = False
-        self.disk = SimDisk(self._prng.child(f"disk-{self.life}"), clock=self.clock)
+        self.disk = self._new_disk(self._prng.child(f"disk-{self.life}"))
 
     def post(self, life: int, work: Callable[[], None]) -> None:
         """A failure of the disk ends the process, as it ends the host's; without such a fault it is a finding."""

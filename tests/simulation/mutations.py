@@ -47,8 +47,7 @@ from rmqha.store.new_batch import NewBatch
 from rmqha.store.record import NewMessage
 from rmqha.store.store import Store
 
-from .options import THEMES, seed_options
-from .world import World
+from .run import Run
 
 ALTER = "alter_sync_state_set"
 
@@ -421,7 +420,7 @@ def planted(name: str) -> Iterator[None]:
 
 def failure_of(seed: int, mode: str) -> str:
     """How the run of this seed fails, "" if it does not."""
-    return World(seed, THEMES[mode](seed_options(seed))).run().failure
+    return Run(seed, mode).world().run().failure
 
 
 def find(name: str, seeds: Iterable[int], mode: str) -> tuple[int, str] | None:

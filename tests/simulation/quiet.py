@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from .options import Options, rough, seed_options
+from .options import Options, seed_options
+from .themes import rough
 from .world import Report, World
 
 HOUR_MS = 3_600_000

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .options import THEMES, Options, seed_options
+from .options import Options, seed_options
+from .themes import THEMES
 from .world import World
 
 PLAIN, ALL = "plain", "all"

@@ -13,7 +13,8 @@ from rmqha.store.record import decode
 
 from .client_process import ClientProcess
 from .history import Send
-from .options import rough, seed_options
+from .options import seed_options
+from .themes import rough
 from .world import World
 
 DELAYED_PER_MILLE = 400

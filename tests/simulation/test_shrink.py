@@ -11,9 +11,9 @@ from rmqha.sim.scheduler import Scheduler
 from .__main__ import kept_seeds, main
 from .marks import MARKS, MarkingTracer, not_hit
 from .mutations import planted
-from .options import THEMES
 from .run import Run, theme_of
 from .shrink import faults_of, fewest, shrink
+from .themes import THEMES
 
 BUG = "one of two goes on without asking (rulings 6, 7)"
 

@@ -13,7 +13,8 @@ from rmqha.sim.prng import SimPrng
 from . import tuning
 from .broker_process import BrokerProcess
 from .controller_process import ControllerProcess
-from .options import seed_options, tuned
+from .options import seed_options
+from .themes import tuned
 from .world import World
 
 DRAWN_BY_OPTIONS = {

@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from .options import power_cuts, seed_options, short_logs
+from .options import seed_options
+from .themes import power_cuts, short_logs
 from .world import World
 
 
