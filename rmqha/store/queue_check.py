@@ -2,7 +2,8 @@
 
 A loss of power may take any sector, so every unit has to be looked at, millions of them. What a lost sector leaves is
 zeros or an older content: zeros show in the size field of every unit, an older content in the order of the records of
-one unit in each sector. Where these quick looks find anything else than a clean end, all units are compared one by one.
+one unit in each sector. A unit that lies in two sectors may have lost its beginning alone, so its order is looked at
+too. Where these quick looks find anything else than a clean end, all units are compared one by one.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ UNIT_BYTES = 20
 PREFILL_SIZE = 0x7FFFFFFF
 SAMPLE_UNITS = 12
 """Two in each sector of 512 bytes, so that at least one lies whole in it."""
+_SECTOR_BYTES = 512
 _SIZE_AT = 8
 _SIZE_BYTES = 4
 _PREFILL_TOP = PREFILL_SIZE >> 24
@@ -50,8 +52,7 @@ def _filled_count(units: memoryview) -> int | None:
 
 
 def _samples_rise(units: memoryview, count: int, behind: int, log_end: int) -> bool:
-    last = (count - 1) * UNIT_BYTES
-    for at in (*range(0, last, SAMPLE_UNITS * UNIT_BYTES), last) if count else ():
+    for at in _sampled(count):
         offset, size, _ = UNIT.unpack_from(units, at)
         if not _plausible(offset, size, log_end):
             return False
@@ -60,6 +61,16 @@ def _samples_rise(units: memoryview, count: int, behind: int, log_end: int) -> b
                 return False
             behind = offset + size
     return True
+
+
+def _sampled(count: int) -> list[int]:
+    """Where the units stand that are looked at: the first and the last, two in each sector, those in two sectors."""
+    if not count:
+        return []
+    last = (count - 1) * UNIT_BYTES
+    inside = range(0, last, SAMPLE_UNITS * UNIT_BYTES)
+    across = (at - at % UNIT_BYTES for at in range(_SECTOR_BYTES, last, _SECTOR_BYTES))
+    return sorted({*inside, *across, last})
 
 
 def _count_one_by_one(units: memoryview, behind: int, log_end: int) -> tuple[int, int]:

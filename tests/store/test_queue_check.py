@@ -40,6 +40,16 @@ def test_a_lost_sector_ends_what_is_whole(sector: int) -> None:
     assert count_of(data)[0] == whole + survives
 
 
+@given(st.integers(1, COUNT * 20 // SECTOR - 1))
+def test_the_lost_beginning_of_a_unit_ends_what_is_whole(sector: int) -> None:
+    """When the sector was last synced the unit that leaves it was not written, all in front of it was (plain
+    1000840)."""
+    data, end = units(), sector * SECTOR
+    data[end - end % 20 : end] = bytes(end % 20)
+    lost = end % 20 >= 8  # of the offset's first four bytes every one is zero
+    assert count_of(data)[0] == (end // 20 if lost else COUNT)
+
+
 @given(st.integers(1, COUNT * 20 // SECTOR - 1), st.integers(1, 1000))
 def test_a_sector_of_older_content_ends_what_is_whole(sector: int, records_less: int) -> None:
     """An entry that a cut had dropped and a new one had replaced: its record stood elsewhere."""

@@ -19,8 +19,8 @@ class Electable:
         self._cp = cp
         self._acked_to = 0
         self._acked_by = ""
-        self._shown = (-1, -1, -1)
-        """Disks lost, master epoch and set epoch of the newest set that any controller has applied."""
+        self._shown = (-1, -1)
+        """Disks lost and index of the newest entry that any controller has applied: others may lag behind."""
         self._ids: tuple[int, ...] = ()
         self.brokers: Sequence[BrokerProcess] = ()
 
@@ -38,9 +38,12 @@ class Electable:
         group = controller.machine.info.groups.get("sim")
         if not self._cp or group is None or not group.set_known:
             return
-        shown = (controller.wipe_count, group.master_epoch, group.sync_state_set_epoch)
-        if shown > self._shown or (shown == self._shown and group.electable_ids != self._ids):
-            self._shown, self._ids = shown, group.electable_ids
+        shown = (controller.wipe_count, controller.applied_index)
+        if shown < self._shown:
+            return
+        self._shown = shown
+        if group.electable_ids != self._ids or group.accepts_loss:
+            self._ids = group.electable_ids
             if group.accepts_loss:
                 self._acked_to = 0  # an operator's choice
             self._verify()
