@@ -257,6 +257,12 @@ class ReplicaLog(Protocol):
         """True after an unclean boot until `mark_clean` (ruling 3)."""
         ...
 
+    @property
+    def lacks_queue_ends(self) -> bool:
+        """True after `restart_at` behind 0, until the master has told where the queues end: as master this replica
+        would give the offsets of idle queues again."""
+        ...
+
     def append_raw(self, phy_offset: PhyOffset, data: Buffer) -> None:
         """Append a master's bytes; `phy_offset` must equal max_phy_offset. `data` may end inside a record and may span
         two files; max_phy_offset moves by len(data)."""

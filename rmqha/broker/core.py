@@ -19,6 +19,7 @@ from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.processor import BrokerProcessor
 from rmqha.broker.pull import PullProcessor
 from rmqha.broker.query_requests import QueryRequests
+from rmqha.broker.queue_ends import QueueEnds
 from rmqha.broker.replica_driver import ReplicaDriver
 from rmqha.broker.request import Channel
 from rmqha.broker.retention import Retention
@@ -134,6 +135,9 @@ class BrokerCore:
         group = GroupRequests(config, store, driver, topics, groups, offsets, clients, self.pull, clock, feed)
         queries, locks = QueryRequests(config, store.index), LockRequests(self.locks, driver)
         selectors = SelectorRequests(config)
+        self.queue_ends = QueueEnds(
+            store, driver, lambda: self.followed_master, lambda: self.replica.is_following, self._tracer
+        )
         self.calls = ConsumerCalls(config.broker_name, store, topics, groups, clients)
         self._configured = (
             topics,
@@ -146,7 +150,7 @@ class BrokerCore:
             self.transactions,
         )
         parts = (feed, consumers, self.calls, queries, self.tables, group, self.admin, locks, self.retention, selectors)
-        return BrokerProcessor(self.send, self.pull, send_back, self.transactions, consumers, parts)
+        return BrokerProcessor(self.send, self.pull, send_back, self.transactions, consumers, (*parts, self.queue_ends))
 
     def _table_feed(self, clock: Clock, tracer: Tracer) -> TableFeed:
         """Whom strict changes wait for, and who may join the set, is the controllers' business only."""
@@ -181,6 +185,8 @@ class BrokerCore:
             self.offsets.new_epoch(action.epoch, self._clock.wall_ms())
             self.groups.new_epoch(action.epoch)
             self.topics.new_epoch(action.epoch)
+            if self.store.lacks_queue_ends:
+                self._tracer.event("master_lacks_queue_ends", epoch=action.epoch)
         self.feed.role_changed()
         self.locks.clear()
         self.schedule.role_changed()

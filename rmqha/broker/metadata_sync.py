@@ -15,6 +15,7 @@ import trio
 from rmqha.broker.delay_offsets import DelayOffsetTable
 from rmqha.broker.groups import GroupTable
 from rmqha.broker.offsets import OffsetTable
+from rmqha.broker.queue_ends import QueueEnds
 from rmqha.broker.table_feed import VERSION, TableFeed
 from rmqha.broker.table_follower import CALL_TIMEOUT_MS, Master, TableFollower, object_of
 from rmqha.broker.topics import TopicTable
@@ -23,6 +24,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteProtocolError, UnreachableError
 from rmqha.model.offset import BrokerId, Epoch
 from rmqha.port import Tracer
+from rmqha.store.queue_starts import QueueStarts
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
@@ -81,6 +83,27 @@ class MetadataSync:
                 continue
             with trio.CancelScope() as self._scope:
                 await self.follower.follow(master)
+
+
+class QueueEndsSync:
+    """Asks where the queues end whenever this replica lacks that."""
+
+    def __init__(self, ends: QueueEnds, starts: QueueStarts, client: RemotingClient) -> None:
+        self._ends = ends
+        self._awaits = HostAwaits(client)
+        self._lacks = trio.Event()
+        starts.on_lack = self._wake
+        if starts.lacks:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._lacks.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._lacks.wait()
+            self._lacks = trio.Event()
+            await self._ends.learn(self._awaits)
 
 
 class ForeignProbe:

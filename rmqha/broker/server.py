@@ -25,7 +25,7 @@ from rmqha.broker.ha_guard import HaGuard
 from rmqha.broker.ha_service import HaService
 from rmqha.broker.identity import BrokerIdentity
 from rmqha.broker.loops import BrokerLoops
-from rmqha.broker.metadata_sync import ForeignProbe, MetadataSync
+from rmqha.broker.metadata_sync import ForeignProbe, MetadataSync, QueueEndsSync
 from rmqha.broker.nameserver_link import NameServerLink
 from rmqha.broker.request import Channel
 from rmqha.broker.retention_loop import RetentionLoop
@@ -252,7 +252,8 @@ async def _serve(
 
         core.on_role = role_changed
         core.calls.call = lambda *call: nursery.start_soon(_call_consumer, *call)
-        for task in (loops.run, partial(link.run, client), sync.run, _probe(core, client, controllers).run):
+        ends = QueueEndsSync(core.queue_ends, core.store.queue_starts, client)
+        for task in (loops.run, partial(link.run, client), sync.run, ends.run, _probe(core, client, controllers).run):
             nursery.start_soon(task)
         nursery.start_soon(RetentionLoop(core.config, core.retention).run)
         if core.config.disk_probe_interval_millis:

@@ -23,6 +23,8 @@ from rmqha.wire.ha_stream import MasterHandshake, MasterStreamParser, SlaveAck, 
 
 HANDSHAKE_TIMEOUT_MS = 3000
 ACK_INTERVAL_MS = 5000
+LACKS_QUEUE_ENDS = "this replica must learn where the queues end; until then it copies as a learner"
+KNOWS_QUEUE_ENDS = "this replica knows where the queues end: it is a learner no more"
 
 
 class HaClient(MasterLink):
@@ -39,6 +41,8 @@ class HaClient(MasterLink):
         self._master_entries: list[EpochEntry] = []
         self._may_start_elsewhere = False
         self._acked_offset = PhyOffset(-1)
+        self._greeted_lacking = False
+        """Our end of this connection copies as a learner does: no master proposes it for the set."""
 
     # --- connection events ----------------------------------------------------------------------------------------
     def leave(self, reason: str) -> list[Action]:
@@ -51,7 +55,8 @@ class HaClient(MasterLink):
         self.state = ClientState.HANDSHAKE
         self._state_since_ms = self._heard_at_ms = now_ms
         self._parser = MasterStreamParser()
-        hello = SlaveHandshake(self._broker_id, async_learner=self._config.async_learner)
+        self._greeted_lacking = self._log.lacks_queue_ends
+        hello = SlaveHandshake(self._broker_id, async_learner=self._config.async_learner or self._greeted_lacking)
         return [SendHa(conn_id, hello.encode())]
 
     def closed(self, now_ms: int, conn_id: int) -> None:
@@ -72,6 +77,8 @@ class HaClient(MasterLink):
                     self._transfer(now_ms, frame)
                 if not self._is_open():
                     return actions
+                if self._log.lacks_queue_ends and not self._greeted_lacking:
+                    return [*actions, *self._drop(now_ms, LACKS_QUEUE_ENDS)]
         except RemoteProtocolError as error:
             return [*actions, *self._drop(now_ms, str(error))]
         return actions + self.ack(now_ms)
@@ -245,6 +252,8 @@ class HaClient(MasterLink):
         if self.state is ClientState.FOLLOWING:
             if now_ms >= self._silence_deadline_ms:
                 return self._drop(now_ms, "the master was silent")
+            if self._greeted_lacking and not self._log.lacks_queue_ends:
+                return self._drop(now_ms, KNOWS_QUEUE_ENDS)
             return self.ack(now_ms)
         return []
 

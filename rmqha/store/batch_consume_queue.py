@@ -52,14 +52,25 @@ class BatchUnit(NamedTuple):
 class BatchConsumeQueue:
     """Units [first_index, end_index) exist; the messages below `max_offset` are in them."""
 
-    __slots__ = ("_floor", "_min_seen_for", "end_index", "files", "last_end", "max_offset", "queue_id", "topic")
+    __slots__ = (
+        "_floor",
+        "_min_seen_for",
+        "end_index",
+        "files",
+        "last_end",
+        "max_offset",
+        "queue_id",
+        "start",
+        "topic",
+    )
 
-    def __init__(self, disk: Disk, topic: str, queue_id: int, file_size_bytes: int) -> None:
+    def __init__(self, disk: Disk, topic: str, queue_id: int, file_size_bytes: int, start: int = 0) -> None:
+        """`start`: where offsets begin while there is no unit."""
         self.topic = topic
         self.queue_id = queue_id
         self.files = MappedFiles(disk, f"{DIRECTORY}/{topic}/{queue_id}", file_size_bytes, reserve=False)
         self.end_index = 0
-        self.max_offset = 0
+        self.max_offset = self.start = start
         self.last_end = 0
         """Physical end of the newest record that has a unit; 0 without one."""
         self._floor = 0
@@ -120,7 +131,7 @@ class BatchConsumeQueue:
         if data:
             self._write(self.end_index * UNIT_BYTES, memoryview(data))
             self.end_index += len(data) // UNIT_BYTES
-            if not self.max_offset:
+            if self.max_offset == self.start:
                 self._min_seen_for = -1
             self.last_end, self.max_offset = last_end, max_offset
         return strange
@@ -152,7 +163,7 @@ class BatchConsumeQueue:
             file.zero(end, file.used_end(end))
         self.end_index = end_index if self.files.files else 0
         self._min_seen_for = -1
-        self.max_offset = self.last_end = 0
+        self.max_offset, self.last_end = self.start, 0
         if self.end_index > self.first_index:
             last = self.unit(self.end_index - 1)
             self.max_offset, self.last_end = last.end_offset, last.phy_offset + last.size_bytes
@@ -286,7 +297,9 @@ class BatchConsumeQueues:
     def make(self, topic: str, queue_id: int) -> BatchConsumeQueue:
         queue = self.table.get((topic, queue_id))
         if queue is None:
-            queue = self.table[topic, queue_id] = BatchConsumeQueue(self._disk, topic, queue_id, self.file_size_bytes)
+            start = self._queues.starts.get((topic, queue_id), 0)
+            queue = BatchConsumeQueue(self._disk, topic, queue_id, self.file_size_bytes, start)
+            self.table[topic, queue_id] = queue
         return queue
 
     @property

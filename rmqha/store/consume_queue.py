@@ -6,7 +6,7 @@ message's queue offset, so doing it again after a crash changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from itertools import repeat
 from operator import sub
 from threading import Lock
@@ -40,13 +40,14 @@ _CHOICES = "remove this replica's store and let it copy the group's, if another 
 class ConsumeQueue:
     """Entries [min_offset, max_offset) exist; min depends on the log's min."""
 
-    __slots__ = ("_floor", "_min_seen_for", "files", "max_offset", "queue_id", "topic")
+    __slots__ = ("_floor", "_min_seen_for", "_start", "files", "max_offset", "queue_id", "topic")
 
-    def __init__(self, disk: Disk, topic: str, queue_id: int, file_size_bytes: int) -> None:
+    def __init__(self, disk: Disk, topic: str, queue_id: int, file_size_bytes: int, start: int = 0) -> None:
+        """`start`: where offsets begin while there is no file."""
         self.topic = topic
         self.queue_id = queue_id
         self.files = MappedFiles(disk, f"{DIRECTORY}/{topic}/{queue_id}", file_size_bytes, reserve=False)
-        self.max_offset = 0
+        self.max_offset = self._start = start
         self._floor = 0
         self._min_seen_for = -1
 
@@ -120,7 +121,7 @@ class ConsumeQueue:
             known = min(count, self.max_offset - queue_offset)
             units = units[known * UNIT_BYTES :]
             queue_offset += known
-        elif queue_offset > self.max_offset:
+        elif queue_offset > self.max_offset or not self.files.files:
             filled = self._fill_to(queue_offset)
         if units:
             self._write(queue_offset, memoryview(units))
@@ -175,7 +176,7 @@ class ConsumeQueue:
         if file is not None:
             file.zero(end, file.used_end(end))
         if not self.files.files:
-            self.max_offset = 0
+            self.max_offset = self._start
 
     def trim(self, log_min: int) -> list[MappedFile]:
         """Forget files whose records all stood before `log_min`. One entry in front of the rest stays: it says where
@@ -213,7 +214,7 @@ class ConsumeQueue:
         if self._lacks_its_beginning(log.min_offset):
             lines.append(f"{self.files.directory}: entries below {low} are missing; all are made anew.")
             self.files.remove_from(0)
-            self.max_offset = 0
+            self.max_offset = self._start
             return Recovered(lines, log.min_offset)
         behind, lost = self._left_over(position, log_end)
         if lost and whole and self.max_offset > low and self.unit(self.max_offset - 1)[0] >= log.min_offset:
@@ -306,6 +307,8 @@ class ConsumeQueues:
         self.file_size_bytes = -(-file_size_bytes // UNIT_BYTES) * UNIT_BYTES
         self.table: dict[tuple[str, int], ConsumeQueue] = {}
         self.batch_topics: Set[str] = frozenset()
+        self.starts: Mapping[tuple[str, int], int] = {}
+        """First offsets of queues without a file, other than 0."""
         self.grown: dict[tuple[str, int], None] = {}
         self.unit_count = 0
         """Entries of all queues together, counted from 0 on also where the first were removed."""
@@ -325,7 +328,9 @@ class ConsumeQueues:
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
         queue = self.table.get((topic, queue_id))
         if queue is None:
-            queue = self.table[topic, queue_id] = ConsumeQueue(self._disk, topic, queue_id, self.file_size_bytes)
+            start = self.starts.get((topic, queue_id), 0)
+            queue = ConsumeQueue(self._disk, topic, queue_id, self.file_size_bytes, start)
+            self.table[topic, queue_id] = queue
         return queue
 
     @property
@@ -424,6 +429,10 @@ class ConsumeQueues:
             self._tracer.event(
                 "queue_filled", topic=key[0], queue_id=key[1], queue_offset=queue_offset - filled, count=filled
             )
+
+    def add_started(self, topic: str, queue_id: int) -> None:
+        """A queue that is known by its start only."""
+        self.unit_count += self.make(topic, queue_id).max_offset
 
     def forget(self) -> None:
         self._runs.clear()

@@ -29,6 +29,7 @@ from rmqha.store.index_service import IndexService
 from rmqha.store.layout import OTHERS_DERIVED, lock, next_replaced
 from rmqha.store.new_batch import NewBatch
 from rmqha.store.problem import disk_errors, place
+from rmqha.store.queue_starts import QueueStarts
 from rmqha.store.reader import Matches, PullResult, Reader
 from rmqha.store.record import EncodedBatch, NewMessage, locate
 from rmqha.store.recovery import Recovery, batch_topics, check_start, cut_tail, find_end
@@ -63,6 +64,7 @@ class Store:
             disk, config.mapper_file_size_batch_consume_queue, self._queues, self._log, self._flush, tracer
         )
         self._queues.batch_topics = self._batch_queues.topics
+        self.queue_starts = QueueStarts(disk, self._queues, self._batch_queues)
         self._derived: list[Derived] = [self._queues, self._batch_queues]
         """Everything that is made from the log: whatever happens to the log happens to each of these."""
         self._offsets = QueueOffsets(self._log, self._queue_end)
@@ -112,6 +114,7 @@ class Store:
         lines += self._checkpoint.load()
         lines += self._progress.load(self._checkpoint.value)
         lines += self._trimmer.load()
+        lines += self.queue_starts.load()
         lines += self._log.load()
         last_stop, progress, checkpoint = self._boot.last_stop, self._progress.position, self._checkpoint.value
         self._boot.running(process_id)
@@ -149,6 +152,7 @@ class Store:
         position = end if by_queues else min(start, end)
         recovered = [derived.recover(log, position, last_stop) for derived in self._derived]
         lines += [line for found in recovered for line in found.lines]
+        lines += self.queue_starts.recovered(log.min_offset, self._progress.unit_count)
         repair_from = min((found.repair_from for found in recovered if found.repair_from is not None), default=None)
         if trusted and self._queues.unit_count < self._progress.unit_count:
             found_units = f"{self._queues.unit_count} of {self._progress.unit_count} entries"
@@ -570,6 +574,7 @@ class Store:
                 f" {log.file_size_bytes}; set the key to the master's value"
             )
         with self._flush, disk_errors(self._disk, LOG_DIRECTORY, "set the old log aside"):
+            self.queue_starts.restart_at(phy_offset)
             directory = self._set_aside() if log.files.files else ""
             self._trimmer.forget()
             self._epochs.clear()
@@ -579,6 +584,10 @@ class Store:
             self.index.restart_at(phy_offset)
             self._offsets.take_from_queues(phy_offset)
         self._tracer.event("log_restarted", phy_offset=phy_offset, set_aside=directory)
+
+    @property
+    def lacks_queue_ends(self) -> bool:
+        return self.queue_starts.lacks
 
     def _set_aside(self) -> str:
         directory = next_replaced(self._disk)

@@ -17,6 +17,8 @@ class MemoryLog:
         self.epochs = EpochHistory()
         self.highest_epoch = Epoch(0)
         self.unclean = False
+        self.lacks_queue_ends = False
+        """This log has no queues; a test may say that it lacks their ends."""
         self.half_record_bytes = 0
         """Bytes at the end that belong to a record whose rest has not arrived."""
         self.disk_error = ""

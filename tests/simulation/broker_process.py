@@ -30,7 +30,7 @@ from rmqha.store.store import Store
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
-from .following import Following
+from .following import Following, LearningEnds
 from .process import Process, Rpc, SimChannel
 from .registering import Registering
 
@@ -146,6 +146,7 @@ class BrokerProcess(Process):
         self._dispatching = self._flushing = self._delivering = False
         self._timer = None
         self._following = self._registering = None
+        self._learning = LearningEnds(self, self._rpc, self.core, self._prng.child(f"ends-{self.life}"))
         if self.name_servers:
             draws = self._prng.child(f"registering-{self.life}")
             self._registering = Registering(self, self._rpc, self.core, self.name_servers, self._tracer, draws)

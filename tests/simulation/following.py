@@ -64,6 +64,39 @@ class SimAwaits:
         write(data)
 
 
+class Coroutines:
+    """One coroutine at a time, resumed by what it awaits; a new one ends the last."""
+
+    def __init__(self, ended: Callable[[], None] = lambda: None) -> None:
+        self._running: Coroutine[Any, Any, None] | None = None
+        self._ended = ended
+
+    @property
+    def is_busy(self) -> bool:
+        return self._running is not None
+
+    def stop(self) -> None:
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+    def start(self, running: Coroutine[Any, Any, None]) -> None:
+        self.stop()
+        self._running = running
+        self._resume(running)
+
+    def _resume(self, running: Coroutine[Any, Any, None]) -> None:
+        if running is not self._running:
+            return  # its answer came when another was running
+        try:
+            later: Later[Any] = running.send(None)
+        except StopIteration:
+            self._running = None
+            self._ended()
+        else:
+            later.then = lambda: self._resume(running)
+
+
 class Following:
     """What MetadataSync does on the host: follow whoever is master, anew at each change."""
 
@@ -80,27 +113,34 @@ class Following:
             saves_offsets=core.config.offset_sync == "strict",
         )
         core.store.on_truncate(lambda end_offset: self._follower.log_cut())
-        self._running: Coroutine[Any, Any, None] | None = None
+        self._work = Coroutines(self._begin)
 
     def role_changed(self) -> None:
-        if self._running is not None:
-            self._running.close()
-            self._running = None
+        self._work.stop()
         self._process.after(0, self._begin)
 
     def _begin(self) -> None:
         master = self._core.followed_master
-        if master is not None and self._running is None:
-            self._running = self._follower.follow(master)
-            self._resume(self._running)
+        if master is not None and not self._work.is_busy:
+            self._work.start(self._follower.follow(master))
 
-    def _resume(self, running: Coroutine[Any, Any, None]) -> None:
-        if running is not self._running:
-            return  # its answer came when another was followed
-        try:
-            later: Later[Any] = running.send(None)
-        except StopIteration:
-            self._running = None
-            self._begin()
-        else:
-            later.then = lambda: self._resume(running)
+
+class LearningEnds:
+    """What QueueEndsSync does on the host."""
+
+    def __init__(self, process: Process, rpc: Rpc, core: BrokerCore, draws: SimPrng) -> None:
+        self._process = process
+        self._ends = core.queue_ends
+        self._awaits = SimAwaits(process, rpc, draws)
+        self._work = Coroutines()
+        starts = core.store.queue_starts
+        starts.on_lack = self._begin_soon
+        if starts.lacks:
+            self._begin_soon()
+
+    def _begin_soon(self) -> None:
+        self._process.after(0, self._begin)
+
+    def _begin(self) -> None:
+        if not self._work.is_busy:
+            self._work.start(self._ends.learn(self._awaits))
