@@ -50,19 +50,24 @@ class QueueStarts:
         return lines
 
     def recovered(self, log_min: int, unit_count: int) -> list[str]:
-        """The queues on disk have been found. Had they `unit_count` entries and are all gone, they are made anew from
-        the log, which says nothing of those without a record."""
-        if log_min and unit_count and not self._queues.table and not self._batch_queues.table and not self.lacks:
-            self._set(True, {})
+        """The queues on disk have been found. Had they `unit_count` entries, those in front of the known starts
+        included, and are all gone, they are made anew from the log, which says nothing of queues without a record."""
+        are_gone = not self._queues.table and not self._batch_queues.table and unit_count > sum(self._known.values())
+        if log_min and are_gone and not self.lacks:
+            self.lose()
             return ["All queues are gone: the group's master is asked where those without a message in the log end."]
         self._add()
         return []
 
-    def restart_at(self, phy_offset: int) -> None:
-        """The log begins anew there, durably; the queues are still those of the old one."""
+    def lose(self) -> None:
+        """Nothing is known any more of queues without a record, durably."""
+        self._set(True, {})
+
+    def restarted(self, phy_offset: int) -> None:
+        """The log begins anew there, without a queue; from 0 on it tells all."""
         self.restart_count += 1
-        if phy_offset or self.lacks or self._known:
-            self._set(phy_offset > 0, {})
+        if not phy_offset and (self.lacks or self._known):
+            self._set(False, {})
 
     # --- the ends of the queues -------------------------------------------------------------------------------------
     def ends(self) -> list[QueueEnd]:

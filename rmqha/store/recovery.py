@@ -145,3 +145,13 @@ def _batch_topics(body: Mapping[str, Any]) -> set[str]:
         for topic, config in body.get("topicConfigTable", {}).items()
     }
     return {topic for topic, kind in types.items() if kind == "BatchCQ" and valid_topic(topic)}
+
+
+def first_timestamp(log: CommitLog, end_offset: int) -> int:
+    """Store timestamp of the first record of the file that holds `end_offset`, where a cut is to end; 0 if that goes
+    too."""
+    start = log.file_start(end_offset)
+    if start == end_offset:
+        return 0
+    view, _, end = log.file_view(start)
+    return locate(view, 0, end, start)[10]

@@ -31,8 +31,8 @@ from rmqha.store.new_batch import NewBatch
 from rmqha.store.problem import disk_errors, place
 from rmqha.store.queue_starts import QueueStarts
 from rmqha.store.reader import Matches, PullResult, Reader
-from rmqha.store.record import EncodedBatch, NewMessage, locate
-from rmqha.store.recovery import Recovery, batch_topics, check_start, cut_tail, find_end
+from rmqha.store.record import EncodedBatch, NewMessage
+from rmqha.store.recovery import Recovery, batch_topics, check_start, cut_tail, find_end, first_timestamp
 from rmqha.store.reput import QueueOffsets, Reput, dispatch, dispatch_in_bulk, valid_topic
 from rmqha.store.retention import LogFile
 from rmqha.store.trimmer import Trimmer
@@ -536,7 +536,7 @@ class Store:
         """Progress first, then the checkpoint, both durable: whichever a crash leaves is true of the log before and
         after the cut."""
         old = self._checkpoint.value
-        first = self._first_timestamp(end_offset)
+        first = first_timestamp(self._log, end_offset)
         checkpoint = Checkpoint(
             min(old.physic_msg_timestamp_ms, first),
             min(old.logics_msg_timestamp_ms, first),
@@ -558,14 +558,6 @@ class Store:
                 durable = min(self._progress.index_offset, self.index.files.durable_offset)
                 self._progress.lower(self._progress.position, self._checkpoint.value, durable)
 
-    def _first_timestamp(self, end_offset: int) -> int:
-        """Store timestamp of the first record of the file that holds `end_offset`; 0 if that is cut too."""
-        start = self._log.file_start(end_offset)
-        if start == end_offset:
-            return 0
-        view, _, end = self._log.file_view(start)
-        return locate(view, 0, end, start)[10]
-
     def restart_at(self, phy_offset: PhyOffset) -> None:
         log = self._log
         if phy_offset % log.file_size_bytes:
@@ -574,8 +566,10 @@ class Store:
                 f" {log.file_size_bytes}; set the key to the master's value"
             )
         with self._flush, disk_errors(self._disk, LOG_DIRECTORY, "set the old log aside"):
-            self.queue_starts.restart_at(phy_offset)
+            if phy_offset:
+                self.queue_starts.lose()  # first: after a crash too little may be known of the old log, never too much
             directory = self._set_aside() if log.files.files else ""
+            self.queue_starts.restarted(phy_offset)
             self._trimmer.forget()
             self._epochs.clear()
             log.start_at(phy_offset)

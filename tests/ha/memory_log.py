@@ -17,8 +17,9 @@ class MemoryLog:
         self.epochs = EpochHistory()
         self.highest_epoch = Epoch(0)
         self.unclean = False
+        self.has_queues = False
+        """As a test may say: then a log that begins anew lacks their ends."""
         self.lacks_queue_ends = False
-        """This log has no queues; a test may say that it lacks their ends."""
         self.half_record_bytes = 0
         """Bytes at the end that belong to a record whose rest has not arrived."""
         self.disk_error = ""
@@ -78,6 +79,7 @@ class MemoryLog:
 
     def restart_at(self, phy_offset: PhyOffset) -> None:
         self.start = phy_offset
+        self.lacks_queue_ends = self.has_queues and phy_offset > 0
         self.data.clear()
         self.epochs = EpochHistory()
         self.synced = self.confirm = self.dispatched = phy_offset

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rmqha.ha.action import AckStatus
+from rmqha.ha.client import KNOWS_QUEUE_ENDS, LACKS_QUEUE_ENDS
 from rmqha.model.code import RequestCode
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.wire.ha_stream import TransferHeader
@@ -39,6 +40,36 @@ def test_a_slave_that_ends_before_its_masters_log_begins_copies_all_of_it() -> N
     assert group[1].log.data == group[3].log.data
     assert group[2].log.start == 0, "each replica removes on its own"
     assert group[2].log.data[400:] == group[3].log.data
+
+
+def test_it_is_no_member_until_it_knows_where_idle_queues_end() -> None:
+    """As master it would give their offsets again (routes 1000831)."""
+    group = started()
+    group.send(1)
+    group.settle()
+    group.kill(3)
+    group.run(30_000)
+    group.send(1)
+    group.settle()
+    group.run(100)
+    group[1].log.trim(200)  # all there is: the copy is whole as soon as it begins
+    group[3].log.has_queues = True
+    node = group.restart(3)
+    group.run(3000)
+    assert (node.log.start, node.log.lacks_queue_ends) == (200, True)
+    group.send(1)
+    group.settle()
+    group.run(3000)
+    assert node.log.max_phy_offset == 300, "it copies as a learner does"
+    assert group.controller.members == [1, 2]
+    group.close(node, min(node.links))
+    group.run(3000)
+    assert group.controller.members == [1, 2], "nor is it one after another greeting"
+    node.log.lacks_queue_ends = False
+    group.run(6000)
+    assert group.controller.members == [1, 2, 3]
+    reasons = [fields["reason"] for name, fields in node.trace.events if name == "ha_dropped"]
+    assert reasons == [LACKS_QUEUE_ENDS, KNOWS_QUEUE_ENDS]
 
 
 def test_a_master_with_a_shorter_log_is_followed() -> None:

@@ -1,5 +1,5 @@
-"""A consumer: it pulls every queue of the topic with long polling, from slaves too, commits how far it has read, and dies
-now and then, to go on from what the brokers have kept."""
+"""A consumer: it pulls every queue of the topic with long polling, from slaves too, commits how far it has read, and
+dies now and then, to go on from what the brokers have kept."""
 
 from __future__ import annotations
 
