@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import pytest
 
+from rmqha.model.code import RequestCode
 from tests.interop.group import TIMEOUT_S, elect, is_master, logs_are_equal, whole_set
-from tests.interop.lab import Lab
+from tests.interop.lab import FILE_BYTES, Lab
 from tests.interop.lines import acknowledged, consumed, digests, places
-from tests.interop.processes import Process, until
+from tests.interop.processes import Process, call, until
 
 pytestmark = pytest.mark.interop
 
-TOPIC = "MixedTopic"
+TOPIC, IDLE_TOPIC = "MixedTopic", "IdleTopic"
 BODY_BYTES = 4000
 PART = 1100
 """More than one CommitLog file of 4 MiB."""
@@ -72,3 +73,36 @@ def test_apaches_broker_follows_ours_takes_over_and_is_followed(lab: Lab, mode: 
         for producer in producers:
             assert places(producer).items() <= places(consumer).items()
     assert len(digests(consumer)) >= len(sent) - len(spared)
+
+
+@pytest.mark.parametrize("kind", ["ours", "apaches"])
+def test_a_new_replica_of_ours_joins_a_master_that_has_removed_its_first_files(lab: Lab, kind: str) -> None:
+    """Ours tells it where idle queues end (request 52032). Apache's does not know that request and is followed all the
+    same, as it is by Apache's own slaves."""
+    lab.start_our_name_server()
+    size = {"haMode": "cp", "totalReplicas": "1"}
+    old = lab.our_broker("old", **size) if kind == "ours" else lab.java_broker("old", fileReservedTime="0")
+    new = lab.our_broker("new", **size)
+    lab.run(old)
+    is_master(lab, old)
+    idle = lab.client("Produce", IDLE_TOPIC, "0", "20", "100", "0")
+    for producer in (idle, produce(lab, 0), produce(lab, PART)):
+        assert producer.wait(TIMEOUT_S) == 0, producer.tail()
+
+    first = old.store / "commitlog" / f"{0:020d}"
+    ext = {"startOffset": str(FILE_BYTES)} if kind == "ours" else {}
+    reply = call(old.address, RequestCode.DELETE_EXPIRED_COMMITLOG, ext)
+    assert reply is not None and reply.code == 0, reply
+    until("the first file is gone", lambda: not first.exists(), TIMEOUT_S, old.running)
+
+    lab.run(new)
+    whole_set(lab, old, new)
+    assert not (new.store / "commitlog" / first.name).exists()
+    elect(lab, new)
+    is_master(lab, new)
+    whole_set(lab, old, new)
+    again = lab.client("Produce", IDLE_TOPIC, "20", "20", "100", "0")
+    assert again.wait(TIMEOUT_S) == 0, again.tail()
+    assert sorted(acknowledged(again)) == list(range(20, 40))
+    if kind == "ours":
+        assert not set(places(idle)) & set(places(again)), "a queue offset was given twice"
