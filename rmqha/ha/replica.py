@@ -64,6 +64,8 @@ class Replica:
         self._role = Role.STARTING
         self._epoch = Epoch(max(log.highest_epoch, last.epoch if last else 0))
         self._epoch_start = PhyOffset(0)
+        self._opens_at = PhyOffset(0)
+        """A new master serves once its log is committed up to there: to where it was taken over."""
         self._master_id: BrokerId | None = None
         self._master_address = ""
         self._has_master = False
@@ -246,6 +248,8 @@ class Replica:
         last = log.epochs.last
         assert last is not None
         self._epoch, self._epoch_start = info.epoch, last.start_offset
+        # Of a master that goes on within its epoch the confirm offset on disk is older than what consumers have seen.
+        self._opens_at = log.max_phy_offset
         self._role = Role.PROMOTING
         self._master_id, self._master_address = own_id, self._config.address
         members = info.members if info.members else (own_id,)
@@ -434,9 +438,9 @@ class Replica:
         self._actions += self._switch.look(now_ms, self._log.max_phy_offset, ack, len(self._commitment.waits))
 
     def _open(self) -> None:
-        """PROMOTING ends when everything before this epoch is committed and in the queues (A7)."""
+        """PROMOTING ends when everything that was there before is committed and in the queues (A7)."""
         log = self._log
-        if log.confirm_offset >= self._epoch_start and log.dispatched_offset >= self._epoch_start:
+        if log.confirm_offset >= self._opens_at and log.dispatched_offset >= self._opens_at:
             self._role = Role.MASTER
             self._tracer.event("serving", epoch=self._epoch, max_phy_offset=log.max_phy_offset)
 

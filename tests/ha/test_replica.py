@@ -310,6 +310,27 @@ def test_an_unclean_master_does_not_resume_its_epoch() -> None:
     assert not node.log.unclean
 
 
+def test_a_master_that_goes_on_serves_when_all_it_had_is_committed_again() -> None:
+    """Consumers may have seen it; the confirm offset on disk is an older one (consumers 1100012)."""
+    group = started()
+    for _ in range(3):
+        group.send(1)
+        group.settle()
+    group.run(100)
+    assert group[1].log.confirm_offset == 300
+    for number in (1, 2, 3):
+        group.kill(number)
+    group[1].log.confirm = group[1].log.dispatched = 100
+    node = group.restart(1)
+    group.run(1000)
+    assert (node.replica.role, node.replica.epoch) == (Role.PROMOTING, 1)
+    group.restart(2)
+    group.restart(3)
+    group.run(1000)
+    assert node.log.confirm_offset == 300
+    assert group.master_is(1)
+
+
 def test_stale_role_changes_are_refused_and_counted() -> None:
     """Ruling 4: the highest accepted epoch survives a restart, also one that left no entry."""
     group = started()

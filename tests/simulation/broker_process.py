@@ -342,6 +342,7 @@ class BrokerProcess(Process):
         self.after(FEED_TICK_MS, self._feed_tick)
 
     def _feed_tick(self) -> None:
+        self.core.pull.timeout()
         self.core.feed.timeout()
         self.stepped()
         self._feed_later()

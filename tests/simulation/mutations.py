@@ -19,7 +19,10 @@ from controller.decisions import elect_master
 from controller.decisions.elect_master import Choice, Electorate, elected, electorate
 from controller.decisions.sync_state_set import alter_sync_state_set
 from nameserver.route_info import RouteTable
+from rmqha.broker.consumer_requests import ConsumerRequests
+from rmqha.broker.pull import PullProcessor
 from rmqha.broker.replica_driver import ReplicaDriver
+from rmqha.broker.request import Channel
 from rmqha.broker.table_feed import TableFeed
 from rmqha.broker.topics import TopicTable
 from rmqha.ha import client as ha_client
@@ -35,17 +38,21 @@ from rmqha.ha.group_info import GroupInfo
 from rmqha.ha.replica import Replica
 from rmqha.ha.set_keeper import SetKeeper
 from rmqha.ha.sync_state import Members, SyncStateSet, as_members
+from rmqha.model.code import ResponseCode
 from rmqha.model.epoch import EpochHistory
 from rmqha.model.error import RemoteProtocolError
-from rmqha.model.offset import Epoch, PhyOffset, Term
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset, Term
 from rmqha.raft.core import Core
 from rmqha.raft.quorum import Configuration
 from rmqha.store.appender import AppendedBatch
 from rmqha.store.commit_log import CommitLog
 from rmqha.store.consume_queue import ConsumeQueues
 from rmqha.store.new_batch import NewBatch
+from rmqha.store.queue_starts import QueueEnd, QueueStarts
+from rmqha.store.reader import PullResult
 from rmqha.store.record import NewMessage
 from rmqha.store.store import Store
+from rmqha.wire.command import Command
 
 from .run import Run
 
@@ -204,6 +211,36 @@ def _expired_as_done(self: AckQueue, now_ms: int, status: AckStatus) -> list[Com
 
 
 _REAL_EXPIRE = AckQueue.expire
+
+
+_REAL_BECOME_MASTER = Replica._become_master
+
+
+def _serves_what_is_on_disk(self: Replica, now_ms: int, info: GroupInfo, own_id: BrokerId) -> None:
+    _REAL_BECOME_MASTER(self, now_ms, info, own_id)
+    self._opens_at = self._epoch_start
+
+
+_REAL_LEARN = QueueStarts.learn
+
+
+def _learns_nothing(self: QueueStarts, ends: Iterable[QueueEnd]) -> int:
+    return _REAL_LEARN(self, [])
+
+
+_REAL_REPLY = PullProcessor._reply
+
+
+def _one_further(self: PullProcessor, command: Command, pull: Any, result: PullResult, master: bool) -> Command:
+    reply = _REAL_REPLY(self, command, pull, result, master)
+    if result.status is ResponseCode.PULL_NOT_FOUND:
+        reply.ext["nextBeginOffset"] = str(int(reply.ext["nextBeginOffset"]) + 1)
+    return reply
+
+
+def _end_of_queue(self: ConsumerRequests, channel: Channel, command: Command) -> Command:
+    _, high = self._log.queue_range(command.ext["topic"], int(command.ext["queueId"]))
+    return command.reply(ResponseCode.SUCCESS, {"offset": str(high)})
 
 
 def _leads_alone(self: Configuration, votes: dict[str, bool]) -> bool:
@@ -395,6 +432,14 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "a batch takes one place in its queue": lambda: patch.object(ReplicaDriver, "append", _one_place_for_all),
     "another place is told": lambda: patch.object(ReplicaDriver, "append", _place_of_the_next),
     "consumers see the end (A3)": lambda: patch.object(Store, "dispatch", _all_dispatched),
+    "a master that goes on serves what it has on disk (A7)": lambda: patch.object(
+        Replica, "_become_master", _serves_what_is_on_disk
+    ),
+    "idle queues begin at 0 again (A20)": lambda: patch.object(QueueStarts, "learn", _learns_nothing),
+    "a consumer that waits goes on one further": lambda: patch.object(PullProcessor, "_reply", _one_further),
+    "consumers begin at the end of their queues": lambda: patch.object(
+        ConsumerRequests, "_query_offset", _end_of_queue
+    ),
     "the queues are not cut (A6)": lambda: patch.object(ConsumeQueues, "truncate", lambda self, end: None),
     "learners are replicas like others (ruling 1)": _learners_are_replicas,
     "an old master takes the name back (ruling 14)": lambda: patch.object(

@@ -95,6 +95,8 @@ class Options:
     """A replica dies and comes back with an empty disk, while all others are in the set."""
     batches: bool = False
     """Producers send batches, and have several sends in flight."""
+    consumer_count: int = 0
+    """Consumers of the topic, each with all of its queues; the brokers keep their offsets, slaves follow."""
     bereave: bool = False
     """After the heal the master dies, then whoever is elected, before it has done anything; both stay away."""
 

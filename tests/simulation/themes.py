@@ -385,6 +385,39 @@ def wiped(options: Options) -> Options:
     )
 
 
+def consumers(options: Options) -> Options:
+    """Consumers pull from masters and slaves, commit and die, while masters die, are cut off and are switched."""
+    return replace(
+        rough(options),
+        cp=options.cp,
+        client_count=2,
+        send_interval_ms=20,
+        max_delay_ms=20,
+        kill_broker_per_mille=120,
+        kill_elected_per_mille=100,
+        stick_per_mille=100,
+        switch_per_mille=60,
+        consumer_count=1,
+    )
+
+
+def idle(options: Options) -> Options:
+    """Little is sent, and all of it goes as soon as it may; replicas lose their disks. Queues must go on where they
+    ended, for consumers that have read everything."""
+    return replace(
+        consumers(options),
+        client_count=1,
+        send_interval_ms=250,
+        file_size_bytes=64 * 1024,
+        kept_hours=0,
+        clean_per_mille=300,
+        kill_broker_per_mille=60,
+        cut_per_mille=40,
+        wipe_broker_per_mille=200,
+        restart_after_ms=1000,
+    )
+
+
 THEMES: dict[str, Callable[[Options], Options]] = {
     "plain": lambda options: options,
     "rough": rough,
@@ -414,5 +447,7 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "routes": routes,
     "hung": hung,
     "batches": batches,
+    "consumers": consumers,
+    "idle": idle,
 }
 """What a run may be made of, by name."""

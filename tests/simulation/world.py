@@ -22,6 +22,7 @@ from .checkers import agreement, queues, routes, tables
 from .checkers.alone import Alone
 from .checkers.answers import Answers
 from .checkers.causes import Causes
+from .checkers.consumption import Consumption, behind
 from .checkers.copies import Copies
 from .checkers.electable import Electable
 from .checkers.leaders import Leaders
@@ -33,7 +34,8 @@ from .checkers.survival import Audit, audit
 from .checkers.tables import Tables
 from .checkers.visibility import Visibility
 from .checkers.wholeness import Wholeness
-from .client_process import ClientProcess
+from .client_process import TOPIC, ClientProcess
+from .consumer_process import ConsumerProcess
 from .controller_process import ControllerProcess
 from .faults import Faults
 from .history import History, InvariantError
@@ -122,6 +124,8 @@ class World:
         addresses = [broker.config.address for broker in self.brokers]
         self.clients = [self._client(f"p{number}", number, addresses) for number in range(self.options.client_count)]
         self.operators = [self._operator(addresses)] if self.options.tables else []
+        self.consumption = Consumption(cp=self.options.cp)
+        self.consumers = [self._consumer(number, addresses) for number in range(1, self.options.consumer_count + 1)]
         self.faults = Faults(
             self.options,
             self.scheduler,
@@ -185,6 +189,13 @@ class World:
             made.name_servers = tuple(process.address for process in self.name_servers)
         return made
 
+    def _consumer(self, number: int, addresses: list[str]) -> ConsumerProcess:
+        host = f"r{number}"
+        clock, prng = self._clock(host), self._prng.child(host)
+        made = ConsumerProcess(host, addresses, self.scheduler, self.transport, clock, prng, self.consumption)
+        made.unanswered = self.answers.missing
+        return made
+
     def _operator(self, addresses: list[str]) -> TableClient:
         host = "o1"
         clock, prng = self._clock(host), self._prng.child(host)
@@ -229,7 +240,7 @@ class World:
             self.tracer,
             self._observe,
         )
-        made.follows_tables = options.tables
+        made.follows_tables = options.tables or options.consumer_count > 0
         made.name_servers = [process.address for process in self.name_servers]
         return made
 
@@ -278,7 +289,7 @@ class World:
         for process in (*self.controllers, *self.name_servers, *self.brokers):
             process.boot()
         self._until_whole(START_MS, "the group did not start")
-        for client in (*self.clients, *self.operators):
+        for client in (*self.clients, *self.operators, *self.consumers):
             client.boot()
         self.faults.start()
         self.scheduler.run_until(self.scheduler.now_ms + self.options.chaos_ms)
@@ -289,6 +300,7 @@ class World:
             self._bereave()
         self._stop_clients()
         self._until_whole(HEAL_MS, "the group did not become whole again")
+        self._let_consumers_end()
         # only what is durable may go, and a sync that began before the heal may hang on
         syncing_ms = max(0, max(item.disturbed_at_ms for item in self.brokers) - self.scheduler.now_ms)
         limit_ms = syncing_ms + 10 * CLEAN_INTERVAL_MS
@@ -303,6 +315,13 @@ class World:
         self.reports.verify(found.lost)
         self.tracer.event("audited", acked=found.acked_count, lost=found.lost_count, duplicates=found.duplicate_count)
         return found
+
+    def _let_consumers_end(self) -> None:
+        for consumer in self.consumers:
+            consumer.stop()
+        if self.consumers:
+            self._until(HEAL_MS, lambda: behind([item.offsets for item in self.consumers], self.brokers, TOPIC))
+            self.consumption.verify(self.history)
 
     def _stop_clients(self) -> None:
         for client in self.clients:

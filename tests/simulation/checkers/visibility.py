@@ -1,4 +1,5 @@
-"""Nothing above the confirm offset is visible, and in CP nothing that was visible is ever cut or changed."""
+"""Nothing above the confirm offset is visible. In CP nothing that was visible is ever cut or changed, and a master that
+begins to serve shows all that consumers have seen."""
 
 from __future__ import annotations
 
@@ -17,6 +18,10 @@ class Visibility:
         self._cp = cp
         self._shown_to = 0
         self._pieces: list[tuple[int, int, int]] = []
+        self._shown_in = 0
+        """Epoch of the broker that has shown most."""
+        self._serving: dict[str, tuple[int, int]] = {}
+        """(life, epoch) in which each host was last seen to serve."""
 
     def stepped(self, broker: BrokerProcess) -> None:
         store = broker.store
@@ -25,6 +30,7 @@ class Visibility:
             raise InvariantError(f"{broker.host} shows records up to {end}; only {store.confirm_offset} is confirmed")
         if not self._cp:
             return
+        self._begins(broker, end)
         start, removed_to = self._shown_to, store.min_phy_offset
         if removed_to > start and removed_to > end:
             raise InvariantError(
@@ -32,7 +38,21 @@ class Visibility:
             )
         if end > start >= removed_to:
             self._pieces.append((start, end, checksum(broker, start, end)))
-            self._shown_to = end
+            self._shown_to, self._shown_in = end, broker.replica.epoch
+
+    def _begins(self, broker: BrokerProcess, end: int) -> None:
+        """A look at whether it serves, and has just begun to."""
+        if not broker.driver.is_serving:
+            return
+        term = broker.life, broker.replica.epoch
+        if self._serving.get(broker.host) == term:
+            return
+        self._serving[broker.host] = term
+        if broker.replica.epoch >= self._shown_in and end < self._shown_to:
+            raise InvariantError(
+                f"{broker.host} serves as master of epoch {broker.replica.epoch} and shows records up to {end};"
+                f" consumers have seen up to {self._shown_to}"
+            )
 
     def verify(self, broker: BrokerProcess) -> None:
         """At the end, on a replica that is whole."""
