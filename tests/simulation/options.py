@@ -95,8 +95,15 @@ class Options:
     """A replica dies and comes back with an empty disk, while all others are in the set."""
     batches: bool = False
     """Producers send batches, and have several sends in flight."""
+    transactions: bool = False
+    """Producers also send transactional messages, and answer what masters ask about them."""
     bereave: bool = False
     """After the heal the master dies, then whoever is elected, before it has done anything; both stay away."""
+
+    @property
+    def follows_tables(self) -> bool:
+        """Slaves take their master's topics, groups and offsets, as on the host."""
+        return self.tables or self.transactions
 
 
 def seed_options(seed: int) -> Options:
