@@ -8,6 +8,7 @@ durably, so that a stale tail with valid checksums cannot come back (apache/rock
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from rmqha.model.error import StoreError
@@ -17,7 +18,7 @@ from rmqha.store.boot_file import LastStop
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commit_log import UNREADABLE, CommitLog
 from rmqha.store.record import BLANK, MAGIC_BLANK, BadRecordError, locate, skip_plain, verify
-from rmqha.store.reput import valid_topic
+from rmqha.store.reput import valid_topic, walk
 
 CLOCK_MARGIN_MS = 3000
 """RocketMQ's margin on the checkpoint's times."""
@@ -88,6 +89,15 @@ def find_end(log: CommitLog, start: int, recovery: Recovery) -> int:
             recovery.last_store_timestamp_ms = newest
         position = file.end_offset
     return position
+
+
+def last_stored_ms(log: CommitLog, end: int) -> int:
+    """Store time of the last record below `end`; 0 if there is none, or none can be read."""
+    found = 0
+    with suppress(StoreError):
+        for *_, parts in walk(log, log.file_start(end - 1), end) if end > log.min_offset else ():
+            found = found if parts is None else parts[10]
+    return found
 
 
 def cut_tail(

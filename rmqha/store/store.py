@@ -31,7 +31,7 @@ from rmqha.store.new_batch import NewBatch
 from rmqha.store.problem import disk_errors, place
 from rmqha.store.reader import Matches, PullResult, Reader
 from rmqha.store.record import EncodedBatch, NewMessage, locate
-from rmqha.store.recovery import Recovery, batch_topics, check_start, cut_tail, find_end
+from rmqha.store.recovery import Recovery, batch_topics, check_start, cut_tail, find_end, last_stored_ms
 from rmqha.store.reput import QueueOffsets, Reput, dispatch, dispatch_in_bulk, valid_topic
 from rmqha.store.retention import LogFile
 from rmqha.store.trimmer import Trimmer
@@ -126,6 +126,8 @@ class Store:
         trusted = last_stop is LastStop.CLEAN and progress == start
         was_cut = self._progress.cut_offset == end
         cut_tail(self._disk, self._log, end, self.recovery, last_stop, trusted=trusted, was_cut=was_cut)
+        if was_cut and start == end:  # the cut has lowered the checkpoint's times; store times must not fall
+            self.recovery.last_store_timestamp_ms = last_stored_ms(self._log, end)
         if self.recovery.damaged:
             self._boot.set_unclean(True)
         lines += self._epochs.load(end)
@@ -163,7 +165,8 @@ class Store:
         self._reput.position = position
         self._confirm = max(min(checkpoint.confirm_phy_offset, end), start if trusted else position, log.min_offset)
         self._confirm = min(self._confirm, end)
-        self._reput.last_store_timestamp_ms = checkpoint.logics_msg_timestamp_ms
+        newest_ms = self.recovery.last_store_timestamp_ms if start == end else 0
+        self._reput.last_store_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, newest_ms)
         self._offsets.take_from_queues(position)
         self._offsets.last_store_timestamp_ms = max(
             self.recovery.last_store_timestamp_ms, checkpoint.physic_msg_timestamp_ms
