@@ -281,6 +281,8 @@ class OffsetTable:
                 offset = change.offset
                 if offset is not None:
                     offset = min(offset, end_of(change.key.rpartition("@")[0], change.queue_id, change.stamp.epoch))
+                # A wall clock that was set back since gives lower sequences: slaves would take none of them.
+                self._floor = max(self._floor, change.stamp.sequence)
                 self._take(change._replace(offset=offset, stamp=self._next_stamp()))
                 self._dirty = True
                 count += 1

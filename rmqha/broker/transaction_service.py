@@ -127,6 +127,8 @@ class TransactionService:
         """Of this mastership; None until the first step of it."""
         self.configure(config)
         self._next_round_ms = 0
+        self._looked_at_ms = 0
+        """By the wall clock."""
         self._round: deque[int] | None = None
         """Half messages that this round still has to look at; None between rounds."""
         self._copies: _Copies | None = None
@@ -177,7 +179,8 @@ class TransactionService:
         reply = command.reply(ResponseCode.SUCCESS, {})
         if target is None:
             if not command.is_oneway:
-                channel.send(reply)
+                # The end that came first is in the log of this epoch, but the group may not have it yet.
+                self._appends.appended(self._log.max_phy_offset, Waiter(channel, [reply]))
             return
         messages = [mark([target], self._clock.wall_ms(), self._store_host)]
         if outcome == SYS_FLAG_TRANSACTION_COMMIT:
@@ -209,6 +212,10 @@ class TransactionService:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
         if half.queue_offset != queue_offset:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+        key, named = find_property(half.properties, PROPERTY_UNIQUE_KEY.encode()), command.ext.get("transactionId")
+        if key and named and key not in (named.encode(), command.ext.get("msgId", "").encode()):
+            # Where the log was cut (AP) another transaction's message may stand at the place of the one that is meant.
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction id wrong")
         return half
 
     # --- checks -------------------------------------------------------------------------------------------------------
@@ -283,6 +290,10 @@ class TransactionService:
         """Those that something is to be done about, some at a time."""
         due: list[_Due] = []
         wall_ms, size_bytes = self._clock.wall_ms(), 0
+        if wall_ms < self._looked_at_ms:
+            # Set back: by what was found before, those that wait would wait as much longer.
+            state.judge_anew()
+        self._looked_at_ms = wall_ms
         for _ in range(min(SLICE_COUNT, len(left))):
             if len(due) == MAX_CHECK_COUNT or size_bytes > MAX_CHECK_BYTES:
                 break

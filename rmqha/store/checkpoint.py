@@ -30,6 +30,16 @@ class Checkpoint:
     master_flushed_offset: int = 0
     confirm_phy_offset: int = 0
 
+    def lowered(self, timestamp_ms: int, end_offset: int) -> Checkpoint:
+        """What still holds when nothing later, and nothing behind `end_offset`, is left."""
+        return Checkpoint(
+            min(self.physic_msg_timestamp_ms, timestamp_ms),
+            min(self.logics_msg_timestamp_ms, timestamp_ms),
+            min(self.index_msg_timestamp_ms, timestamp_ms),
+            min(self.master_flushed_offset, end_offset),
+            min(self.confirm_phy_offset, end_offset),
+        )
+
     def encode(self) -> bytes:
         return _FIELDS.pack(
             self.physic_msg_timestamp_ms,

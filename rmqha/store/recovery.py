@@ -8,6 +8,7 @@ durably, so that a stale tail with valid checksums cannot come back (apache/rock
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from rmqha.model.error import StoreError
@@ -17,7 +18,7 @@ from rmqha.store.boot_file import LastStop
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commit_log import UNREADABLE, CommitLog
 from rmqha.store.record import BLANK, MAGIC_BLANK, BadRecordError, locate, skip_plain, verify
-from rmqha.store.reput import valid_topic
+from rmqha.store.reput import valid_topic, walk
 
 CLOCK_MARGIN_MS = 3000
 """RocketMQ's margin on the checkpoint's times."""
@@ -90,6 +91,15 @@ def find_end(log: CommitLog, start: int, recovery: Recovery) -> int:
     return position
 
 
+def last_stored_ms(log: CommitLog, end: int) -> int:
+    """Store time of the last record below `end`; 0 if there is none, or none can be read."""
+    found = 0
+    with suppress(StoreError):
+        for *_, parts in walk(log, log.file_start(end - 1), end) if end > log.min_offset else ():
+            found = found if parts is None else parts[10]
+    return found
+
+
 def cut_tail(
     disk: Disk, log: CommitLog, end: int, recovery: Recovery, last_stop: LastStop, *, trusted: bool, was_cut: bool
 ) -> None:
@@ -107,6 +117,8 @@ def cut_tail(
         _judge_tail(disk, log, end, recovery, last_stop)
     spare = len(log.files.files)
     recovery.cut_bytes = log.cut(end)
+    if was_cut and recovery.checked_from == end:  # it has lowered the checkpoint's times; store times must not fall
+        recovery.last_store_timestamp_ms = last_stored_ms(log, end)
     spare -= len(log.files.files)
     if recovery.cut_bytes:
         files = f", with {spare} files," if spare else ""

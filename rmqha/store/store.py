@@ -167,7 +167,8 @@ class Store:
         self._reput.position = position
         self._confirm = max(min(checkpoint.confirm_phy_offset, end), start if trusted else position, log.min_offset)
         self._confirm = min(self._confirm, end)
-        self._reput.last_store_timestamp_ms = checkpoint.logics_msg_timestamp_ms
+        newest_ms = self.recovery.last_store_timestamp_ms if start == end else 0
+        self._reput.last_store_timestamp_ms = max(checkpoint.logics_msg_timestamp_ms, newest_ms)
         self._offsets.take_from_queues(position)
         self._offsets.last_store_timestamp_ms = max(
             self.recovery.last_store_timestamp_ms, checkpoint.physic_msg_timestamp_ms
@@ -535,15 +536,7 @@ class Store:
     def _lower_marks(self, end_offset: int) -> None:
         """Progress first, then the checkpoint, both durable: whichever a crash leaves is true of the log before and
         after the cut."""
-        old = self._checkpoint.value
-        first = first_timestamp(self._log, end_offset)
-        checkpoint = Checkpoint(
-            min(old.physic_msg_timestamp_ms, first),
-            min(old.logics_msg_timestamp_ms, first),
-            min(old.index_msg_timestamp_ms, first),
-            min(old.master_flushed_offset, end_offset),
-            min(old.confirm_phy_offset, end_offset),
-        )
+        checkpoint = self._checkpoint.value.lowered(first_timestamp(self._log, end_offset), end_offset)
         position = min(self._progress.position or 0, self._reput.position, end_offset)
         self._progress.lower(position, checkpoint, self.index.files.durable_below(end_offset), cut_offset=end_offset)
         self._checkpoint.store(checkpoint)

@@ -171,3 +171,15 @@ def test_an_older_content_never_replaces_a_newer_one_in_the_file(tmp_path: Path)
     table.write(first)
     assert OffsetTable(HostDisk(tmp_path)).query("G", "T", 0) == 2
     assert table.saved_stamp == table.stamp
+
+
+def test_what_a_slave_gives_back_counts_for_all_though_the_wall_clock_was_set_back(tmp_path: Path) -> None:
+    """A master that restarts in its epoch goes on from the wall clock: below what it gave in its former life."""
+    slaves = [OffsetTable(HostDisk(tmp_path / name)) for name in ("a", "b")]
+    slaves[0].merge([change(50, 1, 9_000_000)])
+    master = table_of(tmp_path / "m")
+    assert master.take_back([change(50, 1, 9_000_000)], lambda topic, queue_id, epoch: 1000) == 1
+    master.commit("G", "T", 0, 60)
+    for slave in slaves:
+        slave.merge(master.changes_since(NO_STAMP, 10))
+        assert slave.query("G", "T", 0) == 60 and slave.stamp == master.stamp

@@ -134,6 +134,18 @@ def test_refused_ends(broker: Broker) -> None:
     assert channel.take() == [] and bodies(broker) == [b"x"] and bodies(broker, OP, 0) == []
 
 
+def test_an_end_of_another_message_at_that_place(broker: Broker) -> None:
+    """A new master of an AP group may have lost the half message that is meant, and stored another one there."""
+    half = broker.ask(prepared(broker, "B"))
+    for message_id in ("A", "ID"):
+        other = end_of(half, COMMIT, transactionId="A", msgId=message_id)
+        reply = broker.ask(other)
+        assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "The transaction id wrong")
+        oneway(broker, other)
+    assert bodies(broker) == [] and bodies(broker, OP, 0) == []
+    assert broker.ask(end_of(half, COMMIT, transactionId="other", msgId="B")).code == 0 and bodies(broker) == [b"B"]
+
+
 def test_a_slave_takes_no_end(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker().start()
     half = broker.ask(prepared(broker))
@@ -254,6 +266,18 @@ def test_a_fresh_one_and_an_immune_one_are_not_asked_for(broker: Broker) -> None
     assert offsets(broker) == (None, None), "the immune one holds them back"
     broker.run(ROUND_MS)
     assert [item.ext["msgId"] for item in channel.take()] == ["immune", "fresh"]
+
+
+def test_a_wall_clock_that_is_set_back_holds_nothing_up(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    channel = producer(broker)
+    broker.run(ROUND_MS - 1000)
+    broker.ask(prepared(broker))
+    broker.run(2000)
+    assert channel.take() == []
+    wall_ms = broker.clock.wall_ms
+    monkeypatch.setattr(broker.clock, "wall_ms", lambda: wall_ms() - 3_600_000)
+    broker.run(ROUND_MS)
+    assert len(channel.take()) == 1
 
 
 def test_a_shorter_time_out_holds_at_once(broker: Broker) -> None:
@@ -413,6 +437,19 @@ def test_consumers_and_offsets_wait_for_the_group(pair: Broker) -> None:
 def test_an_end_that_wants_an_answer_waits_for_the_group(pair: Broker) -> None:
     half = acked(pair, prepared(pair))
     assert acked(pair, end_of(half, COMMIT)).code == 0
+
+
+def test_an_end_that_comes_again_waits_for_the_group_too(pair: Broker) -> None:
+    """The first one is in this log, and may go with it: who is answered SUCCESS may forget the transaction."""
+    half = acked(pair, prepared(pair))
+    channels = FakeChannel(), FakeChannel()
+    for channel in channels:
+        pair.core.processor.received(channel, [end_of(half, COMMIT)])
+    pair.run()
+    assert [channel.take() for channel in channels] == [[], []]
+    ack(pair)
+    assert [[answer.code for answer in channel.take()] for channel in channels] == [[0], [0]]
+    assert bodies(pair) == [b"ID"]
 
 
 def test_the_producer_is_asked_when_the_group_has_the_copy(pair: Broker) -> None:

@@ -33,6 +33,7 @@ from rmqha.wire.command import Command
 from .following import Following, LearningEnds
 from .process import Process, Rpc, SimChannel
 from .registering import Registering
+from .transacting import Transacting
 
 FEED_TICK_MS = 100
 SAVE_INTERVAL_MS = 5000
@@ -90,6 +91,8 @@ class BrokerProcess(Process):
         self.disk_fails = False
         self.follows_tables = False
         """Slaves take topics, groups and offsets, as on the host."""
+        self.has_transactions = False
+        """The loop of transactions runs, as on the host."""
         self.name_servers: list[str] = []
         """Addresses, where it registers."""
         self._following: Following | None = None
@@ -157,6 +160,8 @@ class BrokerProcess(Process):
             self.core.feed.save_soon = self._save_soon
             self._feed_later()
             self._save_later()
+        if self.has_transactions:
+            Transacting(self, self.core)
         self.transport.listen(self.host, config.address, self._rpc)
         self.transport.listen(self.host, config.ha_address, links)
         self.transport.power_on(self.host)

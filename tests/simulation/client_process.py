@@ -22,7 +22,28 @@ TIMEOUT_MS = 4000
 PATIENCE_MS = 3800
 """Of a client whose clock runs fast: a connection that breaks tells it earlier."""
 TOPIC = "SimTopic"
+QUEUE_COUNT = 2
 REFUSED_BEFORE_THE_WRITE = "in-sync replicas not enough"
+
+
+def send_fields(
+    topic: str, queue_id: int, born_at_ms: int, properties: bytes, *, sys_flag: int = 0, is_batch: bool = False
+) -> dict[str, str]:
+    """Of requests 310 and 320."""
+    return {
+        "a": "sim",
+        "b": topic,
+        "c": "TBW102",
+        "d": str(QUEUE_COUNT),
+        "e": str(queue_id),
+        "f": str(sys_flag),
+        "g": str(born_at_ms),
+        "h": "0",
+        "i": properties.decode(),
+        "j": "0",
+        "k": "false",
+        "m": str(is_batch).lower(),
+    }
 
 
 class ClientProcess(Process):
@@ -86,20 +107,7 @@ class ClientProcess(Process):
 
     def fields(self, properties: bytes, *, is_batch: bool) -> dict[str, str]:
         """Of a request that sends, to a drawn queue."""
-        return {
-            "a": "sim",
-            "b": TOPIC,
-            "c": "TBW102",
-            "d": "2",
-            "e": str(self._prng.below(2)),
-            "f": "0",
-            "g": str(self.clock.wall_ms()),
-            "h": "0",
-            "i": properties.decode(),
-            "j": "0",
-            "k": "false",
-            "m": str(is_batch).lower(),
-        }
+        return send_fields(TOPIC, self._prng.below(QUEUE_COUNT), self.clock.wall_ms(), properties, is_batch=is_batch)
 
     def _address(self) -> str:
         """Where the next send goes."""

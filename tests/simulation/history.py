@@ -32,12 +32,39 @@ class Change:
     broker: str = ""
 
 
+@dataclass(slots=True)
+class Transaction:
+    """A transactional message and what its producers know of it, as in a database that all of a group share."""
+
+    key: str
+    queue_id: int
+    body: bytes
+    half: Send
+    plan: int
+    """What the application's part will come to, as commitOrRollback says it; 0: nobody ever decides."""
+    is_last: bool = False
+    """Begun after all faults, and left to a master's question."""
+    decision: int | None = None
+    """None while the application's part is under way."""
+    doubts: int = 0
+    """Questions that are not answered though it is decided."""
+    forgets: bool = False
+    """Once a master has confirmed the end nobody knows of the transaction any more."""
+    commit_count: int = 0
+    rollback_count: int = 0
+    """Requests 37 that said so, answers to questions included."""
+    ended_at_ms: int | None = None
+    """When an end was answered SUCCESS."""
+
+
 @dataclass
 class History:
     sends: list[Send] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
     """Every try of every send."""
     changes: list[Change] = field(default_factory=list)
+    transactions: dict[str, Transaction] = field(default_factory=dict)
+    """By key, in the order in which they were begun."""
 
     @property
     def acked(self) -> list[Send]:

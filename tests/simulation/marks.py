@@ -53,6 +53,8 @@ MARKS: dict[str, tuple[str, Callable[[Fields], bool]]] = {
     "a controller resigns": ("controller_resigned", _always),
     "a controller stood still": ("controller_paused", _always),
     "topics are made again from the log": ("topics_restored", _always),
+    "a half message is given up": ("transaction_given_up", _always),
+    "a master takes offsets back that a kill took": ("offsets_taken_back", _always),
 }
 """What is rare, the event that tells it, and which of its fields do."""
 

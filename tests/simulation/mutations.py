@@ -19,12 +19,16 @@ from controller.decisions import elect_master
 from controller.decisions.elect_master import Choice, Electorate, elected, electorate
 from controller.decisions.sync_state_set import alter_sync_state_set
 from nameserver.route_info import RouteTable
+from rmqha.broker import send, transaction_service
 from rmqha.broker.consumer_requests import ConsumerRequests
 from rmqha.broker.pull import PullProcessor
 from rmqha.broker.replica_driver import ReplicaDriver
 from rmqha.broker.request import Channel
 from rmqha.broker.table_feed import TableFeed
 from rmqha.broker.topics import TopicTable
+from rmqha.broker.transaction import Reconciliation
+from rmqha.broker.transaction_service import TransactionService
+from rmqha.broker.waiter import Waiter
 from rmqha.ha import client as ha_client
 from rmqha.ha import commitment
 from rmqha.ha.ack import AckQueue
@@ -41,6 +45,7 @@ from rmqha.ha.sync_state import Members, SyncStateSet, as_members
 from rmqha.model.code import ResponseCode
 from rmqha.model.epoch import EpochHistory
 from rmqha.model.error import RemoteProtocolError
+from rmqha.model.message import HALF_TOPIC
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset, Term
 from rmqha.raft.core import Core
 from rmqha.raft.quorum import Configuration
@@ -365,6 +370,41 @@ def _with_the_old_parser(self: HaClient, now_ms: int, conn_id: int) -> list[Acti
     return actions
 
 
+class _ToldAtOnce(Waiter):
+    def __init__(self, channel: Channel, replies: list[Command]) -> None:
+        super().__init__(channel, [])
+        for reply in replies:
+            channel.send(reply)
+
+
+_REAL_STARTED = TransactionService._started
+
+
+def _started_at_the_end(self: TransactionService) -> Reconciliation:
+    if self._state is None:
+        state = _REAL_STARTED(self)
+        state.next_half = max(state.next_half, self._log.queue_range(HALF_TOPIC, 0)[1])
+    return _REAL_STARTED(self)
+
+
+_REAL_SAFE = TransactionService._are_copies_safe
+
+
+def _copies_are_safe(self: TransactionService) -> bool:
+    if self._copies is not None:
+        self._copies.is_acked, self._copies.end_offset = True, PhyOffset(0)
+    return _REAL_SAFE(self)
+
+
+_REAL_END = TransactionService._end
+
+
+def _always_a_commit(self: TransactionService, channel: Channel, command: Command) -> None:
+    if command.ext["commitOrRollback"] == "12":
+        command.ext["commitOrRollback"] = "8"
+    _REAL_END(self, channel, command)
+
+
 MUTATIONS: dict[str, Callable[[], Any]] = {
     "acks against the shrunk set (ruling 1)": lambda: patch.object(SyncStateSet, "propose", _shrunk_at_once),
     "no majority needed (ruling 1)": lambda: patch.object(Commitment, "has_quorum", lambda self: True),
@@ -448,6 +488,18 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "what a broken connection began goes on in the next": lambda: patch.object(
         HaClient, "opened", _with_the_old_parser
     ),
+    "an end is answered before the set holds it": lambda: patch.object(transaction_service, "Waiter", _ToldAtOnce),
+    "a new master asks about nothing that waits": lambda: patch.object(
+        TransactionService, "_started", _started_at_the_end
+    ),
+    "copies of half messages are not waited for": lambda: patch.object(
+        TransactionService, "_are_copies_safe", _copies_are_safe
+    ),
+    "a rollback is a commit": lambda: patch.object(TransactionService, "_end", _always_a_commit),
+    "nobody is asked how a transaction ended": lambda: patch.object(
+        TransactionService, "_ask", lambda self, half: None
+    ),
+    "half messages are seen": lambda: patch.object(send, "to_half", lambda message: message),
     "one vote elects a leader (Raft)": lambda: patch.object(Configuration, "won", _leads_alone),
     "votes are forgotten (Raft)": lambda: patch.object(Core, "set_hard_state", _one_vote_is_forgotten),
     "one copy commits (Raft)": lambda: patch.object(

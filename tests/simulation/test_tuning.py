@@ -40,9 +40,7 @@ LEFT_OUT = {
         "access_message_in_memory_max_ratio", "enable_property_filter", "long_polling_max_ms",
         "use_server_side_reset_offset",
     },
-    "no simulated client ends transactions: tests/broker/test_transaction_service.py": {
-        "reject_transaction_message", "transaction_check_interval", "transaction_check_max", "transaction_time_out",
-    },
+    "refuses what the theme `transactions` sends: tests/broker/test_send.py": {"reject_transaction_message"},
     "by the room on a disk: tests/store/test_retention.py": {
         "disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio", "disk_space_warning_level_ratio",
     },

@@ -418,6 +418,31 @@ def idle(options: Options) -> Options:
     )
 
 
+def transactions(options: Options) -> Options:
+    """Transactions are under way while masters die, are switched and are cut off: masters ask how they ended, within
+    fractions of a second, and ends are lost. Wall clocks, by which masters ask, jump in some runs."""
+    count = 5 if options.broker_count == 5 else 3
+    return replace(
+        rough(options),
+        broker_count=count,
+        cp=options.cp,
+        transactions=True,
+        strict_offsets=options.kept_hours == 0,
+        client_count=1,
+        send_interval_ms=40,
+        kept_files=0,
+        kept_hours=72,
+        clean_per_mille=0,
+        max_delay_ms=20,
+        batch_bytes=512 if options.client_count == 1 else options.batch_bytes,
+        kill_elected_per_mille=150,
+        kill_cut_per_mille=100,
+        power_broker_per_mille=60 if options.sync_flush else 0,
+        clock_step_per_mille=40 if options.controller_count == 1 else 0,
+        switch_per_mille=60,
+    )
+
+
 THEMES: dict[str, Callable[[Options], Options]] = {
     "plain": lambda options: options,
     "rough": rough,
@@ -449,5 +474,6 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "batches": batches,
     "consumers": consumers,
     "idle": idle,
+    "transactions": transactions,
 }
 """What a run may be made of, by name."""

@@ -57,6 +57,13 @@ STORE: Choices = {
 }
 """May differ between replicas; a store keeps what it was made with."""
 
+TRANSACTIONS: Choices = {
+    "transaction_check_interval": (200, 500, 1000),
+    "transaction_check_max": (4, 8),
+    "transaction_time_out": (200, 600, 1500),
+}
+"""Of the theme `transactions` only: short, so that masters ask, and give up, within a run."""
+
 CONTROLLER: Choices = {
     "default_heartbeat_timeout_mills": (1500, 2000),
     "election_policy": ("seniority,priority,zone", "priority,zone,seniority", "zone"),
@@ -94,6 +101,10 @@ def tuned_broker(config: BrokerConfig, draws: SimPrng) -> BrokerConfig:
 def tuned_store(config: BrokerConfig, draws: SimPrng) -> BrokerConfig:
     """For the first start of a broker."""
     return replace(config, **_pick(draws, STORE))
+
+
+def tuned_transactions(config: BrokerConfig, draws: SimPrng) -> BrokerConfig:
+    return replace(config, **_pick(draws, TRANSACTIONS))
 
 
 def tuned_controller(config: ControllerConfig, draws: SimPrng) -> ControllerConfig:

@@ -18,7 +18,7 @@ from rmqha.sim.transport import Delays, Transport
 
 from .batching_client import BatchingClient
 from .broker_process import BrokerProcess
-from .checkers import agreement, queues, routes, tables
+from .checkers import agreement, queues, routes, tables, transactions
 from .checkers.alone import Alone
 from .checkers.answers import Answers
 from .checkers.causes import Causes
@@ -44,7 +44,8 @@ from .name_server_process import NameServerProcess
 from .options import Options, seed_options
 from .routed_client import RoutedClient
 from .table_client import TableClient
-from .tuning import tuned_broker, tuned_controller, tuned_controllers, tuned_store
+from .transaction_client import TransactionClient
+from .tuning import tuned_broker, tuned_controller, tuned_controllers, tuned_store, tuned_transactions
 
 START_MS = 20_000
 OPERATOR_AFTER_MS = 5000
@@ -53,6 +54,7 @@ HEAL_MS = 60_000
 HEIR_MS = 15_000
 SETTLE_STEP_MS = 250
 CLEAN_INTERVAL_MS = 500
+DECIDER_COUNT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +128,9 @@ class World:
         self.operators = [self._operator(addresses)] if self.options.tables else []
         self.consumption = Consumption(cp=self.options.cp)
         self.consumers = [self._consumer(number, addresses) for number in range(1, self.options.consumer_count + 1)]
+        deciders = range(1, DECIDER_COUNT + 1) if self.options.transactions else ()
+        self.deciders = [self._decider(f"t{number}", addresses) for number in deciders]
+        """Producers of transactions."""
         self.faults = Faults(
             self.options,
             self.scheduler,
@@ -201,13 +206,20 @@ class World:
         clock, prng = self._clock(host), self._prng.child(host)
         return TableClient(host, addresses, self.scheduler, self.transport, clock, prng, self.history)
 
+    def _decider(self, host: str, addresses: list[str]) -> TransactionClient:
+        clock, prng = self._clock(host), self._prng.child(host)
+        made = TransactionClient(host, addresses, self.scheduler, self.transport, clock, prng, self.history)
+        made.unanswered = self.answers.missing
+        made.wants_immunity = not self.options.clock_step_per_mille
+        return made
+
     def _broker(self, number: int) -> BrokerProcess:
         host, options = f"b{number}", self.options
         config = BrokerConfig(
             broker_ip1=host,
             broker_name="sim",
             ha_mode="cp" if options.cp else "ap",
-            metadata_sync="" if options.tables else "periodic",
+            metadata_sync="" if options.follows_tables else "periodic",
             offset_sync="strict" if options.strict_offsets else "periodic",
             flush_disk_type="SYNC_FLUSH" if options.sync_flush else "ASYNC_FLUSH",
             sync_flush_timeout=BrokerConfig().slave_timeout,  # its default is longer than a client waits
@@ -229,6 +241,8 @@ class World:
         prng = self._prng.child(host)
         if options.tuned:
             config = tuned_broker(tuned_store(config, prng.child("store-keys")), prng.child("keys"))
+        if options.transactions:
+            config = tuned_transactions(config, prng.child("transaction-keys"))
         controllers = [f"c{each}:9878" for each in range(1, options.controller_count + 1)]
         made = BrokerProcess(
             config,
@@ -240,7 +254,8 @@ class World:
             self.tracer,
             self._observe,
         )
-        made.follows_tables = options.tables or options.consumer_count > 0
+        made.follows_tables = options.follows_tables
+        made.has_transactions = options.transactions
         made.name_servers = [process.address for process in self.name_servers]
         return made
 
@@ -289,7 +304,7 @@ class World:
         for process in (*self.controllers, *self.name_servers, *self.brokers):
             process.boot()
         self._until_whole(START_MS, "the group did not start")
-        for client in (*self.clients, *self.operators, *self.consumers):
+        for client in (*self.clients, *self.operators, *self.consumers, *self.deciders):
             client.boot()
         self.faults.start()
         self.scheduler.run_until(self.scheduler.now_ms + self.options.chaos_ms)
@@ -301,6 +316,8 @@ class World:
         self._stop_clients()
         self._until_whole(HEAL_MS, "the group did not become whole again")
         self._let_consumers_end()
+        if self.deciders:
+            self._conclude()
         # only what is durable may go, and a sync that began before the heal may hang on
         syncing_ms = max(0, max(item.disturbed_at_ms for item in self.brokers) - self.scheduler.now_ms)
         limit_ms = syncing_ms + 10 * CLEAN_INTERVAL_MS
@@ -312,6 +329,8 @@ class World:
         for broker in self.brokers:
             queues.verify(broker)
         found = audit(self.history, self.brokers[0], cp=self.options.cp, ordered=self.ordered)
+        if self.deciders:
+            found = self._with_transactions(found)
         self.reports.verify(found.lost)
         self.tracer.event("audited", acked=found.acked_count, lost=found.lost_count, duplicates=found.duplicate_count)
         return found
@@ -328,6 +347,33 @@ class World:
             client.stop()
         for operator in self.operators:
             operator.stop()
+        for decider in self.deciders:
+            decider.stop()
+
+    def _conclude(self) -> None:
+        """A calm group asks about the last transactions, and does what it is told."""
+        for decider in self.deciders:
+            decider.conclude()
+        self._until_whole(HEAL_MS, "the last transactions did not end")
+
+    def _with_transactions(self, found: Audit) -> Audit:
+        check_max = min(broker.config.transaction_check_max for broker in self.brokers)
+        more = transactions.verify(self.history, self.brokers[0], cp=self.options.cp, check_max=check_max)
+        self.tracer.event(
+            "transactions_audited",
+            acked=more.acked_count,
+            committed=more.committed_count,
+            duplicates=more.duplicate_count,
+            given_up=more.given_up_count,
+            lost=len(more.lost),
+            lost_ends=more.lost_end_count,
+        )
+        return Audit(
+            found.acked_count + more.acked_count,
+            found.lost_count + len(more.lost),
+            found.duplicate_count + more.duplicate_count,
+            (*found.lost, *more.lost),
+        )
 
     def _bereave(self) -> None:
         """Ruling 9: the master dies, then who is elected, before it has done anything; a majority that holds all goes
@@ -408,11 +454,15 @@ class World:
         self._until(limit_ms, self._missing, complaint)
 
     def _missing(self) -> str:
-        missing = agreement.missing(self.brokers) or self._unequal_tables() or self.unsettled()
+        missing = agreement.missing(self.brokers) or self._open_transactions()
+        missing = missing or self._unequal_tables() or self.unsettled()
         return missing or routes.missing(self.name_servers, self.brokers)
 
+    def _open_transactions(self) -> str:
+        return transactions.missing(self.brokers, self.history) if self.options.transactions else ""
+
     def _unequal_tables(self) -> str:
-        return tables.missing(self.brokers) if self.options.tables else ""
+        return tables.missing(self.brokers) if self.options.follows_tables else ""
 
     def _until(self, limit_ms: int, lacks: Callable[[], str], complaint: str = "after the heal") -> None:
         end_ms = self.scheduler.now_ms + limit_ms

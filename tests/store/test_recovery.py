@@ -345,3 +345,22 @@ def test_the_topics_file_may_be_unreadable() -> None:
     disk.write_atomic("config/topics.json", b"{{{")
     store = open_store(disk, ROOMY)
     assert any("sim/config/topics.json cannot be read" in line for line in store.recovery.lines)
+
+
+@pytest.mark.parametrize("cut_count", [0, 2])
+def test_store_times_do_not_fall_after_a_cut_and_a_kill(cut_count: int) -> None:
+    """The cut lowers the times of the checkpoint, and leaves nothing to be checked; the wall clock was set back."""
+    disk = sim_disk()
+    store = open_store(disk)
+    stored = [store.append(message(number), 1000 * number) for number in range(1, 6)]
+    store.set_confirm_offset(store.max_phy_offset)
+    while store.dispatch(1 << 20):
+        pass
+    store.sync()
+    end = stored[-1 - cut_count].end_offset
+    store.truncate(end)
+    for _ in range(2):
+        disk.crash(power_loss=False)
+        store = open_store(disk)
+    assert store.max_phy_offset == end
+    assert store.append(message(6), 1).store_timestamp_ms == 1000 * (5 - cut_count)

@@ -1,4 +1,5 @@
-"""At the end: the queues hold every record of the log, each at its place, and nothing else."""
+"""At the end: the queues hold every record of the log, each at its place, and nothing else. Store times never fall
+(ruling 18): searches by time and by key go by that."""
 
 from __future__ import annotations
 
@@ -15,12 +16,15 @@ def verify(broker: BrokerProcess) -> None:
     counts: dict[tuple[str, int], int] = {}
     ends: dict[tuple[str, int], int] = {}
     ranges: dict[tuple[str, int], tuple[int, int]] = {}
-    position, end = int(store.min_phy_offset), int(store.max_phy_offset)
+    position, end, newest_ms = int(store.min_phy_offset), int(store.max_phy_offset), 0
     while position < end:
         view = store.view(PhyOffset(position), end - position)
         size, magic = BLANK.unpack_from(view, 0)
         if magic != MAGIC_BLANK:
-            _, _, queue_id, number, _, _, topic_at, topic_bytes, *_ = locate(view, 0, len(view), position)
+            _, _, queue_id, number, _, _, topic_at, topic_bytes, *_, stored_ms = locate(view, 0, len(view), position)
+            if stored_ms < newest_ms:
+                raise InvariantError(f"{broker.host}: the record at {position} says {stored_ms}, after {newest_ms}")
+            newest_ms = stored_ms
             queue = str(view[topic_at : topic_at + topic_bytes], "utf-8"), queue_id
             low, high = ranges[queue] if queue in ranges else ranges.setdefault(queue, store.queue_range(*queue))
             if not low <= number < high:

@@ -10,6 +10,7 @@ from rmqha.drill.history import check
 from ..broker_process import BrokerProcess
 from ..history import History, InvariantError, Send
 from .records import entries
+from .transactions import OWN_TOPICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ def audit(history: History, broker: BrokerProcess, *, cp: bool, ordered: bool) -
     queues = {
         f"{topic} {queue_id}": [(item.queue_offset, item.key) for item in entries(broker, topic, queue_id)]
         for topic, queue_ids in broker.store.queues().items()
+        if topic not in OWN_TOPICS
         for queue_id in queue_ids
     }
     log_min = broker.store.min_phy_offset
