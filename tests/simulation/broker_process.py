@@ -42,6 +42,8 @@ SYNC_TIMEOUT_MS = 1000
 SYNC_MS = 5
 """A sync takes that long at most, on a disk that is well."""
 INDEX_STEP_BYTES = 16 * 1024
+NOTICES = (RequestCode.NOTIFY_BROKER_ROLE_CHANGED, RequestCode.RMQHA_HAND_OVER)
+"""What controllers say unasked."""
 Observer = Callable[["BrokerProcess", str, dict[str, int]], None]
 
 
@@ -85,6 +87,8 @@ class BrokerProcess(Process):
         self._observe = observe
         self.checks: Sequence[Callable[[BrokerProcess], None]] = ()
         """Looks of the checkers after every step."""
+        self.heard: Callable[[BrokerProcess, Command], None] = lambda broker, command: None
+        """Told of what a controller says, answers and notices, before it is acted on."""
         self._sync_ms = SYNC_MS
         self._slow_until_ms = 0
         self.disk_fails = False
@@ -279,6 +283,8 @@ class BrokerProcess(Process):
         channel = self._channels.get(conn.number)
         if channel is None:
             channel = self._channels[conn.number] = SimChannel(conn)
+        if command.code in NOTICES:
+            self.heard(self, command)
         self.core.processor.received(channel, [command])
         self.stepped()
 
@@ -533,6 +539,8 @@ class ControllerCalls:
         self._rpc.call(address, command, self._route.attempt_timeout_ms(left_ms), answered)
 
     def _answer(self, action: CallController, reply: Command | None) -> None:
+        if reply is not None:
+            self._broker.heard(self._broker, reply)
         try:
             self._broker.driver.controller_replied(action.call_id, reply)
         except RemoteProtocolError as error:
