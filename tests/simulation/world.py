@@ -17,6 +17,7 @@ from rmqha.sim.transport import Delays, Transport
 from .broker_group import CLEAN_INTERVAL_MS, BrokerGroup
 from .broker_process import BrokerProcess
 from .checkers import agreement
+from .checkers.crosstalk import Crosstalk
 from .checkers.leaders import Leaders
 from .checkers.reports import Reports
 from .checkers.survival import Audit
@@ -97,6 +98,7 @@ class World:
         self.faults.wiped = lambda broker: self.reports.replaced(broker.host)
         for group in self.groups:
             group.elected, group.told, group.cut = self._elected, self.faults.told, self.faults.cut
+        self.crosstalk = self._watched_crosstalk() if len(self.groups) > 1 else None
         self._rescues = [self._rescue(group) for group in self.groups]
 
     def _groups(self) -> list[BrokerGroup]:
@@ -116,6 +118,14 @@ class World:
                 self.more_config,
             )
             made.append(group)
+        return made
+
+    def _watched_crosstalk(self) -> Crosstalk:
+        made = Crosstalk(self.scheduler, self.groups)
+        self.transport.dialed = made.dialed
+        for broker in self.brokers:
+            broker.heard = made.heard
+            broker.checks = (*broker.checks, made.stepped)
         return made
 
     def _rescue(self, group: BrokerGroup) -> Rescue:
@@ -167,10 +177,14 @@ class World:
         self.leaders.stepped(controller)
         for group in self.groups:
             group.applied(controller)
+        if self.crosstalk is not None:
+            self.crosstalk.applied(controller)
 
     def _name_server_stepped(self, process: NameServerProcess) -> None:
         for group in self.groups:
             group.routes.stepped(process)
+        if self.crosstalk is not None:
+            self.crosstalk.listed(process)
 
     # --- the run ----------------------------------------------------------------------------------------------------
     def run(self) -> Report:
@@ -218,6 +232,8 @@ class World:
         return sum(found[1:], found[0])
 
     def _verify(self, group: BrokerGroup) -> Audit:
+        if self.crosstalk is not None:
+            self.crosstalk.verify(group)
         found = group.verify(ordered=self.ordered)
         self.reports.verify(found.lost)
         self.tracer.event("audited", acked=found.acked_count, lost=found.lost_count, duplicates=found.duplicate_count)
