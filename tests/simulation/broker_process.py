@@ -77,6 +77,8 @@ class BrokerProcess(Process):
         super().__init__(config.broker_ip1, scheduler, transport, clock)
         self.config = config
         self.disk = self._new_disk(prng.child("disk"))
+        self.disk_count = 1
+        """How many it has had: each new one makes it another replica."""
         self.failed = ""
         self.lost_power = False
         """Since its last whole state; over once its store counts as clean again."""
@@ -202,6 +204,7 @@ class BrokerProcess(Process):
         self.kill(power_loss=False)
         self.lost_power = False
         self.disk = self._new_disk(self._prng.child(f"disk-{self.life}"))
+        self.disk_count += 1
 
     def post(self, life: int, work: Callable[[], None]) -> None:
         """A failure of the disk ends the process, as it ends the host's; without such a fault it is a finding."""

@@ -18,6 +18,7 @@ from controller.action import Notify
 from controller.answers import NO_VIEW, MasterView, MasterViews, master_ext, set_body
 from controller.answers import flag as controller_flag
 from controller.decisions import elect_master
+from controller.decisions.broker_id import next_broker_id
 from controller.decisions.elect_master import Choice, Electorate, elected, electorate
 from controller.decisions.sync_state_set import alter_sync_state_set
 from controller.heartbeat import BrokerKey, BrokerLive, HeartbeatTable
@@ -391,6 +392,19 @@ def _tell_everybody(self: Leadership, broker_name: str) -> None:
 
 
 @contextmanager
+def _one_count_of_ids() -> Iterator[None]:
+    """A new replica is offered the id behind the highest that any group has asked for."""
+    highest: list[BrokerId] = []
+
+    def next_of_all(group: Any) -> BrokerId:
+        highest.append(next_broker_id(group))
+        return max(highest)
+
+    with patch.object(controller_requests, "next_broker_id", next_of_all):
+        yield
+
+
+@contextmanager
 def _one_eligible_set() -> Iterator[None]:
     """Who stays eligible after an election of one group does so in the next one of another."""
     eligible: dict[str, tuple[BrokerId, ...]] = {}
@@ -488,6 +502,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "a name server takes all groups of a cluster for one": lambda: patch.object(
         RouteTable, "register", _one_group_per_cluster
     ),
+    "one count of broker ids for all groups": _one_count_of_ids,
     "one eligible set for all groups": _one_eligible_set,
     "one vote elects a leader (Raft)": lambda: patch.object(Configuration, "won", _leads_alone),
     "votes are forgotten (Raft)": lambda: patch.object(Core, "set_hard_state", _one_vote_is_forgotten),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
@@ -13,6 +14,7 @@ from rmqha.wire.lenient_json import dumps
 
 from .checkers.crosstalk import Crosstalk
 from .history import InvariantError
+from .mutations import failure_of, planted
 from .options import seed_options
 from .themes import THEMES
 from .world import World
@@ -59,6 +61,13 @@ def test_faults_of_one_group_are_not_felt_by_the_others() -> None:
         assert group.roles.master_epochs == [1]
 
 
+def test_an_election_for_a_fault_of_another_group_is_seen() -> None:
+    """Planted is that who dies in one group is dead in all; the look for that itself is left out."""
+    with planted("who dies in one group is dead in all"), patch.object(Crosstalk, "traced", lambda *args: None):
+        failure = failure_of(SPARED, "groups")
+    assert failure.startswith("the master of sim2 was called dead and another elected"), failure
+
+
 def test_who_was_touched_is_told_to_the_groups_that_it_concerns() -> None:
     world = World(STRUCK, THEMES["groups"](seed_options(STRUCK)))
     world.scheduler.run_until(100)
@@ -101,6 +110,10 @@ def _set(set_epoch: int, members: list[int]) -> bytes:
         (lambda view: Command(0, {**view, "masterAddress": "b4:10911"}), "is master"),
         (lambda view: Command(0, view, _set(99, [1, 2])), "is set 99"),
         (lambda view: Command(0, {**view, "totalReplicas": "9"}), "has 9 replicas"),
+        (
+            lambda view: Command(0, {"brokerName": "sim", "nextBrokerId": "4"}),
+            "is offered id 4; sim has had 3 replicas",
+        ),
         (lambda view: Command(0, {"newSyncStateSetEpoch": "99"}, _set(99, [1])), "is set 99"),
     ],
 )
@@ -120,6 +133,13 @@ def test_what_controllers_never_decided_for_a_group_is_not_told_to_it(
     assert command.code == ResponseCode.SUCCESS
     with pytest.raises(InvariantError, match=complaint):
         crosstalk.heard(master, command)
+
+
+def test_nobody_of_a_group_without_a_fault_is_called_dead(crosstalk: Crosstalk) -> None:
+    fields = {"group": "sim", "broker_id": 1, "why": "heartbeat time-out"}
+    crosstalk.traced("master_dead", fields)
+    with pytest.raises(InvariantError, match="replica 1 of sim2 is called dead"):
+        crosstalk.traced("broker_dead", {**fields, "group": "sim2"})
 
 
 def test_no_replica_follows_a_master_of_another_group(

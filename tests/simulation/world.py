@@ -136,6 +136,8 @@ class World:
 
     def _traced(self, name: str, fields: dict[str, Any]) -> None:
         self.reports.traced(name, fields)
+        if self.crosstalk is not None:
+            self.crosstalk.traced(name, fields)
         if name == "master_elected":
             for group in self.groups:
                 if group.name == fields["group"]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rmqha.ha.group_info import GroupInfo, parse_group_info, parse_set
 from rmqha.model.code import ResponseCode
@@ -104,6 +105,8 @@ class Crosstalk:
         if told is not None and told != own:
             raise InvariantError(f"{broker.host} of {own} is told of {told}: {command}")
         decided = self._decided[own]
+        if "nextBrokerId" in command.ext:
+            self._check_id(broker, int(command.ext["nextBrokerId"]))
         info = parse_group_info(command)
         if info is not None:
             self._hold_against(broker, info, decided)
@@ -111,6 +114,13 @@ class Crosstalk:
             members, set_epoch = parse_set(command)
             if members is not None and (set_epoch, tuple(sorted(members))) not in decided.sets:
                 raise InvariantError(f"{broker.host} is told that {members} is set {set_epoch} of {own}; it never was")
+
+    def _check_id(self, broker: BrokerProcess, broker_id: int) -> None:
+        """Each group counts for itself, from 1."""
+        (group,) = [item for item in self._groups if broker in item.brokers]
+        most = sum(item.disk_count for item in group.brokers)
+        if broker_id > most:
+            raise InvariantError(f"{broker.host} is offered id {broker_id}; {group.name} has had {most} replicas")
 
     @staticmethod
     def _hold_against(broker: BrokerProcess, info: GroupInfo, decided: _Decided) -> None:
@@ -126,6 +136,17 @@ class Crosstalk:
             )
         if info.total_replicas is not None and info.total_replicas not in decided.sizes:
             raise InvariantError(f"{broker.host} is told that {own} has {info.total_replicas} replicas; it never had")
+
+    def traced(self, name: str, fields: dict[str, Any]) -> None:
+        """Controllers call a replica dead."""
+        if name not in ("master_dead", "broker_dead"):
+            return
+        for group in self._groups:
+            if group.name == fields["group"] and not group.causes.disturbed_at_ms:
+                raise InvariantError(
+                    f"replica {fields['broker_id']} of {group.name} is called dead ({fields['why']}); nothing has ever"
+                    " happened to its group"
+                )
 
     def stepped(self, broker: BrokerProcess) -> None:
         """Whom it follows, whoever told it."""
