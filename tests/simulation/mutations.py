@@ -22,6 +22,7 @@ from controller.decisions.broker_id import next_broker_id
 from controller.decisions.elect_master import Choice, Electorate, elected, electorate
 from controller.decisions.sync_state_set import alter_sync_state_set
 from controller.heartbeat import BrokerKey, BrokerLive, HeartbeatTable
+from controller.image import ImageReader
 from controller.leadership import Leadership
 from nameserver.route_info import Registered, RouteTable
 from rmqha.broker.replica_driver import ReplicaDriver
@@ -391,6 +392,16 @@ def _tell_everybody(self: Leadership, broker_name: str) -> None:
             self._emit(Notify(replica.address, command))
 
 
+REAL_READ = ImageReader.read
+
+
+def _one_set_in_a_snapshot(self: ImageReader, *args: Any) -> None:
+    REAL_READ(self, *args)
+    first, *others = self.info.groups.values()
+    for group in others:
+        group.sync_state_set = tuple(item for item in first.sync_state_set if item in group.replicas)
+
+
 @contextmanager
 def _one_count_of_ids() -> Iterator[None]:
     """A new replica is offered the id behind the highest that any group has asked for."""
@@ -501,6 +512,9 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "a new master is told to all groups": lambda: patch.object(Leadership, "_notify", _tell_everybody),
     "a name server takes all groups of a cluster for one": lambda: patch.object(
         RouteTable, "register", _one_group_per_cluster
+    ),
+    "a snapshot gives all groups the first one's set": lambda: patch.object(
+        ImageReader, "read", _one_set_in_a_snapshot
     ),
     "one count of broker ids for all groups": _one_count_of_ids,
     "one eligible set for all groups": _one_eligible_set,

@@ -103,6 +103,8 @@ class Options:
     """A replica dies and comes back with an empty disk, while all others are in the set."""
     more_groups: tuple[GroupSize, ...] = ()
     """Broker groups beside the first, under the same controllers and name servers."""
+    snapshot_after_entries: int = 0
+    """Of the controllers; 0: as by default, which no run reaches."""
     spared: bool = False
     """Faults of brokers and links touch the first group alone."""
     batches: bool = False

@@ -66,6 +66,7 @@ FOUND_BY = {
     "a new master is told to all groups": ("groups", 1),
     "a name server takes all groups of a cluster for one": ("groups", 2),
     "one count of broker ids for all groups": ("groups", 1),
+    "a snapshot gives all groups the first one's set": ("groups", 3),
     "one eligible set for all groups": ("groups", 23),
     "one vote elects a leader (Raft)": ("plain", 2),
     "votes are forgotten (Raft)": ("controllers", 1),

@@ -376,6 +376,9 @@ def groups(options: Options) -> Options:
         switch_per_mille=60,
         resize_per_mille=30,
         kill_controller_per_mille=0 if spared else 20,
+        all_controllers_away_per_mille=0 if spared else 10,
+        away_ms=10_000,
+        snapshot_after_entries=20,
         name_server_count=2 if options.kept_hours else 0,
         kill_name_server_per_mille=20 if options.kept_hours and not spared else 0,
     )

@@ -121,7 +121,7 @@ class World:
         return made
 
     def _watched_crosstalk(self) -> Crosstalk:
-        made = Crosstalk(self.scheduler, self.groups)
+        made = Crosstalk(self.scheduler, self.transport, self.groups, self.controllers)
         self.transport.dialed = made.dialed
         for broker in self.brokers:
             broker.heard = made.heard
@@ -156,6 +156,8 @@ class World:
     def _controller(self, number: int) -> ControllerProcess:
         host, ground = f"c{number}", self._ground
         config = ControllerConfig(controller_dleger_peers=self._peers(), controller_dleger_self_id=host)
+        if self.options.snapshot_after_entries:
+            config = replace(config, snapshot_after_entries=self.options.snapshot_after_entries)
         prng = ground.prng.child(host)
         if self.options.tuned:
             shared = tuned_controllers(config, ground.prng.child("controllers-keys"))

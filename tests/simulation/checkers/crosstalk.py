@@ -11,6 +11,7 @@ from typing import Any
 from rmqha.ha.group_info import GroupInfo, parse_group_info, parse_set
 from rmqha.model.code import ResponseCode
 from rmqha.sim.scheduler import Scheduler
+from rmqha.sim.transport import Transport
 from rmqha.wire.command import Command
 
 from ..broker_group import BrokerGroup
@@ -22,7 +23,7 @@ from ..name_server_process import NameServerProcess
 from .records import entries
 
 MISSED_MS = 1500
-"""So long after its end, when nothing else happens, the controllers know that a process is dead: its connection ends,
+"""So long after its end, unless its links are cut, the controllers know that a process is dead: its connection ends,
 and a probe is refused."""
 
 
@@ -40,9 +41,21 @@ class _Decided:
 
 
 class Crosstalk:
-    def __init__(self, scheduler: Scheduler, groups: Sequence[BrokerGroup]) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        transport: Transport,
+        groups: Sequence[BrokerGroup],
+        controllers: Sequence[ControllerProcess],
+    ) -> None:
         self._scheduler = scheduler
+        self._transport = transport
         self._groups = groups
+        self._controllers = [process.host for process in controllers]
+        self._here_at_ms = {broker.host: 0 for group in groups for broker in group.brokers}
+        """When each broker was last alive, or may have been there still for the controllers."""
+        self.missed_count = 0
+        """How often there was a dead replica to look for."""
         self._home: dict[str, str] = {}
         """Group of each broker's and client's host."""
         self._decided: dict[str, _Decided] = {}
@@ -80,23 +93,30 @@ class Crosstalk:
 
     def _look_for_the_dead(self, controller: ControllerProcess) -> None:
         """Nobody is kept alive by what another group's replicas say."""
-        now_ms, machine = controller.clock.now_ms(), controller.machine
+        now_ms, machine = self._scheduler.now_ms, controller.machine
         leadership = machine._leadership
         assert leadership is not None
-        if now_ms < leadership.table.grace_until_ms:
-            return
         for group in self._groups:
-            quiet_ms = self._scheduler.now_ms - group.causes.disturbed_at_ms
-            gone = [item.broker_id for item in group.brokers if not item.alive and not item.lost_power]
-            if not gone or quiet_ms < MISSED_MS or group.causes.links_disturbed:
-                continue
+            for broker in group.brokers:
+                began_at_ms = broker.disturbed_at_ms  # and may have died before anybody looked
+                self._here_at_ms[broker.host] = max(began_at_ms, self._here_at_ms[broker.host])
+                if broker.alive or broker.lost_power or self._transport.is_disturbed((broker.host, *self._controllers)):
+                    self._here_at_ms[broker.host] = now_ms
+            gone = {
+                item.broker_id: now_ms - self._here_at_ms[item.host]
+                for item in group.brokers
+                if now_ms - self._here_at_ms[item.host] >= MISSED_MS
+            }
             known = machine.info.groups.get(group.name)
-            kept = [each for each in machine.live_ids(now_ms, known) if each in gone] if known is not None else []
-            if kept:
-                raise InvariantError(
-                    f"{controller.host} takes the replicas {kept} of {group.name} for alive; they have been dead for"
-                    f" {quiet_ms} ms"
-                )
+            if not gone or known is None or controller.clock.now_ms() < leadership.table.grace_until_ms:
+                continue
+            self.missed_count += 1
+            for broker_id in machine.live_ids(controller.clock.now_ms(), known):
+                if broker_id in gone:
+                    raise InvariantError(
+                        f"{controller.host} takes replica {broker_id} of {group.name} for alive, which has been dead"
+                        f" for {gone[broker_id]} ms"
+                    )
 
     def heard(self, broker: BrokerProcess, command: Command) -> None:
         """A controller's answer or notice reaches a broker."""

@@ -21,9 +21,11 @@ class Electable:
         self._cp = cp
         self._acked_to = 0
         self._acked_by = ""
-        self._shown = (-1, -1, -1)
-        """Disks lost, master epoch and set epoch of the newest set that any controller has applied."""
-        self._ids: tuple[int, ...] = ()
+        self._applied_to = (-1, -1)
+        """Disks lost, and the index of the newest entry that any controller has applied: who starts again, or comes
+        late, has older states for a while, and decides nothing by them."""
+        self._shown: tuple[int, int, int, tuple[int, ...]] = (-1, -1, -1, ())
+        """Disks lost, master epoch, set epoch and who may be elected."""
 
     def acknowledges(self, master: BrokerProcess) -> None:
         """A step of a broker."""
@@ -39,16 +41,20 @@ class Electable:
         group = controller.machine.info.groups.get(self._name)
         if not self._cp or group is None or not group.set_known:
             return
-        shown = (controller.wipe_count, group.master_epoch, group.sync_state_set_epoch)
-        if shown > self._shown or (shown == self._shown and group.electable_ids != self._ids):
-            self._shown, self._ids = shown, group.electable_ids
+        applied_to = controller.wipe_count, controller.machine._feed.index
+        if applied_to <= self._applied_to:
+            return
+        self._applied_to = applied_to
+        shown = (controller.wipe_count, group.master_epoch, group.sync_state_set_epoch, group.electable_ids)
+        if shown != self._shown:
+            self._shown = shown
             if group.accepts_loss:
                 self._acked_to = 0  # an operator's choice
             self._verify()
 
     def _verify(self) -> None:
         for broker in self._brokers:
-            if broker.broker_id not in self._ids or broker.lost_power or broker.end_offset >= self._acked_to:
+            if broker.broker_id not in self._shown[3] or broker.lost_power or broker.end_offset >= self._acked_to:
                 continue
             (master,) = [item for item in self._brokers if item.host == self._acked_by]
             if broker.end_offset < end_of_records(master, self._acked_to):
