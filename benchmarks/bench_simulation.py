@@ -47,7 +47,7 @@ def _timed(seed: int, options: Options) -> tuple[float, float, float]:
     spent = time.process_time() - began
     if report.failure:
         raise RuntimeError(f"seed {seed} fails: {report.failure}")
-    return report.simulated_ms / 1000 / spent, report.event_count / spent, len(world.history.acked) / spent
+    return report.simulated_ms / 1000 / spent, report.event_count / spent, len(world.groups[0].history.acked) / spent
 
 
 def _rows(name: str, found: list[tuple[float, float, float]]) -> list[dict[str, Any]]:

@@ -53,6 +53,10 @@ HAND_OVER_RETRY_MS = 10_000
 NOT_REPORTED = "it has not reported to this leader"
 
 
+def _is_registration(asked: Asked) -> bool:
+    return asked.command.code == RequestCode.CONTROLLER_REGISTER_BROKER
+
+
 def _is_well(broker: BrokerLive | None) -> bool:
     return broker is not None and broker.is_fit and not broker.suspect and not broker.disk_problem
 
@@ -83,6 +87,8 @@ class Leadership:
         self._wall_offset_ms = wall_offset_ms
         self._busy: dict[str, deque[Asked]] = {}
         """Groups with a ballot or a change under way, and the requests that wait for it."""
+        self._waited_in: dict[int, dict[str, None]] = {}
+        """By session: the groups in which a request of it waits or has waited."""
         self._suspect_probes: dict[int, BrokerKey] = {}
         self._probes = Probes(emit, probe_ids)
         self._elections = Elections(
@@ -150,6 +156,12 @@ class Leadership:
         return group.master_id is not None and self.is_alive(now_ms, group, group.master_id)
 
     def session_closed(self, now_ms: int, session_id: int) -> None:
+        """Registrations of it that wait are void: they would take who is gone for alive until its time-out."""
+        for broker_name in self._waited_in.pop(session_id, ()):
+            if waiting := self._busy.get(broker_name):
+                self._busy[broker_name] = deque(
+                    item for item in waiting if item.session_id != session_id or not _is_registration(item)
+                )
         for broker in self.table.session_closed(session_id):
             self._suspect(broker, "session closed")
             if broker.unclean:
@@ -212,6 +224,7 @@ class Leadership:
             return False
         if len(queue) < MAX_WAITING_COUNT:
             queue.append(asked)
+            self._waited_in.setdefault(asked.session_id, {})[broker_name] = None
         else:
             self.answer(asked, asked.command.reply(ResponseCode.SYSTEM_BUSY, remark=f"{broker_name} is busy"))
         return True

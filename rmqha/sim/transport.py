@@ -8,7 +8,7 @@ the host is up again and refuses, or when their own patience ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -94,10 +94,13 @@ class Transport:
         self._delays = delays or Delays()
         self._slow: dict[tuple[str, str], Delays] = {}
         self._blocked: set[tuple[str, str]] = set()
-        self._held: dict[int, int] = {}
+        self._held: dict[int, tuple[int, tuple[str, str]]] = {}
+        """By connection: until when, and its link."""
         self._listeners: dict[str, tuple[str, Endpoint]] = {}
         self._connections: dict[int, Connection] = {}
         self._next_number = 1
+        self.dialed: Callable[[str, str], None] = lambda host, target: None
+        """Told of every dial, and whom it is meant for."""
         self.split_per_mille = 0
         """Chance that what arrives is cut at any byte, and its rest comes later."""
 
@@ -159,7 +162,11 @@ class Transport:
     def hold(self, conn: Connection, duration_ms: int) -> None:
         """What `conn` sends waits so long, its end too; other connections between the same hosts go on. So a request
         may arrive after its sender has died, started again and asked anew."""
-        self._held[conn.number] = self._scheduler.now_ms + duration_ms
+        self._held[conn.number] = self._scheduler.now_ms + duration_ms, conn.link
+
+    def _held_for_ms(self, conn: Connection) -> int:
+        held = self._held.get(conn.number)
+        return 0 if held is None else held[0] - self._scheduler.now_ms
 
     def give_up(self, conn: Connection) -> None:
         """`conn`'s own side takes it for broken; what it sent may still arrive, even after what its next one brings."""
@@ -184,11 +191,18 @@ class Transport:
         for conn in self._connections.values():
             self._pump(conn)
 
-    @property
-    def is_disturbed(self) -> bool:
-        """Some link is blocked or slow, or some connection held."""
-        held = any(until_ms > self._scheduler.now_ms for until_ms in self._held.values())
-        return bool(self._blocked or self._slow) or held
+    def is_disturbed(self, hosts: Container[str]) -> bool:
+        """Some link between two of `hosts` is blocked or slow, or some connection held."""
+        if not (self._blocked or self._slow or self._held):
+            return False
+        now_ms = self._scheduler.now_ms
+        return (
+            any(source in hosts and target in hosts for source, target in self._blocked)
+            or any(source in hosts and target in hosts for source, target in self._slow)
+            or any(
+                link[0] in hosts and link[1] in hosts and now_ms < until_ms for until_ms, link in self._held.values()
+            )
+        )
 
     def is_blocked(self, source: str, target: str) -> bool:
         return (source, target) in self._blocked
@@ -211,6 +225,7 @@ class Transport:
         """Dial; `opened` gets the connection, or None when refused. A blocked dial gets no answer at all."""
         found = self._listeners.get(address)
         target = found[0] if found else _host_of(address)
+        self.dialed(host, target)
 
         def announce(near: Connection) -> None:
             near.announced = True
@@ -267,7 +282,7 @@ class Transport:
             queue.clear()
         elif self._blocked and source.link in self._blocked:
             self._stalled(source, 200)
-        elif self._held and (held_ms := self._held.get(source.number, 0) - self._scheduler.now_ms) > 0:
+        elif self._held and (held_ms := self._held_for_ms(source)) > 0:
             self._stalled(source, held_ms)
         elif not target.announced:
             self._stalled(source, 1)

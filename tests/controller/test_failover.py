@@ -6,6 +6,7 @@ import pytest
 
 from controller.event import Cause
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.wire.command import Command
 from tests.controller.harness import GROUP, Broker, Cluster, group_of
 
 
@@ -296,6 +297,24 @@ def test_a_replica_whose_session_is_lost_is_not_elected_before_it_speaks_again()
     cluster.crash(brokers[0])
     cluster.run(100)
     assert (cluster.group().master_id, cluster.group().master_epoch) == (3, 2)
+
+
+def test_a_registration_that_waited_is_void_when_its_session_has_ended() -> None:
+    """The replica is gone: only a time-out would tell it from one that lives. Simulation: `groups`, seed 1200003."""
+    cluster, brokers = group_of(3)
+    brokers[0].hand_over = None
+    cluster.send_elect(2)
+    cluster.crash(brokers[2])
+    cluster.run(100)
+    ext = {"brokerName": GROUP, "brokerId": "3", "brokerAddress": brokers[2].address}
+    session_id = brokers[2].session_id + 1
+    void = cluster.send(Command(RequestCode.CONTROLLER_REGISTER_BROKER, ext), session_id)
+    kept = cluster.send(Command(RequestCode.CONTROLLER_REGISTER_BROKER, ext | {"brokerId": "2"}), session_id + 1)
+    cluster.close_session(session_id)
+    cluster.run(3000, until=lambda: kept in cluster.replies)
+    assert kept in cluster.replies, "the hand-over is over"
+    assert cluster.leader.machine.live_ids(cluster.now_ms, cluster.group()) == [1, 2]
+    assert void not in cluster.replies
 
 
 def test_a_replica_that_spoke_while_it_was_probed_lives() -> None:

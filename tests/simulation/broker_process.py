@@ -43,6 +43,8 @@ SYNC_TIMEOUT_MS = 1000
 SYNC_MS = 5
 """A sync takes that long at most, on a disk that is well."""
 INDEX_STEP_BYTES = 16 * 1024
+NOTICES = (RequestCode.NOTIFY_BROKER_ROLE_CHANGED, RequestCode.RMQHA_HAND_OVER)
+"""What controllers say unasked."""
 Observer = Callable[["BrokerProcess", str, dict[str, int]], None]
 
 
@@ -76,6 +78,8 @@ class BrokerProcess(Process):
         super().__init__(config.broker_ip1, scheduler, transport, clock)
         self.config = config
         self.disk = self._new_disk(prng.child("disk"))
+        self.disk_count = 1
+        """How many it has had: each new one makes it another replica."""
         self.failed = ""
         self.lost_power = False
         """Since its last whole state; over once its store counts as clean again."""
@@ -86,6 +90,8 @@ class BrokerProcess(Process):
         self._observe = observe
         self.checks: Sequence[Callable[[BrokerProcess], None]] = ()
         """Looks of the checkers after every step."""
+        self.heard: Callable[[BrokerProcess, Command], None] = lambda broker, command: None
+        """Told of what a controller says, answers and notices, before it is acted on."""
         self._sync_ms = SYNC_MS
         self._slow_until_ms = 0
         self.disk_fails = False
@@ -204,6 +210,7 @@ class BrokerProcess(Process):
         self.kill(power_loss=False)
         self.lost_power = False
         self.disk = self._new_disk(self._prng.child(f"disk-{self.life}"))
+        self.disk_count += 1
 
     def post(self, life: int, work: Callable[[], None]) -> None:
         """A failure of the disk ends the process, as it ends the host's; without such a fault it is a finding."""
@@ -285,6 +292,8 @@ class BrokerProcess(Process):
         channel = self._channels.get(conn.number)
         if channel is None:
             channel = self._channels[conn.number] = SimChannel(conn)
+        if command.code in NOTICES:
+            self.heard(self, command)
         self.core.processor.received(channel, [command])
         self.stepped()
 
@@ -540,6 +549,8 @@ class ControllerCalls:
         self._rpc.call(address, command, self._route.attempt_timeout_ms(left_ms), answered)
 
     def _answer(self, action: CallController, reply: Command | None) -> None:
+        if reply is not None:
+            self._broker.heard(self._broker, reply)
         try:
             self._broker.driver.controller_replied(action.call_id, reply)
         except RemoteProtocolError as error:

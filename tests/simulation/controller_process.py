@@ -56,11 +56,6 @@ class ControllerProcess(Process):
         """To each address, oldest first."""
         self.stepped: Callable[[ControllerProcess], None] = lambda process: None
 
-    @property
-    def applied_index(self) -> int:
-        """Of the newest entry of the Raft log that the machine has applied."""
-        return self._raft.applied_index
-
     def boot(self) -> None:
         self.begin_life()
         config = self.config

@@ -11,9 +11,10 @@ from rmqha.model.code import RequestCode
 from rmqha.sim.prng import SimPrng
 from rmqha.sim.scheduler import Scheduler
 from rmqha.sim.tracer import SimTracer
-from rmqha.sim.transport import Delays, Transport
+from rmqha.sim.transport import Connection, Delays, Transport
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
+from .broker_group import BrokerGroup
 from .broker_process import BrokerProcess
 from .controller_process import ControllerProcess
 from .name_server_process import NameServerProcess
@@ -29,7 +30,7 @@ class Faults:
         transport: Transport,
         prng: SimPrng,
         tracer: SimTracer,
-        brokers: Sequence[BrokerProcess],
+        groups: Sequence[BrokerGroup],
         controllers: Sequence[ControllerProcess],
         name_servers: Sequence[NameServerProcess],
         only: frozenset[str] | None = None,
@@ -40,15 +41,17 @@ class Faults:
         self._transport = transport
         self._prng = prng
         self._tracer = tracer
-        self._brokers = brokers
+        self._groups = groups[:1] if options.spared else groups
+        """Those that faults may touch."""
+        self._brokers = [broker for group in self._groups for broker in group.brokers]
         self._controllers = controllers
         self._name_servers = name_servers
         self._only = only
         self._over = False
         self._rolling = False
         self.count = 0
-        self.disturbed: Callable[[], None] = lambda: None
-        """Told of every fault, and of the end of each."""
+        self.disturbed: Callable[[Sequence[str]], None] = lambda hosts: None
+        """Told of the hosts that a fault, or the end of one, touches."""
         self.wiped: Callable[[BrokerProcess], None] = lambda broker: None
         """Told of a broker that is about to lose its disk."""
         self.keys: list[str] = []
@@ -60,7 +63,7 @@ class Faults:
     def stop(self) -> None:
         """Heal everything; the processes that are down start."""
         self._over = True
-        self._tell("heal", "all")
+        self._tell("heal", "all", *self._hosts_struck())
         self._transport.heal()
         for broker in self._brokers:
             broker.mend_disk()
@@ -70,10 +73,11 @@ class Faults:
             elif process.is_paused:
                 process.resume()
 
-    def _tell(self, what: str, whom: str) -> None:
+    def _tell(self, what: str, whom: str, *hosts: str) -> None:
+        """`hosts`: what it touches, if that is not `whom`."""
         self.count += 1
         self._tracer.event("fault", what=what, whom=whom)
-        self.disturbed()
+        self.disturbed(hosts or (whom,))
 
     def _tick(self) -> None:
         if self._over:
@@ -131,8 +135,15 @@ class Faults:
 
         self._scheduler.after(draws.between(least_ms, most_ms or self._options.restart_after_ms), start)
 
+    def _group(self, draws: SimPrng) -> BrokerGroup:
+        return self._groups[draws.below(len(self._groups)) if len(self._groups) > 1 else 0]
+
+    def _broker(self, draws: SimPrng) -> BrokerProcess:
+        brokers = self._group(draws).brokers
+        return brokers[draws.below(len(brokers))]
+
     def _kill(self, draws: SimPrng) -> None:
-        broker = self._brokers[draws.below(len(self._brokers))]
+        broker = self._broker(draws)
         if broker.alive:
             self._tell("kill", broker.host)
             broker.kill(power_loss=False)
@@ -169,9 +180,12 @@ class Faults:
                 if process.alive and not process.is_paused:
                     process.repeat_older(broker.config.address, epoch)
 
-        if not self._over and self._options.kill_told_per_mille:
+        if self._may_strike(broker) and self._options.kill_told_per_mille:
             moment = f"{broker.host} {self._scheduler.now_ms}"
             self._chance("told", moment, self._options.kill_told_per_mille, die)
+
+    def _may_strike(self, broker: BrokerProcess) -> bool:
+        return not self._over and broker in self._brokers
 
     def _dies_soon(self, name: str, broker: BrokerProcess, per_mille: int) -> None:
         life = broker.life
@@ -185,26 +199,27 @@ class Faults:
                 broker.kill(power_loss=False)
                 self._restart_later(broker, draws)
 
-        if not self._over and per_mille:
+        if self._may_strike(broker) and per_mille:
             self._chance(name, f"{broker.host} {self._scheduler.now_ms}", per_mille, begin)
 
     def _power(self, draws: SimPrng) -> None:
         """ASYNC_FLUSH promises to survive power loss of a minority: replicas not whole again count as lost (ruling 3).
         SYNC_FLUSH promises to survive that of all at once. One of two that acknowledges alone has all synced (ruling
         6)."""
-        options = self._options
+        group = self._group(draws)
+        options, brokers = group.options, group.brokers
         if options.cp and options.sync_flush and draws.chance(1, 4):
-            targets = [broker for broker in self._brokers if broker.alive]
-        elif options.cp and len(self._brokers) == 2 and not options.sync_flush:
-            targets = [item for item in self._brokers if item.alive and item.replica.sync_required]
-            if any(item.lost_power for item in self._brokers):
+            targets = [broker for broker in brokers if broker.alive]
+        elif options.cp and len(brokers) == 2 and not options.sync_flush:
+            targets = [item for item in brokers if item.alive and item.replica.sync_required]
+            if any(item.lost_power for item in brokers):
                 return
         else:
-            not_whole = [item for item in self._brokers if not item.alive or item.store.unclean]
-            minority = (len(self._brokers) - 1) // 2 if options.cp and not options.sync_flush else len(self._brokers)
+            not_whole = [item for item in brokers if not item.alive or item.store.unclean]
+            minority = (len(brokers) - 1) // 2 if options.cp and not options.sync_flush else len(brokers)
             if len(not_whole) >= minority:
                 return
-            targets = [self._brokers[draws.below(len(self._brokers))]]
+            targets = [brokers[draws.below(len(brokers))]]
         for broker in targets:
             if broker.alive:
                 self._tell("power", broker.host)
@@ -212,7 +227,7 @@ class Faults:
                 self._restart_later(broker, draws)
 
     def _pause(self, draws: SimPrng) -> None:
-        self._hold_still(self._brokers[draws.below(len(self._brokers))], draws)
+        self._hold_still(self._broker(draws), draws)
 
     def _pause_controller(self, draws: SimPrng) -> None:
         self._hold_still(self._controllers[draws.below(len(self._controllers))], draws)
@@ -226,100 +241,114 @@ class Faults:
             def resume() -> None:
                 if process.life == life and process.alive:
                     process.resume()
-                    self.disturbed()
+                    self.disturbed((process.host,))
 
             self._scheduler.after(draws.between(100, 4000), resume)
 
-    def _hosts(self) -> list[str]:
-        return [process.host for process in (*self._brokers, *self._controllers, *self._name_servers)]
+    def _hosts(self, draws: SimPrng) -> list[str]:
+        """Of one group and of those that all share: hosts of two groups have nothing to say to each other."""
+        return [process.host for process in (*self._group(draws).brokers, *self._controllers, *self._name_servers)]
+
+    def _hosts_struck(self) -> list[str]:
+        """All that faults may touch. A whole link between shared hosts concerns groups that are to be spared."""
+        shared = () if self._options.spared else (*self._controllers, *self._name_servers)
+        return [process.host for process in (*self._brokers, *shared)]
+
+    def _spares(self, *hosts: str) -> bool:
+        """Whether a fault of `hosts` alone would touch groups that are to be spared."""
+        return self._options.spared and not any(broker.host in hosts for broker in self._brokers)
 
     def _cut(self, draws: SimPrng) -> None:
         """A host is cut off from some or all others, clients excepted: those see both sides."""
-        hosts = self._hosts()
+        hosts = self._hosts(draws)
         victim = hosts[draws.below(len(hosts))]
         whole = draws.chance(1, 2)
+        if self._spares(victim):
+            return
         self._tell("cut", victim)
         for other in hosts:
             if other != victim and (whole or draws.chance(1, 2)):
                 self._transport.block(victim, other)
                 self._transport.block(other, victim)
 
-    def _one_way(self, draws: SimPrng) -> None:
-        hosts = self._hosts()
+    def _link(self, draws: SimPrng) -> tuple[str, str] | None:
+        hosts = self._hosts(draws)
         source, target = hosts[draws.below(len(hosts))], hosts[draws.below(len(hosts))]
-        if source != target:
-            self._tell("one-way", f"{source}>{target}")
-            self._transport.block(source, target)
+        return None if source == target or self._spares(source, target) else (source, target)
+
+    def _one_way(self, draws: SimPrng) -> None:
+        if link := self._link(draws):
+            self._tell("one-way", ">".join(link), *link)
+            self._transport.block(*link)
 
     def _slow(self, draws: SimPrng) -> None:
-        hosts = self._hosts()
-        source, target = hosts[draws.below(len(hosts))], hosts[draws.below(len(hosts))]
-        if source != target:
-            self._tell("slow", f"{source}>{target}")
-            self._transport.slow_down(source, target, Delays(50, draws.between(51, 800)))
+        if link := self._link(draws):
+            self._tell("slow", ">".join(link), *link)
+            self._transport.slow_down(*link, Delays(50, draws.between(51, 800)))
 
     def _switch(self, draws: SimPrng) -> None:
         """To a replica that may be the master, away, or behind: the controllers decide."""
-        broker = self._brokers[draws.below(len(self._brokers))]
+        broker = self._broker(draws)
         ext = {
             "clusterName": broker.config.broker_cluster_name,
             "brokerName": broker.config.broker_name,
             "brokerId": str(broker.replica.broker_id),
             "designateElect": "true",
         }
-        self._ask_leader(
-            f"switch to {broker.host}", Command(RequestCode.CONTROLLER_ELECT_MASTER, ext, flag=FLAG_ONEWAY)
-        )
+        command = Command(RequestCode.CONTROLLER_ELECT_MASTER, ext, flag=FLAG_ONEWAY)
+        self._ask_leader(f"switch to {broker.host}", command, broker)
 
     def _resize(self, draws: SimPrng) -> None:
-        """n replicas make a majority of n, n + 1 and n + 2 (3, 4 and 5 for n = 3)."""
-        count = len(self._brokers) + draws.below(3)
-        ext = {"brokerName": self._brokers[0].config.broker_name, "totalReplicas": str(count)}
-        self._ask_leader(f"resize to {count}", Command(RequestCode.RMQHA_RESIZE_GROUP, ext, flag=FLAG_ONEWAY))
+        """n replicas make a majority of n, n + 1 and n + 2 (3, 4 and 5 for n = 3); two of 2 and 3, one of itself."""
+        group = self._group(draws)
+        count = len(group.brokers) + draws.below(min(3, len(group.brokers)))
+        ext = {"brokerName": group.name, "totalReplicas": str(count)}
+        command = Command(RequestCode.RMQHA_RESIZE_GROUP, ext, flag=FLAG_ONEWAY)
+        self._ask_leader(f"resize to {count}", command, group.brokers[0])
 
     def _drain(self, draws: SimPrng) -> None:
-        broker = self._brokers[draws.below(len(self._brokers))]
+        group = self._group(draws)
+        broker = group.brokers[draws.below(len(group.brokers))]
         if broker.broker_id is not None:
-            self.drain(broker.broker_id, drained=draws.chance(1, 2))
+            self.drain(group, broker.broker_id, drained=draws.chance(1, 2))
 
-    def drain(self, broker_id: int, *, drained: bool) -> None:
+    def drain(self, group: BrokerGroup, broker_id: int, *, drained: bool) -> None:
         """What `rmqha drain` asks, and its --undo."""
-        ext = {
-            "brokerName": self._brokers[0].config.broker_name,
-            "brokerId": str(broker_id),
-            "drained": str(drained).lower(),
-        }
+        ext = {"brokerName": group.name, "brokerId": str(broker_id), "drained": str(drained).lower()}
         command = Command(RequestCode.RMQHA_DRAIN_REPLICA, ext, flag=FLAG_ONEWAY)
-        self._ask_leader(f"{'drain' if drained else 'undrain'} {broker_id}", command)
+        self._ask_leader(f"{'drain' if drained else 'undrain'} {broker_id}", command, group.brokers[0])
 
-    def _ask_leader(self, what: str, command: Command) -> None:
+    def _ask_leader(self, what: str, command: Command, touched: BrokerProcess) -> None:
         for process in self._controllers:
             if process.alive and not process.is_paused and process.led_term is not None:
-                self._tell(what, process.host)
+                self._tell(what, process.host, touched.host)
                 process.ask(command)
 
-    def _stick(self, draws: SimPrng) -> None:
-        hosts = self._hosts()
+    def _connection(self, draws: SimPrng) -> Connection | None:
+        hosts = self._hosts(draws)
         found = [item for item in self._transport.open_connections() if item.host in hosts and item.peer_host in hosts]
-        if found:
-            conn = found[draws.below(len(found))]
-            self._tell("stick", f"{conn.host}>{conn.peer_host}")
+        conn = found[draws.below(len(found))] if found else None
+        return None if conn is None or self._spares(conn.host, conn.peer_host) else conn
+
+    def _stick(self, draws: SimPrng) -> None:
+        conn = self._connection(draws)
+        if conn is not None:
+            self._tell("stick", ">".join(conn.link), *conn.link)
             self._transport.hold(conn, draws.between(200, 4000))
             if draws.chance(1, 2):
                 self._transport.give_up(conn)
 
     def _reset(self, draws: SimPrng) -> None:
         """Bytes gather while the connection stands still; then it breaks, and some of them have arrived."""
-        hosts = self._hosts()
-        found = [item for item in self._transport.open_connections() if item.host in hosts and item.peer_host in hosts]
-        if not found:
+        conn = self._connection(draws)
+        if conn is None:
             return
-        conn, wait_ms = found[draws.below(len(found))], draws.between(1, 300)
+        wait_ms = draws.between(1, 300)
         self._transport.hold(conn, wait_ms + 1)
 
         def break_off() -> None:
             if conn.is_open and not self._over:
-                self._tell("reset", f"{conn.host}>{conn.peer_host}")
+                self._tell("reset", ">".join(conn.link), *conn.link)
                 self._transport.break_off(conn, draws)
 
         self._scheduler.after(wait_ms, break_off)
@@ -355,14 +384,15 @@ class Faults:
     def _wipe_broker(self, draws: SimPrng) -> None:
         """A disk is replaced by an empty one: as a loss of power, what a minority may suffer, and no second one before
         the first is made good."""
-        masters = [item for item in self._brokers if item.alive and item.replica.is_master]
-        whole = all(item.alive and not item.store.unclean and not item.lost_power for item in self._brokers)
+        brokers = self._group(draws).brokers
+        masters = [item for item in brokers if item.alive and item.replica.is_master]
+        whole = all(item.alive and not item.store.unclean and not item.lost_power for item in brokers)
         if not whole or len(masters) != 1:
             return
         # a replica without its disk comes back under another id: a master that has not heard of that knows the old one
-        if sorted(masters[0].replica.state(0)["syncStateSet"]) != sorted(item.broker_id or 0 for item in self._brokers):
+        if sorted(masters[0].replica.state(0)["syncStateSet"]) != sorted(item.broker_id or 0 for item in brokers):
             return
-        broker = self._brokers[draws.below(len(self._brokers))]
+        broker = brokers[draws.below(len(brokers))]
         self._tell("wipe", broker.host)
         self.wiped(broker)
         broker.replace_disk()
@@ -372,13 +402,14 @@ class Faults:
         """A master's requests outlive it: a slave comes back while the link to the controllers stands still, so that
         the request for the larger set is under way when the master dies; in its next life it cannot reach that slave.
         """
-        masters = [item for item in self._brokers if item.alive and item.replica.is_master]
-        slaves = [item for item in self._brokers if item.alive and not item.replica.is_master]
+        brokers = self._group(draws).brokers
+        masters = [item for item in brokers if item.alive and item.replica.is_master]
+        slaves = [item for item in brokers if item.alive and not item.replica.is_master]
         if len(masters) != 1 or not slaves or masters[0].is_paused:
             return
         master, slave = masters[0], slaves[draws.below(len(slaves))]
         stuck_ms, away_ms = draws.between(1000, 4000), draws.between(1, 800)
-        self._tell("orphan", f"{master.host} {slave.host}")
+        self._tell("orphan", f"{master.host} {slave.host}", master.host, slave.host)
         slave.kill(power_loss=False)
 
         def stick() -> None:
@@ -402,28 +433,28 @@ class Faults:
         def boot(process: BrokerProcess) -> None:
             if not process.alive:
                 process.boot()
-                self.disturbed()
+                self.disturbed((process.host,))
 
         self._scheduler.after(900, stick)
         self._scheduler.after(900 + draws.between(150, 900), die)
 
     def _step_clock(self, draws: SimPrng) -> None:
-        broker = self._brokers[draws.below(len(self._brokers))]
+        broker = self._broker(draws)
         self._tell("clock-step", broker.host)
         broker.clock.step_wall(draws.between(-3_600_000, 3_600_000))
 
     def _slow_disk(self, draws: SimPrng) -> None:
-        broker = self._brokers[draws.below(len(self._brokers))]
+        broker = self._broker(draws)
         self._tell("slow-disk", broker.host)
         broker.slow_disk(draws.between(100, 4000), draws.between(50, 3000))
 
     def _hang_disk(self, draws: SimPrng) -> None:
-        broker = self._brokers[draws.below(len(self._brokers))]
+        broker = self._broker(draws)
         self._tell("hang-disk", broker.host)
         broker.slow_disk(draws.between(1000, 6000), draws.between(4000, 12_000))
 
     def _fail_disk(self, draws: SimPrng) -> None:
-        broker = self._brokers[draws.below(len(self._brokers))]
+        broker = self._broker(draws)
         if not broker.alive or broker.disk_fails:
             return
         full = draws.chance(1, 2)
@@ -439,18 +470,20 @@ class Faults:
 
     def _rot(self, draws: SimPrng) -> None:
         """As a loss of power: what a minority may suffer. The next start must see it, whatever CP had promised."""
-        broker = self._brokers[draws.below(len(self._brokers))]
-        whole = all(item.alive and not item.store.unclean and not item.lost_power for item in self._brokers)
-        if whole and (len(self._brokers) > 2 or not self._options.cp) and broker.rot(draws):
+        group = self._group(draws)
+        brokers = group.brokers
+        broker = brokers[draws.below(len(brokers))]
+        whole = all(item.alive and not item.store.unclean and not item.lost_power for item in brokers)
+        if whole and (len(brokers) > 2 or not group.options.cp) and broker.rot(draws):
             self._tell("rot", broker.host)
             self._restart_later(broker, draws)
 
     def _heal(self, draws: SimPrng) -> None:
         self._transport.heal()
-        self.disturbed()
+        self.disturbed(self._hosts_struck())
 
     def _clean(self, draws: SimPrng) -> None:
-        broker = self._brokers[draws.below(len(self._brokers))]
+        broker = self._broker(draws)
         if broker.alive and not broker.is_paused:
             start_offset = draws.below(broker.store.max_phy_offset + 1) if draws.chance(1, 2) else 0
             self._tell("clean", broker.host)

@@ -8,6 +8,14 @@ from rmqha.sim.prng import SimPrng
 
 
 @dataclass(frozen=True)
+class GroupSize:
+    """Of a further broker group; all else is as the first one's."""
+
+    broker_count: int
+    cp: bool
+
+
+@dataclass(frozen=True)
 class Options:
     """Times in ms. `*_per_mille` are chances per fault tick."""
 
@@ -93,6 +101,12 @@ class Options:
     kill_name_server_per_mille: int = 0
     wipe_broker_per_mille: int = 0
     """A replica dies and comes back with an empty disk, while all others are in the set."""
+    more_groups: tuple[GroupSize, ...] = ()
+    """Broker groups beside the first, under the same controllers and name servers."""
+    snapshot_after_entries: int = 0
+    """Of the controllers; 0: as by default, which no run reaches."""
+    spared: bool = False
+    """Faults of brokers and links touch the first group alone."""
     batches: bool = False
     """Producers send batches, and have several sends in flight."""
     consumer_count: int = 0

@@ -84,15 +84,16 @@ def run_quiet(seed: int, hours: float, passed: Callable[[int], None] | None = No
             world.scheduler.at(hour * HOUR_MS, partial(passed, hour))
     began = time.process_time()
     report = world.run()
+    (group,) = world.groups
     spent = time.process_time() - began
-    acked = [(send.begun_at_ms, send.acked_at_ms) for send in world.history.sends if send.acked_at_ms is not None]
+    acked = [(send.begun_at_ms, send.acked_at_ms) for send in group.history.sends if send.acked_at_ms is not None]
     found_at_ms = min((acked_at_ms for _, acked_at_ms in acked), default=0)
     return QuietRun(
         report,
-        world.roles.master_epochs,
+        group.roles.master_epochs,
         world.leaders.terms,
-        sum(send.begun_at_ms >= found_at_ms for send in world.history.sends),
-        sum(attempt.called_at_ms >= found_at_ms for attempt in world.history.attempts),
+        sum(send.begun_at_ms >= found_at_ms for send in group.history.sends),
+        sum(attempt.called_at_ms >= found_at_ms for attempt in group.history.attempts),
         max((acked_at_ms - begun_at_ms for begun_at_ms, acked_at_ms in acked if begun_at_ms >= found_at_ms), default=0),
         spent,
     )

@@ -15,8 +15,9 @@ PAUSE_MS = 20
 
 
 class RoutedClient(ClientProcess):
-    """`name_servers` are set by the world."""
+    """`broker_name`, the group that it sends to, and `name_servers` are set by that group."""
 
+    broker_name = ""
     name_servers: tuple[str, ...] = ()
     _master = ""
     _asked = 0
@@ -36,8 +37,9 @@ class RoutedClient(ClientProcess):
         def answered(reply: Command | None) -> None:
             master = ""
             if reply is not None and reply.code == ResponseCode.SUCCESS:
-                groups = lenient_json.loads(reply.body)["brokerDatas"]
-                master = str({int(key): value for key, value in groups[0]["brokerAddrs"].items()}.get(0, ""))
+                groups = {item["brokerName"]: item for item in lenient_json.loads(reply.body)["brokerDatas"]}
+                addresses = groups[self.broker_name]["brokerAddrs"] if self.broker_name in groups else {}
+                master = str({int(key): value for key, value in addresses.items()}.get(0, ""))
             if master:
                 self._master = master
                 super(RoutedClient, self)._retry(send)

@@ -40,7 +40,7 @@ def longest_wait_ms(*, cp: bool, seed: int) -> int:
     report = world.run()
     assert not report.failure, report.failure
     assert slaves
-    waits = [_wait_ms(send) for send in world.history.acked]
+    waits = [_wait_ms(send) for send in world.groups[0].history.acked]
     assert len(waits) > 100
     return max(waits)
 

@@ -61,7 +61,7 @@ def undelivered(seed: int) -> tuple[list[str], int, int]:
     assert not report.failure, report.failure
     delivered = stored_keys(world, "SimTopic")
     waiting = set(stored_keys(world, "SCHEDULE_TOPIC_XXXX"))
-    lost = [send.key for send in world.history.acked if send.key in waiting and send.key not in delivered]
+    lost = [send.key for send in world.groups[0].history.acked if send.key in waiting and send.key not in delivered]
     return lost, len(set(delivered) & waiting), len(delivered) - len(set(delivered))
 
 

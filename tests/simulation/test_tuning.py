@@ -11,6 +11,7 @@ from rmqha.model.config import BrokerConfig, ServerConfig
 from rmqha.sim.prng import SimPrng
 
 from . import tuning
+from .broker_group import BrokerGroup
 from .broker_process import BrokerProcess
 from .controller_process import ControllerProcess
 from .options import seed_options
@@ -22,7 +23,7 @@ DRAWN_BY_OPTIONS = {
     "flush_disk_type", "ha_mode", "mapped_file_size_commit_log", "max_message_size", "metadata_sync", "offset_sync",
     "total_replicas",
 }  # fmt: skip
-"""What `World` gives brokers, most of it by what the seed draws."""
+"""What `BrokerGroup` gives brokers, most of it by what the seed draws."""
 LEFT_OUT = {
     "who and where it is": {
         "broker_cluster_name", "broker_ip1", "broker_ip2", "broker_name", "controller_addr", "ha_listen_port",
@@ -70,8 +71,8 @@ def test_no_key_is_forgotten() -> None:
     assert left_out - known == set() and DRAWN_BY_OPTIONS - known == set(), "there is no such key any more"
 
 
-def test_world_gives_what_it_is_said_to_draw() -> None:
-    source = inspect.getsource(World._broker)
+def test_a_group_gives_what_it_is_said_to_draw() -> None:
+    source = inspect.getsource(BrokerGroup._broker)
     assert all(f"{name}=" in source for name in DRAWN_BY_OPTIONS)
 
 

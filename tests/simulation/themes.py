@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from .options import Options
+from .options import GroupSize, Options
 
 
 def rough(options: Options) -> Options:
@@ -358,6 +358,32 @@ def routes(options: Options) -> Options:
     )
 
 
+def groups(options: Options) -> Options:
+    """Two broker groups or three, of different sizes, one at least in AP and one in CP, under the same controllers and
+    name servers. In a third of the runs all faults are the first group's, so that the others must notice nothing."""
+    sizes = [GroupSize(2, cp=not options.cp), GroupSize(options.broker_count, cp=True)]
+    spared = options.heal_per_mille == 300
+    return replace(
+        rough(options),
+        cp=options.cp,
+        more_groups=tuple(sizes[: 2 if options.client_count == 3 else 1]),
+        spared=spared,
+        chaos_ms=30_000 if spared else 20_000,
+        client_count=1,
+        send_interval_ms=20,
+        max_delay_ms=20,
+        kill_elected_per_mille=100,
+        switch_per_mille=60,
+        resize_per_mille=30,
+        kill_controller_per_mille=0 if spared else 20,
+        all_controllers_away_per_mille=0 if spared else 10,
+        away_ms=10_000,
+        snapshot_after_entries=20,
+        name_server_count=2 if options.kept_hours else 0,
+        kill_name_server_per_mille=20 if options.kept_hours and not spared else 0,
+    )
+
+
 def hung(options: Options) -> Options:
     """Disks hang for longer than a client waits, a master's too; with ASYNC_FLUSH and SYNC_FLUSH, in AP and CP."""
     return replace(
@@ -475,5 +501,6 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "consumers": consumers,
     "idle": idle,
     "transactions": transactions,
+    "groups": groups,
 }
 """What a run may be made of, by name."""

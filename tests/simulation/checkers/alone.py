@@ -11,7 +11,6 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.identity import Role
 from rmqha.model.offset import BrokerId
 from rmqha.sim.scheduler import Scheduler
-from rmqha.sim.transport import Transport
 
 from ..broker_process import BrokerProcess
 from ..controller_process import ControllerProcess
@@ -30,12 +29,21 @@ STALLED_MS = 2000
 
 
 class Alone:
-    """`brokers` and `controllers` are filled by the world once they exist."""
+    """Of one group."""
 
-    def __init__(self, scheduler: Scheduler, transport: Transport, causes: Causes, *, cp: bool) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        causes: Causes,
+        brokers: Sequence[BrokerProcess],
+        controllers: Sequence[ControllerProcess],
+        *,
+        cp: bool,
+    ) -> None:
         self._scheduler = scheduler
-        self._transport = transport
         self._causes = causes
+        self._brokers = brokers
+        self._controllers = controllers
         self._cp = cp
         self._gone_at_ms: int | None = None
         """Since when no controller is alive."""
@@ -43,8 +51,6 @@ class Alone:
         """Of the brokers at that moment."""
         self._owed: tuple[tuple[str, int, int], int] | None = None
         """AP: the master, its life and the moment of the last fault; its end when it was first seen after that."""
-        self.brokers: Sequence[BrokerProcess] = ()
-        self.controllers: Sequence[ControllerProcess] = ()
         self.verdict_count = 0
         """How often there was something to judge."""
 
@@ -61,8 +67,8 @@ class Alone:
             return
         assert self._gone_at_ms is not None
         now_ms, faulty_at_ms = self._scheduler.now_ms, self._causes.disturbed_at_ms
-        quiet_ms = now_ms - max(faulty_at_ms, *(item.disturbed_at_ms for item in self.brokers))
-        if now_ms - self._gone_at_ms < NOTICED_MS or quiet_ms < SETTLED_MS or self._transport.is_disturbed:
+        quiet_ms = now_ms - max(faulty_at_ms, *(item.disturbed_at_ms for item in self._brokers))
+        if now_ms - self._gone_at_ms < NOTICED_MS or quiet_ms < SETTLED_MS or self._causes.links_disturbed:
             return
         if self._cp:
             self._judge_cp(broker)
@@ -70,13 +76,13 @@ class Alone:
             self._judge_ap(broker, faulty_at_ms, quiet_ms)
 
     def _is_alone(self) -> bool:
-        for controller in self.controllers:
+        for controller in self._controllers:
             if controller.alive:
                 self._gone_at_ms = None
                 return False
         if self._gone_at_ms is None:
             self._gone_at_ms = self._scheduler.now_ms
-            self._lives = {broker.host: broker.life for broker in self.brokers}
+            self._lives = {broker.host: broker.life for broker in self._brokers}
         return True
 
     def _judge_cp(self, master: BrokerProcess) -> None:
@@ -115,11 +121,11 @@ class Alone:
         self.verdict_count += 1
 
     def _shrunk_ms(self) -> int:
-        silent = any(broker.lost_power or broker.is_paused for broker in self.brokers)
+        silent = any(broker.lost_power or broker.is_paused for broker in self._brokers)
         return SHRUNK_MS + (STALLED_MS if silent else 0)
 
     def _others(self, master: BrokerProcess, members: Sequence[BrokerId]) -> list[BrokerProcess]:
-        return [broker for broker in self.brokers if broker is not master and broker.broker_id in members]
+        return [broker for broker in self._brokers if broker is not master and broker.broker_id in members]
 
     @staticmethod
     def _is_gone(broker: BrokerProcess, master: BrokerProcess) -> bool:

@@ -1,4 +1,5 @@
-"""Nobody is elected because a master is thought dead, when nothing has happened for a while."""
+"""Nobody is elected because a master is thought dead, when nothing has happened to its group and to the controllers for
+a while."""
 
 from __future__ import annotations
 
@@ -16,14 +17,20 @@ EFFECT_MS = 12_000
 
 
 class Causes:
-    """`processes` is filled by the world once they exist."""
+    """`processes` are the group's, the controllers and the name servers."""
 
-    def __init__(self, scheduler: Scheduler, transport: Transport) -> None:
+    def __init__(self, scheduler: Scheduler, transport: Transport, processes: Sequence[Process]) -> None:
         self._scheduler = scheduler
         self._transport = transport
+        self._processes = processes
+        self._hosts = frozenset(process.host for process in processes)
         self.disturbed_at_ms = 0
-        """When a fault happened last, was undone, or an operator acted."""
-        self.processes: Sequence[Process] = ()
+        """When a fault that may concern the group happened last, was undone, or an operator acted."""
+
+    @property
+    def links_disturbed(self) -> bool:
+        """A link that the group or the controllers use is blocked or slow now."""
+        return self._transport.is_disturbed(self._hosts)
 
     def disturbed(self) -> None:
         """A fault happens, is undone, or an operator acts."""
@@ -31,9 +38,9 @@ class Causes:
 
     def elected(self, cause: str, group: str, epoch: int) -> None:
         """Controllers elect."""
-        if cause != "MASTER_DEAD" or self._transport.is_disturbed:
+        if cause != "MASTER_DEAD" or self.links_disturbed:
             return
-        if any(not process.alive or process.is_paused for process in self.processes):
+        if any(not process.alive or process.is_paused for process in self._processes):
             return
         quiet_ms = self._scheduler.now_ms - self.disturbed_at_ms
         if quiet_ms > EFFECT_MS:

@@ -13,26 +13,35 @@ from .visibility import checksum
 
 
 class Copies:
-    """`brokers` is filled by the world once they exist."""
+    """`brokers` are the replicas that count for acknowledgements."""
 
-    def __init__(self, *, cp: bool, sync_flush: bool) -> None:
+    def __init__(self, brokers: Sequence[BrokerProcess], *, cp: bool, sync_flush: bool) -> None:
+        self._brokers = brokers
         self._cp = cp
         self._sync_flush = sync_flush
         self._acked_to: dict[tuple[str, int, int], int] = {}
-        self.brokers: Sequence[BrokerProcess] = ()
+        self._alone_to = 0
+        """What one of two has acknowledged alone: it stays acknowledged when they are to be three (ruling 15)."""
 
     def stepped(self, master: BrokerProcess) -> None:
         replica = master.replica
-        if not self._cp or not replica.is_master or not self.brokers:
+        if not self._cp or not replica.is_master:
             return
         key = (master.host, master.life, replica.epoch)
         start, end = self._acked_to.get(key, 0), replica.releasable_offset
         if end <= start:
             return
         self._acked_to[key] = end
-        alone = len(self.brokers) == 2 and replica.sync_required
-        needed = 1 if alone else len(self.brokers) // 2 + 1
-        synced = self._sync_flush or (alone and len(self.brokers) > 1)
+        pair = len(self._brokers) == 2
+        alone = pair and replica.sync_required
+        if alone:
+            self._alone_to = max(self._alone_to, end)
+        elif pair and replica._commitment.total_replicas > 2:
+            start = max(start, self._alone_to)
+            if end <= start:
+                return
+        needed = 1 if alone else len(self._brokers) // 2 + 1
+        synced = self._sync_flush or (alone and len(self._brokers) > 1)
         holders = self._holders(master, start, end, synced=synced)
         if len(holders) < needed:
             # a slave acknowledges bytes as they come; half a record is no message, and a new master cuts it
@@ -45,7 +54,7 @@ class Copies:
             )
 
     def _holders(self, master: BrokerProcess, start: int, end: int, *, synced: bool) -> list[str]:
-        return [broker.host for broker in self.brokers if self._holds(broker, master, start, end, synced=synced)]
+        return [broker.host for broker in self._brokers if self._holds(broker, master, start, end, synced=synced)]
 
     @staticmethod
     def _holds(broker: BrokerProcess, master: BrokerProcess, start: int, end: int, *, synced: bool) -> bool:

@@ -13,16 +13,19 @@ from .copies import end_of_records
 
 
 class Electable:
-    """`brokers` is filled by the world once they exist."""
+    """`brokers` are the replicas of group `name` that may be elected."""
 
-    def __init__(self, *, cp: bool) -> None:
+    def __init__(self, name: str, brokers: Sequence[BrokerProcess], *, cp: bool) -> None:
+        self._name = name
+        self._brokers = brokers
         self._cp = cp
         self._acked_to = 0
         self._acked_by = ""
-        self._shown = (-1, -1)
-        """Disks lost and index of the newest entry that any controller has applied: others may lag behind."""
-        self._ids: tuple[int, ...] = ()
-        self.brokers: Sequence[BrokerProcess] = ()
+        self._applied_to = (-1, -1)
+        """Disks lost, and the index of the newest entry that any controller has applied: who starts again, or comes
+        late, has older states for a while, and decides nothing by them."""
+        self._shown: tuple[int, int, int, tuple[int, ...]] = (-1, -1, -1, ())
+        """Disks lost, master epoch, set epoch and who may be elected."""
 
     def acknowledges(self, master: BrokerProcess) -> None:
         """A step of a broker."""
@@ -35,26 +38,25 @@ class Electable:
 
     def applied(self, controller: ControllerProcess) -> None:
         """A step of a controller."""
-        group = controller.machine.info.groups.get("sim")
+        group = controller.machine.info.groups.get(self._name)
         if not self._cp or group is None or not group.set_known:
             return
-        shown = (controller.wipe_count, controller.applied_index)
-        if shown < self._shown:
+        applied_to = controller.wipe_count, controller.machine._feed.index
+        if applied_to <= self._applied_to:
             return
-        self._shown = shown
-        if group.electable_ids != self._ids or group.accepts_loss:
-            self._ids = group.electable_ids
+        self._applied_to = applied_to
+        shown = (controller.wipe_count, group.master_epoch, group.sync_state_set_epoch, group.electable_ids)
+        if shown != self._shown:
+            self._shown = shown
             if group.accepts_loss:
                 self._acked_to = 0  # an operator's choice
             self._verify()
 
     def _verify(self) -> None:
-        if not self.brokers:
-            return
-        for broker in self.brokers:
-            if broker.broker_id not in self._ids or broker.lost_power or broker.end_offset >= self._acked_to:
+        for broker in self._brokers:
+            if broker.broker_id not in self._shown[3] or broker.lost_power or broker.end_offset >= self._acked_to:
                 continue
-            (master,) = [item for item in self.brokers if item.host == self._acked_by]
+            (master,) = [item for item in self._brokers if item.host == self._acked_by]
             if broker.end_offset < end_of_records(master, self._acked_to):
                 raise InvariantError(
                     f"{broker.host} may be elected and ends at {broker.end_offset};"

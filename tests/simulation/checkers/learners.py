@@ -11,23 +11,24 @@ from ..history import InvariantError
 
 
 class Learners:
-    """`brokers` are the learners, filled by the world once they exist."""
+    """`brokers` are the learners of group `name`."""
 
-    def __init__(self) -> None:
-        self.brokers: Sequence[BrokerProcess] = ()
+    def __init__(self, name: str, brokers: Sequence[BrokerProcess]) -> None:
+        self._name = name
+        self._brokers = brokers
 
     def elected(self, broker: BrokerProcess) -> None:
         """`broker` takes the role of master."""
-        if broker in self.brokers:
+        if broker in self._brokers:
             raise InvariantError(f"{broker.host} is a learner and master of epoch {broker.replica.epoch}")
 
     def applied(self, controller: ControllerProcess) -> None:
         """A step of a controller."""
-        if not self.brokers:
+        if not self._brokers:
             return
-        group = controller.machine.info.groups.get("sim")
+        group = controller.machine.info.groups.get(self._name)
         if group is None:
             return
-        for broker in self.brokers:
+        for broker in self._brokers:
             if broker.broker_id in group.electable_ids:
                 raise InvariantError(f"{broker.host} is a learner and may be elected: {list(group.electable_ids)}")

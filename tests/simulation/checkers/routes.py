@@ -11,18 +11,19 @@ from ..broker_process import BrokerProcess
 from ..history import InvariantError
 from ..name_server_process import NameServerProcess
 
-GROUP = "sim"
-
 
 class Routes:
-    def __init__(self) -> None:
+    """Of group `name`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._held: dict[str, tuple[int, str, int]] = {}
         """By name server: its life, the master that it lists, and the epoch that this one registered with."""
         self.change_count = 0
         """How often a master took another one's place."""
 
     def stepped(self, process: NameServerProcess) -> None:
-        group = process.server.routes._groups.get(GROUP)
+        group = process.server.routes._groups.get(self._name)
         address = group.master if group is not None else None
         if group is None or address is None:
             self._held.pop(process.host, None)
@@ -41,13 +42,13 @@ class Routes:
             )
 
 
-def missing(name_servers: Sequence[NameServerProcess], brokers: Sequence[BrokerProcess]) -> str:
-    """What a name server does not list as it is, or ""."""
+def missing(name: str, name_servers: Sequence[NameServerProcess], brokers: Sequence[BrokerProcess]) -> str:
+    """What a name server does not list of group `name` as it is, or ""."""
     wanted = {
         MASTER_ID if broker.replica.is_master else broker.replica.broker_id: broker.config.address for broker in brokers
     }
     for process in name_servers:
-        found = {data.broker_name: dict(data.addresses) for data in process.server.routes.groups()}.get(GROUP, {})
+        found = {data.broker_name: dict(data.addresses) for data in process.server.routes.groups()}.get(name, {})
         if found != wanted:
-            return f"{process.host} lists {found}, not {wanted}"
+            return f"{process.host} lists {found} as {name}, not {wanted}"
     return ""

@@ -20,6 +20,11 @@ class Audit:
     duplicate_count: int
     lost: tuple[Send, ...] = ()
 
+    def __add__(self, other: Audit) -> Audit:
+        """Of another group."""
+        counts = self.acked_count + other.acked_count, self.lost_count + other.lost_count
+        return Audit(*counts, self.duplicate_count + other.duplicate_count, self.lost + other.lost)
+
 
 def audit(history: History, broker: BrokerProcess, *, cp: bool, ordered: bool) -> Audit:
     """Read the queues of a whole replica as a consumer would, and hold them against what the clients were told

@@ -1,0 +1,268 @@
+"""One broker group of a run: its replicas and clients, what these were told, and the checkers of one group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from rmqha.model.config import BrokerConfig
+from rmqha.model.identity import Role
+from rmqha.sim.clock import SimClock
+from rmqha.sim.prng import SimPrng
+from rmqha.sim.scheduler import Scheduler
+from rmqha.sim.transport import Transport
+
+from .batching_client import BatchingClient
+from .broker_process import BrokerProcess
+from .checkers import agreement, queues, routes, tables, transactions
+from .checkers.alone import Alone
+from .checkers.answers import Answers
+from .checkers.causes import Causes
+from .checkers.consumption import Consumption, behind
+from .checkers.copies import Copies
+from .checkers.electable import Electable
+from .checkers.learners import Learners
+from .checkers.roles import Roles
+from .checkers.routes import Routes
+from .checkers.survival import Audit, audit
+from .checkers.tables import Tables
+from .checkers.visibility import Visibility
+from .checkers.wholeness import Wholeness
+from .client_process import TOPIC, ClientProcess
+from .consumer_process import ConsumerProcess
+from .controller_process import ControllerProcess
+from .ground import Ground
+from .history import History
+from .name_server_process import NameServerProcess
+from .options import Options
+from .routed_client import RoutedClient
+from .table_client import TableClient
+from .transaction_client import TransactionClient
+from .tuning import tuned_broker, tuned_store, tuned_transactions
+
+CLEAN_INTERVAL_MS = 500
+DECIDER_COUNT = 2
+FIRST = "sim"
+"""The group that is in every run."""
+
+
+class BrokerGroup:
+    """`controllers` and `name_servers` serve other groups too. `broker_numbers` and `client_numbers` are those of all
+    groups, so that hosts have names of their own. `elected`, `told` and `cut` are set by the world: its faults follow
+    what happens to replicas."""
+
+    def __init__(
+        self,
+        name: str,
+        options: Options,
+        ground: Ground,
+        controllers: Sequence[ControllerProcess],
+        name_servers: Sequence[NameServerProcess],
+        broker_numbers: Iterator[int],
+        client_numbers: Iterator[int],
+        client_class: type[ClientProcess],
+        more_config: Mapping[str, Any],
+    ) -> None:
+        self.name = name
+        self.options = options
+        self.name_servers = name_servers
+        self._ground = ground
+        self._controllers = controllers
+        self._client_class = BatchingClient if options.batches else client_class
+        self._more_config = more_config
+        self.history = History()
+        self.elected: Callable[[BrokerProcess], None] = lambda broker: None
+        self.told: Callable[[BrokerProcess, int], None] = lambda broker, epoch: None
+        self.cut: Callable[[BrokerProcess], None] = lambda broker: None
+        count = options.broker_count
+        self.members = [self._broker(next(broker_numbers), is_learner=False) for _ in range(count)]
+        """Those that may be in the set; the others are learners."""
+        learners = [self._broker(next(broker_numbers), is_learner=True) for _ in range(options.learner_count)]
+        self.brokers = [*self.members, *learners]
+        self.hosts = [broker.host for broker in self.brokers]
+        self._begin_checks(learners)
+        self.clients = [self._client(next(client_numbers)) for _ in range(options.client_count)]
+        self.operators = [self._operator()] if options.tables else []
+        self.consumers = [self._consumer(number) for number in range(1, options.consumer_count + 1)]
+        self.deciders = [self._decider(number) for number in range(1, DECIDER_COUNT + 1) if options.transactions]
+        """Producers of transactions."""
+
+    def _begin_checks(self, learners: Sequence[BrokerProcess]) -> None:
+        options, ground = self.options, self._ground
+        self.roles = Roles()
+        self.visibility = Visibility(options.cp)
+        self.copies = Copies(self.members, cp=options.cp, sync_flush=options.sync_flush)
+        self.electable = Electable(self.name, self.members, cp=options.cp)
+        self.wholeness = Wholeness(cp=options.cp)
+        self.learners = Learners(self.name, learners)
+        self.answers = Answers(self.brokers)
+        self.tables = Tables(self.history, cp=options.cp, strict_offsets=options.strict_offsets)
+        self.consumption = Consumption(cp=options.cp)
+        self.routes = Routes(self.name)
+        processes = [*self._controllers, *self.name_servers, *self.brokers]
+        self.causes = Causes(ground.scheduler, ground.transport, processes)
+        self.alone = Alone(ground.scheduler, self.causes, self.brokers, self._controllers, cp=options.cp)
+        in_cp = [self.copies.stepped, self.electable.acknowledges, self.wholeness.stepped] if options.cp else []
+        for broker in self.brokers:
+            broker.checks = (self.roles.stepped, self.visibility.stepped, *in_cp, self.alone.stepped)
+
+    def _broker(self, number: int, *, is_learner: bool) -> BrokerProcess:
+        host, options, ground = f"b{number}", self.options, self._ground
+        config = BrokerConfig(
+            broker_ip1=host,
+            broker_name=self.name,
+            ha_mode="cp" if options.cp else "ap",
+            metadata_sync="" if options.follows_tables else "periodic",
+            offset_sync="strict" if options.strict_offsets else "periodic",
+            flush_disk_type="SYNC_FLUSH" if options.sync_flush else "ASYNC_FLUSH",
+            sync_flush_timeout=BrokerConfig().slave_timeout,  # its default is longer than a client waits
+            total_replicas=options.broker_count,
+            async_learner=is_learner,
+            controller_heartbeat_interval_millis=options.heartbeat_ms,
+            mapped_file_size_commit_log=options.file_size_bytes,
+            mapped_file_size_consume_queue=20 * 100 if options.kept_files else 20 * 1000,
+            max_hash_slot_num=64,
+            max_index_num=256,
+            commit_log_max_bytes=options.kept_files * options.file_size_bytes,
+            file_reserved_time=options.kept_hours,
+            delete_when="",
+            clean_resource_interval=CLEAN_INTERVAL_MS,
+            ha_transfer_batch_size=options.batch_bytes,
+            max_message_size=16 * 1024,
+            **self._more_config,
+        )
+        prng = ground.prng.child(host)
+        if options.tuned:
+            config = tuned_broker(tuned_store(config, prng.child("store-keys")), prng.child("keys"))
+        if options.transactions:
+            config = tuned_transactions(config, prng.child("transaction-keys"))
+        made = BrokerProcess(
+            config,
+            [process.config.self_address for process in self._controllers],
+            ground.scheduler,
+            ground.transport,
+            ground.clock(host),
+            prng,
+            ground.tracer,
+            self._observe,
+        )
+        made.follows_tables = options.follows_tables
+        made.has_transactions = options.transactions
+        made.name_servers = [process.address for process in self.name_servers]
+        return made
+
+    def _client(self, number: int) -> ClientProcess:
+        host, ground = f"p{number}", self._ground
+        made = (RoutedClient if self.name_servers else self._client_class)(
+            host,
+            [broker.config.address for broker in self.brokers],
+            self.options.send_interval_ms,
+            ground.scheduler,
+            ground.transport,
+            ground.clock(host),
+            ground.prng.child(host),
+            self.history,
+            number,
+        )
+        made.unanswered = self.answers.missing
+        if isinstance(made, RoutedClient):
+            made.broker_name = self.name
+            made.name_servers = tuple(process.address for process in self.name_servers)
+        return made
+
+    def _place(self, host: str) -> tuple[str, list[str], Scheduler, Transport, SimClock, SimPrng]:
+        """What every other client of the group gets."""
+        ground = self._ground
+        addresses = [broker.config.address for broker in self.brokers]
+        return host, addresses, ground.scheduler, ground.transport, ground.clock(host), ground.prng.child(host)
+
+    def _operator(self) -> TableClient:
+        return TableClient(*self._place(f"o{self.hosts[0][1:]}"), self.history)
+
+    def _consumer(self, number: int) -> ConsumerProcess:
+        made = ConsumerProcess(*self._place(self._host("r", number)), self.consumption)
+        made.unanswered = self.answers.missing
+        return made
+
+    def _decider(self, number: int) -> TransactionClient:
+        made = TransactionClient(*self._place(self._host("t", number)), self.history)
+        made.unanswered = self.answers.missing
+        made.wants_immunity = not self.options.clock_step_per_mille
+        return made
+
+    def _host(self, kind: str, number: int) -> str:
+        """Of a client, by its number in this group."""
+        return f"{kind}{number}" if self.name == FIRST else f"{kind}{number}-{self.name}"
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+    def _observe(self, broker: BrokerProcess, what: str, values: dict[str, int]) -> None:
+        if what == "role":
+            self.roles.role_taken(broker, values["role"], values["epoch"])
+            if values["role"] == Role.MASTER:
+                self.tables.elected(broker)
+                self.wholeness.elected(broker)
+                self.alone.elected(broker)
+                self.learners.elected(broker)
+                self.elected(broker)
+            else:
+                self.told(broker, values["epoch"])
+        elif what == "cut":
+            self.cut(broker)
+
+    def applied(self, controller: ControllerProcess) -> None:
+        """A step of a controller."""
+        self.electable.applied(controller)
+        self.learners.applied(controller)
+
+    @property
+    def all_clients(self) -> list[ClientProcess | TableClient | ConsumerProcess | TransactionClient]:
+        """Once they are stopped consumers still read their queues to the end."""
+        return [*self.clients, *self.operators, *self.consumers, *self.deciders]
+
+    def conclude(self) -> None:
+        """A calm group asks about the last transactions, and does what it is told."""
+        for decider in self.deciders:
+            decider.conclude()
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+    def missing(self) -> str:
+        """What the group lacks of being whole, or ""."""
+        lack = agreement.missing(self.brokers)
+        if not lack and self.options.transactions:
+            lack = transactions.missing(self.brokers, self.history)
+        return lack or (tables.missing(self.brokers) if self.options.follows_tables else "")
+
+    def unread(self) -> str:
+        """What consumers have not been given yet, or ""."""
+        return behind([item.offsets for item in self.consumers], self.brokers, TOPIC) if self.consumers else ""
+
+    def missing_routes(self) -> str:
+        """What a name server does not list as it is, or ""."""
+        return routes.missing(self.name, self.name_servers, self.brokers)
+
+    def verify(self, *, ordered: bool) -> Audit:
+        """Of the whole group. `ordered`: all messages of a queue are answered with their offset in that queue."""
+        for broker in self.brokers:
+            self.visibility.verify(broker)
+        agreement.verify(self.brokers)
+        self.tables.verify(self.brokers)
+        for broker in self.brokers:
+            queues.verify(broker)
+        if self.consumers:
+            self.consumption.verify(self.history)
+        found = audit(self.history, self.brokers[0], cp=self.options.cp, ordered=ordered)
+        return found + self._transactions() if self.deciders else found
+
+    def _transactions(self) -> Audit:
+        check_max = min(broker.config.transaction_check_max for broker in self.brokers)
+        found = transactions.verify(self.history, self.brokers[0], cp=self.options.cp, check_max=check_max)
+        self._ground.tracer.event(
+            "transactions_audited",
+            acked=found.acked_count,
+            committed=found.committed_count,
+            duplicates=found.duplicate_count,
+            given_up=found.given_up_count,
+            lost=len(found.lost),
+            lost_ends=found.lost_end_count,
+        )
+        return Audit(found.acked_count, len(found.lost), found.duplicate_count, found.lost)
