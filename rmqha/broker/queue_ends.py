@@ -87,7 +87,7 @@ class QueueEnds:
         reply = await awaits.call(master.address, Command(RequestCode.RMQHA_GET_QUEUE_ENDS), CALL_TIMEOUT_MS)
         ends: list[QueueEnd] = []
         if reply.code == ResponseCode.SUCCESS:
-            dispatched_offset, ends = _parse(master.address, reply)
+            dispatched_offset, ends = parse(master.address, reply)
             while holds() and self._store.dispatched_offset < dispatched_offset:
                 await awaits.sleep(LOOK_MS)
         elif reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -107,7 +107,8 @@ class QueueEnds:
         self._trouble = reason
 
 
-def _parse(address: str, reply: Command) -> tuple[int, list[QueueEnd]]:
+def parse(address: str, reply: Command) -> tuple[int, list[QueueEnd]]:
+    """(dispatched offset, ends) of an answer. Raises RemoteProtocolError."""
     body: dict[str, Any] = object_of(address, reply)
     ends: list[QueueEnd] = []
     try:

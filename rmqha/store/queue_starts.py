@@ -42,7 +42,7 @@ class QueueStarts:
         try:
             fields = sidecar.read(self._disk, PATH)
             if fields is not None:
-                self.lacks, self._known = _parse(fields)
+                self.lacks, self._known = parse(fields)
         except sidecar.BadSidecarError as error:
             self.lacks = True
             lines.append(f"{PATH}: {error}; the group's master is asked where its queues end.")
@@ -101,7 +101,8 @@ class QueueStarts:
                 self._queues.add_started(topic, queue_id)
 
 
-def _parse(fields: dict[str, object]) -> tuple[bool, dict[tuple[str, int], int]]:
+def parse(fields: dict[str, object]) -> tuple[bool, dict[tuple[str, int], int]]:
+    """(lacks, starts) of a sidecar's fields. Raises BadSidecarError."""
     match fields:
         case {"lacks": bool(lacks), "starts": list(starts)}:
             pass

@@ -8,9 +8,12 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
+import cbor2
+
 from controller.event import BrokerIdApplied, BrokerRegistered, Cause, MasterElected, decode_events, encode_events
 from controller.image import decode_image, encode_image
 from controller.replicas_info import ReplicasInfo
+from rmqha.broker.queue_ends import parse as parse_queue_ends
 from rmqha.client.compression import decompress
 from rmqha.client.message import decode_messages
 from rmqha.client.route import parse_route
@@ -26,6 +29,7 @@ from rmqha.sim.prng import SimPrng
 from rmqha.store.epoch_file import BadEpochFileError
 from rmqha.store.epoch_file import parse as parse_epochs
 from rmqha.store.identity_file import IdentityFile
+from rmqha.store.queue_starts import parse as parse_queue_starts
 from rmqha.store.record import BadRecordError, decode, verify
 from rmqha.store.sidecar import BadSidecarError
 from rmqha.store.sidecar import decode as decode_sidecar
@@ -109,6 +113,20 @@ def _bodies(data: bytes) -> None:
 
 def _configuration(data: bytes) -> None:
     BrokerConfig.from_properties(parse_properties(data.decode("utf-8", "replace"), "f"), "f")
+
+
+def _queue_starts(data: bytes) -> None:
+    """CBOR that a checksum holds together, whatever it says."""
+    try:
+        fields = cbor2.loads(data)
+    except (cbor2.CBORDecodeError, ValueError, RecursionError, MemoryError, OverflowError):
+        return
+    if isinstance(fields, dict):
+        parse_queue_starts(fields)
+
+
+def _queue_ends(data: bytes) -> None:
+    parse_queue_ends("1.2.3.4:5", Command(0, {"dispatchedOffset": "7"}, data))
 
 
 def _identity(data: bytes) -> None:
@@ -246,6 +264,10 @@ TARGETS: dict[str, Target] = {
     "record": Target(_record, (BadRecordError,), lambda: [_log()]),
     "epochs": Target(parse_epochs, (BadEpochFileError,), _begin(b"2\n0\n1-0\n3-100\n", b"1\n0\n1-0\n")),
     "sidecar": Target(_sidecar, (BadSidecarError, StoreError), lambda: [encode_sidecar({"x": 1})]),
+    "queue-starts": Target(
+        _queue_starts, (BadSidecarError,), lambda: [cbor2.dumps({"lacks": False, "starts": [["T", 0, 5]]})]
+    ),
+    "queue-ends": Target(_queue_ends, (RemoteProtocolError,), _begin(b'{"queues":[["T",0,5],["%RETRY%g",3,1]]}')),
     "identity": Target(_identity, (StoreError,), _begin(b"DefaultCluster#broker-a#1")),
     "configuration": Target(_configuration, (ConfigError,), _begin(*PROPERTIES_FILES)),
 }
