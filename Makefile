@@ -1,6 +1,7 @@
 # Every target makes its environment first (.venv, by tools/bootstrap.py) and is then one command that you can run yourself.
 PYTHON ?= python3
 BIN := .venv/bin
+SIM_PYTHON ?= $(BIN)/python
 MODE ?= cp
 SEEDS ?= 200
 N ?= 2000
@@ -42,13 +43,13 @@ types: .venv/stamp ## mypy --strict
 	$(BIN)/mypy
 
 sim: .venv/stamp ## whole clusters from SEEDS=200 seeds; SEED=n replays one, THEME=name, FAULT_SECONDS=60 of faults, SHRINK=1
-	$(BIN)/python -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(THEME),--theme $(THEME)) $(if $(FAULT_SECONDS),--seconds $(FAULT_SECONDS)) $(if $(SHRINK),--shrink)
+	$(SIM_PYTHON) -m tests.simulation $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(THEME),--theme $(THEME)) $(if $(FAULT_SECONDS),--seconds $(FAULT_SECONDS)) $(if $(SHRINK),--shrink)
 
 sim-many: .venv/stamp ## the same from N=2000 seeds, FIRST=1, FAULT_SECONDS=60 of faults each
-	$(BIN)/python -m tests.simulation --seeds $(N) $(if $(FIRST),--first $(FIRST)) $(if $(FAULT_SECONDS),--seconds $(FAULT_SECONDS))
+	$(SIM_PYTHON) -m tests.simulation --seeds $(N) $(if $(FIRST),--first $(FIRST)) $(if $(FAULT_SECONDS),--seconds $(FAULT_SECONDS))
 
 sim-day: .venv/stamp ## a simulated day (HOURS=24) without a fault: no election, nothing lost; SEED=1
-	$(BIN)/python -m tests.simulation --day --hours $(HOURS) $(if $(SEED),--seed $(SEED))
+	$(SIM_PYTHON) -m tests.simulation --day --hours $(HOURS) $(if $(SEED),--seed $(SEED))
 
 fuzz: .venv/stamp ## hostile bytes, FUZZ_SECONDS=30 for each parser
 	RMQHA_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz
