@@ -135,9 +135,8 @@ class BrokerCore:
         group = GroupRequests(config, store, driver, topics, groups, offsets, clients, self.pull, clock, feed)
         queries, locks = QueryRequests(config, store.index), LockRequests(self.locks, driver)
         selectors = SelectorRequests(config)
-        self.queue_ends = QueueEnds(
-            store, driver, lambda: self.followed_master, lambda: self.replica.is_following, self._tracer
-        )
+        learned = self.driver.timeout
+        self.queue_ends = QueueEnds(store, self.replica, lambda: self.followed_master, learned, self._tracer)
         self.calls = ConsumerCalls(config.broker_name, store, topics, groups, clients)
         self._configured = (
             topics,

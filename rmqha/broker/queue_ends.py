@@ -26,29 +26,32 @@ LOOK_MS = 10
 """Between two looks whether what the master answered for has been dispatched here."""
 
 
-class Driver(Protocol):
-    @property
-    def is_serving(self) -> bool: ...
+class Group(Protocol):
+    """This replica's place in its group; `Replica` is one."""
 
-    def timeout(self) -> None: ...
+    @property
+    def is_master(self) -> bool: ...
+
+    @property
+    def is_following(self) -> bool: ...
 
 
 class QueueEnds:
-    """`master` gives whom to follow now, None while this replica has no master or is it; `aligned`: this replica's log
-    is a part of that master's."""
+    """`master` gives whom to follow now, None while this replica has no master or is it. `learned` is called when the
+    ends are known: this replica greets its master again."""
 
     def __init__(
         self,
         store: Store,
-        driver: Driver,
+        group: Group,
         master: Callable[[], Master | None],
-        aligned: Callable[[], bool],
+        learned: Callable[[], None],
         tracer: Tracer,
     ) -> None:
         self._store = store
-        self._driver = driver
+        self._group = group
         self._master = master
-        self._aligned = aligned
+        self._learned = learned
         self._tracer = tracer
         self._trouble = ""
 
@@ -57,8 +60,9 @@ class QueueEnds:
         return {RequestCode.RMQHA_GET_QUEUE_ENDS: self._tell}
 
     def _tell(self, channel: Channel, command: Command) -> Command:
-        if not self._driver.is_serving:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the serving master of its group")
+        # one that does not serve yet tells it too: it may be waiting for the majority that the replica is to make
+        if not self._group.is_master:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master of its group")
         body = lenient_json.dumps({"queues": self._store.queue_starts.ends()})
         return command.reply(ext={"dispatchedOffset": str(self._store.dispatched_offset)}, body=body)
 
@@ -67,7 +71,7 @@ class QueueEnds:
         """Until they are known. It may be ended at any await."""
         while self._store.lacks_queue_ends:
             master = self._master()
-            if master is not None and self._aligned():
+            if master is not None and self._group.is_following:
                 try:
                     await self._ask(awaits, master)
                 except (UnreachableError, RemoteProtocolError) as error:
@@ -82,7 +86,9 @@ class QueueEnds:
         restart_count = starts.restart_count
 
         def holds() -> bool:
-            return self._master() == master and self._aligned() and starts.restart_count == restart_count
+            """What the answer is about: this master's log, of which this replica's is a part."""
+            is_same = self._master() == master and starts.restart_count == restart_count
+            return is_same and self._group.is_following
 
         reply = await awaits.call(master.address, Command(RequestCode.RMQHA_GET_QUEUE_ENDS), CALL_TIMEOUT_MS)
         ends: list[QueueEnd] = []
@@ -98,7 +104,7 @@ class QueueEnds:
         if holds() and starts.lacks:
             count = starts.learn(ends)
             self._tracer.event("queue_ends_learned", master=master.address, count=count)
-            self._driver.timeout()  # greet the master again, as a member
+            self._learned()
 
     def _note(self, reason: str) -> None:
         """Told once for each reason."""

@@ -35,18 +35,17 @@ class Slave:
         self.store = broker.store
         self.of_master = master
         self.master: Master | None = MASTER
-        self.is_aligned = True
+        self.is_master = False
+        self.is_following = True
         self.answer: Callable[[Command], Command | None] = lambda command: None
         self.asked = 0
-        self.timeouts = 0
+        self.greetings = 0
         self.store.restart_at(master.store.min_phy_offset)
-        ends = QueueEnds(self.store, self, lambda: self.master, lambda: self.is_aligned, broker.tracer)
+        ends = QueueEnds(self.store, self, lambda: self.master, self.greet, broker.tracer)
         self.sync = QueueEndsSync(ends, self.store.queue_starts, cast("RemotingClient", self))
 
-    is_serving = False
-
-    def timeout(self) -> None:
-        self.timeouts += 1
+    def greet(self) -> None:
+        self.greetings += 1
 
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
         assert (address, command.code) == (MASTER.address, RequestCode.RMQHA_GET_QUEUE_ENDS)
@@ -119,7 +118,7 @@ async def test_it_waits_until_it_has_what_the_master_answered_for(slave: Slave) 
         await until(lambda: not slave.store.lacks_queue_ends)
     assert slave.store.queue_range(*IDLE) == (5, 5)
     assert slave.store.queue_range("busy", 0) == slave.of_master.store.queue_range("busy", 0)
-    assert slave.timeouts == 1, "it greets its master again"
+    assert slave.greetings == 1, "it greets its master again"
     assert slave.events() == [("queue_ends_learned", {"master": MASTER.address, "count": 1})]
 
 
@@ -144,11 +143,11 @@ async def test_nothing_is_taken_of_who_is_followed_no_more(slave: Slave, change:
         if change == "master":
             slave.master = None
         else:
-            slave.is_aligned = False
+            slave.is_following = False
         slave.copy(slave.of_master.store.max_phy_offset)
         await trio.sleep(0.15)
         assert slave.store.lacks_queue_ends
-        slave.master, slave.is_aligned = MASTER, True
+        slave.master, slave.is_following = MASTER, True
         await until(lambda: not slave.store.lacks_queue_ends)
 
 
@@ -206,12 +205,9 @@ async def test_it_asks_until_it_knows(slave: Slave, answer: Callable[[Command], 
     assert slave.store.queue_range(*IDLE) == (5, 5)
 
 
-def test_only_a_serving_master_tells(slave: Slave) -> None:
+def test_only_a_master_tells(slave: Slave) -> None:
     reply = told_by(slave.broker, Command(RequestCode.RMQHA_GET_QUEUE_ENDS))
-    assert (reply.code, reply.remark) == (
-        ResponseCode.SYSTEM_ERROR,
-        "this broker is not the serving master of its group",
-    )
+    assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, "this broker is not the master of its group")
     reply = told_by(slave.of_master, Command(RequestCode.RMQHA_GET_QUEUE_ENDS))
     assert lenient_json.loads(reply.body) == {"queues": [["busy", 0, 6], ["idle", 1, 5]]}
     assert reply.ext == {"dispatchedOffset": str(slave.of_master.store.max_phy_offset)}
