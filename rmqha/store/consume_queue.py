@@ -211,11 +211,11 @@ class ConsumeQueue:
         )
         while self.max_offset > low and not self._agrees(log, self.max_offset - 1):
             self.max_offset -= 1
-        if self._lacks_its_beginning(log.min_offset):
+        if self._lacks_its_beginning(log.min_offset, whole=whole):
             lines.append(f"{self.files.directory}: entries below {low} are missing; all are made anew.")
             self.files.remove_from(0)
             self.max_offset = self._start
-            return Recovered(lines, log.min_offset)
+            return Recovered(lines, log.min_offset, lost_start=log.min_offset > 0)
         behind, lost = self._left_over(position, log_end)
         if lost and whole and self.max_offset > low and self.unit(self.max_offset - 1)[0] >= log.min_offset:
             self.max_offset -= 1  # its code may have stood in the sector that was lost
@@ -230,10 +230,13 @@ class ConsumeQueue:
         self.cut_to(self.max_offset)
         return Recovered(lines, repair_from)
 
-    def _lacks_its_beginning(self, log_min: int) -> bool:
-        """In front of the records of the log there is always an entry of a removed one, unless they begin at 0."""
-        if not self.first_offset or self.max_offset <= self.first_offset:
+    def _lacks_its_beginning(self, log_min: int, *, whole: bool) -> bool:
+        """In front of the records of the log there is always an entry of a removed one, unless they begin at 0. Where
+        no entry is left, a loss of power may have taken the files in front too."""
+        if not self.first_offset:
             return False
+        if self.max_offset <= self.first_offset:
+            return whole and self.first_offset != self._start
         offset, size, _ = self.unit(self.first_offset)
         return size != PREFILL_SIZE and offset >= log_min
 
@@ -342,17 +345,19 @@ class ConsumeQueues:
         """Find and check the queues on disk, as `ConsumeQueue.recover` does for each."""
         lines: list[str] = []
         repairs: list[int] = []
+        lost_start = False
         found_queues, strange = find_queues(self._disk, DIRECTORY)
         check_sizes(self._disk, DIRECTORY, found_queues, SIZE_KEY, self.file_size_bytes, UNIT_BYTES)
         lines += strange
         for topic, queue_id in found_queues:
             found = self.make(topic, queue_id).recover(log, position, whole=last_stop is LastStop.POWER_LOST)
             lines += found.lines
+            lost_start = lost_start or found.lost_start
             repairs += [] if found.repair_from is None else [found.repair_from]
         self._count()
         if not self.table and log.end_offset > log.min_offset:
             repairs.append(log.min_offset)
-        return Recovered(lines, min(repairs, default=None))
+        return Recovered(lines, min(repairs, default=None), lost_start)
 
     def collect(self, record: DispatchedRecord) -> None:
         phy_offset, size, topic, queue_id, queue_offset, sys_flag, stored, properties = record

@@ -78,10 +78,12 @@ class DispatchedRun(NamedTuple):
 
 class Recovered(NamedTuple):
     """One sentence per finding, and the physical offset from which records must be dispatched again if entries below
-    the position that was asked for are gone; None if none are."""
+    the position that was asked for are gone; None if none are. `lost_start`: of a queue without a record in the log
+    nobody knows here where it goes on."""
 
     lines: list[str]
     repair_from: int | None
+    lost_start: bool = False
 
 
 class Detached(Protocol):

@@ -49,13 +49,14 @@ class QueueStarts:
         self._queues.starts = self._known
         return lines
 
-    def recovered(self, log_min: int, unit_count: int) -> list[str]:
-        """The queues on disk have been found. Had they `unit_count` entries, those in front of the known starts
-        included, and are all gone, they are made anew from the log, which says nothing of queues without a record."""
+    def recovered(self, log_min: int, unit_count: int, *, lost: bool) -> list[str]:
+        """The queues on disk have been found, the start of some may be `lost`. Had they `unit_count` entries, those in
+        front of the known starts included, and are all gone, they are made anew from the log, which says nothing of
+        queues without a record."""
         are_gone = not self._queues.table and not self._batch_queues.table and unit_count > sum(self._known.values())
-        if log_min and are_gone and not self.lacks:
+        if log_min and (lost or are_gone) and not self.lacks:
             self.lose()
-            return ["All queues are gone: the group's master is asked where those without a message in the log end."]
+            return ["Queues are gone: the group's master is asked where those without a message in the log end."]
         self._add()
         return []
 

@@ -152,7 +152,9 @@ class Store:
         position = end if by_queues else min(start, end)
         recovered = [derived.recover(log, position, last_stop) for derived in self._derived]
         lines += [line for found in recovered for line in found.lines]
-        lines += self.queue_starts.recovered(log.min_offset, self._progress.unit_count)
+        lines += self.queue_starts.recovered(
+            log.min_offset, self._progress.unit_count, lost=any(found.lost_start for found in recovered)
+        )
         repair_from = min((found.repair_from for found in recovered if found.repair_from is not None), default=None)
         if trusted and self._queues.unit_count < self._progress.unit_count:
             found_units = f"{self._queues.unit_count} of {self._progress.unit_count} entries"

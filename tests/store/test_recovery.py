@@ -16,7 +16,7 @@ from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.config import StoreConfig
 from rmqha.store.record import encode, topic_field
 from rmqha.store.store import Store
-from tests.store.support import SMALL, Trace, commit_all, log_bytes, message, open_store, sim_disk
+from tests.store.support import SMALL, Trace, bodies, commit_all, log_bytes, message, open_store, sim_disk
 
 LOG_FILE = "commitlog/" + "0" * 20
 QUEUE_FILE = "consumequeue/T/0/" + "0" * 20
@@ -364,3 +364,30 @@ def test_store_times_do_not_fall_after_a_cut_and_a_kill(cut_count: int) -> None:
         store = open_store(disk)
     assert store.max_phy_offset == end
     assert store.append(message(6), 1).store_timestamp_ms == 1000 * (5 - cut_count)
+
+
+@pytest.mark.parametrize("log_begins_behind", [False, True])
+def test_a_queue_whose_first_files_went_with_the_power(log_begins_behind: bool) -> None:
+    """Of the files behind them only the names are left: they do not say where the queue goes on (plain 3000134)."""
+    disk = sim_disk()
+    store = open_store(disk)
+    if log_begins_behind:
+        store.restart_at(PhyOffset(40960))
+        store.queue_starts.learn([])
+    for number in range(200):
+        store.append(message(number), number)
+    commit_all(store)
+    wanted = bodies(store)
+    store.sync()
+    disk.crash(power_loss=True)
+    directory = "consumequeue/T/0"
+    first, *others = sorted(disk.list(directory))
+    disk.remove(f"{directory}/{first}")
+    for name in others:
+        disk.write_atomic(f"{directory}/{name}", bytes(SMALL.mapped_file_size_consume_queue))
+    store = open_store(disk)
+    assert any("are missing; all are made anew" in line for line in store.recovery.lines)
+    assert store.lacks_queue_ends == log_begins_behind
+    commit_all(store)
+    assert bodies(store) == wanted
+    assert store.append(message(200), 200).queue_offset == 200
