@@ -3,7 +3,7 @@ refused, as one would whose routes are old: that is what a cut-off master must w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from rmqha.drill.history import Attempt, Outcome
 from rmqha.model.code import RequestCode, ResponseCode
@@ -11,12 +11,13 @@ from rmqha.model.message import PROPERTY_UNIQUE_KEY, encode_properties
 from rmqha.sim.clock import SimClock
 from rmqha.sim.prng import SimPrng
 from rmqha.sim.scheduler import Scheduler
-from rmqha.sim.transport import Connection, Transport
+from rmqha.sim.transport import Transport
 from rmqha.wire.command import Command
 
 from .broker_process import BrokerProcess
+from .group_client import GroupClient
 from .history import History, Send
-from .process import Process, Rpc
+from .process import Rpc
 
 TIMEOUT_MS = 4000
 PATIENCE_MS = 3800
@@ -46,7 +47,7 @@ def send_fields(
     }
 
 
-class ClientProcess(Process):
+class ClientProcess(GroupClient):
     def __init__(
         self,
         host: str,
@@ -59,23 +60,15 @@ class ClientProcess(Process):
         history: History,
         first_target: int,
     ) -> None:
-        super().__init__(host, scheduler, transport, clock)
-        self._brokers = brokers
+        super().__init__(host, brokers, scheduler, transport, clock, prng)
         self._interval_ms = interval_ms
-        self._prng = prng
         self._history = history
         self._target = first_target
-        self._rpc: Rpc
-        self._stopped = False
-        self.unanswered: Callable[[str, str, int, int], None] = lambda key, address, called_at_ms, ended_at_ms: None
 
     def boot(self) -> None:
         self.begin_life()
         self._rpc = Rpc(self, self._unasked)
         self._next()
-
-    def stop(self) -> None:
-        self._stopped = True
 
     def elect_unclean(self, controllers: Mapping[str, str], broker_name: str, broker: BrokerProcess) -> None:
         """Operator's 1002, to every controller: the leader acts on it."""
@@ -90,9 +83,6 @@ class ClientProcess(Process):
             }
             command = Command(RequestCode.CONTROLLER_ELECT_MASTER, ext)
             self._rpc.call(address, command, TIMEOUT_MS, lambda reply: None)
-
-    def _unasked(self, conn: Connection, command: Command) -> None:
-        raise AssertionError(f"nobody asks a producer anything: {command}")
 
     def _next(self) -> None:
         if self._stopped:

@@ -1,5 +1,5 @@
 """A consumer: it pulls every queue of the topic with long polling, from slaves too, commits how far it has read, and
-dies now and then, to go on from what the brokers have kept."""
+dies now and then, to go on from what the brokers have kept. Stopped, it lives and reads what is left."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.sim.clock import SimClock
 from rmqha.sim.prng import SimPrng
 from rmqha.sim.scheduler import Scheduler
-from rmqha.sim.transport import Connection, Transport
+from rmqha.sim.transport import Transport
 from rmqha.wire.command import Command
 
 from .checkers.consumption import Consumption
-from .client_process import PATIENCE_MS, TIMEOUT_MS, TOPIC
-from .process import Process, Rpc
+from .client_process import PATIENCE_MS, QUEUE_COUNT, TIMEOUT_MS, TOPIC
+from .group_client import GroupClient
+from .process import Rpc
 
-QUEUE_COUNT = 2
 GROUP = "consumers"
 SUSPEND_MS = 1000
 PAUSE_MS = 50
@@ -27,7 +27,7 @@ COMMITS, MAY_WAIT, SUBSCRIBES = 1, 2, 4
 _STAYS = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 
-class ConsumerProcess(Process):
+class ConsumerProcess(GroupClient):
     def __init__(
         self,
         host: str,
@@ -38,16 +38,10 @@ class ConsumerProcess(Process):
         prng: SimPrng,
         consumption: Consumption,
     ) -> None:
-        super().__init__(host, scheduler, transport, clock)
-        self._brokers = brokers
-        self._prng = prng
+        super().__init__(host, brokers, scheduler, transport, clock, prng)
         self._consumption = consumption
-        self._target = 0
-        self._rpc: Rpc
-        self._stopped = False
         self.offsets: dict[int, int] = {}
         """Where each queue goes on, in this life."""
-        self.unanswered: Callable[[str, str, int, int], None] = lambda key, address, called_at_ms, ended_at_ms: None
 
     def boot(self) -> None:
         self.begin_life()
@@ -55,13 +49,6 @@ class ConsumerProcess(Process):
         self.offsets = {}
         for queue_id in range(QUEUE_COUNT):
             self._find_start(queue_id)
-
-    def stop(self) -> None:
-        """No death any more: what is left is read to its end."""
-        self._stopped = True
-
-    def _unasked(self, conn: Connection, command: Command) -> None:
-        raise AssertionError(f"nobody asks this consumer anything: {command}")
 
     def _call(
         self, code: RequestCode, ext: dict[str, str], queue_id: int, then: Callable[[str, Command], None]

@@ -7,12 +7,13 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.sim.clock import SimClock
 from rmqha.sim.prng import SimPrng
 from rmqha.sim.scheduler import Scheduler
-from rmqha.sim.transport import Connection, Transport
+from rmqha.sim.transport import Transport
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
 
+from .group_client import GroupClient
 from .history import Change, History
-from .process import Process, Rpc
+from .process import Rpc
 
 TIMEOUT_MS = 4000
 INTERVAL_MS = 60
@@ -21,7 +22,7 @@ GROUP = "readers"
 TOPIC = "SimTopic"
 
 
-class TableClient(Process):
+class TableClient(GroupClient):
     def __init__(
         self,
         host: str,
@@ -32,24 +33,13 @@ class TableClient(Process):
         prng: SimPrng,
         history: History,
     ) -> None:
-        super().__init__(host, scheduler, transport, clock)
-        self._brokers = brokers
-        self._prng = prng
+        super().__init__(host, brokers, scheduler, transport, clock, prng)
         self._history = history
-        self._target = 0
-        self._stopped = False
-        self._rpc: Rpc
 
     def boot(self) -> None:
         self.begin_life()
         self._rpc = Rpc(self, self._unasked)
         self._next()
-
-    def stop(self) -> None:
-        self._stopped = True
-
-    def _unasked(self, conn: Connection, command: Command) -> None:
-        raise AssertionError(f"nobody asks an operator anything: {command}")
 
     def _next(self) -> None:
         if self._stopped:

@@ -4,7 +4,7 @@ All producers are of one group and share what their transactions have come to, s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from rmqha.model.code import RequestCode, ResponseCode
@@ -31,8 +31,9 @@ from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
 
 from .client_process import PATIENCE_MS, QUEUE_COUNT, TIMEOUT_MS, send_fields
+from .group_client import GroupClient
 from .history import History, InvariantError, Send, Transaction
-from .process import Process, Rpc
+from .process import Rpc
 
 TOPIC = "SimTransactions"
 GROUP = "deciders"
@@ -49,7 +50,7 @@ MOST_WORK_MS = 1500
 _FINAL = (ResponseCode.ILLEGAL_OPERATION, ResponseCode.MESSAGE_ILLEGAL)
 
 
-class TransactionClient(Process):
+class TransactionClient(GroupClient):
     def __init__(
         self,
         host: str,
@@ -60,19 +61,13 @@ class TransactionClient(Process):
         prng: SimPrng,
         history: History,
     ) -> None:
-        super().__init__(host, scheduler, transport, clock)
-        self._brokers = brokers
-        self._prng = prng
+        super().__init__(host, brokers, scheduler, transport, clock, prng)
         self._history = history
-        self._target = 0
         self._preparing = 0
         self._count = 0
-        self._stopped = False
         self._heard: dict[str, int] = {}
         self.wants_immunity = True
         """Some messages say how long they are not to be asked about: that goes by a master's wall clock."""
-        self._rpc: Rpc
-        self.unanswered: Callable[[str, str, int, int], None] = lambda key, address, called_at_ms, ended_at_ms: None
 
     def boot(self) -> None:
         self.begin_life()
@@ -80,10 +75,6 @@ class TransactionClient(Process):
         self._rpc.lost = self._forget
         self._beat()
         self._next()
-
-    def stop(self) -> None:
-        """Begin nothing new, and leave no question open."""
-        self._stopped = True
 
     def conclude(self) -> None:
         """The last ones: a calm group takes each, asks how it ended, and does what it is told."""

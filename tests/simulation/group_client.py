@@ -1,0 +1,41 @@
+"""What every simulated client of a broker group is: a process with connections, that turns from broker to broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rmqha.sim.clock import SimClock
+from rmqha.sim.prng import SimPrng
+from rmqha.sim.scheduler import Scheduler
+from rmqha.sim.transport import Connection, Transport
+from rmqha.wire.command import Command
+
+from .process import Process, Rpc
+
+
+class GroupClient(Process):
+    def __init__(
+        self,
+        host: str,
+        brokers: list[str],
+        scheduler: Scheduler,
+        transport: Transport,
+        clock: SimClock,
+        prng: SimPrng,
+    ) -> None:
+        """`brokers`: the addresses of the group's."""
+        super().__init__(host, scheduler, transport, clock)
+        self._brokers = brokers
+        self._prng = prng
+        self._target = 0
+        self._stopped = False
+        self._rpc: Rpc
+        self.unanswered: Callable[[str, str, int, int], None] = lambda key, address, called_at_ms, ended_at_ms: None
+        """Told of what was asked, of whom, and when, if patience has ended."""
+
+    def stop(self) -> None:
+        """Begin nothing new."""
+        self._stopped = True
+
+    def _unasked(self, conn: Connection, command: Command) -> None:
+        raise AssertionError(f"nobody asks {self.host} anything: {command}")
