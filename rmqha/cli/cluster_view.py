@@ -254,7 +254,7 @@ def _group_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str
                 found[name] = node.state.get("refusal") or "does not follow the master yet"
         elif info.members is not None and broker_id not in info.members:
             trouble = node.state.get("diskProblem") or node.state.get("refusal")
-            found[name] = trouble or copy_words(node.state.get("copy")) or "not in the SyncStateSet"
+            found[name] = trouble or copy_words(node.state.get("copy")) or outside_words(node.state)
         elif is_master and group.routes.get(0) != node.node.address:
             found[group.name] = f"the name server does not route to the master {name} yet"
     return found
@@ -267,6 +267,13 @@ def copy_words(copy: Mapping[str, Any] | None) -> str:
     done, wanted = copy["copiedBytes"] / 1e6, (copy["copiedBytes"] + copy["leftBytes"]) / 1e6
     words = f"copies the log: {done:,.0f} of {wanted:,.0f} MB, {copy['bytesPerSecond'] / 1e6:,.1f} MB/s"
     return words if copy["etaMs"] is None else f"{words}, {-(-copy['etaMs'] // 1000)} s left"
+
+
+def outside_words(state: Mapping[str, Any]) -> str:
+    """Of a replica that follows, has all and is no member."""
+    if state.get("lacksQueueEnds"):
+        return "not in the SyncStateSet: asks its master where idle queues end (request 52032)"
+    return "not in the SyncStateSet"
 
 
 def _static_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str, str]:

@@ -561,6 +561,7 @@ class Replica:
             "dispatchedOffset": log.dispatched_offset,
             "epochs": [[entry.epoch, entry.start_offset] for entry in log.epochs],
             "unclean": log.unclean,
+            "lacksQueueEnds": log.lacks_queue_ends,
             "asyncLearner": self._config.async_learner,
             "writable": admitted is ResponseCode.SUCCESS,
             "whyNotWritable": why_not,

@@ -9,7 +9,16 @@ import pytest
 from rich.console import Console
 
 from rmqha.cli.cluster_state import ClusterState, NodeRecord
-from rmqha.cli.cluster_view import ClusterView, GroupView, NodeView, copy_words, notes, problems, problems_of
+from rmqha.cli.cluster_view import (
+    ClusterView,
+    GroupView,
+    NodeView,
+    copy_words,
+    notes,
+    outside_words,
+    problems,
+    problems_of,
+)
 from rmqha.cli.render import cluster_json, print_cluster
 from rmqha.ha.copy_progress import CopyProgress
 from rmqha.ha.group_info import GroupInfo
@@ -29,6 +38,11 @@ def test_a_copy_in_words(at_ms: int, own_max: int, words: str) -> None:
     progress.begin(0, PhyOffset(0), PhyOffset(3_000_000_000))
     progress.moved(at_ms, PhyOffset(own_max))
     assert copy_words(progress.view(at_ms, PhyOffset(own_max))) == words
+
+
+def test_who_has_all_and_is_no_member() -> None:
+    assert outside_words({"lacksQueueEnds": False}) == "not in the SyncStateSet"
+    assert "asks its master where idle queues end" in outside_words({"lacksQueueEnds": True})
 
 
 def group_of_two(*, second_runs: bool, maintained: bool) -> ClusterView:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rmqha.cli.cluster_view import copy_words
+from rmqha.cli.cluster_view import copy_words, outside_words
 from rmqha.cli.health.agreement import LEADERS, Agreement, View, groups_of, views
 from rmqha.cli.health.survey import Kind, Word
 from rmqha.model.identity import is_loopback
@@ -233,7 +233,9 @@ class _Group:
         elif not item["inSyncStateSet"]:
             copying = copy_words(state.get("copy"))
             fix = "wait: it comes in when it has all" if copying else f"see rmqha explain-wait {self.name}"
-            yield Finding(where, copying or "not in the SyncStateSet", fix)
+            if state.get("lacksQueueEnds") and not copying:
+                fix = f"wait; if it stays so see queue_ends_not_learned in rmqha logs {where}"
+            yield Finding(where, copying or outside_words(state), fix)
 
     def _static(self) -> Iterator[Finding]:
         """A group without a controller: the configured master is there, every slave follows."""

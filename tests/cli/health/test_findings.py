@@ -94,6 +94,17 @@ def test_a_trouble_that_the_controllers_tell(changes: dict[str, Any], said: str)
     assert any(said in line for line in reasons(*words)), reasons(*words)
 
 
+def test_a_replica_that_asks_where_idle_queues_end_says_so() -> None:
+    rows = {"replicas": [replica_row(1), replica_row(2), replica_row(3, inSyncStateSet=False)]}
+    words = [controller(number, leads=number == 2, **rows) for number in (1, 2, 3)]
+    found = reasons(*words, broker(3, lacksQueueEnds=True))
+    assert any(
+        "broker-a-3: not in the SyncStateSet: asks its master where idle queues end" in line
+        and "queue_ends_not_learned in rmqha logs broker-a-3" in line
+        for line in found
+    ), found
+
+
 def test_no_controller_leads() -> None:
     found = reasons(controller(2), silent(controller(3), runs=False))
     assert any("controllers: none of them leads: 2 of 3 answer and 2 must" in line for line in found)
