@@ -7,10 +7,6 @@ from typing import Any
 
 from rmqha.model.config import BrokerConfig
 from rmqha.model.identity import Role
-from rmqha.sim.clock import SimClock
-from rmqha.sim.prng import SimPrng
-from rmqha.sim.scheduler import Scheduler
-from rmqha.sim.transport import Transport
 
 from .batching_client import BatchingClient
 from .broker_process import BrokerProcess
@@ -32,6 +28,7 @@ from .client_process import TOPIC, ClientProcess
 from .consumer_process import ConsumerProcess
 from .controller_process import ControllerProcess
 from .ground import Ground
+from .group_client import ClientPlace
 from .history import History
 from .name_server_process import NameServerProcess
 from .options import Options
@@ -152,40 +149,31 @@ class BrokerGroup:
         return made
 
     def _client(self, number: int) -> ClientProcess:
-        host, ground = f"p{number}", self._ground
-        made = (RoutedClient if self.name_servers else self._client_class)(
-            host,
-            [broker.config.address for broker in self.brokers],
-            self.options.send_interval_ms,
-            ground.scheduler,
-            ground.transport,
-            ground.clock(host),
-            ground.prng.child(host),
-            self.history,
-            number,
-        )
+        kind = RoutedClient if self.name_servers else self._client_class
+        made = kind(self._place(f"p{number}"), self.options.send_interval_ms, self.history, number)
         made.unanswered = self.answers.missing
         if isinstance(made, RoutedClient):
             made.broker_name = self.name
             made.name_servers = tuple(process.address for process in self.name_servers)
         return made
 
-    def _place(self, host: str) -> tuple[str, list[str], Scheduler, Transport, SimClock, SimPrng]:
-        """What every other client of the group gets."""
+    def _place(self, host: str) -> ClientPlace:
         ground = self._ground
         addresses = [broker.config.address for broker in self.brokers]
-        return host, addresses, ground.scheduler, ground.transport, ground.clock(host), ground.prng.child(host)
+        return ClientPlace(
+            host, addresses, ground.scheduler, ground.transport, ground.clock(host), ground.prng.child(host)
+        )
 
     def _operator(self) -> TableClient:
-        return TableClient(*self._place(f"o{self.hosts[0][1:]}"), self.history)
+        return TableClient(self._place(f"o{self.hosts[0][1:]}"), self.history)
 
     def _consumer(self, number: int) -> ConsumerProcess:
-        made = ConsumerProcess(*self._place(self._host("r", number)), self.consumption)
+        made = ConsumerProcess(self._place(self._host("r", number)), self.consumption)
         made.unanswered = self.answers.missing
         return made
 
     def _decider(self, number: int) -> TransactionClient:
-        made = TransactionClient(*self._place(self._host("t", number)), self.history)
+        made = TransactionClient(self._place(self._host("t", number)), self.history)
         made.unanswered = self.answers.missing
         made.wants_immunity = not self.options.clock_step_per_mille
         return made

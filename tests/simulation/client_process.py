@@ -8,14 +8,10 @@ from collections.abc import Mapping
 from rmqha.drill.history import Attempt, Outcome
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import PROPERTY_UNIQUE_KEY, encode_properties
-from rmqha.sim.clock import SimClock
-from rmqha.sim.prng import SimPrng
-from rmqha.sim.scheduler import Scheduler
-from rmqha.sim.transport import Transport
 from rmqha.wire.command import Command
 
 from .broker_process import BrokerProcess
-from .group_client import GroupClient
+from .group_client import ClientPlace, GroupClient
 from .history import History, Send
 from .process import Rpc
 
@@ -48,19 +44,8 @@ def send_fields(
 
 
 class ClientProcess(GroupClient):
-    def __init__(
-        self,
-        host: str,
-        brokers: list[str],
-        interval_ms: int,
-        scheduler: Scheduler,
-        transport: Transport,
-        clock: SimClock,
-        prng: SimPrng,
-        history: History,
-        first_target: int,
-    ) -> None:
-        super().__init__(host, brokers, scheduler, transport, clock, prng)
+    def __init__(self, place: ClientPlace, interval_ms: int, history: History, first_target: int) -> None:
+        super().__init__(place)
         self._interval_ms = interval_ms
         self._history = history
         self._target = first_target

@@ -7,15 +7,11 @@ from collections.abc import Callable
 from functools import partial
 
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.sim.clock import SimClock
-from rmqha.sim.prng import SimPrng
-from rmqha.sim.scheduler import Scheduler
-from rmqha.sim.transport import Transport
 from rmqha.wire.command import Command
 
 from .checkers.consumption import Consumption
 from .client_process import PATIENCE_MS, QUEUE_COUNT, TIMEOUT_MS, TOPIC
-from .group_client import GroupClient
+from .group_client import ClientPlace, GroupClient
 from .process import Rpc
 
 GROUP = "consumers"
@@ -28,17 +24,8 @@ _STAYS = (ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 
 
 class ConsumerProcess(GroupClient):
-    def __init__(
-        self,
-        host: str,
-        brokers: list[str],
-        scheduler: Scheduler,
-        transport: Transport,
-        clock: SimClock,
-        prng: SimPrng,
-        consumption: Consumption,
-    ) -> None:
-        super().__init__(host, brokers, scheduler, transport, clock, prng)
+    def __init__(self, place: ClientPlace, consumption: Consumption) -> None:
+        super().__init__(place)
         self._consumption = consumption
         self.offsets: dict[int, int] = {}
         """Where each queue goes on, in this life."""

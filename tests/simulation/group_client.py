@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from rmqha.sim.clock import SimClock
 from rmqha.sim.prng import SimPrng
@@ -13,20 +14,22 @@ from rmqha.wire.command import Command
 from .process import Process, Rpc
 
 
+class ClientPlace(NamedTuple):
+    """Where a client lives. `brokers`: the addresses of its group's."""
+
+    host: str
+    brokers: list[str]
+    scheduler: Scheduler
+    transport: Transport
+    clock: SimClock
+    prng: SimPrng
+
+
 class GroupClient(Process):
-    def __init__(
-        self,
-        host: str,
-        brokers: list[str],
-        scheduler: Scheduler,
-        transport: Transport,
-        clock: SimClock,
-        prng: SimPrng,
-    ) -> None:
-        """`brokers`: the addresses of the group's."""
-        super().__init__(host, scheduler, transport, clock)
-        self._brokers = brokers
-        self._prng = prng
+    def __init__(self, place: ClientPlace) -> None:
+        super().__init__(place.host, place.scheduler, place.transport, place.clock)
+        self._brokers = place.brokers
+        self._prng = place.prng
         self._target = 0
         self._stopped = False
         self._rpc: Rpc

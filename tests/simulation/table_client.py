@@ -4,14 +4,10 @@ ended. Like the producers they stay with a broker that refused, half of the time
 from __future__ import annotations
 
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.sim.clock import SimClock
-from rmqha.sim.prng import SimPrng
-from rmqha.sim.scheduler import Scheduler
-from rmqha.sim.transport import Transport
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
 
-from .group_client import GroupClient
+from .group_client import ClientPlace, GroupClient
 from .history import Change, History
 from .process import Rpc
 
@@ -23,17 +19,8 @@ TOPIC = "SimTopic"
 
 
 class TableClient(GroupClient):
-    def __init__(
-        self,
-        host: str,
-        brokers: list[str],
-        scheduler: Scheduler,
-        transport: Transport,
-        clock: SimClock,
-        prng: SimPrng,
-        history: History,
-    ) -> None:
-        super().__init__(host, brokers, scheduler, transport, clock, prng)
+    def __init__(self, place: ClientPlace, history: History) -> None:
+        super().__init__(place)
         self._history = history
 
     def boot(self) -> None:

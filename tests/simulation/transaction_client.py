@@ -22,16 +22,13 @@ from rmqha.model.message import (
     encode_properties,
     parse_offset_message_id,
 )
-from rmqha.sim.clock import SimClock
-from rmqha.sim.prng import SimPrng
-from rmqha.sim.scheduler import Scheduler
-from rmqha.sim.transport import Connection, Transport
+from rmqha.sim.transport import Connection
 from rmqha.store.record import decode
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
 
 from .client_process import PATIENCE_MS, QUEUE_COUNT, TIMEOUT_MS, send_fields
-from .group_client import GroupClient
+from .group_client import ClientPlace, GroupClient
 from .history import History, InvariantError, Send, Transaction
 from .process import Rpc
 
@@ -51,17 +48,8 @@ _FINAL = (ResponseCode.ILLEGAL_OPERATION, ResponseCode.MESSAGE_ILLEGAL)
 
 
 class TransactionClient(GroupClient):
-    def __init__(
-        self,
-        host: str,
-        brokers: list[str],
-        scheduler: Scheduler,
-        transport: Transport,
-        clock: SimClock,
-        prng: SimPrng,
-        history: History,
-    ) -> None:
-        super().__init__(host, brokers, scheduler, transport, clock, prng)
+    def __init__(self, place: ClientPlace, history: History) -> None:
+        super().__init__(place)
         self._history = history
         self._preparing = 0
         self._count = 0
