@@ -203,13 +203,22 @@ def encode_events(events: Sequence[Event]) -> bytes:
     return cbor2.dumps([version, rows])
 
 
-def _decode_event(row: Any, version: int) -> Event:
+def array(value: Any) -> list[Any]:
+    """`value`, if it is a CBOR array; a map or a text can be walked as well. Raises ValueError."""
+    if type(value) is not list:
+        raise ValueError(f"a {type(value).__name__} stands in the place of an array")
+    return value
+
+
+def _decode_event(row: list[Any], version: int) -> Event:
     """A row of a version before 3 ends before the fields that were added later; they keep their defaults."""
+    if type(row[0]) is not int or not 1 <= row[0] <= len(_KINDS):
+        raise ValueError(f"there is no event of kind {row[0]!r}")
     kind = _KINDS[row[0] - 1]
     if version >= 3 and len(row) != 1 + len(_FIELDS[kind]):
         raise ValueError(f"an event {kind.__name__} of {len(row) - 1} fields")
     values: list[Any] = [
-        tuple(value) if is_tuple else value for value, is_tuple in zip(row[1:], _IS_TUPLE[kind], strict=False)
+        tuple(array(value)) if is_tuple else value for value, is_tuple in zip(row[1:], _IS_TUPLE[kind], strict=False)
     ]
     if kind in _CAUSE_PLACE:
         values[_CAUSE_PLACE[kind]] = Cause(values[_CAUSE_PLACE[kind]])
@@ -222,7 +231,7 @@ def decode_events(data: bytes) -> list[Event]:
     try:
         version, rows = cbor2.loads(data)
         if version in READS_VERSIONS:
-            return [_decode_event(row, version) for row in rows]
+            return [_decode_event(array(row), version) for row in array(rows)]
     except (cbor2.CBORDecodeError, TypeError, ValueError, IndexError) as problem:
         raise StoreError(f"an entry of the controllers' log cannot be read: {problem}") from problem
     raise StoreError(f"an entry of the controllers' log has version {version}; this release reads up to {VERSION}")

@@ -11,7 +11,7 @@ from typing import Any
 
 import cbor2
 
-from controller.event import Cause
+from controller.event import Cause, array
 from controller.replicas_info import ElectionRecord, Group, ReplicaInfo, ReplicasInfo
 from rmqha.model.error import StoreError
 
@@ -93,32 +93,33 @@ def encode_image(info: ReplicasInfo) -> bytes:
     return bytes(writer.data)
 
 
-def _group(row: Any, place: int) -> Group:
+def _group(row: list[Any], place: int) -> Group:
     (
         cluster_name, broker_name, next_broker_id, replicas, total_replicas, master_id, master_epoch,
         sync_state_set, sync_state_set_epoch, eligible, unclean_ids, set_known, elections, next_total_replicas,
         drained_ids, maintenance_ids,
-    ) = [*row, (), ()][:_ROW_SIZE] if _ROW_SIZE - 2 <= len(row) < _ROW_SIZE else row  # fmt: skip
+    ) = [*row, [], []][:_ROW_SIZE] if _ROW_SIZE - 2 <= len(row) < _ROW_SIZE else row  # fmt: skip
     return Group(
         cluster_name=cluster_name,
         broker_name=broker_name,
         place=place,
         next_broker_id=next_broker_id,
-        replicas={item[0]: ReplicaInfo(*item) for item in replicas},
+        replicas={item[0]: ReplicaInfo(*item) for item in map(array, array(replicas))},
         total_replicas=total_replicas,
         master_id=master_id,
         master_epoch=master_epoch,
-        sync_state_set=tuple(sync_state_set),
+        sync_state_set=tuple(array(sync_state_set)),
         sync_state_set_epoch=sync_state_set_epoch,
-        eligible=tuple(eligible),
-        unclean_ids=tuple(unclean_ids),
+        eligible=tuple(array(eligible)),
+        unclean_ids=tuple(array(unclean_ids)),
         set_known=set_known,
         elections=tuple(
-            ElectionRecord(epoch, broker_id, Cause(cause), *told) for epoch, broker_id, cause, *told in elections
+            ElectionRecord(epoch, broker_id, Cause(cause), *told)
+            for epoch, broker_id, cause, *told in map(array, array(elections))
         ),
         next_total_replicas=next_total_replicas,
-        drained_ids=tuple(drained_ids),
-        maintenance_ids=tuple(maintenance_ids),
+        drained_ids=tuple(array(drained_ids)),
+        maintenance_ids=tuple(array(maintenance_ids)),
     )
 
 
@@ -144,7 +145,7 @@ class ImageReader:
         """Take the next groups."""
         try:
             for _ in range(min(group_count, self._left)):
-                group = _group(cbor2.loads(self._next_row()), len(self.info.groups))
+                group = _group(array(cbor2.loads(self._next_row())), len(self.info.groups))
                 self.info.groups[group.broker_name] = group
                 self._left -= 1
             self._check_end()
@@ -154,7 +155,7 @@ class ImageReader:
     def _read_version_1(self, data: bytes) -> None:
         """The image of the release before: one CBOR array [1, rows], without next_total_replicas."""
         try:
-            for place, row in enumerate(cbor2.loads(data)[1]):
+            for place, row in enumerate(map(array, array(array(cbor2.loads(data))[1]))):
                 group = _group([*row, 0], place)
                 self.info.groups[group.broker_name] = group
         except (cbor2.CBORDecodeError, TypeError, ValueError, IndexError) as problem:

@@ -31,6 +31,10 @@ def test_another_version_is_refused_with_both_numbers() -> None:
         cbor2.dumps([3, [[3, "a", 1, 1]]]),
         cbor2.dumps([4, [[11, "a", 1]]]),
         cbor2.dumps(7),
+        cbor2.dumps([3, [{1: "a"}]]),
+        cbor2.dumps([3, {(6, "g", 2): 1}]),
+        cbor2.dumps([3, [[0, "g", 2, True]]]),
+        cbor2.dumps([3, [[5, "g", 2, 3, "members", 2, 5, "x"]]]),
     ],
 )
 def test_bytes_that_are_no_events_are_refused(data: bytes) -> None:

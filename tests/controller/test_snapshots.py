@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import cbor2
 import pytest
 
 from controller.event import decode_events
 from controller.image import SLICE_GROUPS, decode_image, encode_image
 from controller.replicas_info import ReplicasInfo
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import StoreError
 from rmqha.raft.config import RaftConfig
 from rmqha.raft.node import Ready
 from rmqha.wire.command import Command
@@ -47,6 +49,23 @@ def add_groups(cluster: Cluster, count: int) -> None:
         ids = {"clusterName": CLUSTER, "brokerName": f"g{number}"}
         ext = {**ids, "appliedBrokerId": "1", "registerCheckCode": f"127.0.0.1:{number + 1};1"}
         cluster.send(Command(RequestCode.CONTROLLER_APPLY_BROKER_ID, ext))
+
+
+GROUP_ROW = ["c", "g", 2, [[1, "a", "x", "h", 3, "CP", False]], 3, 1, 1, [1], 1, [1], [], True, [], 0, [], []]
+
+
+@pytest.mark.parametrize(
+    ("place", "value"), [(3, [{1: "a"}]), (3, {1: "a"}), (7, {1: 1}), (7, "1"), (12, [{1: 1, 2: 1, 3: 1}]), (14, b"")]
+)
+def test_a_map_or_a_text_in_the_place_of_an_array_is_refused(place: int, value: object) -> None:
+    """Found by fuzzing: a map in the place of a replica ended the controller with a KeyError."""
+
+    def image(row: list[object]) -> bytes:
+        return cbor2.dumps([4, 1]) + cbor2.dumps(cbor2.dumps(row))
+
+    assert list(decode_image(image(list(GROUP_ROW))).groups) == ["g"]
+    with pytest.raises(StoreError, match="in the place of an array"):
+        decode_image(image([*GROUP_ROW[:place], value, *GROUP_ROW[place + 1 :]]))
 
 
 def test_a_snapshot_is_the_state_at_its_index(monkeypatch: pytest.MonkeyPatch) -> None:
