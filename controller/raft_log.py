@@ -122,7 +122,7 @@ class _Frame:
             hard_state = HardState(Term(int(term)), str(voted_for))
             entries = tuple(map(decode_entry, raw_entries))
             return cls(hard_state, bool(reset), RaftIndex(int(base_index)), entries, RaftIndex(int(announced)))
-        except (cbor2.CBORDecodeError, TypeError, RemoteProtocolError) as error:
+        except (cbor2.CBORDecodeError, TypeError, OverflowError, RemoteProtocolError) as error:
             raise ValueError(f"a frame that cannot be read ({error})") from None
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import cache
 
+import cbor2
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controller.raft_log import DurableRaftLog
+from controller.raft_log import FRAME_VERSION, DurableRaftLog, _Frame
 from rmqha.model.error import StoreError
 from rmqha.model.offset import Term
 from rmqha.raft.log import StoredState
@@ -117,3 +119,24 @@ def test_other_files_are_left_alone(name: str) -> None:
     again: DurableRaftLog = open_log(disk)
     assert (again.identity, again.stored) == (before, StoredState())
     assert disk.read(f"raft/{name}") == b"something"
+
+
+VALUES = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.text(),
+    st.binary(),
+    st.lists(st.binary(max_size=9)),
+    st.dictionaries(st.integers(), st.none()),
+)
+
+
+@example([float("inf"), "", False, 0, [], 0])
+@example([1, "", False, 0, [{}], 0])
+@given(st.lists(VALUES, min_size=6, max_size=6))
+def test_a_frame_of_any_values_under_a_right_checksum(values: list[object]) -> None:
+    payload = cbor2.dumps([FRAME_VERSION, *values])
+    with suppress(ValueError):
+        assert _Frame.decode(payload).entries is not None
