@@ -13,7 +13,7 @@ from controller.decisions.elect_master import LogEnd
 from controller.replicas_info import Group, ReplicasInfo
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteProtocolError
-from rmqha.model.offset import BrokerId, Epoch, PhyOffset
+from rmqha.model.offset import MASTER_ID, BrokerId, Epoch, PhyOffset
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
@@ -94,7 +94,8 @@ def parse_log_end(body: bytes | memoryview, broker_name: str, broker_id: BrokerI
         return None
     if not isinstance(document, dict):
         return None
-    if document.get("brokerName") != broker_name or document.get("brokerId") not in (-1, 0, broker_id):
+    told_id = document.get("brokerId")
+    if document.get("brokerName") != broker_name or told_id not in (-1, MASTER_ID, broker_id):
         return None
     entries, max_offset = document.get("epochList") or [], document.get("maxOffset")
     if not _is_number(max_offset, 0, MAX_OFFSET) or not isinstance(entries, list):
@@ -104,7 +105,7 @@ def parse_log_end(body: bytes | memoryview, broker_name: str, broker_id: BrokerI
     if not _is_number(epoch, -1, MAX_EPOCH):
         return None
     assert isinstance(epoch, int) and isinstance(max_offset, int)
-    return LogEnd(Epoch(epoch), PhyOffset(max_offset))
+    return LogEnd(Epoch(epoch), PhyOffset(max_offset), is_master=told_id == MASTER_ID)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
 """Who may become master, and who of them does. Pure.
 
 An election has two steps. `electorate` names the replicas to ask for their log's end (request 1007), or says why there
-is nobody. `choose` ranks the answers: highest epoch, highest offset, then what electionPolicy lists (longest in the
-set, brokerElectionPriority with the lower number first as in RocketMQ, zone), lowest id. No two replicas are equal in
-that order, and no number is ever subtracted from another: RocketMQ's comparison of offsets overflows 32 bits.
+is nobody. `choose` ranks the answers: highest epoch, who is that epoch's master, highest offset, then what
+electionPolicy lists (longest in the set, brokerElectionPriority with the lower number first as in RocketMQ, zone),
+lowest id. No two replicas are equal in that order, and no number is ever subtracted from another: RocketMQ's comparison
+of offsets overflows 32 bits.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ DEFAULT_PRIORITY = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """How far a replica's log reaches: the epoch of its last byte (-1 if it has none) and its end."""
+    """How far a replica's log reaches: the epoch of its last byte (-1 if it has none) and its end. `is_master`: it is
+    the master that controllers who have lost their disk elected, and may acknowledge more after it has answered."""
 
     epoch: Epoch
     max_offset: PhyOffset
+    is_master: bool = False
 
 
 class Criterion(Enum):
@@ -199,7 +202,7 @@ def choose(
             Criterion.PRIORITY: own.priority,
             Criterion.ZONE: policy.zones.index(own.zone) if own.zone in policy.zones else len(policy.zones),
         }
-        return -end.epoch, -end.max_offset, *(places[item] for item in policy.criteria), broker_id
+        return -end.epoch, not end.is_master, -end.max_offset, *(places[item] for item in policy.criteria), broker_id
 
     ranked = sorted((rank(broker_id), broker_id) for broker_id in answers)
     winner = ranked[0][1]
@@ -216,6 +219,7 @@ def choose(
     }
     words = (
         f"highest epoch, {end.epoch} before {answers[other].epoch}",
+        f"the master of epoch {end.epoch}",
         f"longest log, {end.max_offset - answers[other].max_offset} bytes more than replica {other}",
         *(told[item] for item in policy.criteria),
         "lowest id among equals",

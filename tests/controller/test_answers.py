@@ -25,7 +25,7 @@ ANSWER: dict[str, Any] = {
 def test_a_replica_names_itself_by_its_id_or_as_master_or_without_a_role(told_id: int) -> None:
     """An Apache broker that waits for its first role answers -1, the value in its file."""
     found = parse_log_end(dumps({**ANSWER, "brokerId": told_id}), "a", OWN_ID)
-    assert found == LogEnd(Epoch(4), PhyOffset(50))
+    assert found == LogEnd(Epoch(4), PhyOffset(50), is_master=told_id == 0)
 
 
 @pytest.mark.parametrize("wrong", [{"brokerId": 3}, {"brokerName": "b"}, {"maxOffset": -1}, {"epochList": [1]}])

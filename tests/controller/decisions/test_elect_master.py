@@ -214,6 +214,17 @@ def test_policy(criteria: str, zones: str, rows: list[tuple[int, int, int, str]]
     assert (choice.winner, choice.reason) == (winner, reason)
 
 
+def test_who_leads_the_highest_epoch_comes_before_a_longer_log() -> None:
+    """Controllers that have lost their disk ask a group whose master goes on acknowledging: it was asked a moment
+    before its slave, and may have more by now than that had (simulation, plain 5001770)."""
+    leads = LogEnd(Epoch(4), PhyOffset(5), is_master=True)
+    choice = choose({BrokerId(1): LogEnd(Epoch(4), PhyOffset(9)), BrokerId(2): leads}, ids(1, 2), {})
+    assert (choice.winner, choice.reason) == (2, "the master of epoch 4")
+    assert choose({BrokerId(1): LogEnd(Epoch(5), PhyOffset(1)), BrokerId(2): leads}, (), {}).winner == 1
+    older = LogEnd(Epoch(3), PhyOffset(99), is_master=True)
+    assert choose({BrokerId(1): older, BrokerId(2): leads}, (), {}).winner == 2
+
+
 def test_a_higher_epoch_is_told_as_such() -> None:
     answers = {BrokerId(1): LogEnd(Epoch(4), PhyOffset(1)), BrokerId(2): LogEnd(Epoch(3), PhyOffset(9))}
     assert choose(answers, (), {}).reason == "highest epoch, 4 before 3"
