@@ -16,7 +16,7 @@ from controller import elections as controller_elections
 from controller import requests as controller_requests
 from controller.answers import flag as controller_flag
 from controller.decisions import elect_master
-from controller.decisions.elect_master import Choice, Electorate, elected, electorate
+from controller.decisions.elect_master import Choice, Electorate, choose, elected, electorate
 from controller.decisions.sync_state_set import alter_sync_state_set
 from nameserver.route_info import RouteTable
 from rmqha.broker import send, transaction_service
@@ -186,6 +186,10 @@ def _all_dispatched(self: Store, limit_bytes: int) -> bool:
 def _shortest_log(answers: Any, *args: Any, **kwargs: Any) -> Choice:
     winner = min(answers, key=lambda item: (answers[item].epoch, answers[item].max_offset, item))
     return Choice(winner, "planted")
+
+
+def _masters_unknown(answers: Any, *args: Any, **kwargs: Any) -> Choice:
+    return choose({item: replace(end, is_master=False) for item, end in answers.items()}, *args, **kwargs)
 
 
 def _nobody_survives(*args: Any, **kwargs: Any) -> Any:
@@ -446,6 +450,9 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "a slave joins when it connects (A4)": lambda: patch.object(SetKeeper, "_wanted", _joins_at_once),
     "confirm raised on one copy (A7)": lambda: patch.object(Replica, "_become_master", _confirm_at_promotion),
     "anyone is elected (A9)": lambda: patch.object(controller_elections, "electorate", _anyone),
+    "a master that still acknowledges is one like others (ruling 8)": lambda: patch.object(
+        controller_elections, "choose", _masters_unknown
+    ),
     "the shortest log is elected (B6)": lambda: patch.object(controller_elections, "choose", _shortest_log),
     "the set epoch is not fenced (A4)": lambda: patch.object(controller_requests, ALTER, _set_epoch_unchecked),
     "no epoch is fenced (A4)": lambda: patch.object(controller_requests, ALTER, _nothing_fenced),
@@ -517,16 +524,16 @@ def planted(name: str) -> Iterator[None]:
         yield
 
 
-def failure_of(seed: int, mode: str) -> str:
-    """How the run of this seed fails, "" if it does not."""
-    return Run(seed, mode).world().run().failure
+def failure_of(run: Run) -> str:
+    """How the run fails, "" if it does not."""
+    return run.world().run().failure
 
 
 def find(name: str, seeds: Iterable[int], mode: str) -> tuple[int, str] | None:
     """The first of `seeds` whose run fails with the bug planted, and how."""
     with planted(name):
         for seed in seeds:
-            failure = failure_of(seed, mode)
+            failure = failure_of(Run(seed, mode))
             if failure:
                 return seed, failure
     return None

@@ -16,6 +16,7 @@ from .checkers.crosstalk import Crosstalk
 from .history import InvariantError
 from .mutations import failure_of, planted
 from .options import seed_options
+from .run import Run
 from .themes import THEMES
 from .world import World
 
@@ -64,7 +65,7 @@ def test_faults_of_one_group_are_not_felt_by_the_others() -> None:
 def test_an_election_for_a_fault_of_another_group_is_seen() -> None:
     """Planted is that who dies in one group is dead in all; the look for that itself is left out."""
     with planted("who dies in one group is dead in all"), patch.object(Crosstalk, "traced", lambda *args: None):
-        failure = failure_of(SPARED, "groups")
+        failure = failure_of(Run(SPARED, "groups"))
     assert failure.startswith("the master of sim2 was called dead and another elected"), failure
 
 

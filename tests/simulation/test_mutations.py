@@ -7,98 +7,99 @@ from pathlib import Path
 import pytest
 
 from .mutations import MUTATIONS, failure_of, planted
+from .run import Run
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 FOUND_BY = {
-    "acks against the shrunk set (ruling 1)": ("rough", 1),
-    "no majority needed (ruling 1)": ("rough", 1),
-    "the fastest member decides (ruling 1)": ("rough", 1),
-    "silent members are left out (ruling 1)": ("rough", 1),
-    "a restarted master trusts the old set (ruling 1)": ("orphans", 7),
-    "a restarted master takes members by its old confirm offset (ruling 1)": ("batches", 920051),
-    "waits that end are answered SEND_OK (ruling 1)": ("elections", 6),
-    "no cut at a fork (ruling 2)": ("rough", 1),
-    "the cut is one byte off (ruling 2)": ("pair", 1),
-    "the cut leaves the epochs (ruling 2)": ("rough", 2),
-    "power loss forgotten (ruling 3)": ("plain", 9),
-    "whole again at once (ruling 3)": ("disks", 1),
-    "an older master is followed (ruling 4)": ("stale", 1),
-    "the highest epoch is not on disk (ruling 4)": ("told", 2),
-    "CP shrinks without the controller (ruling 5)": ("rough", 7),
-    "CP takes sends without its members (ruling 5)": ("alone", 2),
-    "CP takes no sends without controllers (ruling 5)": ("alone", 2),
-    "AP waits for the controllers' word (ruling 5)": ("alone", 21),
-    "a master starts as master by memory (ruling 5)": ("alone", 1),
-    "one copy is not synced (ruling 6)": ("pair", 1),
-    "one of two goes on without asking (rulings 6, 7)": ("pair", 1),
-    "the first to come is elected (ruling 8)": ("elections", 2),
-    "the eligible set is forgotten (ruling 9)": ("heirs", 1),
-    "waiters at demotion are answered SEND_OK (ruling 13)": ("rough", 4),
-    "a slave joins when it connects (A4)": ("elections", 8),
-    "confirm raised on one copy (A7)": ("elections", 1),
-    "anyone is elected (A9)": ("pair", 1),
-    "the shortest log is elected (B6)": ("forgetful", 1),
-    "the set epoch is not fenced (A4)": ("orphans", 7),
-    "no epoch is fenced (A4)": ("orphans", 7),
-    "slaves ack what is not synced (A10)": ("power", 1),
-    "old files go before they are committed (A20)": ("short", 1),
-    "nobody is copied to again (A20)": ("short", 1),
-    "sync does nothing": ("power", 1),
-    "the tail behind a cut stays (apache/rocketmq 10666)": ("forks", 4),
-    "changes are answered before the set holds them (ruling 16)": ("tables", 7),
-    "slaves join without the tables (ruling 16)": ("tables", 13),
-    "an old master's tables stay (A13)": ("tables", 1),
-    "an unclean master resumes (ruling 3)": ("power", 1),
-    "waits never end (ruling 13)": ("plain", 9),
-    "what is cut is not told": ("loose", 2),
-    "a queue lacks its records": ("rough", 2),
-    "a message is stored twice": ("rough", 1),
-    "a batch takes one place in its queue": ("batches", 1),
-    "another place is told": ("rough", 1),
-    "consumers see the end (A3)": ("plain", 1),
-    "a master that goes on serves what it has on disk (A7)": ("rough", 3),
-    "idle queues begin at 0 again (A20)": ("idle", 2),
-    "a consumer that waits goes on one further": ("consumers", 1),
-    "consumers begin at the end of their queues": ("consumers", 3),
-    "the queues are not cut (A6)": ("loose", 7),
-    "learners are replicas like others (ruling 1)": ("learners", 1),
-    "an old master takes the name back (ruling 14)": ("routes", 5),
-    "what a broken connection began goes on in the next": ("torn", 1),
-    "an end is answered before the set holds it": ("transactions", 2),
-    "a new master asks about nothing that waits": ("transactions", 1),
-    "copies of half messages are not waited for": ("transactions", 113),
-    "a rollback is a commit": ("transactions", 1),
-    "nobody is asked how a transaction ended": ("transactions", 1),
-    "half messages are seen": ("transactions", 1),
-    "replicas of two groups are one in the table of the living": ("groups", 1),
-    "who dies in one group is dead in all": ("groups", 1),
-    "a heartbeat is answered with another group's master": ("groups", 1),
-    "a new master is told to all groups": ("groups", 1),
-    "a name server takes all groups of a cluster for one": ("groups", 2),
-    "one count of broker ids for all groups": ("groups", 1),
-    "a snapshot gives all groups the first one's set": ("groups", 3),
-    "one eligible set for all groups": ("groups", 23),
-    "one vote elects a leader (Raft)": ("plain", 2),
-    "votes are forgotten (Raft)": ("controllers", 1),
-    "one copy commits (Raft)": ("rough", 7),
+    "acks against the shrunk set (ruling 1)": "rough:1",
+    "no majority needed (ruling 1)": "rough:1",
+    "the fastest member decides (ruling 1)": "rough:1",
+    "silent members are left out (ruling 1)": "rough:1",
+    "a restarted master trusts the old set (ruling 1)": "orphans:7",
+    "a restarted master takes members by its old confirm offset (ruling 1)": "batches:920051",
+    "waits that end are answered SEND_OK (ruling 1)": "elections:6",
+    "no cut at a fork (ruling 2)": "rough:1",
+    "the cut is one byte off (ruling 2)": "pair:1",
+    "the cut leaves the epochs (ruling 2)": "rough:2",
+    "power loss forgotten (ruling 3)": "plain:9",
+    "whole again at once (ruling 3)": "disks:1",
+    "an older master is followed (ruling 4)": "stale:1",
+    "the highest epoch is not on disk (ruling 4)": "told:2",
+    "CP shrinks without the controller (ruling 5)": "rough:7",
+    "CP takes sends without its members (ruling 5)": "alone:2",
+    "CP takes no sends without controllers (ruling 5)": "alone:2",
+    "AP waits for the controllers' word (ruling 5)": "alone:21",
+    "a master starts as master by memory (ruling 5)": "alone:1",
+    "one copy is not synced (ruling 6)": "pair:1",
+    "one of two goes on without asking (rulings 6, 7)": "pair:1",
+    "the first to come is elected (ruling 8)": "elections:2",
+    "a master that still acknowledges is one like others (ruling 8)": "plain:5001770@60",
+    "the eligible set is forgotten (ruling 9)": "heirs:1",
+    "waiters at demotion are answered SEND_OK (ruling 13)": "rough:4",
+    "a slave joins when it connects (A4)": "elections:8",
+    "confirm raised on one copy (A7)": "elections:1",
+    "anyone is elected (A9)": "pair:1",
+    "the shortest log is elected (B6)": "forgetful:1",
+    "the set epoch is not fenced (A4)": "orphans:7",
+    "no epoch is fenced (A4)": "orphans:7",
+    "slaves ack what is not synced (A10)": "power:1",
+    "old files go before they are committed (A20)": "short:1",
+    "nobody is copied to again (A20)": "short:1",
+    "sync does nothing": "power:1",
+    "the tail behind a cut stays (apache/rocketmq 10666)": "forks:4",
+    "changes are answered before the set holds them (ruling 16)": "tables:7",
+    "slaves join without the tables (ruling 16)": "tables:13",
+    "an old master's tables stay (A13)": "tables:1",
+    "an unclean master resumes (ruling 3)": "power:1",
+    "waits never end (ruling 13)": "plain:9",
+    "what is cut is not told": "loose:2",
+    "a queue lacks its records": "rough:2",
+    "a message is stored twice": "rough:1",
+    "a batch takes one place in its queue": "batches:1",
+    "another place is told": "rough:1",
+    "consumers see the end (A3)": "plain:1",
+    "a master that goes on serves what it has on disk (A7)": "rough:3",
+    "idle queues begin at 0 again (A20)": "idle:2",
+    "a consumer that waits goes on one further": "consumers:1",
+    "consumers begin at the end of their queues": "consumers:3",
+    "the queues are not cut (A6)": "loose:7",
+    "learners are replicas like others (ruling 1)": "learners:1",
+    "an old master takes the name back (ruling 14)": "routes:5",
+    "what a broken connection began goes on in the next": "torn:1",
+    "an end is answered before the set holds it": "transactions:2",
+    "a new master asks about nothing that waits": "transactions:1",
+    "copies of half messages are not waited for": "transactions:113",
+    "a rollback is a commit": "transactions:1",
+    "nobody is asked how a transaction ended": "transactions:1",
+    "half messages are seen": "transactions:1",
+    "replicas of two groups are one in the table of the living": "groups:1",
+    "who dies in one group is dead in all": "groups:1",
+    "a heartbeat is answered with another group's master": "groups:1",
+    "a new master is told to all groups": "groups:1",
+    "a name server takes all groups of a cluster for one": "groups:2",
+    "one count of broker ids for all groups": "groups:1",
+    "a snapshot gives all groups the first one's set": "groups:3",
+    "one eligible set for all groups": "groups:23",
+    "one vote elects a leader (Raft)": "plain:2",
+    "votes are forgotten (Raft)": "controllers:1",
+    "one copy commits (Raft)": "rough:7",
 }
-"""Name of the bug to the options and the seed of the first run that finds it."""
+"""Name of the bug to the first run that finds it, as seeds.txt names runs."""
 
 
 @pytest.mark.parametrize("name", sorted(FOUND_BY))
 def test_the_bug_is_found(name: str) -> None:
-    mode, seed = FOUND_BY[name]
     with planted(name):
-        assert failure_of(seed, mode), f"{name} is no longer found by seed {seed} in {mode}; look for another"
+        assert failure_of(Run.parse(FOUND_BY[name])), f"{name} is no longer found by {FOUND_BY[name]}; look for another"
 
 
-@pytest.mark.parametrize(("mode", "seed"), sorted(set(FOUND_BY.values())))
-def test_without_the_bug_the_run_is_well(mode: str, seed: int) -> None:
-    assert not failure_of(seed, mode)
+@pytest.mark.parametrize("run", sorted(set(FOUND_BY.values())))
+def test_without_the_bug_the_run_is_well(run: str) -> None:
+    assert not failure_of(Run.parse(run))
 
 
 def test_every_entry_names_a_mutation_and_stands_in_the_docs() -> None:
     assert set(FOUND_BY) == set(MUTATIONS)
     rows = PAGE.read_text().splitlines()
-    for name, (mode, seed) in FOUND_BY.items():
-        assert f"| {name} | {mode}, {seed} |" in rows
+    for name, run in FOUND_BY.items():
+        assert f"| {name} | {run} |" in rows
