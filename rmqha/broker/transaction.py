@@ -2,8 +2,10 @@
 
 A half message waits in queue 0 of HALF_TOPIC. When its producer commits, the real message is stored; in any case a mark
 in queue 0 of OP_TOPIC lists the queue offset of the half message: it waits no longer. Whoever is asked about is stored
-again with TRANSACTION_CHECK_TIMES one higher, and the older copy marked. So log and marks alone say what waits: the two
-consumer offsets of TRANSACTION_GROUP only say where to begin to read. An Apache broker goes on from the same bytes.
+again with TRANSACTION_CHECK_TIMES one higher, and the older copy marked. So log and marks alone say what waits. Where
+to begin to read stands in the last mark: the two consumer offsets of TRANSACTION_GROUP are in no log, and may come from
+a part of it that a failover in AP has lost, marks and all. They count if an Apache broker has marked last; it goes on
+from the same bytes.
 
 Transitions of `Reconciliation`: a half message is read (waits, unless its mark came first), ended (its mark is on the
 way), renewed (the copy waits instead), closed (marked, or given up).
@@ -46,6 +48,8 @@ MAX_OPEN_COUNT = 100_000
 MAX_MARK_COUNT = 1 << 16
 MAX_REMEMBERED_COUNT = 1 << 16
 REMOVE_TAG = "d"
+PROPERTY_WAITING_FROM = "RMQHA_WAITING_FROM"
+"""Own. Of a mark: "half,op", the offsets from which on half messages and marks say what waits when it is stored."""
 _MARK_PROPERTIES = encode_properties({PROPERTY_WAIT: "true", PROPERTY_TAGS: REMOVE_TAG})
 
 
@@ -97,10 +101,22 @@ def given_up(half: Record, store_host: Host) -> NewMessage:
     return _again(half, CHECK_MAX_TOPIC, decode_properties(half.properties), store_host)
 
 
-def mark(queue_offsets: Sequence[int], at_ms: int, store_host: Host) -> NewMessage:
-    """Says that these half messages wait no longer."""
+def mark(
+    queue_offsets: Sequence[int], at_ms: int, store_host: Host, waiting_from: tuple[int, int] | None = None
+) -> NewMessage:
+    """Says that these half messages wait no longer. `waiting_from`: `Reconciliation.waiting_from`."""
     body = "".join(f"{queue_offset}," for queue_offset in queue_offsets).encode()
-    return NewMessage(OP_TOPIC, 0, body, _MARK_PROPERTIES, at_ms, store_host, store_host)
+    properties = _MARK_PROPERTIES
+    if waiting_from is not None:
+        properties += encode_properties({PROPERTY_WAITING_FROM: "{},{}".format(*waiting_from)})
+    return NewMessage(OP_TOPIC, 0, body, properties, at_ms, store_host, store_host)
+
+
+def told_waiting_from(record: Record) -> tuple[int, int] | None:
+    """What the mark says of it; None for one of an Apache broker, or of an earlier release."""
+    half, comma, op = (find_property(record.properties, PROPERTY_WAITING_FROM.encode()) or b"").partition(b",")
+    is_told = comma and half.isdigit() and op.isdigit() and len(half) <= 19 and len(op) <= 19
+    return (int(half), int(op)) if is_told else None
 
 
 def marked(record: Record) -> list[int]:
@@ -185,8 +201,8 @@ class Reconciliation:
     """Which half messages wait, by queue offset, as far as both queues have been read: half messages up to `next_half`,
     marks up to `next_op`. `open`: those that wait, ascending, with the time before which nothing is due, if known.
 
-    One starts with the two consumer offsets. `half_offset` and `op_offset` are what they may be now: who starts with
-    them finds the same messages waiting.
+    One starts with the offsets of half messages and marks. `half_offset` and `op_offset` are what they may be now: who
+    starts with them finds the same messages waiting.
     """
 
     def __init__(self, half_offset: int, op_offset: int) -> None:
@@ -213,6 +229,11 @@ class Reconciliation:
         while self._marks and self._marks[0][1] < first:
             self._marks.popleft()
         return self._marks[0][0] if self._marks else self.next_op
+
+    @property
+    def waiting_from(self) -> tuple[int, int]:
+        """Both."""
+        return self.half_offset, self.op_offset
 
     @property
     def room(self) -> int:

@@ -27,6 +27,7 @@ from rmqha.broker.transaction import (
     real_place,
     renewed,
     to_commit,
+    told_waiting_from,
 )
 from rmqha.broker.waiter import Waiter, Waiting
 from rmqha.ha.action import AckStatus
@@ -182,7 +183,7 @@ class TransactionService:
                 # The end that came first is in the log of this epoch, but the group may not have it yet.
                 self._appends.appended(self._log.max_phy_offset, Waiter(channel, [reply]))
             return
-        messages = [mark([target], self._clock.wall_ms(), self._store_host)]
+        messages = [mark([target], self._clock.wall_ms(), self._store_host, state.waiting_from)]
         if outcome == SYS_FLAG_TRANSACTION_COMMIT:
             commit = to_commit(half, self._store_host)
             if commit is None:
@@ -244,10 +245,21 @@ class TransactionService:
 
     def _started(self) -> Reconciliation:
         if self._state is None:
-            half_end, op_end = (self._log.queue_range(topic, 0)[1] for topic in (HALF_TOPIC, OP_TOPIC))
-            self._state = Reconciliation(min(self._known(HALF_TOPIC), half_end), min(self._known(OP_TOPIC), op_end))
+            self._state = Reconciliation(*self._waiting_from())
             self._next_round_ms = self._clock.now_ms() + self._interval_ms
         return self._state
+
+    def _waiting_from(self) -> tuple[int, int]:
+        """Offsets of half messages and marks to begin with."""
+        (half_low, half_end), (op_low, op_end) = (self._log.queue_range(topic, 0) for topic in (HALF_TOPIC, OP_TOPIC))
+        if not op_end:
+            return half_low, 0
+        told = None
+        for phy_offset, _, _ in self._log.units(OP_TOPIC, 0, op_end - 1, 1) if op_end > op_low else ():
+            last = self._record(phy_offset)
+            told = None if last is None else told_waiting_from(last)
+        half, op = told or (self._known(HALF_TOPIC), self._known(OP_TOPIC))
+        return min(half, half_end), min(op, op_end)
 
     def _known(self, topic: str) -> int:
         return self._offsets.query(TRANSACTION_GROUP, topic, 0) or 0
@@ -344,7 +356,8 @@ class TransactionService:
             stored.append(item.queue_offset)
         if not stored:
             return
-        end_offset = self._appends.append([mark(stored, self._clock.wall_ms(), self._store_host)]).end_offset
+        made = mark(stored, self._clock.wall_ms(), self._store_host, state.waiting_from)
+        end_offset = self._appends.append([made]).end_offset
         self._copies = _Copies(self, end_offset, checks)
         self._appends.appended(end_offset, self._copies)
 

@@ -23,6 +23,7 @@ from rmqha.broker.transaction import (
     renewed,
     to_commit,
     to_half,
+    told_waiting_from,
 )
 from rmqha.model.message import decode_properties, encode_properties
 from rmqha.store.record import NewMessage, Record, decode, encode, topic_field
@@ -91,6 +92,19 @@ def test_a_mark_is_read_as_far_as_it_can_be() -> None:
 
     assert listed(b"7") == [7] and listed(b"7,x,,-1,8,") == [7, 8] and listed(b"") == []
     assert listed(b"9" * 40) == [] and listed(b"7,", b"TAGS\x01e\x02") == [] and listed(b"7,", b"") == []
+
+
+def test_a_mark_says_from_where_on_to_read() -> None:
+    def told(text: str) -> tuple[int, int] | None:
+        properties = encode_properties({"RMQHA_WAITING_FROM": text})
+        return told_waiting_from(decode(memoryview(stored(NewMessage(OP, 0, b"7,", properties, 0, HOST, HOST)))))
+
+    made = decode(memoryview(stored(mark([7], 0, HOST, (7, 12)))))
+    assert told_waiting_from(made) == (7, 12) and marked(made) == [7]
+    assert told_waiting_from(decode(memoryview(stored(mark([7], 0, HOST))))) is None
+    assert told("3,0") == (3, 0)
+    for text in ("", ",", "3", "3,", "-1,2", "x,2", "3,4,5", "9" * 40 + ",1"):
+        assert told(text) is None
 
 
 def stored(item: NewMessage, queue_offset: int = 0) -> bytes:

@@ -10,6 +10,7 @@ import pytest
 
 from rmqha.broker import transaction_service
 from rmqha.broker.request import Channel
+from rmqha.broker.transaction import mark
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import decode_properties, encode_properties
@@ -542,6 +543,46 @@ def test_a_new_master_that_knows_no_offsets_asks_for_nothing_that_ended(make_bro
     channel = producer(again)
     again.run(ROUND_MS)
     assert [item.ext["msgId"] for item in channel.take()] == ["C"] and bodies(again) == [b"A"]
+
+
+@pytest.mark.parametrize("ended", [0, 1, 2])
+def test_offsets_that_a_lost_part_of_the_log_has_left_hide_nothing_that_waits(
+    make_broker: Callable[..., Broker], ended: int
+) -> None:
+    """In AP offsets survive marks: a slave had them in time, or a master took them back after it had been killed."""
+    broker = make_broker().start()
+    for key in "ABCD"[:ended]:
+        oneway(broker, end_of(broker.ask(prepared(broker, key)), COMMIT))
+    broker.ask(prepared(broker, "W"))
+    broker.run(ROUND_MS - 1)
+    for topic, offset in ((HALF, ended + 1), (OP, ended + 7)):
+        broker.core.offsets.commit("CID_RMQ_SYS_TRANS", topic, 0, offset)
+    broker.close()
+    again = make_broker()
+    again.controller.epoch = 2
+    again.start()
+    channel = producer(again)
+    again.run(ROUND_MS)
+    assert channel.one().ext["msgId"] == "W"
+    again.run(1)
+    assert offsets(again) == (ended + 1, ended + 1), "those that a lost part has left are gone"
+
+
+def test_behind_the_marks_of_an_apache_broker_the_offsets_count(make_broker: Callable[..., Broker]) -> None:
+    """It also passes half messages without a mark."""
+    broker = make_broker().start()
+    for key in "AB":
+        broker.ask(prepared(broker, key))
+    broker.core.driver.append([mark([0], 0, (b"\x7f\0\0\1", 10911))])
+    broker.run(1)
+    broker.core.offsets.commit("CID_RMQ_SYS_TRANS", HALF, 0, 2)
+    broker.close()
+    again = make_broker()
+    again.controller.epoch = 2
+    again.start()
+    channel = producer(again)
+    again.run(2 * ROUND_MS)
+    assert channel.take() == [] and offsets(again)[0] == 2
 
 
 def test_copies_of_an_abandoned_mastership(broker: Broker) -> None:

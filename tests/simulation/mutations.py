@@ -45,7 +45,7 @@ from rmqha.ha.sync_state import Members, SyncStateSet, as_members
 from rmqha.model.code import ResponseCode
 from rmqha.model.epoch import EpochHistory
 from rmqha.model.error import RemoteProtocolError
-from rmqha.model.message import HALF_TOPIC
+from rmqha.model.message import HALF_TOPIC, OP_TOPIC
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset, Term
 from rmqha.raft.core import Core
 from rmqha.raft.quorum import Configuration
@@ -395,6 +395,11 @@ def _started_at_the_end(self: TransactionService) -> Reconciliation:
 _REAL_SAFE = TransactionService._are_copies_safe
 
 
+def _where_the_offsets_say(self: TransactionService) -> tuple[int, int]:
+    """As behind the marks of an Apache broker."""
+    return self._known(HALF_TOPIC), self._known(OP_TOPIC)
+
+
 def _copies_are_safe(self: TransactionService) -> bool:
     if self._copies is not None:
         self._copies.is_acked, self._copies.end_offset = True, PhyOffset(0)
@@ -500,8 +505,11 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "a new master asks about nothing that waits": lambda: patch.object(
         TransactionService, "_started", _started_at_the_end
     ),
-    "copies of half messages are not waited for": lambda: patch.object(
-        TransactionService, "_are_copies_safe", _copies_are_safe
+    "marks do not say where to begin": lambda: patch.object(
+        transaction_service, "told_waiting_from", lambda record: None
+    ),
+    "copies of half messages are not waited for": lambda: patch.multiple(
+        TransactionService, _are_copies_safe=_copies_are_safe, _waiting_from=_where_the_offsets_say
     ),
     "a rollback is a commit": lambda: patch.object(TransactionService, "_end", _always_a_commit),
     "nobody is asked how a transaction ended": lambda: patch.object(

@@ -68,6 +68,7 @@ FOUND_BY = {
     "what a broken connection began goes on in the next": "torn:1",
     "an end is answered before the set holds it": "transactions:2",
     "a new master asks about nothing that waits": "transactions:1",
+    "marks do not say where to begin": "transactions:6004573@60",
     "copies of half messages are not waited for": "transactions:113",
     "a rollback is a commit": "transactions:1",
     "nobody is asked how a transaction ended": "transactions:1",
