@@ -10,76 +10,31 @@ import pytest
 
 from rmqha.broker import transaction_service
 from rmqha.broker.request import Channel
-from rmqha.broker.transaction import mark
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import decode_properties, encode_properties
-from rmqha.store.record import Record, decode
+from rmqha.store.record import decode
 from rmqha.wire.command import FLAG_ONEWAY, Command
-from rmqha.wire.lenient_json import dumps
 from tests.broker.support import Broker, FakeChannel, ack, golden_frames, send_command
+from tests.broker.transactions import (
+    COMMIT,
+    GIVEN_UP,
+    HALF,
+    OP,
+    ROLLBACK,
+    ROUND_MS,
+    UNKNOWN,
+    bodies,
+    end_of,
+    offsets,
+    oneway,
+    prepared,
+    producer,
+    records,
+)
 from tests.store.support import message
 
-HALF, OP, GIVEN_UP = "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC"
-COMMIT, ROLLBACK, UNKNOWN = "8", "12", "0"
-ROUND_MS = 30_000
 
-
-def prepared(broker: Broker, key: str = "ID", topic: str = "T", queue_id: int = 1, **more: str) -> Command:
-    """Born now."""
-    properties = encode_properties({"TRAN_MSG": "true", "PGROUP": "P", "UNIQ_KEY": key, **more}).decode()
-    return send_command(topic, queue_id, key.encode(), i=properties, f="4", g=str(broker.clock.wall_ms()))
-
-
-def end_of(reply: Command, outcome: str, *, check: bool = False, **ext: str) -> Command:
-    """Request 37 after the answer to a send, or to a check."""
-    if check:
-        offsets = {
-            "commitLogOffset": reply.ext["commitLogOffset"],
-            "tranStateTableOffset": reply.ext["tranStateTableOffset"],
-        }
-    else:
-        phy_offset = int(reply.ext["msgId"][16:], 16)
-        offsets = {"commitLogOffset": str(phy_offset), "tranStateTableOffset": reply.ext["queueOffset"]}
-    fields = {
-        "producerGroup": "P",
-        "msgId": "ID",
-        "commitOrRollback": outcome,
-        "fromTransactionCheck": str(check).lower(),
-    }
-    return Command(RequestCode.END_TRANSACTION, {**fields, **offsets, "topic": "T", **ext})
-
-
-def oneway(broker: Broker, command: Command) -> None:
-    command.flag |= FLAG_ONEWAY
-    channel = FakeChannel()
-    broker.core.processor.received(channel, [command])
-    broker.run()
-    assert channel.take() == []
-
-
-def producer(broker: Broker, group: str = "P") -> FakeChannel:
-    channel = FakeChannel("127.0.0.1:6")
-    body = dumps({"clientID": "c", "producerDataSet": [{"groupName": group}], "consumerDataSet": []})
-    assert broker.ask(Command(RequestCode.HEART_BEAT, {}, body), channel).code == 0
-    return channel
-
-
-def records(broker: Broker, topic: str = "T", queue_id: int = 1) -> list[Record]:
-    return [decode(record) for record in broker.store.pull(topic, queue_id, 0, 1000, 1 << 20).records]
-
-
-def bodies(broker: Broker, topic: str = "T", queue_id: int = 1) -> list[bytes]:
-    return [bytes(record.body) for record in records(broker, topic, queue_id)]
-
-
-def offsets(broker: Broker) -> tuple[int | None, int | None]:
-    """How far half messages and marks are worked off, as consumer offsets say."""
-    query = broker.core.offsets.query
-    return query("CID_RMQ_SYS_TRANS", HALF, 0), query("CID_RMQ_SYS_TRANS", OP, 0)
-
-
-# --- ends -------------------------------------------------------------------------------------------------------------
 def test_a_commit_shows_the_message_and_a_rollback_does_not(broker: Broker) -> None:
     committed, rolled_back = broker.ask(prepared(broker, "A", TAGS="x")), broker.ask(prepared(broker, "B"))
     assert (committed.code, committed.ext["queueId"], committed.ext["queueOffset"]) == (0, "1", "0")
@@ -504,85 +459,6 @@ def test_too_few_replicas_take_no_end_and_ask_nobody(make_broker: Callable[..., 
     oneway(broker, Command(RequestCode.END_TRANSACTION, {"commitOrRollback": COMMIT}))
     broker.run(ROUND_MS)
     assert broker.store.max_phy_offset == 0
-
-
-def test_a_new_master_goes_on(make_broker: Callable[..., Broker]) -> None:
-    broker = make_broker().start()
-    ended, waiting = broker.ask(prepared(broker, "A")), broker.ask(prepared(broker, "B"))
-    oneway(broker, end_of(ended, COMMIT))
-    broker.close()
-    again = make_broker()
-    again.controller.epoch = 2
-    again.start()
-    channel = producer(again)
-    again.run(ROUND_MS)
-    check = channel.one()
-    assert check.ext["msgId"] == "B"
-    oneway(again, end_of(waiting, ROLLBACK))
-    assert bodies(again) == [b"A"]
-    again.run(2 * ROUND_MS)
-    assert channel.take() == [] and offsets(again) == (3, 3)
-
-
-def test_a_new_master_that_knows_no_offsets_asks_for_nothing_that_ended(make_broker: Callable[..., Broker]) -> None:
-    """The marks say it: also of half messages that were asked about."""
-    broker = make_broker().start()
-    channel = producer(broker)
-    for key in ("A", "B", "C"):
-        broker.ask(prepared(broker, key))
-    broker.run(ROUND_MS)
-    first, second, _ = channel.take()
-    oneway(broker, end_of(first, COMMIT, check=True))
-    oneway(broker, end_of(second, ROLLBACK, check=True))
-    broker.close()
-    (broker.directory / "config" / "consumerOffset.json").unlink()
-    (broker.directory / "config" / "consumerOffset.json.bak").unlink(missing_ok=True)
-    again = make_broker()
-    again.controller.epoch = 2
-    again.start()
-    channel = producer(again)
-    again.run(ROUND_MS)
-    assert [item.ext["msgId"] for item in channel.take()] == ["C"] and bodies(again) == [b"A"]
-
-
-@pytest.mark.parametrize("ended", [0, 1, 2])
-def test_offsets_that_a_lost_part_of_the_log_has_left_hide_nothing_that_waits(
-    make_broker: Callable[..., Broker], ended: int
-) -> None:
-    """In AP offsets survive marks: a slave had them in time, or a master took them back after it had been killed."""
-    broker = make_broker().start()
-    for key in "ABCD"[:ended]:
-        oneway(broker, end_of(broker.ask(prepared(broker, key)), COMMIT))
-    broker.ask(prepared(broker, "W"))
-    broker.run(ROUND_MS - 1)
-    for topic, offset in ((HALF, ended + 1), (OP, ended + 7)):
-        broker.core.offsets.commit("CID_RMQ_SYS_TRANS", topic, 0, offset)
-    broker.close()
-    again = make_broker()
-    again.controller.epoch = 2
-    again.start()
-    channel = producer(again)
-    again.run(ROUND_MS)
-    assert channel.one().ext["msgId"] == "W"
-    again.run(1)
-    assert offsets(again) == (ended + 1, ended + 1), "those that a lost part has left are gone"
-
-
-def test_behind_the_marks_of_an_apache_broker_the_offsets_count(make_broker: Callable[..., Broker]) -> None:
-    """It also passes half messages without a mark."""
-    broker = make_broker().start()
-    for key in "AB":
-        broker.ask(prepared(broker, key))
-    broker.core.driver.append([mark([0], 0, (b"\x7f\0\0\1", 10911))])
-    broker.run(1)
-    broker.core.offsets.commit("CID_RMQ_SYS_TRANS", HALF, 0, 2)
-    broker.close()
-    again = make_broker()
-    again.controller.epoch = 2
-    again.start()
-    channel = producer(again)
-    again.run(2 * ROUND_MS)
-    assert channel.take() == [] and offsets(again)[0] == 2
 
 
 def test_copies_of_an_abandoned_mastership(broker: Broker) -> None:
