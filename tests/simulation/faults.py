@@ -381,6 +381,13 @@ class Faults:
 
         roll_next()
 
+    def _is_applied(self, master: BrokerProcess, ids: list[int]) -> bool:
+        """The newest set that a controller has applied is this one too: the master may not have heard of a smaller one,
+        whose last member is not to lose its disk."""
+        groups = [item.machine.info.groups.get(master.config.broker_name) for item in self._controllers if item.alive]
+        sets = [(group.sync_state_set_epoch, group.sync_state_set) for group in groups if group is not None]
+        return not sets or sorted(max(sets)[1]) == ids
+
     def _wipe_broker(self, draws: SimPrng) -> None:
         """A disk is replaced by an empty one: as a loss of power, what a minority may suffer, and no second one before
         the first is made good."""
@@ -390,7 +397,8 @@ class Faults:
         if not whole or len(masters) != 1:
             return
         # a replica without its disk comes back under another id: a master that has not heard of that knows the old one
-        if sorted(masters[0].replica.state(0)["syncStateSet"]) != sorted(item.broker_id or 0 for item in brokers):
+        ids = sorted(item.broker_id or 0 for item in brokers)
+        if sorted(masters[0].replica.state(0)["syncStateSet"]) != ids or not self._is_applied(masters[0], ids):
             return
         broker = brokers[draws.below(len(brokers))]
         self._tell("wipe", broker.host)
