@@ -61,8 +61,11 @@ class HandOver:
 
 
 def log_end(reply: Command | None, broker_name: str, broker_id: BrokerId) -> LogEnd | None:
-    """What an answer to request 1007 says; None for silence or nonsense."""
+    """What an answer to request 1007 says; None for silence or nonsense, and for one of ours that is not that replica:
+    a master calls itself 0 in the body, and who has lost its disk has no id yet, so an own field says it."""
     if reply is None or reply.code != ResponseCode.SUCCESS:
+        return None
+    if reply.ext.get("replicaId", str(broker_id)) != str(broker_id):
         return None
     return parse_log_end(reply.body, broker_name, broker_id)
 

@@ -126,7 +126,7 @@ class AdminRequests:
             ],
             "maxOffset": store.max_phy_offset,
         }
-        return command.reply(body=lenient_json.dumps(body))
+        return command.reply(ext={"replicaId": str(replica.broker_id or -1)}, body=lenient_json.dumps(body))
 
     def _ha_status(self, channel: Channel, command: Command) -> Command:
         state, replica, wall_ms = self._driver.state(), self._driver.replica, self._clock.wall_ms()

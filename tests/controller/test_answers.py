@@ -8,7 +8,10 @@ import pytest
 
 from controller.answers import parse_log_end
 from controller.decisions.elect_master import LogEnd
+from controller.elections import log_end
+from rmqha.model.code import RequestCode
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
+from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
 
 OWN_ID = BrokerId(2)
@@ -26,6 +29,17 @@ def test_a_replica_names_itself_by_its_id_or_as_master_or_without_a_role(told_id
     """An Apache broker that waits for its first role answers -1, the value in its file."""
     found = parse_log_end(dumps({**ANSWER, "brokerId": told_id}), "a", OWN_ID)
     assert found == LogEnd(Epoch(4), PhyOffset(50), is_master=told_id == 0)
+
+
+@pytest.mark.parametrize(
+    ("replica_id", "told_id", "is_it"), [(2, 0, True), (2, 2, True), (3, 0, False), (-1, -1, False)]
+)
+def test_another_replica_at_that_address_is_not_the_one_asked(replica_id: int, told_id: int, is_it: bool) -> None:
+    """One that has lost its disk has no id yet, and in the body a master of any id is 0 (simulation, idle 6007237)."""
+    body = dumps({**ANSWER, "brokerId": told_id})
+    reply = Command(RequestCode.GET_BROKER_EPOCH_CACHE).reply(ext={"replicaId": str(replica_id)}, body=body)
+    assert (log_end(reply, "a", OWN_ID) is not None) is is_it
+    assert log_end(Command(RequestCode.GET_BROKER_EPOCH_CACHE).reply(body=body), "a", OWN_ID), "Apache's broker"
 
 
 @pytest.mark.parametrize("wrong", [{"brokerId": 3}, {"brokerName": "b"}, {"maxOffset": -1}, {"epochList": [1]}])
