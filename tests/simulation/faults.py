@@ -495,7 +495,7 @@ class Faults:
         if broker.alive and not broker.is_paused:
             start_offset = draws.below(broker.store.max_phy_offset + 1) if draws.chance(1, 2) else 0
             self._tell("clean", broker.host)
-            broker.clean(start_offset)
+            broker.post(broker.life, lambda: broker.clean(start_offset))
 
     def _kill_controller(self, draws: SimPrng) -> None:
         process = self._controllers[draws.below(len(self._controllers))]
