@@ -35,6 +35,7 @@ from tests.broker.transactions import (
 from tests.store.support import message
 
 
+# --- ends -------------------------------------------------------------------------------------------------------------
 def test_a_commit_shows_the_message_and_a_rollback_does_not(broker: Broker) -> None:
     committed, rolled_back = broker.ask(prepared(broker, "A", TAGS="x")), broker.ask(prepared(broker, "B"))
     assert (committed.code, committed.ext["queueId"], committed.ext["queueOffset"]) == (0, "1", "0")

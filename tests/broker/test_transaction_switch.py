@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rmqha.broker.transaction import mark
-from tests.broker.support import Broker
+from tests.broker.support import Broker, FakeChannel
 from tests.broker.transactions import (
     COMMIT,
     HALF,
@@ -23,15 +23,20 @@ from tests.broker.transactions import (
 )
 
 
+def next_master(make_broker: Callable[..., Broker]) -> tuple[Broker, FakeChannel]:
+    """On the same directory, in the next epoch, with a producer that it may ask."""
+    broker = make_broker()
+    broker.controller.epoch = 2
+    broker.start()
+    return broker, producer(broker)
+
+
 def test_a_new_master_goes_on(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker().start()
     ended, waiting = broker.ask(prepared(broker, "A")), broker.ask(prepared(broker, "B"))
     oneway(broker, end_of(ended, COMMIT))
     broker.close()
-    again = make_broker()
-    again.controller.epoch = 2
-    again.start()
-    channel = producer(again)
+    again, channel = next_master(make_broker)
     again.run(ROUND_MS)
     check = channel.one()
     assert check.ext["msgId"] == "B"
@@ -54,10 +59,7 @@ def test_a_new_master_that_knows_no_offsets_asks_for_nothing_that_ended(make_bro
     broker.close()
     (broker.directory / "config" / "consumerOffset.json").unlink()
     (broker.directory / "config" / "consumerOffset.json.bak").unlink(missing_ok=True)
-    again = make_broker()
-    again.controller.epoch = 2
-    again.start()
-    channel = producer(again)
+    again, channel = next_master(make_broker)
     again.run(ROUND_MS)
     assert [item.ext["msgId"] for item in channel.take()] == ["C"] and bodies(again) == [b"A"]
 
@@ -75,10 +77,7 @@ def test_offsets_that_a_lost_part_of_the_log_has_left_hide_nothing_that_waits(
     for topic, offset in ((HALF, ended + 1), (OP, ended + 7)):
         broker.core.offsets.commit("CID_RMQ_SYS_TRANS", topic, 0, offset)
     broker.close()
-    again = make_broker()
-    again.controller.epoch = 2
-    again.start()
-    channel = producer(again)
+    again, channel = next_master(make_broker)
     again.run(ROUND_MS)
     assert channel.one().ext["msgId"] == "W"
     again.run(1)
@@ -94,9 +93,6 @@ def test_behind_the_marks_of_an_apache_broker_the_offsets_count(make_broker: Cal
     broker.run(1)
     broker.core.offsets.commit("CID_RMQ_SYS_TRANS", HALF, 0, 2)
     broker.close()
-    again = make_broker()
-    again.controller.epoch = 2
-    again.start()
-    channel = producer(again)
+    again, channel = next_master(make_broker)
     again.run(2 * ROUND_MS)
     assert channel.take() == [] and offsets(again)[0] == 2

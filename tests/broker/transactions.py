@@ -66,6 +66,3 @@ def offsets(broker: Broker) -> tuple[int | None, int | None]:
     """How far half messages and marks are worked off, as consumer offsets say."""
     query = broker.core.offsets.query
     return query("CID_RMQ_SYS_TRANS", HALF, 0), query("CID_RMQ_SYS_TRANS", OP, 0)
-
-
-# --- ends -------------------------------------------------------------------------------------------------------------
