@@ -84,14 +84,14 @@ class BrokerCore:
         self.clients = ClientTable()
         self.locks = LockTable(clock)
         self.retention = Retention(config, disk, self.driver, clock, tracer, local_hour)
-        self.delay_offsets = DelayOffsetTable(disk, clock)
+        self.delay_offsets = DelayOffsetTable(disk, clock, store)
         self.feed = self._table_feed(clock, tracer)
         self.feed.end_of = self._end_in
         self.driver.more_state = lambda: self.retention.state() | self.feed.state()
         levels_ms = parse_delay_levels(config.message_delay_level)
         self.schedule = ScheduleService(store, self.driver, self.delay_offsets, clock, tracer, store_host, levels_ms)
         self.delay_offsets.clamp(self.schedule.end_of)
-        store.on_truncate(lambda end_offset: self.delay_offsets.clamp(self.schedule.end_of))
+        store.on_truncate(lambda end_offset: self.delay_offsets.log_cut(end_offset, self.schedule.end_of))
         store.on_truncate(lambda end_offset: self._clamp_offsets())
         for table in (self.topics, self.groups, self.offsets, self.delay_offsets):
             for line in table.findings:
@@ -179,6 +179,7 @@ class BrokerCore:
             part.configure(config)
 
     def _role_changed(self, action: RoleChanged) -> None:
+        self.delay_offsets.forget_ahead()
         if action.role is Role.MASTER:
             self.delay_offsets.epoch = action.epoch
             self.offsets.new_epoch(action.epoch, self._clock.wall_ms())

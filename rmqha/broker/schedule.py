@@ -1,7 +1,8 @@
 """Delayed messages: they wait in the schedule topic, a queue per level, and are stored again when their time has come.
 
 Only the open master delivers. A level's offset moves on when the delivered copies are acknowledged by the group's rule
-(ruling 12), so a new master, which goes on from the offset that it knows, may deliver once more but leaves none out.
+(ruling 12) and counts in logs that hold them, so a new master, which goes on from the offset that is true of its own
+log, may deliver once more but leaves none out.
 """
 
 from __future__ import annotations
@@ -112,12 +113,13 @@ class Appends(Protocol):
 class _Delivery(Waiting):
     """One append of a level's due messages, until it is acknowledged."""
 
-    __slots__ = ("_service", "level", "next_offset")
+    __slots__ = ("_service", "end_offset", "level", "next_offset")
 
-    def __init__(self, service: ScheduleService, level: int, next_offset: int) -> None:
+    def __init__(self, service: ScheduleService, level: int, next_offset: int, end_offset: PhyOffset) -> None:
         self._service = service
         self.level = level
         self.next_offset = next_offset
+        self.end_offset = end_offset
 
     def finish(self, status: AckStatus) -> None:
         self._service.finished(self, status)
@@ -204,7 +206,7 @@ class ScheduleService:
         except UsageError:
             end = self._append_each(level, messages)
         self.delivered_count += len(messages)
-        delivery = self._pending[level] = _Delivery(self, level, next_offset)
+        delivery = self._pending[level] = _Delivery(self, level, next_offset, end)
         self._appends.appended(end, delivery)
 
     def _append_each(self, level: int, messages: list[NewMessage]) -> PhyOffset:
@@ -222,7 +224,7 @@ class ScheduleService:
             return
         if status is AckStatus.OK:
             del self._pending[level]
-            self._offsets.put(level, delivery.next_offset)
+            self._offsets.put(level, delivery.next_offset, delivery.end_offset)
             self.wake()
         elif status is AckStatus.SERVICE_NOT_AVAILABLE:
             del self._pending[level]

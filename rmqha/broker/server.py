@@ -332,6 +332,9 @@ def _close(core: BrokerCore, tracer: HostTracer, in_order: bool) -> None:
     """Nothing runs any more. In order: everything is on disk and `abort` is gone; else the files stay as they are."""
     if not in_order:
         return
-    core.save()
-    core.store.close()
+    try:
+        core.store.sync()  # the file of delay offsets says no more than the disk has
+        core.save()
+    finally:
+        core.store.close()
     tracer.event("stopped", max_phy_offset=core.store.max_phy_offset)

@@ -188,7 +188,7 @@ class TableFeed:
         if changes:
             body["offsets"] = [change.to_json() for change in changes]
         if follower.delays != self._delays.version.stamp:
-            body["delays"] = self._delays.to_json()
+            body["delays"] = self._delays.to_follower()
         hold.channel.send(hold.command.reply(body=lenient_json.dumps(body)))
 
     def _release(self, broker_id: BrokerId) -> None:

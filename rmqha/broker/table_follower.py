@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from rmqha.broker import groups as group_table
 from rmqha.broker import topics as topic_table
-from rmqha.broker.config_table import DataVersion
+from rmqha.broker.config_table import DataVersion, mapping
 from rmqha.broker.delay_offsets import DelayOffsetTable
 from rmqha.broker.groups import GroupTable
 from rmqha.broker.lineage import NO_STAMP, Stamp
@@ -102,6 +102,8 @@ class TableFollower:
         self._saves_offsets = saves_offsets
         self._heard = NO_STAMP
         """The newest change of an offset that this master has told."""
+        self._delays_heard = NO_STAMP
+        """The version of the delay offsets that this master has told."""
         self._compared = False
         """What this replica has newer than its master is known, or will be once that has told all."""
         self._untold: dict[Place, Stamp] | None = None
@@ -141,6 +143,8 @@ class TableFollower:
 
     def _begin(self) -> None:
         self._heard, self._compared, self._untold, self._back = NO_STAMP, False, None, []
+        self._delay_offsets.forget_ahead()
+        self._delays_heard = self._delay_offsets.version.stamp
 
     def _compare_from_here(self) -> None:
         """Not before the logs are aligned: an offset behind a fork is none."""
@@ -161,7 +165,7 @@ class TableFollower:
             "topics": str(self._topics.version.stamp),
             "groups": str(self._groups.version.stamp),
             "offsets": str(self._heard),
-            "delays": str(self._delay_offsets.version.stamp),
+            "delays": str(self._delays_heard),
             "waitMs": str(wait_ms),
         }
         body = lenient_json.dumps({"offsets": [item.to_json() for item in self._back]}) if self._back else b""
@@ -185,7 +189,9 @@ class TableFollower:
             self._offsets.merge(offsets)
             await self._save_offsets()
         if "delays" in body:
-            self._delay_offsets.replace(body["delays"])
+            self._delays_heard = DataVersion.from_json(mapping(body["delays"], "delays").get("dataVersion")).stamp
+            if self._compared:  # else it is told again: of a log with a fork it is not true, however long that is
+                self._delay_offsets.replace(body["delays"])
         for name, apply, pull in (
             ("topics", self._topics.apply, self._pull_topics),
             ("groups", self._groups.apply, self._pull_groups),
@@ -286,9 +292,12 @@ class TableFollower:
             self._offsets.replace(body)
 
     async def _pull_delay_offsets(self, master: Master) -> None:
+        """The copies that the table counts on lie before the end of the master's log, as it is told after the table."""
         _, body = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET)
-        if self._master() == master:
-            self._delay_offsets.replace(body)
+        _, runtime = await self._ask(master, RequestCode.GET_BROKER_RUNTIME_INFO)
+        log_end = mapping(runtime.get("table"), "table").get("commitLogMaxOffset", 0)
+        if self._master() == master and self._aligned():
+            self._delay_offsets.replace({**body, "logEnd": log_end})
 
 
 def object_of(address: str, reply: Command) -> dict[str, Any]:

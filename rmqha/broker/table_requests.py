@@ -24,7 +24,7 @@ from rmqha.broker.topics import (
 )
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
-from rmqha.model.offset import QueueOffset
+from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.store.reader import PullResult
 from rmqha.store.record import decode
 from rmqha.wire import lenient_json
@@ -33,6 +33,9 @@ from rmqha.wire.command import Command
 
 class TableLog(Protocol):
     """What the answers need of the store; `Store` is one."""
+
+    @property
+    def confirm_offset(self) -> PhyOffset: ...
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
 
@@ -189,7 +192,9 @@ class TableRequests:
         return command.reply(body=lenient_json.dumps(self._offsets.to_json(), unquoted_integer_keys=True))
 
     def _delay_offsets(self, channel: Channel, command: Command) -> Command:
-        return command.reply(body=lenient_json.dumps(self._delay_table.to_json(), unquoted_integer_keys=True))
+        """What counts on no copy that a member of the SyncStateSet may lack: Apache's slaves take it as it is."""
+        table = self._delay_table.to_json(self._log.confirm_offset)
+        return command.reply(body=lenient_json.dumps(table, unquoted_integer_keys=True))
 
 
 def _slice(command: Command, first: str, count: str) -> tuple[int, int | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from rmqha.wire.lenient_json import dumps
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 MAX_FRAME_BYTES = 16 * 1024 * 1024
+START = PhyOffset(0)
 
 
 class FakeClock:
@@ -36,6 +38,14 @@ class FakeClock:
 
     def wall_ms(self) -> int:
         return 1_800_000_000_000 + self.ms
+
+
+@dataclass
+class FakeLog:
+    """As far as tables look at the log."""
+
+    max_phy_offset: PhyOffset = START
+    synced_offset: PhyOffset = START
 
 
 class ListTracer:
@@ -221,6 +231,7 @@ class Broker:
 
     def close(self) -> None:
         self.open = False
+        self.store.sync()
         self.core.save()
         self.store.close()
 

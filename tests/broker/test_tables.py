@@ -25,7 +25,7 @@ from rmqha.model.config import BrokerConfig
 from rmqha.model.error import StoreError
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
-from tests.broker.support import GOLDEN, Broker, FakeClock, send_command
+from tests.broker.support import GOLDEN, Broker, FakeClock, FakeLog, send_command
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def table_of(name: str, directory: Path) -> Any:
             return GroupTable(disk, clock)
         case "consumerOffset":
             return OffsetTable(disk)
-    return DelayOffsetTable(disk, clock)
+    return DelayOffsetTable(disk, clock, FakeLog())
 
 
 def change_something(table: Any) -> None:

@@ -10,7 +10,7 @@ from rmqha.model.identity import Role
 
 from .batching_client import BatchingClient
 from .broker_process import BrokerProcess
-from .checkers import agreement, queues, routes, tables, transactions
+from .checkers import agreement, delays, queues, routes, tables, transactions
 from .checkers.alone import Alone
 from .checkers.answers import Answers
 from .checkers.causes import Causes
@@ -57,7 +57,6 @@ class BrokerGroup:
         name_servers: Sequence[NameServerProcess],
         broker_numbers: Iterator[int],
         client_numbers: Iterator[int],
-        client_class: type[ClientProcess],
         more_config: Mapping[str, Any],
     ) -> None:
         self.name = name
@@ -65,7 +64,6 @@ class BrokerGroup:
         self.name_servers = name_servers
         self._ground = ground
         self._controllers = controllers
-        self._client_class = BatchingClient if options.batches else client_class
         self._more_config = more_config
         self.history = History()
         self.elected: Callable[[BrokerProcess], None] = lambda broker: None
@@ -149,9 +147,10 @@ class BrokerGroup:
         return made
 
     def _client(self, number: int) -> ClientProcess:
-        kind = RoutedClient if self.name_servers else self._client_class
+        kind = RoutedClient if self.name_servers else BatchingClient if self.options.batches else ClientProcess
         made = kind(self._place(f"p{number}"), self.options.send_interval_ms, self.history, number)
         made.unanswered = self.answers.missing
+        made.delayed_per_mille = self.options.delayed_per_mille
         if isinstance(made, RoutedClient):
             made.broker_name = self.name
             made.name_servers = tuple(process.address for process in self.name_servers)
@@ -218,6 +217,7 @@ class BrokerGroup:
         lack = agreement.missing(self.brokers)
         if not lack and self.options.transactions:
             lack = transactions.missing(self.brokers, self.history)
+        lack = lack or delays.missing(self.brokers)
         return lack or (tables.missing(self.brokers) if self.options.follows_tables else "")
 
     def unread(self) -> str:
@@ -228,8 +228,8 @@ class BrokerGroup:
         """What a name server does not list as it is, or ""."""
         return routes.missing(self.name, self.name_servers, self.brokers)
 
-    def verify(self, *, ordered: bool) -> Audit:
-        """Of the whole group. `ordered`: all messages of a queue are answered with their offset in that queue."""
+    def verify(self) -> Audit:
+        """Of the whole group."""
         for broker in self.brokers:
             self.visibility.verify(broker)
         agreement.verify(self.brokers)
@@ -238,7 +238,12 @@ class BrokerGroup:
             queues.verify(broker)
         if self.consumers:
             self.consumption.verify(self.history)
+        # a delayed message is answered with its place in the queue of its level
+        ordered = not self.options.delayed_per_mille
         found = audit(self.history, self.brokers[0], cp=self.options.cp, ordered=ordered)
+        if self.options.delayed_per_mille:
+            delivered = delays.verify(self.history, self.brokers[0])
+            self._ground.tracer.event("delays_audited", **delivered._asdict())
         return found + self._transactions() if self.deciders else found
 
     def _transactions(self) -> Audit:

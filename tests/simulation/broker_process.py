@@ -27,7 +27,6 @@ from rmqha.store.config import StoreConfig
 from rmqha.store.identity_file import IdentityFile
 from rmqha.store.record import locate
 from rmqha.store.store import Store
-from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
 from .following import Following, LearningEnds
@@ -38,8 +37,6 @@ from .transacting import Transacting
 FEED_TICK_MS = 100
 SAVE_INTERVAL_MS = 5000
 SCHEDULE_TICK_MS = 100
-TICKS_PER_SYNC = 10
-SYNC_TIMEOUT_MS = 1000
 SYNC_MS = 5
 """A sync takes that long at most, on a disk that is well."""
 INDEX_STEP_BYTES = 16 * 1024
@@ -381,43 +378,25 @@ class BrokerProcess(Process):
 
     # --- delayed messages -------------------------------------------------------------------------------------------
     def _watch_schedule(self) -> None:
-        """From the first message of level 1 on: deliver, and as a slave take the master's offsets now and then."""
+        """From the first message of level 1 on, as the host does from the start."""
         if not self._delivering and self.core.schedule.end_of(1):
             self._delivering = True
             self.core.schedule.wake = self._deliver_soon
-            self._deliver_later(0)
+            self._deliver_later()
 
     def _deliver_soon(self) -> None:
         self.after(0, self._deliver)
 
-    def _deliver_later(self, count: int) -> None:
-        self.after(SCHEDULE_TICK_MS, lambda: self._deliver_tick(count))
+    def _deliver_later(self) -> None:
+        self.after(SCHEDULE_TICK_MS, self._deliver_tick)
 
-    def _deliver_tick(self, count: int) -> None:
+    def _deliver_tick(self) -> None:
         self._deliver()
-        if count % TICKS_PER_SYNC == 0 and self._following is None:
-            self._sync_delay_offsets()
-        self._deliver_later(count + 1)
+        self._deliver_later()
 
     def _deliver(self) -> None:
         self.core.schedule.deliver()
         self.stepped()
-
-    def _sync_delay_offsets(self) -> None:
-        """What MetadataSync and the saving loop of the host shell do."""
-        table, replica = self.core.delay_offsets, self.replica
-        data = table.unsaved()
-        if data is not None:
-            table.write(data)
-        address = "" if replica.is_master or not replica.is_following else replica.master_address
-
-        def answered(reply: Command | None) -> None:
-            follows = not replica.is_master and replica.is_following and replica.master_address == address
-            if follows and reply is not None and reply.code == ResponseCode.SUCCESS:
-                table.replace(lenient_json.loads(reply.body))
-
-        if address:
-            self._rpc.call(address, Command(RequestCode.GET_ALL_DELAY_OFFSET), SYNC_TIMEOUT_MS, answered)
 
     # --- old files --------------------------------------------------------------------------------------------------
     def _clean_later(self) -> None:

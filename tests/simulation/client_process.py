@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from rmqha.drill.history import Attempt, Outcome
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.message import PROPERTY_UNIQUE_KEY, encode_properties
+from rmqha.model.message import PROPERTY_DELAY, PROPERTY_UNIQUE_KEY, encode_properties
 from rmqha.wire.command import Command
 
 from .broker_process import BrokerProcess
@@ -49,6 +49,7 @@ class ClientProcess(GroupClient):
         self._interval_ms = interval_ms
         self._history = history
         self._target = first_target
+        self.delayed_per_mille = 0
 
     def boot(self) -> None:
         self.begin_life()
@@ -76,9 +77,12 @@ class ClientProcess(GroupClient):
         self._history.sends.append(send)
         self._attempt(send)
 
-    def more_properties(self, send: Send) -> dict[str, str]:
-        """Of a message, beside its key."""
-        return {}
+    def _more_properties(self, send: Send) -> dict[str, str]:
+        """Of a message, beside its key: the same at each attempt, as with a client that tries again."""
+        number = int(send.key.rpartition("-")[2]) * 7919
+        if number % 1000 >= self.delayed_per_mille:
+            return {}
+        return {PROPERTY_DELAY: "2" if number % 5 == 0 else "1"}
 
     def fields(self, properties: bytes, *, is_batch: bool) -> dict[str, str]:
         """Of a request that sends, to a drawn queue."""
@@ -90,7 +94,7 @@ class ClientProcess(GroupClient):
 
     def _attempt(self, send: Send) -> None:
         body = send.key.encode() + b"." * self._prng.below(400)
-        properties = encode_properties({PROPERTY_UNIQUE_KEY: send.key, "WAIT": "true"} | self.more_properties(send))
+        properties = encode_properties({PROPERTY_UNIQUE_KEY: send.key, "WAIT": "true"} | self._more_properties(send))
         ext = self.fields(properties, is_batch=False)
         address = self._address()
         command = Command(RequestCode.SEND_MESSAGE_V2, ext, body)

@@ -60,6 +60,7 @@ from rmqha.store.record import NewMessage
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
 
+from .delay_mutations import DELAY_MUTATIONS
 from .group_mutations import GROUP_MUTATIONS
 from .run import Run
 
@@ -530,6 +531,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     ),
     "half messages are seen": lambda: patch.object(send, "to_half", lambda message: message),
     **GROUP_MUTATIONS,
+    **DELAY_MUTATIONS,
     "one vote elects a leader (Raft)": lambda: patch.object(Configuration, "won", _leads_alone),
     "votes are forgotten (Raft)": lambda: patch.object(Core, "set_hard_state", _one_vote_is_forgotten),
     "one copy commits (Raft)": lambda: patch.object(

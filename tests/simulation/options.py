@@ -113,13 +113,15 @@ class Options:
     """Consumers of the topic, each with all of its queues; the brokers keep their offsets, slaves follow."""
     transactions: bool = False
     """Producers also send transactional messages, and answer what masters ask about them."""
+    delayed_per_mille: int = 0
+    """Of all messages, those that wait for a second or five."""
     bereave: bool = False
     """After the heal the master dies, then whoever is elected, before it has done anything; both stay away."""
 
     @property
     def follows_tables(self) -> bool:
         """Slaves take their master's topics, groups and offsets, as on the host."""
-        return self.tables or self.transactions or self.consumer_count > 0
+        return self.tables or self.transactions or self.consumer_count > 0 or self.delayed_per_mille > 0
 
 
 def seed_options(seed: int) -> Options:

@@ -82,6 +82,8 @@ FOUND_BY = {
     "one count of broker ids for all groups": "groups:1",
     "a snapshot gives all groups the first one's set": "groups:3",
     "one eligible set for all groups": "groups:23",
+    "a master that knows no delay offset begins behind what waits": "delays:1",
+    "delay offsets count without the copies": "delays:60",
     "one vote elects a leader (Raft)": "plain:2",
     "votes are forgotten (Raft)": "controllers:1",
     "one copy commits (Raft)": "rough:7",

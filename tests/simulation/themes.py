@@ -469,6 +469,31 @@ def transactions(options: Options) -> Options:
     )
 
 
+def delays(options: Options) -> Options:
+    """Many messages wait for a second or five, while masters die, lose their power, are switched and are cut off, in AP
+    more often than in CP. Connections stand still while others go on: the log comes later than the tables do. Wall
+    clocks, by which messages wait, jump in some runs."""
+    count = 5 if options.broker_count == 5 else 3
+    cp = options.cp and options.client_count == 1
+    return replace(
+        rough(options),
+        broker_count=count,
+        cp=cp,
+        sync_flush=options.sync_flush,
+        delayed_per_mille=400,
+        kept_files=0,
+        kept_hours=72,
+        clean_per_mille=0,
+        max_delay_ms=20,
+        kill_elected_per_mille=100,
+        kill_cut_per_mille=100,
+        stick_per_mille=200,
+        power_broker_per_mille=60 if options.sync_flush or not cp else 0,
+        clock_step_per_mille=40 if options.controller_count == 1 else 0,
+        switch_per_mille=60,
+    )
+
+
 THEMES: dict[str, Callable[[Options], Options]] = {
     "plain": lambda options: options,
     "rough": rough,
@@ -502,5 +527,6 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "idle": idle,
     "transactions": transactions,
     "groups": groups,
+    "delays": delays,
 }
 """What a run may be made of, by name."""

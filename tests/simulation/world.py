@@ -21,7 +21,6 @@ from .checkers.crosstalk import Crosstalk
 from .checkers.leaders import Leaders
 from .checkers.reports import Reports
 from .checkers.survival import Audit
-from .client_process import ClientProcess
 from .controller_process import ControllerProcess
 from .faults import Faults
 from .ground import Ground
@@ -57,9 +56,6 @@ class Report:
 class World:
     """What all broker groups share, controllers, name servers and faults among it, and the groups."""
 
-    client_class: type[ClientProcess] = ClientProcess
-    ordered = True
-    """All messages of a queue are answered with their offset in that queue."""
     more_config: Mapping[str, Any] = MappingProxyType({})
     """Further keys of the brokers' configuration."""
 
@@ -114,7 +110,6 @@ class World:
                 self.name_servers,
                 broker_numbers,
                 client_numbers,
-                self.client_class,
                 self.more_config,
             )
             made.append(group)
@@ -243,7 +238,7 @@ class World:
     def _verify(self, group: BrokerGroup) -> Audit:
         if self.crosstalk is not None:
             self.crosstalk.verify(group)
-        found = group.verify(ordered=self.ordered)
+        found = group.verify()
         self.reports.verify(found.lost)
         self.tracer.event("audited", acked=found.acked_count, lost=found.lost_count, duplicates=found.duplicate_count)
         return found
@@ -280,17 +275,13 @@ class World:
             if not broker.alive:
                 broker.boot()
 
-    def unsettled(self) -> str:
-        """What a whole group has still to do, or ""."""
-        return ""
-
     def _until_whole(self, limit_ms: int, complaint: str) -> None:
         self._until(limit_ms, self._missing, complaint)
 
     def _missing(self) -> str:
         lacks = (group.missing() for group in self.groups)
         unrouted = (group.missing_routes() for group in self.groups)
-        return next(filter(None, lacks), "") or self.unsettled() or next(filter(None, unrouted), "")
+        return next(filter(None, lacks), "") or next(filter(None, unrouted), "")
 
     def _unread(self) -> str:
         return next(filter(None, (group.unread() for group in self.groups)), "")

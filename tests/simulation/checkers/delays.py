@@ -1,0 +1,51 @@
+"""Delayed messages: of each that was acknowledged and still waits in the log, the topic holds a copy, whichever master
+stored it. In AP too: a failover may lose a message with all its copies, but leaves none out that it keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from rmqha.model.delay_level import SCHEDULE_TOPIC
+
+from ..broker_process import BrokerProcess
+from ..client_process import TOPIC
+from ..history import History, InvariantError
+from .records import entries
+
+
+class Found(NamedTuple):
+    delivered_count: int
+    duplicate_count: int
+
+
+def missing(brokers: Sequence[BrokerProcess]) -> str:
+    """What the serving master has still to deliver, or ""."""
+    for broker in brokers:
+        if not broker.alive or not broker.core.driver.is_serving:
+            continue
+        levels = broker.core.schedule.statistics()
+        for queue_id in broker.store.queues().get(SCHEDULE_TOPIC, ()):
+            offset, end = levels.get(queue_id + 1, (0, broker.core.schedule.end_of(queue_id + 1)))
+            if offset < end:
+                return f"{broker.host} has delivered {offset} of {end} messages of delay level {queue_id + 1}"
+    return ""
+
+
+def verify(history: History, broker: BrokerProcess) -> Found:
+    """When nothing waits any more."""
+    waiting, delivered = set(_keys(broker, SCHEDULE_TOPIC)), list(_keys(broker, TOPIC))
+    copies = waiting.intersection(delivered)
+    left_out = [send for send in history.acked if send.key in waiting and send.key not in copies]
+    if left_out:
+        raise InvariantError(
+            f"{len(left_out)} of {len(waiting)} delayed messages are in the log and were never delivered; the first is"
+            f" {left_out[0].key}"
+        )
+    return Found(len(copies), sum(key in copies for key in delivered) - len(copies))
+
+
+def _keys(broker: BrokerProcess, topic: str) -> Iterator[str]:
+    for queue_id in broker.store.queues().get(topic, ()):
+        for entry in entries(broker, topic, queue_id):
+            yield entry.key
