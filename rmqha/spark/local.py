@@ -25,6 +25,8 @@ from rmqha.spark.source import CommitLogSource
 
 LOG_NAME = "spark.log"
 PY_FILES = "spark.submit.pyFiles"
+MAX_SOCKET_DIRECTORY_BYTES = 107 - len("/.123e4567-e89b-12d3-a456-426614174000.sock")
+"""The address of a Unix socket has 107 bytes at most; Spark names its sockets so."""
 
 
 def register(spark: SparkSession) -> SparkSession:
@@ -81,8 +83,7 @@ def session(
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.python.filterPushdown.enabled": "true",
-        "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.unix.domain.socket.dir": str(directory),
+        **worker_sockets(directory),
     }
     for name, value in (quiet | dict(settings or {})).items():
         builder = builder.config(name, value)
@@ -102,6 +103,16 @@ def session(
     except PySparkException as error:
         said = log.read_text("utf-8", "replace").strip().splitlines() if log.exists() else []
         raise UsageError(f"Spark did not start: {said[-1] if said else error}") from None
+
+
+def worker_sockets(directory: Path) -> dict[str, str]:
+    """How Spark talks with its Python workers: by Unix sockets in `directory`, by loopback if its name is too long."""
+    if len(os.fsencode(directory)) > MAX_SOCKET_DIRECTORY_BYTES:
+        return {"spark.python.unix.domain.socket.enabled": "false"}
+    return {
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(directory),
+    }
 
 
 @contextmanager
