@@ -180,6 +180,10 @@ class TableFollower:
             raise RemoteProtocolError(f"{master.address} answered request 52030 with version {body.get('version')}")
         if self._master() != master:
             return
+        if "delays" in body:
+            self._delays_heard = DataVersion.from_json(mapping(body["delays"], "delays").get("dataVersion")).stamp
+            if self._compared:  # else it is told again: of a log with a fork it is not true, however long that is
+                self._delay_offsets.replace(body["delays"])
         offsets = [OffsetChange.from_json(item) for item in body.get("offsets") or ()]
         if asked == self._heard:  # else all is told anew
             if offsets:
@@ -188,10 +192,6 @@ class TableFollower:
         if offsets:
             self._offsets.merge(offsets)
             await self._save_offsets()
-        if "delays" in body:
-            self._delays_heard = DataVersion.from_json(mapping(body["delays"], "delays").get("dataVersion")).stamp
-            if self._compared:  # else it is told again: of a log with a fork it is not true, however long that is
-                self._delay_offsets.replace(body["delays"])
         for name, apply, pull in (
             ("topics", self._topics.apply, self._pull_topics),
             ("groups", self._groups.apply, self._pull_groups),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 import trio
@@ -434,6 +435,22 @@ async def test_delay_offsets_come_while_the_log_does_not(slave: Slave, line: Lin
         await slave.until_level()
     slave.copy_log()
     assert slave.core.delay_offsets.get(1) == 2
+
+
+async def test_delay_offsets_do_not_come_after_a_switch_that_a_write_waited_through(slave: Slave, line: Line) -> None:
+    """What the next master's log will hold at those places are other records."""
+    follower, master = slave.sync.follower, line.broker.core
+    taken: list[Any] = []
+
+    async def write(write: Callable[[Any], None], data: Any) -> None:
+        taken.append(slave.core.delay_offsets.version)
+        slave.master = None
+
+    slave.copy_log()
+    with patch.object(follower, "_saves_offsets", True), patch.object(follower._awaits, "write", write):
+        await follower.follow(MASTER)
+    assert taken and slave.core.delay_offsets.version == taken[-1]
+    assert slave.core.delay_offsets.version == master.delay_offsets.version, "it was taken before, while it was true"
 
 
 async def test_delay_offsets_that_are_ahead_are_told_again_after_a_break(slave: Slave, line: Line) -> None:
