@@ -7,6 +7,7 @@ its stamp behind, so that no replica brings it back.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from threading import Lock
@@ -16,6 +17,7 @@ from rmqha.broker import config_table
 from rmqha.broker.config_table import DataVersion, mapping
 from rmqha.broker.lineage import NO_STAMP, Stamp
 from rmqha.port import Disk
+from rmqha.store import config_file
 
 MAX_ENTRY_COUNT = 1_000_000
 """Bound on (group, topic) pairs, since any client may name new ones."""
@@ -29,6 +31,7 @@ _TABLE = "consumerOffset"
 _VERSIONS = "rmqhaOffsetVersions"
 _REMOVED = "rmqhaRemovedOffsets"
 _RESET = "reset"
+_UNQUOTED_ID = re.compile(rb"[{,]\s*[0-9]+\s*:")
 
 
 class Unsaved(bytes):
@@ -86,7 +89,7 @@ class OffsetTable:
         self._resets: dict[Place, int] = {}
         """To where a group's members must go; their own commits do not count until they know."""
         self.moved: Callable[[], None] = lambda: None
-        self._dirty = False
+        self._dirty = _lacks_quotes(disk)
         self._writing = Lock()
         self._made_count = 0
         self._written_order = 0
@@ -320,11 +323,14 @@ class OffsetTable:
         own = {_VERSIONS: versions} if versions else {}
         return self.to_json() | own | ({_REMOVED: removed} if removed else {}) | self._unknown
 
-    def _stamps_by_key(self, stamps: Mapping[Place, Stamp]) -> dict[str, dict[int, str]]:
-        table: dict[str, dict[int, str]] = {}
+    def _stamps_by_key(self, stamps: Mapping[Place, Stamp]) -> dict[str, dict[str, str]]:
+        """Queue ids as text: fastjson2 cannot pass over an unquoted integer key in a member that it does not know
+        (ruling 32)."""
+        table: dict[str, dict[str, str]] = {}
         for place in sorted(stamps):
             key, queue_id = place
-            table.setdefault(key, {})[queue_id] = str(stamps[place]) + (f":{_RESET}" if place in self._resets else "")
+            text = str(stamps[place]) + (f":{_RESET}" if place in self._resets else "")
+            table.setdefault(key, {})[str(queue_id)] = text
         return table
 
     def unsaved(self) -> Unsaved | None:
@@ -350,6 +356,15 @@ class OffsetTable:
                 raise
             self._written_order = data.order
             self.saved_stamp = data.stamp
+
+
+def _lacks_quotes(disk: Disk) -> bool:
+    """Whether an earlier release has written the file: its queue ids in our own members have no quotes, on which
+    Apache's broker ends and leaves an empty table."""
+    path = config_file.path_of(_TABLE)
+    data = disk.read(path) if disk.exists(path) else b""
+    begins = data.find(f'"{_VERSIONS}"'.encode())
+    return begins >= 0 and _UNQUOTED_ID.search(data, begins) is not None
 
 
 def _stamp_of(change: OffsetChange) -> Stamp:

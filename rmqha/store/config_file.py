@@ -6,11 +6,11 @@ missing, empty or damaged. A damaged file is kept as .damaged, so that it never 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from rmqha.model.error import RemoteProtocolError, StoreError
-from rmqha.port import Buffer, Disk
+from rmqha.port import Buffer, Disk, ReadDisk
 from rmqha.store.problem import disk_errors, place
 from rmqha.wire import lenient_json
 
@@ -69,6 +69,42 @@ def _nothing(disk: Disk, path: str, wrong: dict[str, str]) -> Loaded[Any]:
     raise StoreError(
         f"{reasons}; restore {path} from another replica or a copy, or remove what is there to begin without it"
     )
+
+
+TABLE_LIMIT_BYTES = 256 * 1024 * 1024
+OWN_PREFIX = "rmqha"
+"""How members of a table begin that Apache's brokers do not know."""
+
+
+def unreadable_members(data: bytes) -> list[str]:
+    """Members of a table that keep Apache's broker from starting: it ends and, on its way out, writes an empty table.
+    Releases of rmqha before 2026-11-23 wrote such files. Raises RemoteProtocolError for what is no JSON."""
+    members = lenient_json.unquoted_members(data) if data.strip() else []
+    return [name for name in members if name.startswith(OWN_PREFIX)]
+
+
+def unreadable_tables(disk: ReadDisk) -> Iterator[str]:
+    """A sentence for each table of a store that would keep Apache's broker from starting."""
+    for name in disk.list("config") if disk.is_directory("config") else ():
+        path = f"config/{name}"
+        if not name.endswith(".json") or disk.is_directory(path):
+            continue
+        try:
+            members = unreadable_members(disk.read(path, TABLE_LIMIT_BYTES))
+        except (RemoteProtocolError, OSError) as error:
+            yield f"{path} cannot be read ({error})"
+            continue
+        if members:
+            yield f"{path} has integer keys without quotes in {', '.join(members)}, on which Apache's broker ends"
+
+
+def with_quoted_keys(data: bytes) -> bytes:
+    """The same table with quoted keys in our own members; Apache's keep theirs. Raises RemoteProtocolError."""
+    table = lenient_json.loads(data, integer_keys=True)
+    for name in table:
+        if str(name).startswith(OWN_PREFIX):
+            table[name] = lenient_json.loads(lenient_json.dumps(table[name]))
+    return lenient_json.dumps(table, unquoted_integer_keys=True)
 
 
 def replace(disk: Disk, name: str, data: Buffer) -> None:

@@ -34,6 +34,7 @@ class Kind(StrEnum):
     PENDING_IDENTITY = "pending-identity"
     CONFIG = "config"
     CONFIG_BACKUP = "config-backup"
+    CONFIG_KEYS = "config-keys"
     OTHER = "other"
 
 

@@ -12,6 +12,7 @@ from rmqha.store.boot_file import ABORT_PATH
 from rmqha.store.boot_file import PATH as BOOT_PATH
 from rmqha.store.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_PATH, PROGRESS_PATH, SLOT_BYTES, Checkpoint
 from rmqha.store.commit_log import DIRECTORY as LOG_DIRECTORY
+from rmqha.store.config_file import unreadable_members
 from rmqha.store.epoch_file import BadEpochFileError, HighestEpochFile
 from rmqha.store.finding import Findings, Kind, Severity
 from rmqha.store.look import BATCH_DIRECTORY, EPOCHS_LIMIT_BYTES, LOCK_PATH, QUEUE_DIRECTORY, StoreLook, progress_slots
@@ -235,6 +236,8 @@ class Marks:
             data = self._read(kind, path)
             wrong = table_error(data) if data is not None else ""
             if not wrong:
+                if data is not None:
+                    self._apache_reads(path, data)
                 continue
             if is_backup:
                 self._warning(kind, path, None, "a JSON object", wrong, "--repair writes it anew from the table itself")
@@ -243,6 +246,17 @@ class Marks:
                 usable = spare is not None and not table_error(spare)
                 advice = f"--repair takes {name}.bak" if usable else f"{_RESTORE}, or copy it from another replica"
                 self._error(kind, path, None, "a JSON object", wrong, advice)
+
+    def _apache_reads(self, path: str, data: bytes) -> None:
+        """A table that an earlier release has written with integer keys without quotes."""
+        members = unreadable_members(data)
+        if members:
+            advice = (
+                "Apache's broker would end on it and leave an empty table: --repair quotes them; so does a start of"
+                " this release"
+            )
+            found = f"integer keys without quotes in {', '.join(members)}"
+            self._warning(Kind.CONFIG_KEYS, path, None, "keys that Apache's broker can pass over", found, advice)
 
     def _names(self) -> None:
         for name in self._disk.list(""):

@@ -16,6 +16,7 @@ from rmqha.port import Disk, ReadDisk
 from rmqha.store import epoch_file, sidecar
 from rmqha.store.boot_file import PATH as BOOT_PATH
 from rmqha.store.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_PATH, PROGRESS_PATH, Checkpoint
+from rmqha.store.config_file import with_quoted_keys
 from rmqha.store.epoch_file import BadEpochFileError, HighestEpochFile
 from rmqha.store.finding import Finding, Kind
 from rmqha.store.fsck import Report, check
@@ -226,6 +227,7 @@ class _Repair:
             Kind.PENDING_IDENTITY: self._aside,
             Kind.CONFIG: self._config,
             Kind.CONFIG_BACKUP: self._config_backup,
+            Kind.CONFIG_KEYS: self._config_keys,
         }
         step = steps.get(finding.kind)
         if step is not None:
@@ -315,6 +317,9 @@ class _Repair:
             data = self._disk.read(main)
             if not table_error(data):
                 self._write(finding.path, data, f"was made from {main}")
+
+    def _config_keys(self, finding: Finding, report: Report) -> None:
+        self._write(finding.path, with_quoted_keys(self._disk.read(finding.path)), "was written with quoted keys")
 
     # --- what follows from the log ----------------------------------------------------------------------------------
     def _mend_derived(self, report: Report) -> None:

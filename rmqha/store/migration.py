@@ -17,6 +17,7 @@ from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.port import Disk, ReadDisk
 from rmqha.store import sidecar
 from rmqha.store.boot_file import PATH as BOOT_PATH
+from rmqha.store.config_file import unreadable_tables
 from rmqha.store.epoch_file import EpochFile
 from rmqha.store.epoch_look import EpochLook, compare, look_at_store
 from rmqha.store.layout import lock
@@ -139,6 +140,7 @@ def _standing(member: Member, reference: Member) -> list[Problem]:
             )
         )
     found += [Problem(note, f"rmqha fsck {label}") for note in member.epochs.notes]
+    found += [Problem(words, f"rmqha fsck --repair {label}") for words in unreadable_tables(store.disk)]
     sizes = (store.log.file_size_bytes, reference.store.log.file_size_bytes)
     if all(sizes) and sizes[0] != sizes[1]:
         found.append(

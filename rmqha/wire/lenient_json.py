@@ -69,14 +69,16 @@ _DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse_constant
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":")).encode
 
 
-def loads(data: bytes | bytearray | memoryview | str) -> Any:
-    """Raises RemoteProtocolError, also for a string with half a surrogate pair and for nesting that is too deep."""
+def loads(data: bytes | bytearray | memoryview | str, *, integer_keys: bool = False) -> Any:
+    """The value. With `integer_keys` an unquoted integer key becomes an int, else its text.
+
+    Raises RemoteProtocolError, also for a string with half a surrogate pair and for nesting that is too deep."""
     try:
         text = data if isinstance(data, str) else str(data, "utf-8")
         try:
             value = _DECODER.decode(text)
         except json.JSONDecodeError:
-            value = _LenientParser(text).document()
+            value = (_IntegerKeyParser if integer_keys else _LenientParser)(text).document()
         if "\\ud" in text or "\\uD" in text:
             dumps(value)  # half a surrogate pair cannot be encoded again
     except (ValueError, RecursionError) as error:
@@ -128,6 +130,23 @@ def _write(value: Any, put: Callable[[str], object], unquoted: bool) -> None:
             separator = ","
             _write(member, put, unquoted)
         put("]" if separator == "," else "[]")
+
+
+def unquoted_members(data: bytes) -> list[str]:
+    """Names of the top-level members that hold an unquoted integer key at any depth, in order.
+
+    fastjson2 reads such keys only where its class says that keys are integers; in a member that it does not know it
+    gives up on the whole document. Raises RemoteProtocolError for what `loads` refuses.
+    """
+    value = loads(data, integer_keys=True)
+    members = value.items() if isinstance(value, dict) else ()
+    return [str(name) for name, member in members if isinstance(name, int) or _has_integer_key(member)]
+
+
+def _has_integer_key(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(isinstance(key, int) or _has_integer_key(member) for key, member in value.items())
+    return isinstance(value, list) and any(_has_integer_key(item) for item in value)
 
 
 class _LenientParser:
@@ -207,7 +226,7 @@ class _LenientParser:
                 raise self._unexpected(token)
         return members
 
-    def _key(self, kind: str, token: str, depth: int) -> str | ObjectKey:
+    def _key(self, kind: str, token: str, depth: int) -> str | int | ObjectKey:
         if kind == "quote":
             return self._string()
         if kind == "number" and token.lstrip("-").isdigit():
@@ -217,3 +236,11 @@ class _LenientParser:
                 raise ValueError(f"nested deeper than {MAX_DEPTH}")
             return ObjectKey(self._object(depth + 1))
         raise self._unexpected(token)
+
+
+class _IntegerKeyParser(_LenientParser):
+    """The same, unquoted integer keys as int."""
+
+    def _key(self, kind: str, token: str, depth: int) -> str | int | ObjectKey:
+        key = super()._key(kind, token, depth)
+        return int(str(key)) if kind == "number" else key

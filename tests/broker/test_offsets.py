@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from rmqha.broker.offsets import OffsetChange, OffsetTable
 from rmqha.host.disk import HostDisk
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
+from rmqha.store.config_file import unreadable_members
 
 
 def table_of(directory: Path, epoch: int = 1) -> OffsetTable:
@@ -183,3 +185,28 @@ def test_what_a_slave_gives_back_counts_for_all_though_the_wall_clock_was_set_ba
     for slave in slaves:
         slave.merge(master.changes_since(NO_STAMP, 10))
         assert slave.query("G", "T", 0) == 60 and slave.stamp == master.stamp
+
+
+def test_our_own_members_have_quoted_keys_and_the_old_form_is_written_anew(tmp_path: Path) -> None:
+    """fastjson2 cannot pass over integer keys without quotes in a member that it does not know: the broker ends, and
+    writes an empty table on its way out (ruling 32)."""
+    table = table_of(tmp_path)
+    table.commit("G", "T", 0, 5)
+    table.reset("G", "T", 1, 6)
+    table.commit("G", "U", 0, 1)
+    table.remove_topic("U")
+    made = table.unsaved()
+    assert made is not None
+    table.write(made)
+    path = tmp_path / "config" / "consumerOffset.json"
+    text = path.read_bytes()
+    assert unreadable_members(text) == [] and b"0:5" in text
+    old = re.sub(rb'"([0-9]+)":"', rb'\1:"', text)
+    assert unreadable_members(old) == ["rmqhaOffsetVersions", "rmqhaRemovedOffsets"]
+    path.write_bytes(old)
+    again = OffsetTable(HostDisk(tmp_path))
+    assert again.changes_since(NO_STAMP, 10) == table.changes_since(NO_STAMP, 10)
+    rewritten = again.unsaved()
+    assert rewritten is not None and bytes(rewritten) == text
+    path.write_bytes(text)
+    assert OffsetTable(HostDisk(tmp_path)).unsaved() is None

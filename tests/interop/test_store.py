@@ -68,6 +68,21 @@ def check_index(node: Node, numbers: range) -> None:
     assert last in found_by_key(node, f"tag{last % 3}", "T")
 
 
+QUEUE = {"consumerGroup": f"group-{TOPIC}-{PART}", "topic": TOPIC, "queueId": "0"}
+"""Of the first owner's consumer: each owner knows its group."""
+
+
+def commit_offset(node: Node, offset: int) -> None:
+    reply = call(node.address, RequestCode.UPDATE_CONSUMER_OFFSET, QUEUE | {"commitOffset": str(offset)})
+    assert reply is not None and reply.code == 0, reply
+
+
+def committed_offset(node: Node) -> int:
+    reply = call(node.address, RequestCode.QUERY_CONSUMER_OFFSET, QUEUE)
+    assert reply is not None and reply.code == 0, reply
+    return int(reply.ext["offset"])
+
+
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_ours_then_apaches_then_ours(lab: Lab, end: str) -> None:
     """`end`: how each owner leaves the store to the next. Messages are found by key too; but after a kill Apache's
@@ -80,6 +95,8 @@ def test_ours_then_apaches_then_ours(lab: Lab, end: str) -> None:
     for owner, node in enumerate((ours, apaches, ours)):
         lab.run(node)
         is_master(lab, node)
+        if owner and end == "stop":
+            assert committed_offset(node) == owner, f"{node.name} has not the offset that the owner before it had"
         sent.append(produce(lab, owner * PART))
         consumer = consume(lab, TOPIC, (owner + 1) * PART)
         assert consumed(consumer) == set(range((owner + 1) * PART))
@@ -87,6 +104,7 @@ def test_ours_then_apaches_then_ours(lab: Lab, end: str) -> None:
             assert places(producer).items() <= places(consumer).items()
         assert check_rows(consumer, ours.store, TOPIC) == (owner + 1) * PART, "of a live store"
         whole = node is ours or end == "stop"
+        commit_offset(node, owner + 1)
         check_index(node, range(0 if whole else owner * PART, (owner + 1) * PART))
         if end == "kill":
             node.running.kill()

@@ -341,6 +341,31 @@ def test_a_table_comes_back_from_its_backup_and_an_identity_does_not(own: Path) 
     assert unsaved_changes(own, before) == []
 
 
+OLD_OFFSETS = b"""{
+	"dataVersion":{"counter":1,"stateVersion":2,"timestamp":3},
+	"groupTopicMap":{"G":["T"]},
+	"offsetTable":{"T@G":{0:7,1:8}},
+	"rmqhaOffsetVersions":{"T@G":{0:"2:5",1:"2:6:reset"}},
+	"rmqhaRemovedOffsets":{"U@G":{3:"2:4"}}
+}"""
+
+
+def test_queue_ids_without_quotes_are_found_and_quoted(own: Path) -> None:
+    """Apache's broker ends on such a file and leaves an empty one."""
+    path = own / "config" / "consumerOffset.json"
+    path.write_bytes(OLD_OFFSETS)
+    before = contents(own)
+    (fault,) = fsck(own).faults
+    assert fault.kind is Kind.CONFIG_KEYS and "rmqhaOffsetVersions, rmqhaRemovedOffsets" in fault.sentence
+    outcome = mend(own)
+    assert outcome.after.faults == [] and unsaved_changes(own, before) == []
+    text = path.read_text()
+    assert (
+        '"offsetTable":{"T@G":{0:7,1:8}}' in text
+        and '"rmqhaOffsetVersions":{"T@G":{"0":"2:5","1":"2:6:reset"}}' in text
+    )
+
+
 def test_the_highest_epoch_needs_the_operators_word(own: Path) -> None:
     (own / "rmqha.highestEpoch").write_bytes(b"?")
     assert [fault.kind for fault in mend(own).after.faults] == [Kind.HIGHEST_EPOCH]

@@ -234,3 +234,13 @@ def test_members_with_the_same_epochs_need_nothing(tmp_path: Path) -> None:
     make(a, 3)
     found = compared(a, b)
     assert found.is_safe and not found.needs_epochs and found.reference.label == str(a)
+
+
+def test_a_table_that_ends_apaches_broker_forbids_it(tmp_path: Path) -> None:
+    a = make(tmp_path / "a", 3)
+    (a / "config").mkdir(exist_ok=True)
+    (a / "config" / "consumerOffset.json").write_bytes(b'{"rmqhaOffsetVersions":{"T@G":{0:"1:2"}}}')
+    found = compared(a, target=Target.STATIC)
+    assert not found.is_safe
+    assert "config/consumerOffset.json has integer keys without quotes in rmqhaOffsetVersions" in said(found)
+    assert f"rmqha fsck --repair {a}" in said(found)

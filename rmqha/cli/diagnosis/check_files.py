@@ -19,6 +19,7 @@ from rmqha.model.config import BrokerConfig, ServerConfig, parse_properties
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import Identity, is_loopback, parse_address
 from rmqha.store.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_PATH, Checkpoint
+from rmqha.store.config_file import unreadable_tables
 from rmqha.store.epoch_look import EpochLook, compare, look_at_store
 from rmqha.store.identity_file import IdentityFile
 from rmqha.store.look import read_or_empty
@@ -156,7 +157,7 @@ def read_papers(patient: Patient) -> Papers:
     if not patient.data.is_dir():
         papers.findings.append(ok(patient.name, "store", f"{patient.data} is made at the first start"))
         return papers
-    for step in (_identity, _epochs, _stamps, _overrides, _kept):
+    for step in (_identity, _epochs, _stamps, _tables, _overrides, _kept):
         papers.findings += step(patient, papers)
     return papers
 
@@ -212,6 +213,11 @@ def _stamps(patient: Patient, papers: Papers) -> Iterator[Finding]:
     if ahead_ms > FUTURE_MS:
         sentence = f"its newest message is stamped {ahead_ms // 1000} s in the future: the clock has been set back"
         yield warn(patient.name, "clock", f"{sentence}; new ones get that stamp too until then", "timedatectl")
+
+
+def _tables(patient: Patient, papers: Papers) -> Iterator[Finding]:
+    for sentence in unreadable_tables(HostReadDisk(str(patient.data))):
+        yield warn(patient.name, "tables", sentence, f"rmqha fsck --repair {patient.data}")
 
 
 def _overrides(patient: Patient, papers: Papers) -> Iterator[Finding]:
