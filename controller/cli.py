@@ -17,7 +17,8 @@ import click
 def controller(config_file: str | None, check: bool) -> None:
     """Run a controller in the foreground: one of the nodes that elect the masters of broker groups.
 
-    SIGTERM hands its leadership over and stops it, a second one stops it at once; SIGHUP reopens the log.
+    SIGTERM hands its leadership over and stops it, a second one stops it at once; SIGHUP reopens the log
+    and looks at certificates and accounts at once.
     """
     import trio
 
@@ -26,6 +27,7 @@ def controller(config_file: str | None, check: bool) -> None:
     from rmqha.host import security
     from rmqha.host.exposure import expose
     from rmqha.host.process import run_server, spare_loaded_state
+    from rmqha.host.security_watch import SecurityWatch
     from rmqha.host.tracer import HostTracer
 
     config = ControllerConfig() if config_file is None else read_config(config_file)
@@ -33,6 +35,8 @@ def controller(config_file: str | None, check: bool) -> None:
     if check:
         return
     tracer = HostTracer.of(config, "controller")
+
+    watch = SecurityWatch(security.ambient.get(), tracer)
 
     async def serve(stopping: trio.Event) -> None:
         async with trio.open_nursery() as shown:
@@ -42,4 +46,8 @@ def controller(config_file: str | None, check: bool) -> None:
                 spare_loaded_state()
             shown.cancel_scope.cancel()
 
-    run_server(serve, on_hangup=tracer.reopen, tracer=tracer)
+    def hung_up() -> None:
+        tracer.reopen()
+        watch.look_now()
+
+    run_server(serve, on_hangup=hung_up, beside=watch.run, tracer=tracer)

@@ -22,6 +22,7 @@ from controller.event import Cause
 from controller.machine import ControllerMachine
 from controller.metrics import collect, standing
 from controller.raft_log import DurableRaftLog
+from rmqha.host import security, security_watch
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.event_counts import CONTROLLER_PHASES
@@ -188,6 +189,8 @@ class ControllerServer:
         for command in commands:
             if command.code == RequestCode.RMQHA_GET_HISTORY:
                 session.send(command.reply(body=lenient_json.dumps(self._tracer.told())))
+            elif command.code == RequestCode.RMQHA_GET_SECURITY_STATE:
+                session.send(command.reply(body=lenient_json.dumps(security_watch.view(security.ambient.get()))))
             else:
                 session.is_urgent |= command.code == RequestCode.RMQHA_RAFT_MESSAGE
                 machine.request(now_ms, session.id, session, command)

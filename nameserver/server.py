@@ -17,6 +17,7 @@ from nameserver.metrics import collect
 from nameserver.route_info import RouteTable
 from rmqha.broker.controller_route import parse_addresses
 from rmqha.broker.live_config import LiveConfig
+from rmqha.host import security, security_watch
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.exposure import Exposure
@@ -90,6 +91,7 @@ class NameServer:
             RequestCode.GET_NAMESRV_CONFIG: self._get_config,
             RequestCode.RMQHA_GET_HISTORY: self._history,
             RequestCode.RMQHA_GET_NAMESRV_STATE: self._state,
+            RequestCode.RMQHA_GET_SECURITY_STATE: self._security_state,
         }
 
     def statistics(self) -> dict[str, int]:
@@ -285,6 +287,9 @@ class NameServer:
         if not self._told_of_loopback and (problem := self.address_problem()):
             self._told_of_loopback = True
             self._tracer.event("tells_loopback", reason=problem)
+
+    def _security_state(self, request: Command) -> Command:
+        return request.reply(body=dumps(security_watch.view(security.ambient.get())))
 
     def _history(self, request: Command) -> Command:
         return request.reply(body=dumps(self._tracer.told()))

@@ -12,6 +12,7 @@ import controller.metrics
 import nameserver.metrics
 import rmqha.broker.metrics
 import rmqha.host.event_counts
+import rmqha.host.security_watch
 import rmqha.model.remoting_series
 from rmqha.model.series import Kind, Series
 
@@ -94,7 +95,7 @@ def page() -> str:
             "Every process",
             "No labels of their own beside those below; `process_*` (CPU, memory, descriptors, start time) come from"
             " Prometheus' client library.",
-            rmqha.host.event_counts.SERIES,
+            (*rmqha.host.event_counts.SERIES, *rmqha.host.security_watch.SERIES),
         )
     )
 

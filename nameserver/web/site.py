@@ -163,10 +163,10 @@ def lookup_security(config: NamesrvConfig) -> Security:
     if that file cannot be used."""
     credentials = None
     if config.web_credentials_file:
-        from rmqha.host.accounts import read_credentials
+        from rmqha.host.accounts import credentials_file
 
-        credentials = read_credentials(config.web_credentials_file)
-    return Security(client_tls=ambient.get().client_tls, credentials=credentials)
+        credentials = credentials_file("webCredentialsFile", config.web_credentials_file)
+    return ambient.get().signing_by(credentials)
 
 
 def _own_host(listen_address: str) -> str:

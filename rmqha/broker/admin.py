@@ -14,6 +14,7 @@ from rmqha.broker.schedule import ScheduleService
 from rmqha.broker.send import SendProcessor
 from rmqha.broker.statistics import DayCounts, Meter, Meters
 from rmqha.broker.waiter import HandOverWaiter
+from rmqha.host import security, security_watch
 from rmqha.host.clock import StepWatch
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
@@ -77,6 +78,7 @@ class AdminRequests:
             RequestCode.NOTIFY_BROKER_ROLE_CHANGED: self._role_changed,
             RequestCode.RMQHA_GET_REPLICA_STATE: self._replica_state,
             RequestCode.RMQHA_GET_HISTORY: self._events,
+            RequestCode.RMQHA_GET_SECURITY_STATE: self._security_state,
             RequestCode.RMQHA_HAND_OVER: self._hand_over,
         }
 
@@ -175,6 +177,9 @@ class AdminRequests:
 
     def _events(self, channel: Channel, command: Command) -> Command:
         return command.reply(body=lenient_json.dumps({"events": self._history(), **self._steps.view()}))
+
+    def _security_state(self, channel: Channel, command: Command) -> Command:
+        return command.reply(body=lenient_json.dumps(security_watch.view(security.ambient.get())))
 
     # --- process ----------------------------------------------------------------------------------------------------
     def _broker_config(self, channel: Channel, command: Command) -> Command:

@@ -43,8 +43,6 @@ class HaGuard:
     def __init__(self, mode: str, security: Security) -> None:
         self._enforcing = mode == "enforcing"
         self._security = security if mode != "disabled" else Security()
-        tls = self._security.server_tls
-        self._server_tls = None if tls is None else dataclasses.replace(tls, only=self._enforcing)
 
     async def dial(self, stream: trio.SocketStream, address: str) -> trio.abc.Stream:
         """A slave's end, ready for the HA handshake. Raises UnreachableError; the connection is closed then."""
@@ -71,7 +69,8 @@ class HaGuard:
 
     async def welcome(self, stream: trio.SocketStream, host: str) -> Welcome:
         """A master's end. The caller bounds the time and closes `stream`. Raises trio.BrokenResourceError."""
-        secured = await accept(stream, self._server_tls)
+        tls = self._security.server_tls
+        secured = await accept(stream, None if tls is None else dataclasses.replace(tls, only=self._enforcing))
         if secured is None:
             return Welcome(stream, refused="no TLS, which haSecurity=enforcing asks for")
         if self._security.accounts is None:

@@ -11,6 +11,7 @@ from rmqha.broker.server import checked_addresses, run_broker
 from rmqha.host import security
 from rmqha.host.exposure import expose
 from rmqha.host.process import run_server
+from rmqha.host.security_watch import SecurityWatch
 from rmqha.host.tracer import HostTracer
 from rmqha.model.config import BrokerConfig, parse_properties
 from rmqha.model.error import UsageError
@@ -42,7 +43,7 @@ def broker(config_path: Path, check: bool) -> None:
     """Run a broker: one replica of a group, until SIGTERM.
 
     SIGTERM hands the mastership over and flushes (at most ten seconds), a second one stops at once; SIGHUP reopens
-    the log file.
+    the log file and looks at certificates and accounts at once.
     """
     config = read_config(config_path)
     security.use(config)
@@ -51,6 +52,12 @@ def broker(config_path: Path, check: bool) -> None:
         return
     tracer = HostTracer.of(config, "broker", config.broker_name)
 
+    watch = SecurityWatch(security.ambient.get(), tracer)
+
+    def hung_up() -> None:
+        tracer.reopen()
+        watch.look_now()
+
     async def serve(stopping: trio.Event) -> None:
         async with trio.open_nursery() as nursery:
             exposure = await expose(config, tracer, ("broker",), nursery)
@@ -58,6 +65,6 @@ def broker(config_path: Path, check: bool) -> None:
             nursery.cancel_scope.cancel()
 
     try:
-        run_server(serve, on_hangup=tracer.reopen, tracer=tracer)
+        run_server(serve, on_hangup=hung_up, beside=watch.run, tracer=tracer)
     finally:
         tracer.close()

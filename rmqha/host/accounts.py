@@ -5,49 +5,46 @@ Apart from `security` so that a process without accounts does not load a YAML pa
 
 from __future__ import annotations
 
-import stat
+from functools import partial
 from pathlib import Path
 
 import yaml
 
+from rmqha.host.live_files import LiveFiles, refuse_if_open_to_others
 from rmqha.model.access import AccessList, Credentials, parse_access_list
 from rmqha.model.config import parse_properties
-from rmqha.model.error import ConfigError, UsageError
+from rmqha.model.error import UsageError
 
 
-class AccessFile:
-    """The accounts of a file, read again when the file has changed. A file that cannot be read leaves the last good
-    accounts in force; `problem` says why."""
+class AccessFile(LiveFiles[AccessList]):
+    """The accounts of a file, read again when the file has changed."""
 
     def __init__(self, path: Path) -> None:
         """Raises UsageError, one sentence, if there is nothing to begin with."""
-        self._path = path
-        self._seen: tuple[int, int] = (0, 0)
-        self.problem = ""
-        self.access: AccessList = AccessList({})
-        self.refresh()
-        if self.problem:
-            raise UsageError(self.problem)
+        super().__init__("aclFile", (str(path),), partial(_read_access_list, path))
 
-    def refresh(self) -> bool:
-        """True if the file has changed."""
-        try:
-            found = self._path.stat()
-            seen = (found.st_mtime_ns, found.st_size)
-            if seen == self._seen:
-                return False
-            self._seen = seen
-            self.access = parse_access_list(yaml.safe_load(self._path.read_text()), str(self._path))
-            self.problem = ""
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-            self.problem = f"cannot read the accounts {self._path}: {reason}"
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            self.problem = f"{self._path}: not YAML{f', line {mark.line + 1}' if mark else ''}"
-        except ConfigError as error:
-            self.problem = str(error)
-        return True
+    @property
+    def access(self) -> AccessList:
+        return self.current
+
+
+def _read_access_list(path: Path) -> AccessList:
+    try:
+        refuse_if_open_to_others(str(path), "secret keys")
+        return parse_access_list(yaml.safe_load(path.read_text()), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise UsageError(f"cannot read the accounts {path}: {reason}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        raise UsageError(f"{path}: not YAML{f', line {mark.line + 1}' if mark else ''}") from None
+    except RecursionError:
+        raise UsageError(f"{path}: not YAML that anybody needs, it is nested too deeply") from None
+
+
+def credentials_file(key: str, path: str) -> LiveFiles[Credentials]:
+    """The account that the configuration's `key` names. Raises UsageError."""
+    return LiveFiles(key, (path,), partial(read_credentials, path))
 
 
 def read_credentials(path: str) -> Credentials:
@@ -70,11 +67,9 @@ def credentials(found: dict[str, str], path: str) -> Credentials:
 
 
 def read_secret_text(path: str) -> str:
-    file = Path(path)
     try:
-        if file.stat().st_mode & (stat.S_IRWXO | stat.S_IWGRP):
-            raise UsageError(f"{path} holds a secret key and others may open it: chmod 600 {path}")
-        return file.read_text()
+        refuse_if_open_to_others(path, "a secret key")
+        return Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"cannot read {path}: {reason}") from None

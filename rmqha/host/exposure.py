@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
+from rmqha.host import security, security_watch
 from rmqha.host.event_counts import EventCounts
 from rmqha.host.tracer import HostTracer
 from rmqha.model.config import ServerConfig
@@ -90,7 +91,8 @@ class Exposure:
 
         sheets = [await _collected(self.parts[name]) for name in self._expected if name in self.parts]
         # a thousand topics and groups are half a megabyte of text
-        text = await trio.to_thread.run_sync(metrics.exposition, [*sheets, self.counts.collect()])
+        sheets += [self.counts.collect(), security_watch.collect(security.ambient.get())]
+        text = await trio.to_thread.run_sync(metrics.exposition, sheets)
         return Response(text, content_type=metrics.CONTENT_TYPE)
 
 

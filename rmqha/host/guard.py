@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import trio
-
 from rmqha.model.code import ResponseCode
 from rmqha.wire.acl import refusal
 from rmqha.wire.command import Command
@@ -15,9 +13,6 @@ if TYPE_CHECKING:
     from rmqha.host.remoting import Service
     from rmqha.host.session import Session, Statistics
 
-ACCOUNTS_INTERVAL_S = 1.0
-"""A changed accounts file counts after this time at the latest."""
-
 
 class Guard:
     """Before a service: requests that the accounts do not allow are answered NO_PERMISSION and go no further."""
@@ -26,7 +21,6 @@ class Guard:
         self._service = service
         self._accounts = accounts
         self._statistics = statistics
-        self._look_at = 0.0
 
     def opened(self, session: Session) -> None:
         self._service.opened(session)
@@ -35,10 +29,6 @@ class Guard:
         self._service.closed(session)
 
     def received(self, session: Session, commands: list[Command]) -> None:
-        now = trio.current_time()
-        if now >= self._look_at:
-            self._look_at = now + ACCOUNTS_INTERVAL_S
-            self._accounts.refresh()
         host = session.peer.rpartition(":")[0].strip("[]")
         allowed = []
         for command in commands:

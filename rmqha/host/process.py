@@ -51,6 +51,7 @@ def run_server(
     serve: Callable[[trio.Event], Awaitable[None]],
     *,
     on_hangup: Callable[[], None] = lambda: None,
+    beside: Callable[[], Awaitable[None]] | None = None,
     grace_ms: int = GRACE_MS,
     tracer: Tracer | None = None,
 ) -> bool:
@@ -58,17 +59,21 @@ def run_server(
 
     `serve(stopping)` returns, or hands over and drains when `stopping` is set by SIGTERM or SIGINT, and is cancelled
     `grace_ms` later. A second such signal ends the process at once, exit code KILLED_EXIT_CODE, as a kill would.
-    SIGHUP calls `on_hangup` (reopen the logs). `tracer` is told of a limit of open files that is low.
+    SIGHUP calls `on_hangup` (reopen the logs, look at certificates and accounts). `beside` runs as long as the server
+    does. `tracer` is told of a limit of open files that is low.
     """
     raise_file_limit()
     room = session_room()
     if tracer is not None and room < WANTED_SESSIONS:
         tracer.event("few_descriptors", connections=room, advice=FEW_FILES_ADVICE)
-    return trio.run(_supervise, serve, on_hangup, grace_ms)
+    return trio.run(_supervise, serve, on_hangup, beside, grace_ms)
 
 
 async def _supervise(
-    serve: Callable[[trio.Event], Awaitable[None]], on_hangup: Callable[[], None], grace_ms: int
+    serve: Callable[[trio.Event], Awaitable[None]],
+    on_hangup: Callable[[], None],
+    beside: Callable[[], Awaitable[None]] | None,
+    grace_ms: int,
 ) -> bool:
     stopping = trio.Event()
     finished = False
@@ -88,6 +93,8 @@ async def _supervise(
 
     async with trio.open_nursery() as nursery:
         await nursery.start(watch)
+        if beside is not None:
+            nursery.start_soon(beside)
         await serve(stopping)
         finished = True
         nursery.cancel_scope.cancel()

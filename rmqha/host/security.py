@@ -9,17 +9,21 @@ from __future__ import annotations
 import ssl
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
+from rmqha.host.live_files import LiveFiles, refuse_if_open_to_others
 from rmqha.model.access import Credentials
 from rmqha.model.config import ServerConfig, parse_properties
 from rmqha.model.error import UnreachableError, UsageError
 
 if TYPE_CHECKING:
     from rmqha.host.accounts import AccessFile
+
+T = TypeVar("T")
 
 TLS_HANDSHAKE_TIMEOUT_MS = 5_000
 _TLS_RECORD = b"\x16"
@@ -34,14 +38,46 @@ class ServerTls:
     """Plain connections are closed."""
 
 
-@dataclass(frozen=True)
 class Security:
-    """What one process does about TLS and signatures; the default is neither."""
+    """What one process does about TLS and signatures; the default is neither. What comes from `LiveFiles` is asked for
+    anew at each connection and each request: files that change count from then on."""
 
-    server_tls: ServerTls | None = None
-    client_tls: ssl.SSLContext | None = None
-    credentials: Credentials | None = None
-    accounts: AccessFile | None = None
+    def __init__(
+        self,
+        server_tls: ServerTls | LiveFiles[ServerTls] | None = None,
+        client_tls: ssl.SSLContext | LiveFiles[ssl.SSLContext] | None = None,
+        credentials: Credentials | LiveFiles[Credentials] | None = None,
+        accounts: AccessFile | None = None,
+    ) -> None:
+        self._server_tls = server_tls
+        self._client_tls = client_tls
+        self._credentials = credentials
+        self.accounts = accounts
+        given = (server_tls, client_tls, credentials, accounts)
+        self.files: list[LiveFiles[Any]] = [item for item in given if isinstance(item, LiveFiles)]
+        """What somebody should look at now and then (`rmqha.host.security_watch`)."""
+
+    @property
+    def server_tls(self) -> ServerTls | None:
+        return _now(self._server_tls)
+
+    @property
+    def client_tls(self) -> ssl.SSLContext | None:
+        return _now(self._client_tls)
+
+    @property
+    def credentials(self) -> Credentials | None:
+        return _now(self._credentials)
+
+    def signing_by(self, credentials: LiveFiles[Credentials] | None) -> Security:
+        """The same TLS towards others, with an account of its own or none; its file is looked at with the others."""
+        if credentials is not None:
+            self.files.append(credentials)
+        return Security(client_tls=self._client_tls, credentials=credentials)
+
+
+def _now(given: T | LiveFiles[T] | None) -> T | None:
+    return given.current if isinstance(given, LiveFiles) else given
 
 
 NO_SECURITY = Security()
@@ -59,11 +95,12 @@ def from_config(config: ServerConfig) -> Security:
     """Raises UsageError, one sentence naming the key, if a file cannot be used."""
     credentials, accounts = None, None
     if config.credentials_file or config.acl_enable:
-        from rmqha.host.accounts import AccessFile, read_credentials
+        from rmqha.host.accounts import AccessFile, credentials_file
 
-        credentials = read_credentials(config.credentials_file) if config.credentials_file else None
+        if config.credentials_file:
+            credentials = credentials_file("credentialsFile", config.credentials_file)
         accounts = AccessFile(Path(config.acl_file)) if config.acl_enable else None
-    return Security(_server_tls(config), _client_tls(config), credentials, accounts)
+    return Security(_server_files(config), _client_files(config), credentials, accounts)
 
 
 def for_client(path: str) -> Security:
@@ -78,14 +115,33 @@ def for_client(path: str) -> Security:
         if key not in known:
             raise UsageError(f"{path}: unknown key {key}; known are accessKey, secretKey, {', '.join(known)}")
     config = ServerConfig.from_properties(properties, path)
-    return Security(client_tls=_client_tls(config), credentials=accounts.credentials(keys, path) if keys else None)
+    client_tls = _client_tls(config) if config.tls_enable else None
+    return Security(client_tls=client_tls, credentials=accounts.credentials(keys, path) if keys else None)
 
 
 # --- contexts -----------------------------------------------------------------------------------------------------
-def _server_tls(config: ServerConfig) -> ServerTls | None:
+def _server_files(config: ServerConfig) -> LiveFiles[ServerTls] | None:
     mode = config.tls_server_mode
     if mode == "disabled" or (mode == "permissive" and not config.tls_server_cert_path):
         return None
+    paths = [config.tls_server_cert_path, config.tls_server_key_path]
+    if config.tls_server_need_client_auth != "none":
+        paths.append(config.tls_server_trust_cert_path)
+    make = partial(_server_tls, config)
+    return LiveFiles("tls.server.certPath", tuple(filter(None, paths)), make, certificates=config.tls_server_cert_path)
+
+
+def _client_files(config: ServerConfig) -> LiveFiles[ssl.SSLContext] | None:
+    if not config.tls_enable:
+        return None
+    own = [config.tls_client_cert_path, config.tls_client_key_path]
+    trust = config.tls_client_trust_cert_path if config.tls_client_auth_server else ""
+    paths = tuple(filter(None, (*own, trust)))
+    key = "tls.client.certPath" if config.tls_client_cert_path else "tls.client.trustCertPath"
+    return LiveFiles(key, paths or ("",), partial(_client_tls, config), certificates=config.tls_client_cert_path)
+
+
+def _server_tls(config: ServerConfig) -> ServerTls:
     if not config.tls_server_cert_path or not config.tls_server_key_path:
         raise UsageError("tls.server.certPath and tls.server.keyPath must both name a PEM file")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -95,12 +151,10 @@ def _server_tls(config: ServerConfig) -> ServerTls | None:
         if not config.tls_server_trust_cert_path:
             raise UsageError("tls.server.need.client.auth needs tls.server.trustCertPath, the PEM file of the issuers")
         _load_trust(context, "tls.server.trustCertPath", config.tls_server_trust_cert_path)
-    return ServerTls(context, mode == "enforcing")
+    return ServerTls(context, config.tls_server_mode == "enforcing")
 
 
-def _client_tls(config: ServerConfig) -> ssl.SSLContext | None:
-    if not config.tls_enable:
-        return None
+def _client_tls(config: ServerConfig) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # Brokers are known by addresses that name servers tell, so a certificate's name says nothing, as in RocketMQ.
     context.check_hostname = False
@@ -121,6 +175,7 @@ def _load_chain(context: ssl.SSLContext, prefix: str, cert_path: str, key_path: 
             raise UsageError(f"{key}: there is no file {path}")
     try:
         context.load_cert_chain(cert_path, key_path or None, lambda: "")
+        refuse_if_open_to_others(key_path or cert_path, f"the private key of {prefix}.certPath")
     except (OSError, ValueError) as error:
         raise UsageError(
             f"{prefix}.certPath, {prefix}.keyPath: no usable certificate and unencrypted key in PEM: {error}"

@@ -51,6 +51,7 @@ WARNINGS = frozenset(
         "name_server_unreachable",
         "old_files_not_removed",
         "raft_message_dropped",
+        "security_file_refused",
         "tables_not_saved",
         "unclean_election",
     }

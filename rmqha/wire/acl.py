@@ -126,6 +126,7 @@ _ANY_ACCOUNT = frozenset(
         RequestCode.RMQHA_GET_NAMESRV_STATE,
         RequestCode.RMQHA_GET_QUORUM,
         RequestCode.RMQHA_GET_REPLICA_STATE,
+        RequestCode.RMQHA_GET_SECURITY_STATE,
     }
 )
 """Looks that show no message: any account may. What is in none of these tables takes an admin."""

@@ -36,7 +36,7 @@ GROUP = {"total_replicas": 2, "broker_role": "SYNC_MASTER", "all_ack_in_sync_sta
 
 
 def secured(files: Path, tmp_path: Path, key: str = "broker", secret: str = "12345678") -> Security:
-    (tmp_path / "acl.yml").write_text(ACCOUNTS)
+    secret_file(tmp_path / "acl.yml", ACCOUNTS)
     return from_config(
         ServerConfig(
             acl_enable=True,

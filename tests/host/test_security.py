@@ -47,6 +47,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, blob in enumerate(server.cert_chain_pems):
         blob.write_to_path(str(directory / "server.pem"), append=number > 0)
     client.private_key_and_cert_chain_pem.write_to_path(str(directory / "client.pem"))
+    for name in ("server.key", "client.pem"):
+        (directory / name).chmod(0o600)
     return directory
 
 
@@ -183,7 +185,7 @@ def signing(tmp_path: Path, key: str, secret: str) -> Security:
 
 
 async def test_only_signed_requests_of_accounts_that_may_are_served(tmp_path: Path) -> None:
-    (tmp_path / "acl.yml").write_text(ACCOUNTS)
+    secret_file(tmp_path / "acl.yml", ACCOUNTS)
     secured = from_config(ServerConfig(acl_enable=True, acl_file=str(tmp_path / "acl.yml")))
     orders, operator = signing(tmp_path, "orders", "12345678"), signing(tmp_path, "operator", "abcdefgh")
     send = partial(Command, RequestCode.SEND_MESSAGE_V2)
@@ -206,7 +208,7 @@ async def test_only_signed_requests_of_accounts_that_may_are_served(tmp_path: Pa
 
 
 async def test_a_denied_oneway_request_is_counted_and_the_next_one_served(tmp_path: Path) -> None:
-    (tmp_path / "acl.yml").write_text(ACCOUNTS)
+    secret_file(tmp_path / "acl.yml", ACCOUNTS)
     secured = from_config(ServerConfig(acl_enable=True, acl_file=str(tmp_path / "acl.yml")))
     async with running(secured) as (address, counts):
         async with RemotingClient(security=signing(tmp_path, "orders", "12345678")) as client:
@@ -217,7 +219,7 @@ async def test_a_denied_oneway_request_is_counted_and_the_next_one_served(tmp_pa
 
 async def test_a_changed_file_counts_and_a_broken_one_leaves_the_last_accounts(tmp_path: Path) -> None:
     file = tmp_path / "acl.yml"
-    file.write_text(ACCOUNTS)
+    secret_file(file, ACCOUNTS)
     secured = from_config(ServerConfig(acl_enable=True, acl_file=str(file)))
     accounts = secured.accounts
     assert accounts is not None and not accounts.refresh()

@@ -56,7 +56,7 @@ def secured(lab: Lab) -> Iterator[Lab]:
     secret(directory / "server.key", key.private_bytes(*PKCS8).decode())
     for number, blob in enumerate(server.cert_chain_pems):
         blob.write_to_path(str(directory / "server.pem"), append=number > 0)
-    (directory / "accounts.yml").write_text(ACCOUNTS)
+    secret(directory / "accounts.yml", ACCOUNTS)
     keys = f"accessKey={OPERATOR}\nsecretKey={OPERATOR_SECRET}\n"
     lab.security = {
         "tls.server.mode": "enforcing",

@@ -132,5 +132,6 @@ def test_every_code_that_changes_something_takes_an_admin_or_a_permission() -> N
         "RMQHA_GET_NAMESRV_STATE",
         "RMQHA_GET_QUORUM",
         "RMQHA_GET_REPLICA_STATE",
+        "RMQHA_GET_SECURITY_STATE",
         "UNREGISTER_CLIENT",
     }

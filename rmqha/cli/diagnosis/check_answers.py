@@ -14,6 +14,7 @@ import trio
 from rmqha.cli.cluster_file import NodeKind
 from rmqha.cli.cluster_view import ask, ask_leader
 from rmqha.cli.diagnosis.check_files import Papers
+from rmqha.cli.diagnosis.check_security import judge_security
 from rmqha.cli.diagnosis.finding import Finding, ok, warn, wrong
 from rmqha.cli.diagnosis.patient import Patient
 from rmqha.host.network import dial
@@ -127,6 +128,16 @@ def _silent(patient: Patient, reason: str) -> Finding:
     return wrong(patient.name, "answers", sentence, fix if patient.in_cluster else f"kill {patient.process.pid}")
 
 
+async def _security(client: RemotingClient, patient: Patient, found: Answers) -> None:
+    try:
+        reply = await ask(client, patient.address, Command(RequestCode.RMQHA_GET_SECURITY_STATE))
+    except RemoteError as error:
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        return
+    found.findings += judge_security(patient, loads(bytes(reply.body)))
+
+
 async def _ask(client: RemotingClient, patient: Patient, found: Answers) -> None:
     # the connection is made first, so that it does not count as distance of the clocks
     code = {
@@ -141,6 +152,7 @@ async def _ask(client: RemotingClient, patient: Patient, found: Answers) -> None
     if state.get("addressProblem"):
         fix = "set that key to the machine's address as others see it, then restart it"
         found.findings.append(wrong(patient.name, "address", str(state["addressProblem"]), fix))
+    await _security(client, patient, found)
     before_ns = time.time_ns()
     told = json.loads(bytes((await ask(client, patient.address, Command(RequestCode.RMQHA_GET_HISTORY))).body))
     after_ns = time.time_ns()

@@ -13,6 +13,7 @@ from typing import Any
 from rmqha.cli.cluster_view import copy_words, outside_words
 from rmqha.cli.health.agreement import LEADERS, Agreement, View, groups_of, views
 from rmqha.cli.health.survey import Kind, Word
+from rmqha.host.security_watch import RENEW, SOON_MS, expiry_words
 from rmqha.model.identity import is_loopback
 
 LONG_WAIT_MS = 500
@@ -53,7 +54,7 @@ def judge(words: list[Word], groups: list[str]) -> Health:
     """`groups`: those to look at, which need not be known to anybody."""
     seen = [view for group in groups for view in views(words, group)]
     absent = maintained(words)
-    found = [*_silent(words, absent), *_quorum(words)]
+    found = [*_silent(words, absent), *_quorum(words), *_security(words)]
     if not any(word.kind is Kind.BROKER for word in words):
         found += _without_groups(words)
     for group in groups:
@@ -109,6 +110,23 @@ def _silent(words: list[Word], absent: set[str]) -> Iterator[Finding]:
             if word.kind is Kind.BROKER:
                 fix = "start it, or if it is gone for good clean it from the controllers (rmqha remove)"
             yield Finding(where, f"does not answer: {word.error}", fix)
+
+
+def _security(words: list[Word]) -> Iterator[Finding]:
+    """Files of certificates and accounts that are not in force, once for a process with two servers."""
+    told = set[tuple[str, str]]()
+    for word in words:
+        for row in word.security:
+            place = (word.name or word.address, str(row["file"]))
+            if place in told:
+                continue
+            told.add(place)
+            if row["problem"]:
+                what = f"{row['key']}: {row['problem']}; what it held before is in force"
+                yield Finding(word.title, what, "mend that file; it is read again by itself")
+            left_ms = row["expiresInMs"]
+            if left_ms is not None and left_ms < SOON_MS:
+                yield Finding(word.title, expiry_words(row["key"], row["file"], left_ms), RENEW, note=left_ms > 0)
 
 
 def _without_groups(words: list[Word]) -> Iterator[Finding]:

@@ -65,6 +65,8 @@ class Word:
     """Of a broker: `state` a moment earlier, if there was a second look."""
     routes: dict[str, dict[int, str]] = field(default_factory=dict)
     """Of a name server: group → broker id → address; the master is id 0."""
+    security: list[dict[str, Any]] = field(default_factory=list)
+    """Rows of 52017: the files of certificates, accounts and credentials; [] of a node that has no such request."""
     leads: bool = False
     """Of a controller: it says so."""
     replicas: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -183,6 +185,7 @@ class Survey:
         try:
             with trio.move_on_after(self._node_ms / 1000) as scope:
                 await question(word)
+                word.security = await self._security(word.address)
                 word.error = ""
             if scope.cancelled_caught:
                 word.error = f"{word.address} did not answer within {self._node_ms} ms"
@@ -264,6 +267,17 @@ class Survey:
             word.error = str(error)
         except (ValueError, TypeError, AttributeError):
             word.error = f"the answer of {word.address} about its groups cannot be read"
+
+    async def _security(self, address: str) -> list[dict[str, Any]]:
+        try:
+            told = loads(bytes((await self._call(address, RequestCode.RMQHA_GET_SECURITY_STATE)).body))
+        except RemoteError:
+            return []
+        now_ms = int(told["nowMs"])
+        return [
+            {**row, "expiresInMs": None if row["expiresAtMs"] is None else int(row["expiresAtMs"]) - now_ms}
+            for row in told["files"]
+        ]
 
     async def _ours(self, word: Word, code: RequestCode) -> dict[str, Any]:
         """The answer to one of our own requests; {} of a node of Apache's, which has none."""

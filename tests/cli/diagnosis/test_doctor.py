@@ -8,10 +8,12 @@ import resource
 import socket
 import tomllib
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 from click.testing import CliRunner
 
 from rmqha.cli.cluster_file import ClusterSpec, parse
@@ -211,7 +213,8 @@ def test_accounts_need_accounts(spec: ClusterSpec, tmp_path: Path) -> None:
     accounts, own = tmp_path / "acl.yml", tmp_path / "tools.yml"
     accounts.write_text("accounts:\n- accessKey: operator\n  secretKey: secret-enough\n  admin: true\n")
     own.write_text("accessKey: operator\nsecretKey: secret-enough\n")
-    own.chmod(0o600)
+    for secret in (accounts, own):
+        secret.chmod(0o600)
     with config_of(spec, "broker-a-1").open("a") as file:
         file.write(f"aclEnable=true\naclFile={accounts}\ncredentialsFile={own}\n")
     findings, _ = look(spec)
@@ -220,6 +223,34 @@ def test_accounts_need_accounts(spec: ClusterSpec, tmp_path: Path) -> None:
         assert "aclEnable=true on broker-a-1, and this server has no account" in told(
             findings, node, "accounts", Verdict.WRONG
         )
+
+
+def test_files_of_accounts_and_certificates(spec: ClusterSpec, tmp_path: Path) -> None:
+    accounts = tmp_path / "acl.yml"
+    accounts.write_text("accounts: []\n")
+    with config_of(spec, "broker-a-1").open("a") as file:
+        file.write(f"aclEnable=true\naclFile={accounts}\n")
+    findings, _ = look(spec)
+    assert f"others may open it: chmod 600 {accounts}" in told(findings, "broker-a-1", "config", Verdict.WRONG)
+    accounts.chmod(0o600)
+    findings, _ = look(spec)
+    assert "files of certificates and accounts can be used: 1" in told(findings, "broker-a-1", "security", Verdict.OK)
+
+
+@pytest.mark.parametrize(
+    ("days", "verdict", "words"),
+    [(10.5, Verdict.WARN, "ends in 10 days"), (-1, Verdict.WRONG, "has ended"), (15, Verdict.OK, "can be used")],
+)
+def test_certificates_that_end_soon(
+    spec: ClusterSpec, tmp_path: Path, days: float, verdict: Verdict, words: str
+) -> None:
+    end = datetime.now(UTC) + timedelta(days=days)
+    made = trustme.CA().issue_cert("127.0.0.1", not_before=end - timedelta(days=90), not_after=end)
+    made.private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "s.pem"))
+    (tmp_path / "s.pem").chmod(0o600)
+    with config_of(spec, "broker-a-1").open("a") as file:
+        file.write(f"tls.server.certPath={tmp_path}/s.pem\ntls.server.keyPath={tmp_path}/s.pem\n")
+    assert words in told(look(spec)[0], "broker-a-1", "security", verdict)
 
 
 def test_a_key_set_while_it_ran_hides_the_file(spec: ClusterSpec) -> None:

@@ -10,6 +10,7 @@ import controller.metrics
 import nameserver.metrics
 import rmqha.broker.metrics
 import rmqha.host.event_counts
+import rmqha.host.security_watch
 import rmqha.model.remoting_series
 from rmqha.model.series import Kind
 
@@ -31,6 +32,7 @@ def shown() -> set[str]:
         controller.metrics,
         nameserver.metrics,
         rmqha.host.event_counts,
+        rmqha.host.security_watch,
         rmqha.model.remoting_series,
     ):
         for item in module.SERIES:

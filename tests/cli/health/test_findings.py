@@ -37,6 +37,36 @@ def test_all_is_well() -> None:
     assert not is_unsettled(list(cluster().values()))
 
 
+DAY_MS = 24 * 3600 * 1000
+
+
+@pytest.mark.parametrize(
+    ("problem", "expires_in_ms", "said"),
+    [
+        (
+            "acl.yml: not YAML, line 1",
+            None,
+            "aclFile: acl.yml: not YAML, line 1; what it held before is in force; mend",
+        ),
+        ("", -1, "aclFile: a certificate in f has ended: TLS connections fail; put a new certificate there"),
+    ],
+)
+def test_a_file_that_is_not_in_force_is_a_reason(problem: str, expires_in_ms: int | None, said: str) -> None:
+    word = broker(2)
+    word.security = [{"key": "aclFile", "file": "f", "problem": problem, "expiresInMs": expires_in_ms}]
+    (line,) = reasons(word)
+    assert line.startswith(f"broker-a-2: {said}")
+
+
+def test_a_certificate_that_ends_soon_is_told_and_is_no_reason() -> None:
+    word = broker(2)
+    row = {"key": "tls.server.certPath", "file": "f", "problem": ""}
+    for days, notes in ((13, ["tls.server.certPath: a certificate in f ends in 12 days"]), (15, [])):
+        word.security = [{**row, "expiresInMs": days * DAY_MS - 1}]
+        found = judged(word)
+        assert (found.healthy, [item.what for item in found.findings]) == (True, notes)
+
+
 def test_nobody_answers() -> None:
     found = judged(*(silent(word) for word in cluster().values()))
     assert (found.healthy, found.answered) == (False, 0)

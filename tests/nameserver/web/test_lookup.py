@@ -201,6 +201,7 @@ accounts:
 async def test_a_broker_with_accounts_shows_what_the_pages_account_may_read(tmp_path: Path, permission: str) -> None:
     accounts = tmp_path / "plain_acl.yml"
     accounts.write_text(ACCOUNTS.format(permission))
+    accounts.chmod(0o600)
     guarded, rules = Peer(), Security(accounts=AccessFile(accounts))
     guarded.replies[Code.QUERY_MESSAGE] = (0, {}, b"".join(stored(b"a")))
     async with (
