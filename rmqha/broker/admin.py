@@ -21,7 +21,6 @@ from rmqha.model.config import BrokerConfig
 from rmqha.model.error import ConfigError
 from rmqha.model.offset import MASTER_ID, OPEN_END, BrokerId, Epoch
 from rmqha.port import Clock
-from rmqha.store.record import decode
 from rmqha.wire import lenient_json
 from rmqha.wire.command import PROTOCOL_VERSION, Command
 from rmqha.wire.config_answer import config_body, config_ext
@@ -251,8 +250,10 @@ class AdminRequests:
     def earliest_at_ms(self) -> int:
         """storeTimestamp of the oldest record, −1 if there is none."""
         store = self._driver.store
-        record = store.record_at(store.min_phy_offset) if store.confirm_offset > store.min_phy_offset else None
-        return -1 if record is None else decode(record).store_timestamp_ms
+        if store.confirm_offset <= store.min_phy_offset:
+            return -1
+        found = store.verified_record_at(store.min_phy_offset)
+        return -1 if found is None else found.record.store_timestamp_ms
 
 
 def _disk_ratio(used_bytes: int, usable_bytes: int) -> str:

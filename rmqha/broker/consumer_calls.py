@@ -15,6 +15,7 @@ from rmqha.broker.topics import TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import parse_offset_message_id
 from rmqha.model.offset import PhyOffset
+from rmqha.store.record_starts import StoredRecord
 from rmqha.wire.command import Command
 
 CALL_TIMEOUT_MS = 10_000
@@ -34,7 +35,7 @@ class CallLog(Protocol):
     @property
     def confirm_offset(self) -> PhyOffset: ...
 
-    def record_at(self, phy_offset: PhyOffset) -> memoryview | None: ...
+    def verified_record_at(self, phy_offset: int) -> StoredRecord | None: ...
 
 
 def _nobody_calls(channel: Channel, command: Command, timeout_ms: int, done: Done) -> None:
@@ -79,10 +80,10 @@ class ConsumerCalls:
             _, offset = parse_offset_message_id(message_id)
         except ValueError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
-        record = self._log.record_at(PhyOffset(offset))
-        if record is None or offset + len(record) > self._log.confirm_offset:
+        found = self._log.verified_record_at(offset)
+        if found is None or offset + len(found.data) > self._log.confirm_offset:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
-        return bytes(record)
+        return bytes(found.data)
 
     def _pass_on(self, channel: Channel, command: Command, ext: dict[str, str], body: bytes) -> None:
         group, client_id = text(command, "consumerGroup"), text(command, "clientId")

@@ -13,6 +13,7 @@ from rmqha.broker.topics import TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import RETRY_PREFIX
 from rmqha.model.offset import PhyOffset, QueueOffset
+from rmqha.store.record_starts import StoredRecord
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
@@ -27,7 +28,7 @@ class ConsumerLog(Protocol):
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset: ...
 
-    def record_at(self, phy_offset: PhyOffset) -> memoryview | None: ...
+    def verified_record_at(self, phy_offset: int) -> StoredRecord | None: ...
 
 
 class Standing(Protocol):
@@ -175,7 +176,7 @@ class ConsumerRequests:
 
     def _view_message(self, channel: Channel, command: Command) -> Command:
         offset = number(command, "offset")
-        record = self._log.record_at(PhyOffset(offset))
-        if record is None or offset + len(record) > self._log.confirm_offset:
+        found = self._log.verified_record_at(offset)
+        if found is None or offset + len(found.data) > self._log.confirm_offset:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
-        return command.reply(body=bytes(record))
+        return command.reply(body=bytes(found.data))

@@ -34,7 +34,8 @@ from rmqha.model.message import (
 )
 from rmqha.model.offset import PhyOffset
 from rmqha.store.appender import AppendedBatch
-from rmqha.store.record import NewMessage, Record, decode
+from rmqha.store.record import NewMessage, Record
+from rmqha.store.record_starts import StoredRecord
 from rmqha.wire.command import Command
 
 DLQ_QUEUE_COUNT = 1
@@ -81,7 +82,7 @@ class BackLog(Protocol):
     @property
     def confirm_offset(self) -> PhyOffset: ...
 
-    def record_at(self, phy_offset: int) -> memoryview | None: ...
+    def verified_record_at(self, phy_offset: int) -> StoredRecord | None: ...
 
 
 class Appends(Protocol):
@@ -132,10 +133,10 @@ class SendBackProcessor:
             channel.send(command.reply())  # a group without retries drops what fails
             return
         retry_topic = self._rules.retry_topic(group)
-        view = self._log.record_at(phy_offset)
-        if view is None or phy_offset + len(view) > self._log.confirm_offset:
+        found = self._log.verified_record_at(phy_offset)
+        if found is None or phy_offset + len(found.data) > self._log.confirm_offset:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {phy_offset}")
-        record = decode(view)
+        record = found.record
         limit = number(command, "maxReconsumeTimes", int(settings["retryMaxTimes"]))
         level = number(command, "delayLevel", 0)
         if record.reconsume_times >= limit or level < 0:

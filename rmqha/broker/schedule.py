@@ -33,7 +33,7 @@ from rmqha.model.message import (
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.port import Clock, Tracer
 from rmqha.store.appender import AppendedBatch
-from rmqha.store.record import NewMessage, Record, decode
+from rmqha.store.record import BadRecordError, NewMessage, Record, decode
 
 MAX_DELIVERY_COUNT = 64
 """Messages of one level that are delivered with one append."""
@@ -192,13 +192,20 @@ class ScheduleService:
             if now_ms < deliver_at_ms <= now_ms + delay_ms:
                 break
             offset += 1
-            view = self._log.record_at(phy_offset)
-            message = None if view is None else from_schedule(decode(view), self._store_host)
+            message = self._delivered(phy_offset)
             if message is None:
                 self._tracer.event("delayed_message_without_topic", level=level, phy_offset=phy_offset)
             else:
                 messages.append(message)
         return messages, offset
+
+    def _delivered(self, phy_offset: int) -> NewMessage | None:
+        """What is delivered of the record there; None if it is none, or does not say where to."""
+        view = self._log.record_at(phy_offset)
+        try:
+            return None if view is None else from_schedule(decode(view), self._store_host)
+        except BadRecordError:
+            return None
 
     def _append(self, level: int, messages: list[NewMessage], next_offset: int) -> None:
         try:

@@ -51,7 +51,8 @@ from rmqha.model.message import (
 )
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Clock, Tracer
-from rmqha.store.record import Host, NewMessage, Record, body_crc, decode, encode, topic_field
+from rmqha.store.record import BadRecordError, Host, NewMessage, Record, body_crc, decode, encode, topic_field
+from rmqha.store.record_starts import StoredRecord
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 SLICE_COUNT = 256
@@ -68,6 +69,8 @@ class TransactionLog(ScheduleLog, Protocol):
 
     @property
     def confirm_offset(self) -> PhyOffset: ...
+
+    def verified_record_at(self, phy_offset: int) -> StoredRecord | None: ...
 
 
 class _Nobody(Waiting):
@@ -201,10 +204,10 @@ class TransactionService:
     def _prepared(self, command: Command) -> Record:
         """The half message that the request names, with RocketMQ's checks. Raises RequestError."""
         group, queue_offset = text(command, "producerGroup"), number(command, "tranStateTableOffset")
-        view = self._log.record_at(number(command, "commitLogOffset"))
-        half = None if view is None else decode(view)
-        if half is None or half.topic != HALF_TOPIC or half.sys_flag & SYS_FLAG_TRANSACTION_MASK or _is_rotten(half):
+        found = self._log.verified_record_at(number(command, "commitLogOffset"))
+        if found is None or found.record.topic != HALF_TOPIC or found.record.sys_flag & SYS_FLAG_TRANSACTION_MASK:
             raise RequestError(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
+        half = found.record
         if not truth(command, "fromTransactionCheck") and comes_too_late(
             half, self._clock.wall_ms(), self._rules.timeout_ms
         ):
@@ -292,7 +295,11 @@ class TransactionService:
         if view is None:
             self._tracer.event("transaction_record_missing", phy_offset=phy_offset)
             return None
-        return decode(view)
+        try:
+            return decode(view)
+        except BadRecordError as error:
+            self._tracer.event("transaction_record_damaged", phy_offset=phy_offset, reason=str(error))
+            return None
 
     def _half(self, queue_offset: int) -> Record | None:
         units = self._log.units(HALF_TOPIC, 0, queue_offset, 1)

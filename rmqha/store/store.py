@@ -32,6 +32,7 @@ from rmqha.store.problem import disk_errors, place
 from rmqha.store.queue_starts import QueueStarts
 from rmqha.store.reader import Matches, PullResult, Reader
 from rmqha.store.record import EncodedBatch, NewMessage
+from rmqha.store.record_starts import RecordStarts, StoredRecord
 from rmqha.store.recovery import Recovery, batch_topics, check_start, cut_tail, find_end, first_timestamp
 from rmqha.store.reput import QueueOffsets, Reput, dispatch, dispatch_in_bulk, valid_topic
 from rmqha.store.retention import LogFile
@@ -79,6 +80,7 @@ class Store:
         self._progress = ProgressFile(disk)
         self._appender = Appender(self._log, self._offsets, config.max_message_size, self._batch_queues.topics)
         self._reader = Reader(self._log, self._queues, self._batch_queues)
+        self._starts = RecordStarts(self._log, self._queues, self._batch_queues, self._reput)
         self._trimmer = Trimmer(disk, self._log, [*self._derived, self.index.files], self._epochs, self._flush, tracer)
         self._failed = ""
         self._told_damage = ""
@@ -86,7 +88,7 @@ class Store:
         self._mark = (0, 0, 0)
         """Dispatched offset, store time of the newest record below it, and number of queue entries."""
         self._saved_at_ms = self._saved_position = 0
-        self._truncate_hooks: list[Callable[[int], None]] = []
+        self._truncate_hooks: list[Callable[[int], None]] = [self._starts.forget]
         self.recovery = Recovery()
 
     # --- open and close ---------------------------------------------------------------------------------------------
@@ -306,14 +308,12 @@ class Store:
     # --- queue types ------------------------------------------------------------------------------------------------
     @property
     def batch_topics(self) -> Set[str]:
-        """Topics whose queues have the form of queue.type=BatchCQ: those it was told of and those whose records say
-        so."""
+        """Topics with queue.type=BatchCQ: those it was told of, and those whose records say so."""
         return self._batch_queues.topics
 
     def add_batch_topics(self, topics: Iterable[str]) -> None:
         """These topics are BatchCQ ones, before anything is appended to them as master. A slave may have records of
-        theirs already: what their queues hold is moved to the other form. No topic is one no more. Raises StoreError.
-        """
+        theirs already: what their queues hold is moved to the other form, for ever. Raises StoreError."""
         self._batch_queues.add_topics(filter(valid_topic, topics))
 
     def _queue_end(self, key: tuple[str, int]) -> int:
@@ -354,8 +354,12 @@ class Store:
         return self._reader.units(topic, queue_id, offset, count)
 
     def record_at(self, phy_offset: int) -> memoryview | None:
-        """The whole record that starts at `phy_offset`, None if none does; not limited to committed ones."""
+        """The whole record at an offset that comes from an entry of ours; not limited to committed ones."""
         return self._reader.record_at(phy_offset)
+
+    def verified_record_at(self, phy_offset: int) -> StoredRecord | None:
+        """As `record_at`, for an offset that anybody may name: only if a record starts there (`RecordStarts`)."""
+        return self._starts.at(phy_offset)
 
     def first_stored_ms(self, topic: str, offsets: Mapping[int, int]) -> int | None:
         """Store time of whichever record the log holds first of those at these entries (queue id → offset); ms."""
@@ -501,8 +505,7 @@ class Store:
 
     def bury(self, now_ms: int, patience_ms: int, retry_ms: int) -> bool:
         """Take what was trimmed from the disk, one log file at a call; True if another is due. Blocks; for a worker
-        thread. A file that a reader still holds stays for up to `patience_ms`, one that the disk keeps for `retry_ms`.
-        """
+        thread. A file that a reader holds stays for up to `patience_ms`, one that the disk keeps for `retry_ms`."""
         if self._trimmer.waits and (self._progress.position or 0) < self._log.min_offset:
             self._sync(save=True)
         return self._trimmer.bury(now_ms, patience_ms, retry_ms)
@@ -570,6 +573,7 @@ class Store:
             log.start_at(phy_offset)
             self._reput.position = self._confirm = self._synced = phy_offset
             self._set_mark()
+            self._starts.forget(0)
             self.index.restart_at(phy_offset)
             self._offsets.take_from_queues(phy_offset)
         self._tracer.event("log_restarted", phy_offset=phy_offset, set_aside=directory)
