@@ -21,6 +21,7 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.error import UnreachableError
 from rmqha.model.identity import Role
 from rmqha.port import Clock, Tracer
+from rmqha.wire.acl import ON_BEHALF_OF
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 HOLD_MS = 2500
@@ -146,9 +147,10 @@ class SendForwarder:
 
     async def _pass_on(self, channel: Channel, command: Command, master: str, timeout_ms: int) -> bool:
         """False: the new master does not take it yet."""
-        request = Command(
-            command.code, command.ext | {FORWARDED: self._own_address}, command.body, language=command.language
-        )
+        ext = command.ext | {FORWARDED: self._own_address}
+        if command.principal.is_restricted:
+            ext[ON_BEHALF_OF] = command.principal.access_key
+        request = Command(command.code, ext, command.body, language=command.language)
         try:
             if command.flag & FLAG_ONEWAY:
                 await self._client.oneway(master, request)

@@ -1,11 +1,14 @@
-"""Accounts before a service: what a session may not ask never reaches it. Shell around `rmqha.wire.acl`."""
+"""Accounts before a service: what a session may not ask never reaches it, and what does says whom it comes from. Shell
+around `rmqha.wire.acl`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from rmqha.model.code import ResponseCode
-from rmqha.wire.acl import refusal
+from rmqha.model.principal import Principal
+from rmqha.wire.acl import authenticate
+from rmqha.wire.acl_needs import needs
 from rmqha.wire.command import Command
 
 if TYPE_CHECKING:
@@ -15,12 +18,15 @@ if TYPE_CHECKING:
 
 
 class Guard:
-    """Before a service: requests that the accounts do not allow are answered NO_PERMISSION and go no further."""
+    """Before a service: requests that the accounts do not allow are answered NO_PERMISSION and go no further; the
+    others carry the account as their `principal`."""
 
     def __init__(self, service: Service, accounts: AccessFile, statistics: Statistics) -> None:
         self._service = service
         self._accounts = accounts
         self._statistics = statistics
+        self._principals: dict[str, Principal] = {}
+        """Of accounts that have asked."""
 
     def opened(self, session: Session) -> None:
         self._service.opened(session)
@@ -32,7 +38,7 @@ class Guard:
         host = session.peer.rpartition(":")[0].strip("[]")
         allowed = []
         for command in commands:
-            reason = refusal(self._accounts.access, command, host)
+            reason = self._admit(command, host)
             if not reason:
                 allowed.append(command)
                 continue
@@ -41,3 +47,17 @@ class Guard:
                 session.send(command.reply(ResponseCode.NO_PERMISSION, remark=reason))
         if allowed:
             self._service.received(session, allowed)
+
+    def _admit(self, command: Command, host: str) -> str:
+        """ "" if it may be served, and who asks is noted in it; else why not."""
+        account, reason = authenticate(self._accounts.access, command, host)
+        if reason or account is None:
+            return reason
+        reason = account.refusal(needs(command))
+        if not reason:
+            key = account.credentials.access_key
+            principal = self._principals.get(key)
+            if principal is None:
+                principal = self._principals[key] = Principal(self._accounts, key)
+            command.principal = principal
+        return reason

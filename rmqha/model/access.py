@@ -10,11 +10,13 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Flag
+from functools import cached_property
 from ipaddress import ip_address
 from typing import Any
 
+from rmqha.model.delay_level import SCHEDULE_TOPIC
 from rmqha.model.error import ConfigError
-from rmqha.model.message import RETRY_PREFIX
+from rmqha.model.message import CHECK_MAX_TOPIC, DLQ_PREFIX, HALF_TOPIC, OP_TOPIC, RETRY_PREFIX
 
 MIN_KEY_CHARS = 6
 """RocketMQ wants more than six characters; its own examples have seven and eight. Shorter ones are typing errors."""
@@ -25,6 +27,21 @@ class Permission(Flag):
     PUB = 1
     SUB = 2
 
+
+MIXED_TOPICS = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+        OP_TOPIC,
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+        CHECK_MAX_TOPIC,
+        "rmq_sys_wheel_timer",
+    }
+)
+"""Where a broker keeps messages of all topics: a default permission is none on these."""
+SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+"""Before the groups whose offsets are the broker's own: a default permission is none on them either."""
 
 _PERMISSIONS = {
     "DENY": Permission.DENY,
@@ -64,20 +81,40 @@ class Account:
 
     def refusal(self, needs: Needs) -> str:
         """ "" if this account may, else why not."""
-        key = self.credentials.access_key
         if needs.admin and not self.admin:
-            return f"account {key} is not an admin"
-        for kind, wanted, known, default in (
-            ("topic", needs.topics, self.topics, self.default_topic),
-            ("group", needs.groups, self.groups, self.default_group),
-        ):
-            for name, any_of in wanted:
-                has = known.get(name)
-                if has is None:
-                    has = Permission.PUB | Permission.SUB if self.admin else default
-                if not has & any_of:
-                    return f"account {key} has no {_names(any_of)} permission on {kind} {name}"
+            return f"account {self.credentials.access_key} is not an admin"
+        for topic, any_of in needs.topics:
+            if reason := self._topic_refusal(topic, any_of):
+                return reason
+        for group, any_of in needs.groups:
+            if reason := self._group_refusal(group, any_of):
+                return reason
         return ""
+
+    def _topic_refusal(self, topic: str, any_of: Permission) -> str:
+        """A group's retry topic and dead letters are its own: who may consume may use them."""
+        has, group = self.topics.get(topic), group_of_topic(topic)
+        if group is not None:
+            any_of = Permission.SUB
+            if has is None:
+                return self._group_refusal(group, any_of)
+        if has is None:
+            has = self._default(self.default_topic, topic in MIXED_TOPICS)
+        return "" if has & any_of else self._lacks(any_of, "topic", topic)
+
+    def _group_refusal(self, group: str, any_of: Permission) -> str:
+        has = self.groups.get(group)
+        if has is None:
+            has = self._default(self.default_group, group.startswith(SYSTEM_GROUP_PREFIX))
+        return "" if has & any_of else self._lacks(any_of, "group", group)
+
+    def _default(self, default: Permission, is_system: bool) -> Permission:
+        if self.admin:
+            return Permission.PUB | Permission.SUB
+        return Permission.DENY if is_system else default
+
+    def _lacks(self, any_of: Permission, kind: str, name: str) -> str:
+        return f"account {self.credentials.access_key} has no {_names(any_of)} permission on {kind} {name}"
 
 
 def _names(permission: Permission) -> str:
@@ -90,6 +127,30 @@ class AccessList:
 
     accounts: Mapping[str, Account]
     white_addresses: tuple[str, ...] = ()
+
+    def refusal(self, access_key: str, needs: Needs) -> str:
+        """ "" if that account may, else why not."""
+        account = self.accounts.get(access_key)
+        return f"there is no account {access_key!r}" if account is None else account.refusal(needs)
+
+    def producer_group_refusal(self, access_key: str, group: str) -> str:
+        """ "" if that account may be a producer of the group, else why not. A group that some account's groupPerms name
+        with PUB belongs to the accounts that do; others are for everybody whose groupPerms do not say DENY: RocketMQ's
+        files say nothing of producer groups."""
+        account = self.accounts.get(access_key)
+        if account is None:
+            return f"there is no account {access_key!r}"
+        has = account.groups.get(group)
+        if has is None or has == Permission.SUB:
+            may = account.admin or group not in self._owned_producer_groups
+        else:
+            may = bool(has & Permission.PUB)
+        return "" if may else f"account {access_key} has no PUB permission on group {group}"
+
+    @cached_property
+    def _owned_producer_groups(self) -> frozenset[str]:
+        named = (item for account in self.accounts.values() for item in account.groups.items())
+        return frozenset(group for group, permission in named if permission & Permission.PUB)
 
 
 # --- addresses ----------------------------------------------------------------------------------------------------
@@ -219,6 +280,11 @@ def _permissions(value: Any, source: str) -> dict[str, Permission]:
     return found
 
 
-def group_of_retry_topic(topic: str) -> str | None:
-    """A consumer group's retry topic belongs to the group: who may consume may use it."""
-    return topic[len(RETRY_PREFIX) :] if topic.startswith(RETRY_PREFIX) else None
+def group_of_topic(topic: str) -> str | None:
+    """The consumer group whose retry topic or dead letters it is; None for any other topic."""
+    if not topic.startswith("%"):
+        return None
+    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+        if topic.startswith(prefix):
+            return topic[len(prefix) :]
+    return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from rmqha.model.code import ResponseCode
+from rmqha.model.principal import UNRESTRICTED, Principal
 
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
@@ -39,10 +40,11 @@ class Language(IntEnum):
 class Command:
     """`ext` maps string to string (a JSON peer's numbers and booleans arrive as their text: 4 → "4", false → "false").
 
-    `opaque` pairs a response with its request, per connection and per initiator.
+    `opaque` pairs a response with its request, per connection and per initiator. `principal` is nothing that travels:
+    the server that has received a request says whom it comes from.
     """
 
-    __slots__ = ("body", "code", "codec", "ext", "flag", "language", "opaque", "remark", "version")
+    __slots__ = ("body", "code", "codec", "ext", "flag", "language", "opaque", "principal", "remark", "version")
 
     def __init__(
         self,
@@ -66,6 +68,7 @@ class Command:
         self.language = language
         self.version = version
         self.codec = codec
+        self.principal: Principal = UNRESTRICTED
 
     @property
     def is_response(self) -> bool:

@@ -12,6 +12,7 @@ from json.scanner import make_scanner
 from typing import Any
 
 from rmqha.model.error import RemoteProtocolError
+from rmqha.model.principal import UNRESTRICTED
 from rmqha.wire.command import Command, HeaderCodec, Language
 
 MAX_EXT_COUNT = 1024
@@ -98,6 +99,7 @@ def decode_json_header(data: bytes) -> Command:
     command.language = _language(get("language"))
     command.version = version
     command.codec = HeaderCodec.JSON
+    command.principal = UNRESTRICTED
     return command
 
 

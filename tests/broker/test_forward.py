@@ -10,9 +10,12 @@ import trio
 
 from rmqha.broker.forward import FORWARDED, HOLD_MS, MAX_HELD_COUNT, SendForwarder
 from rmqha.broker.request import Channel
+from rmqha.model.access import AccessList
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import UnreachableError
 from rmqha.model.identity import Role
+from rmqha.model.principal import Principal
+from rmqha.wire.acl import ON_BEHALF_OF
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
 OWN, NEXT = "127.0.0.1:1", "127.0.0.1:2"
@@ -31,6 +34,11 @@ class Client:
         self.answers.append((command.opaque, command.code))
 
     send_at_once = send
+
+
+@dataclass
+class Accounts:
+    access: AccessList
 
 
 class TrioClock:
@@ -187,6 +195,17 @@ async def test_waiting_ends_before_the_client_gives_up(story: Story) -> None:
     assert story.send(1)
     await trio.sleep(HOLD_MS / 1000 + 0.1)
     assert story.client.answers == [(1, ResponseCode.SERVICE_NOT_AVAILABLE)]
+
+
+async def test_what_is_passed_on_may_no_more_than_who_has_sent_it(story: Story) -> None:
+    """This broker signs it anew, as an admin."""
+    story.switch()
+    command = Command(RequestCode.END_TRANSACTION)
+    command.principal = Principal(Accounts(AccessList({})), "orders")
+    assert story.forwarder.hold(story.client, [command])
+    await trio.sleep(1)
+    (seen,) = story.next.seen
+    assert seen.ext == {FORWARDED: OWN, ON_BEHALF_OF: "orders"}
 
 
 async def test_a_request_that_was_passed_on_is_not_passed_on_again(story: Story) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmqha.model.access import Account, Credentials, Needs, Permission, address_matches, parse_access_list
+from rmqha.model.access import AccessList, Account, Credentials, Needs, Permission, address_matches, parse_access_list
 from rmqha.model.error import ConfigError
 
 PUB, SUB, DENY = Permission.PUB, Permission.SUB, Permission.DENY
@@ -31,6 +31,18 @@ def account(**values: Any) -> Account:
         (account(topics={"T": SUB}, groups={"G": SUB}), Needs(topics=(("T", SUB),), groups=(("G", SUB),)), ""),
         (account(admin=True), Needs(topics=(("T", PUB),), groups=(("G", SUB),)), ""),
         (account(admin=True, topics={"T": DENY}), Needs(topics=(("T", PUB),)), "no PUB permission on topic T"),
+        (account(groups={"G": SUB}), Needs(topics=(("%RETRY%G", PUB), ("%DLQ%G", SUB))), ""),
+        (account(default_topic=PUB | SUB), Needs(topics=(("%RETRY%G", PUB),)), "no SUB permission on group G"),
+        (account(default_topic=PUB | SUB), Needs(topics=(("%DLQ%G", SUB),)), "no SUB permission on group G"),
+        (account(topics={"%DLQ%G": SUB}), Needs(topics=(("%DLQ%G", SUB),)), ""),
+        (account(topics={"%DLQ%G": PUB}, groups={"G": SUB}), Needs(topics=(("%DLQ%G", PUB),)), "on topic %DLQ%G"),
+        (account(groups={"G": SUB}), Needs(topics=(("%retry%G", SUB),)), "no SUB permission on topic %retry%G"),
+        (account(topics={"T": SUB}), Needs(topics=(("ns%T", SUB),)), "no SUB permission on topic ns%T"),
+        (account(default_topic=SUB), Needs(topics=(("SCHEDULE_TOPIC_XXXX", SUB),)), "on topic SCHEDULE_TOPIC_XXXX"),
+        (account(default_topic=SUB), Needs(topics=(("RMQ_SYS_TRANS_HALF_TOPIC", PUB | SUB),)), "TRANS_HALF_TOPIC"),
+        (account(topics={"TRANS_CHECK_MAX_TIME_TOPIC": SUB}), Needs(topics=(("TRANS_CHECK_MAX_TIME_TOPIC", SUB),)), ""),
+        (account(admin=True), Needs(topics=(("SCHEDULE_TOPIC_XXXX", SUB),)), ""),
+        (account(default_group=SUB), Needs(groups=(("CID_RMQ_SYS_TRANS", SUB),)), "on group CID_RMQ_SYS_TRANS"),
     ],
 )
 def test_what_an_account_may(who: Account, needs: Needs, refusal: str) -> None:
@@ -112,3 +124,26 @@ def test_a_file_that_is_wrong_is_refused_in_one_sentence(document: Any, sentence
     with pytest.raises(ConfigError) as caught:
         parse_access_list(document, "f")
     assert sentence in str(caught.value) and "12345678" not in str(caught.value)
+
+
+def test_a_producer_group_belongs_to_the_accounts_that_it_is_given_to() -> None:
+    def named(key: str, **values: Any) -> Account:
+        return Account(credentials=Credentials(access_key=key, secret_key="12345678"), **values)
+
+    accounts = [
+        named("owner", groups={"P": PUB | SUB}),
+        named("other"),
+        named("reader", groups={"P": SUB, "Q": SUB}),
+        named("barred", groups={"Q": DENY}),
+        named("operator", admin=True),
+    ]
+    access = AccessList({item.credentials.access_key: item for item in accounts})
+
+    def may(group: str) -> list[str]:
+        return [key for key in access.accounts if not access.producer_group_refusal(key, group)]
+
+    assert may("P") == ["owner", "operator"]
+    assert may("Q") == ["owner", "other", "reader", "operator"]
+    assert access.producer_group_refusal("other", "P") == "account other has no PUB permission on group P"
+    assert access.producer_group_refusal("gone", "Q") == "there is no account 'gone'"
+    assert access.refusal("gone", Needs()) == "there is no account 'gone'"

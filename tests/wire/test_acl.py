@@ -1,16 +1,13 @@
-"""Signatures, and what each request needs. tests/interop proves the signature with Apache's client."""
+"""Signatures. tests/interop proves the signature with Apache's client."""
 
 from __future__ import annotations
 
-import json
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqha.model.access import AccessList, Account, Credentials, Needs, Permission
+from rmqha.model.access import AccessList, Account, Credentials, Permission
 from rmqha.model.code import RequestCode
-from rmqha.wire.acl import ACCESS_KEY, SIGNATURE, needs, refusal, sign, signature
+from rmqha.wire.acl import ACCESS_KEY, ON_BEHALF_OF, SIGNATURE, authenticate, refusal, sign, signature
 from rmqha.wire.command import Command
 
 PUB, SUB = Permission.PUB, Permission.SUB
@@ -79,59 +76,20 @@ def test_an_old_client_flags_a_query_after_it_has_signed_it() -> None:
         assert bool(refusal(access(default_group=SUB, topics={"T": SUB}), command, "10.0.0.1")) is refused
 
 
-HEARTBEAT = {
-    "clientID": "c",
-    "producerDataSet": [{"groupName": "P"}],
-    "consumerDataSet": [
-        {"groupName": "G", "subscriptionDataSet": [{"topic": "T"}, {"topic": "%RETRY%G"}]},
-    ],
-}
-
-
-@pytest.mark.parametrize(
-    ("code", "ext", "body", "expected"),
-    [
-        (10, {"topic": "T"}, None, Needs(topics=(("T", PUB),))),
-        (310, {"b": "%RETRY%G"}, None, Needs(groups=(("G", SUB),))),
-        (320, {"b": "T"}, None, Needs(topics=(("T", PUB),))),
-        (310, {}, None, Needs(admin=True)),
-        (11, {"topic": "T", "consumerGroup": "G"}, None, Needs(topics=(("T", SUB),), groups=(("G", SUB),))),
-        (11, {"topic": "%RETRY%G", "consumerGroup": "G"}, None, Needs(groups=(("G", SUB),))),
-        (36, {"group": "G", "originTopic": "T"}, None, Needs(groups=(("G", SUB),))),
-        (33, {"offset": "1"}, None, Needs(admin=True)),
-        (33, {"offset": "1", "topic": "T"}, None, Needs(topics=(("T", SUB),))),
-        (30, {"topic": "T"}, None, Needs(topics=(("T", PUB | SUB),))),
-        (34, {}, HEARTBEAT, Needs(topics=(("T", SUB),), groups=(("G", SUB),))),
-        (34, {}, {"producerDataSet": []}, Needs()),
-        (34, {}, [], Needs(admin=True)),
-        (35, {"producerGroup": "P"}, None, Needs()),
-        (37, {"topic": "T"}, None, Needs(topics=(("T", PUB),))),
-        (37, {"topic": "RMQ_SYS_TRANS_HALF_TOPIC"}, None, Needs()),
-        (37, {}, None, Needs(admin=True)),
-        (41, {}, {"consumerGroup": "G", "mqSet": [{"topic": "T"}]}, Needs(topics=(("T", SUB),), groups=(("G", SUB),))),
-        (41, {}, {"mqSet": []}, Needs(admin=True)),
-        (105, {"topic": "T"}, None, Needs()),
-        (17, {"topic": "T"}, None, Needs(admin=True)),
-        (103, {}, None, Needs(admin=True)),
-        (52002, {}, None, Needs(admin=True)),
-        (99_999, {}, None, Needs(admin=True)),
-    ],
-)
-def test_what_a_request_needs(code: int, ext: dict[str, str], body: object, expected: Needs) -> None:
-    assert needs(Command(code, ext, b"" if body is None else json.dumps(body).encode())) == expected
-
-
-def test_every_code_that_changes_something_takes_an_admin_or_a_permission() -> None:
-    free = {code for code in RequestCode if needs(Command(code)) == Needs()}
-    assert {code.name for code in free if not code.name.startswith(("GET_", "QUERY_", "CHECK_"))} == {
-        "CONTROLLER_GET_METADATA_INFO",
-        "CONTROLLER_GET_SYNC_STATE_DATA",
-        "RMQHA_EXPLAIN_GROUP",
-        "RMQHA_GET_CONTROLLER_STATE",
-        "RMQHA_GET_HISTORY",
-        "RMQHA_GET_NAMESRV_STATE",
-        "RMQHA_GET_QUORUM",
-        "RMQHA_GET_REPLICA_STATE",
-        "RMQHA_GET_SECURITY_STATE",
-        "UNREGISTER_CLIENT",
-    }
+def test_a_broker_of_ours_that_passes_a_request_on_may_no_more_than_who_has_sent_it() -> None:
+    admin = Credentials(access_key="broker", secret_key="12345678")
+    accounts = {"orders": Account(credentials=OWNER), "broker": Account(credentials=admin, admin=True)}
+    for white in ((), ("10.0.0.1",)):
+        command = send()
+        command.ext[ON_BEHALF_OF] = "orders"
+        sign(command, admin)
+        account, reason = authenticate(AccessList(accounts, white), command, "10.0.0.1")
+        assert (account, reason) == (accounts["orders"], "")
+        command.ext[ON_BEHALF_OF] = "gone"
+        sign(command, admin)
+        _, reason = authenticate(AccessList(accounts, white), command, "10.0.0.1")
+        assert reason == "there is no account 'gone'"
+    command = send()
+    command.ext[ON_BEHALF_OF] = "broker"
+    sign(command, OWNER)
+    assert authenticate(AccessList(accounts), command, "10.0.0.1") == (accounts["orders"], "")

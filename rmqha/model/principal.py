@@ -1,0 +1,42 @@
+"""Who asks: the account that a request is signed with. It goes with the request to whoever serves it. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rmqha.model.access import AccessList, Needs
+
+
+class Accounts(Protocol):
+    """Where the accounts in force stand; `rmqha.host.accounts.AccessFile` is one."""
+
+    @property
+    def access(self) -> AccessList: ...
+
+
+class Principal:
+    """What it may is looked up whenever it is asked, so that a change of the accounts counts for requests that wait and
+    clients that are connected, too."""
+
+    __slots__ = ("_accounts", "access_key")
+
+    def __init__(self, accounts: Accounts | None = None, access_key: str = "") -> None:
+        """Without `accounts` it may everything: a server that asks for none, or an address that needs none."""
+        self._accounts = accounts
+        self.access_key = access_key
+
+    @property
+    def is_restricted(self) -> bool:
+        return self._accounts is not None
+
+    def refusal(self, needs: Needs) -> str:
+        """ "" if it may, else why not, in one sentence."""
+        return "" if self._accounts is None else self._accounts.access.refusal(self.access_key, needs)
+
+    def producer_group_refusal(self, group: str) -> str:
+        """ "" if it may be a producer of the group, else why not, in one sentence."""
+        return "" if self._accounts is None else self._accounts.access.producer_group_refusal(self.access_key, group)
+
+
+UNRESTRICTED = Principal()

@@ -1,0 +1,172 @@
+"""What the account of a request must be allowed, by the request's code and fields (D6). Pure.
+
+A request that names a topic or a group needs a permission on it. One that reaches a record by an offset or an id names
+nothing that could be believed: its processor asks `Command.principal` about the record itself (33, 36, 37, 309), as it
+does for what a producer hears of transactions (34, 39). Codes that no table here knows take an admin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from rmqha.model.access import Needs, Permission
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RemoteProtocolError
+from rmqha.model.message import HALF_TOPIC
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
+
+PUB, SUB = Permission.PUB, Permission.SUB
+DEFAULT_TOPIC = "TBW102"
+"""Producers ask for its route to make a topic after its pattern."""
+ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
+
+
+class _Names(NamedTuple):
+    """The fields that name what a request is about. `more_topic` may be missing."""
+
+    topic: str = ""
+    any_of: Permission = SUB
+    group: str = ""
+    more_topic: str = ""
+
+
+_NAMES: Mapping[int, _Names] = {
+    RequestCode.SEND_MESSAGE: _Names("topic", PUB),
+    RequestCode.SEND_MESSAGE_V2: _Names("b", PUB),
+    RequestCode.SEND_BATCH_MESSAGE: _Names("b", PUB),
+    RequestCode.PULL_MESSAGE: _Names("topic", group="consumerGroup"),
+    RequestCode.LITE_PULL_MESSAGE: _Names("topic", group="consumerGroup"),
+    RequestCode.QUERY_MESSAGE: _Names("topic"),
+    RequestCode.QUERY_CONSUMER_OFFSET: _Names("topic", group="consumerGroup"),
+    RequestCode.UPDATE_CONSUMER_OFFSET: _Names("topic", group="consumerGroup"),
+    RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: _Names("topic", PUB | SUB),
+    RequestCode.GET_MAX_OFFSET: _Names("topic", PUB | SUB),
+    RequestCode.GET_MIN_OFFSET: _Names("topic", PUB | SUB),
+    RequestCode.GET_EARLIEST_MSG_STORETIME: _Names("topic", PUB | SUB),
+    RequestCode.VIEW_MESSAGE_BY_ID: _Names("topic"),
+    RequestCode.CONSUMER_SEND_MSG_BACK: _Names(group="group", more_topic="originTopic"),
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _Names(group="consumerGroup"),
+    RequestCode.GET_TOPIC_STATS_INFO: _Names("topic", PUB | SUB),
+    RequestCode.GET_CONSUMER_CONNECTION_LIST: _Names(group="consumerGroup"),
+    RequestCode.GET_CONSUME_STATS: _Names(group="consumerGroup", more_topic="topic"),
+    RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: _Names("topic", PUB | SUB),
+    RequestCode.QUERY_CONSUME_TIME_SPAN: _Names("topic", group="group"),
+    RequestCode.QUERY_TOPICS_BY_CONSUMER: _Names(group="group"),
+    RequestCode.GET_TOPIC_CONFIG: _Names("topic", PUB | SUB),
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: _Names(group="group"),
+}
+ANY_ACCOUNT = frozenset(
+    {
+        RequestCode.CHECK_CLIENT_CONFIG,
+        RequestCode.GET_BROKER_CLUSTER_INFO,
+        RequestCode.GET_BROKER_CONFIG,
+        RequestCode.GET_BROKER_EPOCH_CACHE,
+        RequestCode.GET_BROKER_HA_STATUS,
+        RequestCode.GET_BROKER_RUNTIME_INFO,
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+        RequestCode.GET_NAMESRV_CONFIG,
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS,
+        RequestCode.GET_TOPICS_BY_CLUSTER,
+        RequestCode.CONTROLLER_GET_METADATA_INFO,
+        RequestCode.CONTROLLER_GET_SYNC_STATE_DATA,
+        RequestCode.RMQHA_EXPLAIN_GROUP,
+        RequestCode.RMQHA_GET_CONTROLLER_STATE,
+        RequestCode.RMQHA_GET_HISTORY,
+        RequestCode.RMQHA_GET_NAMESRV_STATE,
+        RequestCode.RMQHA_GET_QUORUM,
+        RequestCode.RMQHA_GET_REPLICA_STATE,
+        RequestCode.RMQHA_GET_SECURITY_STATE,
+    }
+)
+"""Looks that show no message: any account may. Lists of topics show each account those that it may use."""
+_ADMIN = Needs(admin=True)
+_NOTHING = Needs()
+
+
+def needs(command: Command) -> Needs:
+    code, ext = command.code, command.ext
+    try:
+        if (names := _NAMES.get(code)) is not None:
+            topics = ((ext[names.topic], names.any_of),) if names.topic else ()
+            if names.more_topic and (more := ext.get(names.more_topic)):
+                topics = (*topics, (more, SUB))
+            if code == RequestCode.GET_CONSUME_STATS:
+                topics = (*topics, *((topic, SUB) for topic in (ext.get("topicList") or "").split(";") if topic))
+            return Needs(topics=topics, groups=((ext[names.group], SUB),) if names.group else ())
+        if code in ANY_ACCOUNT:
+            return _NOTHING
+        if (special := _SPECIAL.get(code)) is not None:
+            return special(command)
+    except (KeyError, TypeError, AttributeError, RemoteProtocolError):
+        return _ADMIN  # it does not say what it is about; the service will refuse it anyway
+    return _ADMIN
+
+
+# --- by more than a field ---------------------------------------------------------------------------------------------
+def _route(command: Command) -> Needs:
+    topic = command.ext["topic"]
+    return _NOTHING if topic == DEFAULT_TOPIC else Needs(topics=((topic, PUB | SUB),))
+
+
+def _end_transaction(command: Command) -> Needs:
+    """The topic is only a claim, and the answer to a check names the half topic: the half message itself decides."""
+    topic = command.ext.get("topic")
+    return Needs(topics=((topic, PUB),)) if topic and topic != HALF_TOPIC else _NOTHING
+
+
+def _unregister(command: Command) -> Needs:
+    """Producers need nothing to go."""
+    group = command.ext.get("consumerGroup")
+    return Needs(groups=((group, SUB),)) if group else _NOTHING
+
+
+def _heartbeat(command: Command) -> Needs:
+    """Producers need nothing to say that they live; consumers what they subscribe to."""
+    consumers = _members(loads(command.body), "consumerDataSet")
+    topics = [str(data["topic"]) for item in consumers for data in _members(item, "subscriptionDataSet")]
+    return _to_consume(topics, [str(item["groupName"]) for item in consumers])
+
+
+def _locks(command: Command) -> Needs:
+    body = loads(command.body)
+    return _to_consume([str(item["topic"]) for item in _members(body, "mqSet")], [str(body["consumerGroup"])])
+
+
+def _producer_connections(command: Command) -> Needs:
+    return Needs(groups=((command.ext["producerGroup"], PUB | SUB),))
+
+
+def _kv_config(command: Command) -> Needs:
+    """What is kept for a topic belongs to it."""
+    if command.ext["namespace"] != ORDER_TOPIC_NAMESPACE:
+        return _ADMIN
+    return Needs(topics=((command.ext["key"], PUB | SUB),))
+
+
+_SPECIAL: Mapping[int, Callable[[Command], Needs]] = {
+    RequestCode.HEART_BEAT: _heartbeat,
+    RequestCode.UNREGISTER_CLIENT: _unregister,
+    RequestCode.END_TRANSACTION: _end_transaction,
+    RequestCode.LOCK_BATCH_MQ: _locks,
+    RequestCode.UNLOCK_BATCH_MQ: _locks,
+    RequestCode.GET_KV_CONFIG: _kv_config,
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: _route,
+    RequestCode.GET_PRODUCER_CONNECTION_LIST: _producer_connections,
+}
+
+
+def _members(value: Any, name: str) -> list[Any]:
+    """Raises TypeError if it is no list: nothing that is looked at here may be read in another way later."""
+    found = value.get(name) or []
+    if not isinstance(found, list):
+        raise TypeError
+    return found
+
+
+def _to_consume(topics: Iterable[str], groups: Iterable[str]) -> Needs:
+    return Needs(
+        topics=tuple((topic, SUB) for topic in dict.fromkeys(topics)),
+        groups=tuple((group, SUB) for group in dict.fromkeys(groups)),
+    )
