@@ -54,6 +54,7 @@ def signed_send(topic: str) -> Command:
 async def test_what_comes_through_says_whom_it_comes_from(tmp_path: Path) -> None:
     path = tmp_path / "accounts.yml"
     path.write_text(ACCOUNTS)
+    path.chmod(0o600)
     service, statistics = Taken(), Statistics()
     guard = Guard(service, AccessFile(path), statistics)
     session = FakeSession("10.0.0.2:1")
