@@ -9,7 +9,7 @@ HOURS ?= 24
 FUZZ_SECONDS ?= 30
 CASES ?= 1000000
 
-.PHONY: help env demo test interop chaos browser drills lint types sim sim-many sim-day fuzz fuzz-frames bench clean
+.PHONY: help env demo test interop chaos abuse browser drills lint types sim sim-many sim-day fuzz fuzz-frames bench clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -20,14 +20,17 @@ demo: .venv/stamp ## a group of three, two killed masters, nothing lost: MODE=cp
 	$(BIN)/python examples/demo.py --mode $(MODE) $(if $(INPUT),--input "$(INPUT)")
 
 test: .venv/stamp ## everything but what needs the real RocketMQ or minutes of faults
-	$(BIN)/pytest tests -m "not interop and not chaos and not browser"
-	@echo "left to others: make interop (the real RocketMQ), make chaos (minutes of faults), make browser (Chromium), make sim (200 seeds), make fuzz"
+	$(BIN)/pytest tests -m "not interop and not chaos and not browser and not abuse"
+	@echo "left to others: make interop (the real RocketMQ), make chaos (minutes of faults), make abuse (minutes of attacks), make browser (Chromium), make sim (200 seeds), make fuzz"
 
 interop: .venv/stamp ## beside the real Apache RocketMQ
 	$(BIN)/pytest tests -m interop
 
 chaos: .venv/stamp ## faults on real processes
 	$(BIN)/pytest tests -m chaos
+
+abuse: .venv/stamp ## attacks beside honest traffic on real processes
+	$(BIN)/pytest tests/abuse -m abuse
 
 browser: .venv/stamp ## the name server's page in headless Chromium; SHOTS=docs/images keeps the screenshots
 	tools/install_chromium.sh

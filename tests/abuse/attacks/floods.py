@@ -1,0 +1,270 @@
+"""Cheap and costly requests, as many as the server takes."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from itertools import count
+from random import Random
+
+from rmqha.model.code import RequestCode
+from rmqha.wire.command import FLAG_ONEWAY, Command
+from tests.abuse.attack import Attack, made, over_and_over, requests
+from tests.abuse.attacks.bodies import send_request
+from tests.abuse.scene import Scene
+
+OPEN = frozenset(("open",))
+ENTRIES = 20_000
+
+
+def oneway(code: int, ext: dict[str, str] | None = None, body: bytes = b"") -> Command:
+    return Command(code, ext, body, flag=FLAG_ONEWAY)
+
+
+def unknown_codes(scene: Scene, number: int) -> Iterator[Command]:
+    chance = Random(number)
+    while True:
+        yield Command(chance.choice((-1, 0, 7, 999, 52_099, 2**31 - 1)), {"x": "y"})
+
+
+def bad_frames(scene: Scene, number: int) -> Iterator[bytes]:
+    """Each ends its connection."""
+    chance = Random(number)
+    yield struct.pack(">iI", chance.choice((-1, 2**31 - 1, 4, 8)), chance.randrange(2**32)) + chance.randbytes(64)
+
+
+def big_heartbeat(scene: Scene, number: int) -> Iterator[Command]:
+    """A megabyte of subscriptions."""
+    for turn in count():
+        subscriptions = [
+            {"topic": f"t{turn}-{entry}", "subString": "a || b || c", "subVersion": turn, "tagsSet": [], "codeSet": []}
+            for entry in range(9000)
+        ]
+        consumer = {
+            "groupName": "guest",
+            "consumeType": "CONSUME_PASSIVELY",
+            "messageModel": "CLUSTERING",
+            "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+            "subscriptionDataSet": subscriptions,
+        }
+        body = {"clientID": f"guest@{number}", "producerDataSet": [], "consumerDataSet": [consumer]}
+        yield Command(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
+
+
+def new_groups(scene: Scene, number: int) -> Iterator[Command]:
+    """Heartbeats that each name a hundred groups that nobody knows."""
+    for turn in count():
+        consumers = [
+            {
+                "groupName": f"g-{number}-{turn}-{entry}",
+                "consumeType": "CONSUME_PASSIVELY",
+                "messageModel": "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
+                "subscriptionDataSet": [
+                    {"topic": scene.own_topic, "subString": "*", "subVersion": 1, "tagsSet": [], "codeSet": []}
+                ],
+            }
+            for entry in range(100)
+        ]
+        body = {"clientID": f"guest@{number}", "producerDataSet": [], "consumerDataSet": consumers}
+        yield Command(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
+
+
+def new_topics(scene: Scene, number: int) -> Iterator[Command]:
+    for turn in count():
+        yield send_request(scene, f"t-{number}-{turn}", b"x")
+
+
+def new_topics_by_admin(scene: Scene, number: int) -> Iterator[Command]:
+    for turn in count():
+        ext = {
+            "topic": f"made-{number}-{turn}",
+            "defaultTopic": "TBW102",
+            "readQueueNums": "1",
+            "writeQueueNums": "1",
+            "perm": "6",
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+        }
+        yield Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+
+
+def offsets_of_random_groups(scene: Scene, number: int) -> Iterator[Command]:
+    chance = Random(number)
+    while True:
+        ext = {
+            "consumerGroup": f"g{chance.randrange(2**60)}",
+            "topic": scene.topic,
+            "queueId": "0",
+            "commitOffset": "0",
+        }
+        yield oneway(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+
+
+def offsets_of_one_group(scene: Scene, number: int) -> Iterator[Command]:
+    for turn in count():
+        ext = {"consumerGroup": "guest", "topic": scene.own_topic, "queueId": "0", "commitOffset": str(turn % 100)}
+        yield Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+
+
+def index_walks(scene: Scene, number: int) -> Iterator[Command]:
+    """First messages with one key, then queries for it that walk their whole chain."""
+    for _ in range(200):
+        command = send_request(scene, scene.own_topic, b"x")
+        command.ext["i"] = command.ext["i"] + "KEYS\x01same " + " ".join(f"k{n}" for n in range(60)) + "\x02"
+        yield command
+    while True:
+        for key in ("same", "k1", f"none{number}"):
+            ext = {
+                "topic": scene.own_topic,
+                "key": key,
+                "maxNum": "100000",
+                "beginTimestamp": "0",
+                "endTimestamp": str(2**62),
+            }
+            yield Command(RequestCode.QUERY_MESSAGE, ext)
+
+
+def filtered_pulls(scene: Scene, number: int) -> Iterator[Command]:
+    """Pulls over a queue of ENTRIES messages none of which has the tag."""
+    if number == 0:
+        for _ in range(ENTRIES):
+            yield oneway(RequestCode.SEND_MESSAGE_V2, send_request(scene, scene.own_topic, b"x").ext, b"x")
+    while True:
+        yield pull(scene, "absent", 0, 0)
+
+
+def pull(scene: Scene, subscription: str, suspend_ms: int, offset: int, expression_type: str = "TAG") -> Command:
+    ext = {
+        "consumerGroup": "guest",
+        "topic": scene.own_topic,
+        "queueId": "0",
+        "queueOffset": str(offset),
+        "maxMsgNums": "1024",
+        "sysFlag": str(4 | (2 if suspend_ms else 0)),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": str(suspend_ms),
+        "subscription": subscription,
+        "subVersion": "0",
+        "expressionType": expression_type,
+    }
+    return Command(RequestCode.PULL_MESSAGE, ext)
+
+
+def sql_pulls(scene: Scene, number: int) -> Iterator[Command]:
+    """Expressions that are long, deep, or never true."""
+    yield send_request(scene, scene.own_topic, b"x")
+    while True:
+        for text in (
+            " AND ".join(f"a{n} > {n}" for n in range(2000)),
+            "(" * 3000 + "a > 1" + ")" * 3000,
+            "NOT " * 3000 + "TRUE",
+            "a LIKE '" + "%a" * 2000 + "'",
+        ):
+            yield pull(scene, text, 0, 0, "SQL92")
+
+
+def long_polls(scene: Scene, number: int) -> Iterator[bytes]:
+    """A thousand held pulls for each connection, then silence."""
+    yield scene.frame(send_request(scene, scene.own_topic, b"x"), "guest")
+    for turn in range(1000):
+        command = pull(scene, "*", 30_000, 2**40)
+        command.opaque = turn
+        yield scene.frame(command, "guest")
+
+
+def big_bodies(scene: Scene, number: int) -> Iterator[bytes]:
+    return over_and_over(scene.frame(send_request(scene, scene.own_topic, bytes(1 << 20)), "guest"))
+
+
+def replies_to_nothing(scene: Scene, number: int) -> Iterator[bytes]:
+    """Responses that nobody asked for."""
+    return over_and_over(scene.frames((Command(0, {}, b"x" * 100, flag=1, opaque=n) for n in range(64)), ""))
+
+
+def routes(scene: Scene, number: int) -> Iterator[Command]:
+    for turn in count():
+        yield Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": f"t{turn % 1000}" if turn % 2 else scene.topic})
+
+
+def delayed(scene: Scene, number: int) -> Iterator[Command]:
+    while True:
+        yield send_request(scene, scene.own_topic, b"x", delay=1)
+
+
+REFUSED = "Refused, counted"
+FAIR = "Answered in turns: sessions share the broker, honest clients, replicas and controllers go on"
+ATTACKS = [
+    Attack(
+        "flood-26", "master", requests(Command(RequestCode.GET_BROKER_CONFIG)), "Requests for the configuration", FAIR
+    ),
+    Attack(
+        "flood-26-slave",
+        "slave",
+        requests(Command(RequestCode.GET_BROKER_CONFIG)),
+        "The same at a slave",
+        FAIR,
+        in_short=False,
+    ),
+    Attack(
+        "flood-52000", "master", requests(Command(RequestCode.RMQHA_GET_REPLICA_STATE)), "Looks at the replica", FAIR
+    ),
+    Attack("flood-105", "namesrv", made(routes), "Requests for routes", FAIR),
+    Attack(
+        "flood-tables",
+        "master",
+        requests(
+            Command(RequestCode.GET_ALL_TOPIC_CONFIG),
+            Command(RequestCode.GET_ALL_CONSUMER_OFFSET),
+            Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG),
+            Command(RequestCode.GET_ALL_DELAY_OFFSET),
+        ),
+        "Requests for whole tables (21, 43, 45, 201)",
+        FAIR,
+    ),
+    Attack("flood-unknown-codes", "master", made(unknown_codes), "Codes that do not exist", FAIR),
+    Attack(
+        "flood-oneway",
+        "master",
+        requests(oneway(RequestCode.GET_BROKER_RUNTIME_INFO), oneway(RequestCode.HEART_BEAT, {}, b"{")),
+        "Requests that want no answer",
+        FAIR,
+    ),
+    Attack(
+        "flood-sends",
+        "master",
+        made(lambda scene, _: iter(lambda: send_request(scene, scene.own_topic, b"x"), None)),
+        "Sends of the own topic without waiting",
+        FAIR,
+        in_short=False,
+    ),
+    Attack("flood-delayed", "master", made(delayed), "Delayed messages without waiting", FAIR, in_short=False),
+    Attack("big-bodies", "master", big_bodies, "Sends of one MiB without waiting", FAIR),
+    Attack("bad-frames", "master", bad_frames, "Bytes that are no frame", "The connection is closed", churns=True),
+    Attack("answers-to-nothing", "master", replies_to_nothing, "Responses that nobody asked for", "Dropped"),
+    Attack("big-heartbeats", "master", made(big_heartbeat), "Heartbeats with 9,000 subscriptions", FAIR),
+    Attack("new-groups", "master", made(new_groups), "Heartbeats that make groups", "The table of groups is bounded"),
+    Attack("new-topics", "master", made(new_topics), "Sends that make topics", "The table of topics is bounded"),
+    Attack(
+        "new-topics-17",
+        "master",
+        made(new_topics_by_admin),
+        "Requests that make topics",
+        "The table of topics is bounded",
+        in_short=False,
+    ),
+    Attack(
+        "offsets-of-random-groups",
+        "master",
+        made(offsets_of_random_groups),
+        "Consumer offsets of groups with random names",
+        "The table of offsets is bounded",
+    ),
+    Attack("offsets", "master", made(offsets_of_one_group), "Commits without waiting", FAIR, in_short=False),
+    Attack("index-walks", "master", made(index_walks), "Queries that walk the index (12)", FAIR),
+    Attack("filtered-pulls", "master", made(filtered_pulls), "Pulls whose filter passes over 20,000 messages", FAIR),
+    Attack("sql-filters", "master", made(sql_pulls), "Long and deep SQL expressions", REFUSED),
+    Attack("long-polls", "master", long_polls, "A thousand held pulls for each connection", "Held pulls are bounded"),
+]

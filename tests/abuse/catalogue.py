@@ -1,0 +1,10 @@
+"""All attacks by name."""
+
+from __future__ import annotations
+
+from tests.abuse.attack import Attack
+from tests.abuse.attacks import bodies, floods, forged, slow, web
+
+ATTACKS: dict[str, Attack] = {
+    attack.name: attack for room in (bodies, floods, slow, forged, web) for attack in room.ATTACKS
+}

@@ -1,0 +1,52 @@
+"""Honest traffic beside each attack: nobody ends, no role changes hands, every send is answered in time, memory is
+bounded and falls back, and what was acknowledged is received (`make abuse`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.abuse.catalogue import ATTACKS
+from tests.abuse.outcome import Bounds
+from tests.abuse.stage import Stage
+
+CONNECTIONS = 20
+SECONDS = 2.0
+FIRST_QUIET_S = 2.0
+QUIET_S = 0.5
+BOUNDS = Bounds(ratio=10, floor_ms=1000)
+"""Generous to a busy machine; the benchmark measures."""
+CASES = [
+    (setup, name)
+    for setup in ("open", "protected")
+    for name, attack in ATTACKS.items()
+    if attack.in_short and setup in attack.setups and (setup == "open" or "open" not in attack.setups or attack.both)
+]
+
+pytestmark = pytest.mark.abuse
+
+
+@pytest.fixture(scope="module")
+def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    scratch: Path = tmp_path_factory.mktemp(request.param)
+    with Stage(scratch, request.param) as found:
+        found.be_quiet(FIRST_QUIET_S)
+        yield found
+
+
+@pytest.mark.parametrize(("stage", "name"), CASES, indirect=["stage"])
+def test_an_attack_does_not_harm_honest_clients(stage: Stage, name: str) -> None:
+    outcome = stage.attacked(ATTACKS[name], CONNECTIONS, SECONDS, QUIET_S)
+    if outcome.dead or outcome.changed:
+        stage.stop_cluster()
+        stage.start()
+    assert not outcome.problems(BOUNDS), outcome.row()
+
+
+@pytest.mark.parametrize("stage", ["open", "protected"], indirect=True)
+def test_what_was_acknowledged_is_received(stage: Stage) -> None:
+    count, lost = stage.all_received()
+    assert count
+    assert not lost
