@@ -1,27 +1,45 @@
 """One connection of RocketMQ's request/response protocol, seen from either end. Shell; no protocol state of its own
 beyond pairing responses with requests.
 
-One `received` call per socket read, one write per batch of replies. What a server reads is answered before it reads
-on, so a peer that does not read is not read from either; replies that come later go through the session's writer. A
-client's reader never writes, so two processes that flood each other cannot block for ever.
+What a server reads is handled in slices, of SLICE_COUNT frames and SLICE_S at most, with one `received` call for sends
+that stand together, one for each other request, and one write for the replies of a slice; other sessions have their
+turns in between (`rmqha.host.poller`). What a server reads is answered before it reads on, so a peer that does not read
+is not read from either; replies that come later go through the session's writer. A client's reader never writes, so two
+processes that flood each other cannot block for ever.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import trio
 
-from rmqha.host.poller import Poller
+from rmqha.host.fair_queue import Place
+from rmqha.host.poller import SLICE_S, Poller
+from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteProtocolError, UnreachableError
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 
 READ_BYTES = 64 * 1024
 """A longer one costs an mmap for every read: its size is beyond what malloc keeps (16 us instead of 2)."""
+SLICE_COUNT = 64
+"""Frames that are parsed and handled at a time: as many sends take what SLICE_S allows."""
+SLICE_QUEUED_BYTES = 1024 * 1024
+"""A slice that has so much of replies ends: they are written first."""
+TOGETHER = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.RMQHA_RAFT_MESSAGE,
+    }
+)
+"""Requests that are cheaper together: those that follow each other are handed over in one call."""
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
 """Replies that wait for one reader; beyond it the session is closed."""
 MAX_ALL_QUEUED_BYTES = 512 * 1024 * 1024
@@ -94,6 +112,13 @@ class Session:
         self._handle = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else None
         """Of a plain socket: reading and writing it directly takes half of what its stream takes."""
         self._poller = poller
+        self._place = Place(self._serve)
+        self._unread = b""
+        """What was received, but has not been fed to the parser."""
+        self._left: list[Command] = []
+        """Requests that wait for the next slice."""
+        self._slice_done = trio.Event()
+        """Set at the end of a slice of what a task of its own has read."""
         self._is_paused = False
         """The peer does not take its replies: it is not read either."""
         self._statistics = statistics
@@ -238,41 +263,70 @@ class Session:
             raise
 
     async def _be_read(self, poller: Poller, handle: int) -> None:
-        poller.add(handle, self._readable)
+        poller.add(handle, self._place)
         try:
             await self._ended.wait()
         finally:
             self._ended.set()
             poller.remove(handle)
 
-    def _readable(self) -> None:
-        """The poller's call: read once, answer."""
+    @property
+    def _has_backlog(self) -> bool:
+        """Something that was read has not been handled."""
+        return bool(self._left or self._unread) or self._parser.has_more
+
+    def _serve(self) -> bool:
+        """The poller's call: read once if nothing is left of before, handle a slice, answer. Whether there is more."""
         handle, poller = self._handle, self._poller
-        assert handle is not None and poller is not None
-        if self._closing or self._aborted:
-            return
+        assert poller is not None
+        if self._closing or self._aborted or self._is_paused:
+            return False
         self.waited_ms = poller.waited_ms
         try:
-            if data := os.read(handle, READ_BYTES):
-                self._take(data)
-                if self._queue and not self._writing:
-                    batch, count = b"".join(self._queue), len(self._queue)
-                    self._queue.clear()
-                    if not self._write_some(handle, batch, count):
-                        self._is_paused = True
-                        poller.remove(handle)
-                if self.is_urgent:
-                    poller.hurry(handle)
-                return
-        except BlockingIOError:
-            return
+            if handle is None:
+                self._take()
+                self._place.is_urgent = self.is_urgent
+                self._slice_done.set()
+                return False
+            if not self._has_backlog and not self._read_once(handle):
+                return False
+            self._take()
+            if self._queue and not self._writing:
+                batch, count = b"".join(self._queue), len(self._queue)
+                self._queue.clear()
+                if not self._write_some(handle, batch, count):
+                    self._is_paused = True
+                    poller.remove(handle)
+            if self.is_urgent:
+                poller.hurry(handle)
+            return self._has_backlog and not self._is_paused
         except RemoteProtocolError:
-            self._statistics.bad_frame_count += 1
-            self._aborted = self._nonsense = True
+            self._foreign_words()
         except OSError:
             self._aborted = True
-        poller.remove(handle)
+        self._end_reading()
+        return False
+
+    def _read_once(self, handle: int) -> bool:
+        """Whether something came. Raises OSError."""
+        try:
+            self._unread = os.read(handle, READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not self._unread:
+            self._end_reading()
+        return bool(self._unread)
+
+    def _end_reading(self) -> None:
+        assert self._poller is not None
+        if self._handle is not None:
+            self._poller.remove(self._handle)
         self._ended.set()
+        self._slice_done.set()
+
+    def _foreign_words(self) -> None:
+        self._statistics.bad_frame_count += 1
+        self._aborted = self._nonsense = True
 
     def _write_some(self, handle: int, batch: bytes, count: int) -> bool:
         """Write `count` frames, which count as queued; what the socket does not take now is left to the writer. Whether
@@ -289,7 +343,9 @@ class Session:
         handle, poller = self._handle, self._poller
         assert handle is not None and poller is not None
         self._is_paused = False
-        poller.add(handle, self._readable)
+        poller.add(handle, self._place)
+        if self._has_backlog:
+            poller.take_turn(self._place)
 
     def _count_queued(self, size_bytes: int) -> None:
         self._queued_bytes += size_bytes
@@ -302,39 +358,72 @@ class Session:
         statistics.sent_count += count
         statistics.sent_bytes += size_bytes
 
-    def _take(self, data: bytes) -> None:
-        """What has been read. Raises RemoteProtocolError."""
-        statistics, idle_timeout_ms = self._statistics, self._idle_timeout_ms
-        commands = self._parser.feed(data)
-        statistics.received_bytes += len(data)
-        if not commands:
+    def _take(self) -> None:
+        """A slice of what has been read. Raises RemoteProtocolError."""
+        began_s = time.monotonic()
+        requests = self._left or self._next_requests()
+        if not requests:
             return
+        self._corked = True
+        end, count = 0, len(requests)
+        while end < count:
+            start, end = end, end + 1
+            if requests[start].code in TOGETHER:
+                while end < count and requests[end].code in TOGETHER:
+                    end += 1
+            self._received(self, requests if end - start == count else requests[start:end])
+            if end < count and (self._queued_bytes > SLICE_QUEUED_BYTES or time.monotonic() - began_s > SLICE_S):
+                break
+        self._left = requests[end:]
+        self._corked = False
+
+    def _next_requests(self) -> list[Command]:
+        """Parsed now. Raises RemoteProtocolError."""
+        statistics, idle_timeout_ms = self._statistics, self._idle_timeout_ms
+        data, self._unread = self._unread, b""
+        statistics.received_bytes += len(data)
+        commands = self._parser.feed(data, SLICE_COUNT)
+        if not commands:
+            return commands
         statistics.received_count += len(commands)
         if idle_timeout_ms is not None and (now := trio.current_time()) >= self._kept_until:
             # moving it for every frame would cost as much as reading one
             self._kept_until = now + idle_timeout_ms / 16_000
             self._scope.deadline = now + idle_timeout_ms / 1000
-        self._corked = True
-        requests = self._take_responses(commands)
-        if requests:
-            self._received(self, requests)
-        self._corked = False
+        return self._take_responses(commands)
 
     async def _read(self, reader_writes: bool) -> None:
         """In this task: TLS, and a client's end."""
         try:
-            while data := await self._receive():
-                self._take(bytes(data))
-                if self._queue and not self._writing:
+            while not self._ended.is_set() and (data := await self._receive()):
+                self._unread = bytes(data)
+                while self._has_backlog and not self._aborted:
+                    await self._have_turn()
+                    if not self._queue or self._writing:
+                        continue
                     if reader_writes:
                         await self._flush()
                     else:
                         self._wake.set()
         except RemoteProtocolError:
-            self._statistics.bad_frame_count += 1
-            self._aborted = self._nonsense = True
+            self._foreign_words()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._aborted = True
+
+    async def _have_turn(self) -> None:
+        """One slice."""
+        if self._poller is None:
+            self._take()
+            if self._has_backlog:
+                await trio.lowlevel.checkpoint()
+            return
+        self._slice_done = trio.Event()
+        self._poller.take_turn(self._place)
+        if not self._slice_done.is_set():
+            try:
+                await self._slice_done.wait()
+            finally:
+                self._place.is_waiting = False
 
     async def _receive(self) -> bytes | bytearray:
         """What has arrived, b"" at the end."""

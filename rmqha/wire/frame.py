@@ -35,21 +35,25 @@ class FrameParser:
     After a RemoteProtocolError the stream has no known position any more; the connection must be closed.
     """
 
-    __slots__ = ("_buffer", "_max_frame_bytes", "_wanted")
+    __slots__ = ("_buffer", "_max_frame_bytes", "_wanted", "has_more")
 
     def __init__(self, max_frame_bytes: int) -> None:
         """`max_frame_bytes` bounds the length word, so it bounds the memory that a peer can claim."""
         self._max_frame_bytes = max_frame_bytes
         self._buffer = bytearray()
         self._wanted = 8
+        self.has_more = False
+        """What has been fed holds more than was asked for: `feed` without new data goes on."""
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes of a frame that is not complete yet."""
         return len(self._buffer)
 
-    def feed(self, data: bytes) -> list[Command]:
-        """Raises RemoteProtocolError for a length out of bounds or a header that does not decode."""
+    def feed(self, data: bytes, max_count: int | None = None) -> list[Command]:
+        """At most `max_count` commands at a time. Raises RemoteProtocolError for a length out of bounds or a header that
+        does not decode."""
+        self.has_more = False
         if self._buffer:
             self._buffer += data
             if len(self._buffer) < self._wanted:
@@ -83,6 +87,9 @@ class FrameParser:
                 command.body = data[body_start:frame_end]
             commands.append(command)
             position = frame_end
+            if max_count is not None and len(commands) >= max_count:
+                self.has_more = end - position >= 8
+                break
         if position < end:
             self._buffer += data[position:] if position else data
         return commands

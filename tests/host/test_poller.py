@@ -4,13 +4,18 @@ replies is not read."""
 from __future__ import annotations
 
 import socket
+import ssl
 
 import pytest
 import trio
 import trio.testing
+import trustme
 
 from rmqha.host import poller as module
+from rmqha.host import session as session_module
+from rmqha.host.fair_queue import Place
 from rmqha.host.remoting import serve
+from rmqha.host.security import Security, ServerTls
 from rmqha.host.session import Session, Statistics
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
@@ -143,6 +148,81 @@ async def test_how_long_each_stood_in_line(monkeypatch: pytest.MonkeyPatch) -> N
         nursery.cancel_scope.cancel()
 
 
+FLOOD_COUNT = 500
+
+
+class Slow(Busy):
+    """Each request takes a millisecond; notes who has been served in which turn of the event loop."""
+
+    def __init__(self, turn: TurnCount) -> None:
+        super().__init__()
+        self.turn = turn
+        self.served: list[tuple[int, int]] = []
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        for command in commands:
+            self.served.append((command.code, self.turn.count))
+            self.now_s += 0.001
+            session.send(command.reply())
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_a_flood_by_some_holds_up_nobody_else(secure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An honest request waits for a turn, not for what the others have sent; a turn is bounded in time."""
+    turn = TurnCount()
+    service = Slow(turn)
+    monkeypatch.setattr(module, "time", service)
+    monkeypatch.setattr(session_module, "time", service)
+    server_tls, client_tls = _contexts()
+    security = Security(server_tls=ServerTls(server_tls, only=True)) if secure else Security()
+    trio.lowlevel.add_instrument(turn)
+    flood_code, honest_code, told = 1, 2, b"".join(encode_frame(Command(1, opaque=n)) for n in range(FLOOD_COUNT))
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: serve(
+                service, "127.0.0.1:0", max_frame_bytes=65536, security=security, task_status=task_status
+            )
+        )
+        streams: list[trio.abc.Stream] = []
+        for _ in range(9):
+            plain = await trio.open_tcp_stream("127.0.0.1", port)
+            streams.append(trio.SSLStream(plain, client_tls) if secure else plain)
+            await streams[-1].send_all(FRAME)
+            await streams[-1].receive_some(65536)
+        honest = streams.pop()
+        service.served.clear()
+        for stream in streams:
+            await stream.send_all(told)
+        for _ in range(5):
+            before = len(service.served)
+            await honest.send_all(encode_frame(Command(honest_code)))
+            with trio.fail_after(10):
+                await honest.receive_some(65536)
+            waited_for = [code for code, _ in service.served[before:]].index(honest_code)
+            assert waited_for <= 25, "it stood in line behind the flood"
+        for number in {number for _, number in service.served}:
+            count = sum(1 for code, at in service.served if at == number and code == flood_code)
+            assert count <= 12, f"{count} ms in one turn"
+        with trio.fail_after(20):
+            for stream in streams:
+                parser, opaques = FrameParser(65536), list[int]()
+                while len(opaques) < FLOOD_COUNT:
+                    opaques += [command.opaque for command in parser.feed(bytes(await stream.receive_some(65536)))]
+                assert opaques == list(range(FLOOD_COUNT))
+        for stream in [*streams, honest]:
+            await trio.aclose_forcefully(stream)
+        nursery.cancel_scope.cancel()
+    trio.lowlevel.remove_instrument(turn)
+
+
+def _contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    authority = trustme.CA()
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority.issue_cert("127.0.0.1").configure_cert(server)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    return server, client
+
+
 BODY = bytes(1024 * 1024)
 ASK_COUNT = 12
 
@@ -211,7 +291,7 @@ async def test_what_a_slow_reader_was_sent_at_once_counts_as_queued() -> None:
         stream = await trio.open_tcp_stream("127.0.0.1", port)
         await stream.send_all(b"".join(encode_frame(Command(1, opaque=number)) for number in range(ASK_COUNT)))
         await trio.testing.wait_all_tasks_blocked(0.05)
-        assert statistics.queued_bytes == sessions[0].queued_bytes > len(BODY)
+        assert statistics.queued_bytes == sessions[0].queued_bytes > 0
         parser, opaques = FrameParser(1 << 22), list[int]()
         with trio.fail_after(10):
             while len(opaques) < ASK_COUNT:
@@ -234,7 +314,7 @@ async def test_what_is_removed_while_it_is_served_is_not_called() -> None:
 
     for name, (ours, theirs) in pairs.items():
         theirs.send(b"x")
-        poller.add(ours.fileno(), lambda name=name: read(name))  # type: ignore[misc]
+        poller.add(ours.fileno(), Place(lambda name=name: read(name)))  # type: ignore[misc]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(poller.run)
         await trio.testing.wait_all_tasks_blocked(0.01)

@@ -19,6 +19,7 @@ from rmqha.wire.command import FLAG_ONEWAY, Command
 from rmqha.wire.frame import FrameParser, encode_frame
 
 FRAME_LIMIT = 1 << 20
+SEND = 310
 
 
 class Recorder:
@@ -315,20 +316,57 @@ async def serve_one(
     )
 
 
-async def test_one_call_per_read_and_one_write_per_batch() -> None:
+async def _exchange(service: Recorder, codes: list[int]) -> tuple[list[Command], list[int], Statistics]:
+    """All in one read: the answers, the sizes of the writes, the counts."""
     ours, theirs = memory_stream_pair()
-    stream, service, statistics = CountingStream(ours), Recorder(), Statistics()
+    stream, statistics = CountingStream(ours), Statistics()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(serve_one, service, stream, statistics)
-        await theirs.send_all(b"".join(encode_frame(Command(1, opaque=n)) for n in range(100)))
+        await theirs.send_all(b"".join(encode_frame(Command(code, opaque=n)) for n, code in enumerate(codes)))
         parser, replies = FrameParser(FRAME_LIMIT), list[Command]()
-        while len(replies) < 100:
+        while len(replies) < len(codes):
             replies += parser.feed(bytes(await theirs.receive_some()))
         await theirs.aclose()
-    assert [reply.opaque for reply in replies] == list(range(100))
-    assert [len(batch) for batch in service.batches] == [100]
-    assert len(stream.writes) == 1
-    assert (statistics.sent_count, statistics.sent_bytes) == (100, stream.writes[0])
+    return replies, stream.writes, statistics
+
+
+async def test_sends_of_one_read_are_handled_together_and_answered_by_one_write() -> None:
+    service = Recorder()
+    replies, writes, statistics = await _exchange(service, [SEND] * session_module.SLICE_COUNT)
+    assert [reply.opaque for reply in replies] == list(range(session_module.SLICE_COUNT))
+    assert [len(batch) for batch in service.batches] == [session_module.SLICE_COUNT]
+    assert len(writes) == 1
+    assert (statistics.sent_count, statistics.sent_bytes) == (session_module.SLICE_COUNT, writes[0])
+
+
+async def test_a_slice_is_bounded_in_number() -> None:
+    service = Recorder()
+    replies, writes, _ = await _exchange(service, [SEND] * (2 * session_module.SLICE_COUNT + 10))
+    assert [reply.opaque for reply in replies] == list(range(2 * session_module.SLICE_COUNT + 10))
+    assert [len(batch) for batch in service.batches] == [session_module.SLICE_COUNT] * 2 + [10]
+    assert len(writes) == 3
+
+
+async def test_only_sends_are_handled_together() -> None:
+    service = Recorder()
+    await _exchange(service, [SEND, SEND, 11, 11, SEND, 34])
+    assert [[command.code for command in batch] for batch in service.batches] == [
+        [SEND, SEND],
+        [11],
+        [11],
+        [SEND],
+        [34],
+    ]
+
+
+async def test_a_slice_is_bounded_in_time_and_in_what_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "SLICE_S", -1.0)
+    _, writes, _ = await _exchange(Recorder(), [11] * 5)
+    assert len(writes) == 5, "each takes longer than a slice may"
+    monkeypatch.setattr(session_module, "SLICE_S", 10.0)
+    big = Recorder(lambda command: command.reply(body=bytes(400_000)))
+    _, writes, _ = await _exchange(big, [11] * 7)
+    assert [size // 400_000 for size in writes] == [3, 3, 1]
 
 
 async def test_replies_that_come_later_share_a_write() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+import sys
 from typing import Any
 
 import pytest
@@ -206,3 +207,24 @@ def test_frames_that_are_none(words: tuple[int, int]) -> None:
 def test_the_longest_properties_fit_the_header() -> None:
     command = Command(310, {"i": "\x01" * 32767})
     assert decode_one(encode_frame(command)) == command
+
+
+def test_what_is_left_comes_by_further_calls() -> None:
+    commands = [Command(10, opaque=number) for number in range(7)]
+    parser, stream = FrameParser(LIMIT), b"".join(map(encode_frame, commands))
+    half = len(stream) // 7 // 2
+    found = parser.feed(stream[:-half], 3)
+    assert (len(found), parser.has_more) == (3, True)
+    found += parser.feed(b"", 3)
+    assert len(found) == 6
+    found += parser.feed(b"", 3)
+    assert (len(found), parser.has_more) == (6, False)
+    found += parser.feed(stream[-half:], 3)
+    assert [command.opaque for command in found] == list(range(7))
+    assert (parser.has_more, parser.buffered_bytes) == (False, 0)
+
+
+def test_half_a_frame_takes_the_memory_that_has_come_and_no_more() -> None:
+    parser = FrameParser(1 << 24)
+    assert parser.feed(struct.pack(">II", 1 << 24, 100)) == []
+    assert sys.getsizeof(parser._buffer) < 200

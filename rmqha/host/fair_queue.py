@@ -1,0 +1,96 @@
+"""Who is served next: one order for those who ask for little, one for all, so that each gets his share of the time
+whatever number of requests it sends. No clock.
+
+Each has a bucket that fills with the time it is given and leaks. `least` takes the one with the least in its bucket (so
+one small request waits for the slice that is being served, not for a round of all who always want more), `oldest` the
+one who has waited longest (so those with much in their buckets are served too, however many others come). A server
+gives half of its time to each order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable
+
+LEAK = 0.04
+"""Of the time: what a session may take all the time and count as one that takes little. 200 sends a second take 2 %."""
+GRAIN_S = 0.0005
+"""Who differs by less counts as equal: then it is first come, first served."""
+MAX_USED_S = 0.1
+
+
+class Place:
+    """Of one who is served again and again by `serve`, a slice of its work in each call; True: there is more."""
+
+    __slots__ = ("_ticket", "_used_at_s", "_used_s", "came_at_s", "is_urgent", "is_waiting", "serve")
+
+    def __init__(self, serve: Callable[[], bool | None]) -> None:
+        self.serve = serve
+        self.is_waiting = False
+        """In a queue. Who leaves one early sets it to False."""
+        self.is_urgent = False
+        self.came_at_s = 0.0
+        """Since when it has waited."""
+        self._used_s = 0.0
+        self._used_at_s = 0.0
+        self._ticket = 0
+
+    def used_s(self, now_s: float) -> float:
+        """What is in the bucket."""
+        return max(0.0, self._used_s - (now_s - self._used_at_s) * LEAK)
+
+    def charge(self, now_s: float, cost_s: float) -> None:
+        """It has been served so long, until now."""
+        self._used_s = min(MAX_USED_S, self.used_s(now_s) + cost_s)
+        self._used_at_s = now_s
+
+
+class FairQueue:
+    """Each is in it once at most."""
+
+    def __init__(self) -> None:
+        self._by_age: OrderedDict[Place, None] = OrderedDict()
+        self._by_use: list[tuple[int, int, Place]] = []
+        """A heap; those that have been taken by age meanwhile are still in it, with a ticket that is none any more."""
+        self._next_ticket = 0
+
+    def __len__(self) -> int:
+        """Those who left early may still be counted."""
+        return len(self._by_age)
+
+    def join(self, place: Place, now_s: float) -> None:
+        if place.is_waiting:
+            return
+        place.is_waiting = True
+        self._next_ticket = place._ticket = self._next_ticket + 1
+        self._by_age[place] = None
+        self._by_age.move_to_end(place)
+        heapq.heappush(self._by_use, (int(place.used_s(now_s) / GRAIN_S), place._ticket, place))
+        if len(self._by_use) > 2 * len(self._by_age) + 64:
+            self._by_use = [item for item in self._by_use if item[2].is_waiting and item[2]._ticket == item[1]]
+            heapq.heapify(self._by_use)
+
+    def least(self) -> Place | None:
+        """The one that has had the least, no longer in the queue."""
+        heap = self._by_use
+        while heap:
+            _, ticket, place = heapq.heappop(heap)
+            if place._ticket == ticket and self._left(place):
+                return place
+        return None
+
+    def oldest(self) -> Place | None:
+        """The one that has waited longest, no longer in the queue."""
+        while self._by_age:
+            place = next(iter(self._by_age))
+            if self._left(place):
+                return place
+        return None
+
+    def _left(self, place: Place) -> bool:
+        """Whether it was still waiting."""
+        was_waiting = place.is_waiting
+        self._by_age.pop(place, None)
+        place.is_waiting = False
+        return was_waiting
