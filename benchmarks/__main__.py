@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from benchmarks.bench_abuse import abuse
 from benchmarks.bench_acks import acks, levels
 from benchmarks.bench_catchup import catch_ups
 from benchmarks.bench_clients import clients
@@ -79,6 +80,7 @@ def works_of(*, quick: bool, failover_count: int) -> dict[str, Callable[[Path], 
         "peercontrollers": lambda scratch: peer_controllers(scratch, 2 if quick else 5, 1 if quick else 2),
         "acks": lambda scratch: acks(scratch, 3.0 if quick else 10.0, 1 if quick else 3),
         "levels": lambda scratch: levels(scratch, 3.0 if quick else 10.0, 1 if quick else 3),
+        "abuse": lambda scratch: abuse(scratch, quick),
         "simulation": lambda scratch: simulation(quick),
         "spark": lambda scratch: program("bench_spark.py", scratch, "--mib", "128" if quick else "512"),
     }

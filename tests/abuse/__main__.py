@@ -32,9 +32,8 @@ def main() -> None:
             for problem in problems:
                 print(f"    {problem}", flush=True)
             bad += bool(problems)
-            if outcome.dead or outcome.changed:
-                stage.stop_cluster()
-                stage.start()
+            if outcome.is_over:
+                stage.renew()
         count, lost = stage.all_received()
         print(f"{count} acknowledged, {len(lost)} not received")
     sys.exit(bad > 0)

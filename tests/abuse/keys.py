@@ -73,10 +73,10 @@ class Keys:
         """Of this process, when it asks servers as they ask each other."""
         return for_client(str(self.client("operator")))
 
-    def protect(self, document: dict[str, Any]) -> None:
-        """All protections into a cluster file."""
+    def protect(self, document: dict[str, Any], *, of_before: bool = False) -> None:
+        """All protections into a cluster file; `of_before`: those that older releases know."""
         here = self._directory
-        document["broker"] |= {"haSecurity": "enforcing", **QUOTAS}
+        document["broker"] |= {"haSecurity": "enforcing", **({} if of_before else QUOTAS)}
         document["security"] = {
             "aclEnable": True,
             "aclFile": str(here / "acl.yml"),

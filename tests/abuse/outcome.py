@@ -43,6 +43,8 @@ class Outcome:
     grown_mib: Mapping[str, float]
     left_mib: Mapping[str, float]
     settled_s: float
+    settled: bool = True
+    """Memory and honest sends were as before when waiting ended."""
     wrong_answers: Sequence[int] = ()
     """Codes that no answer to this attack may have."""
 
@@ -53,6 +55,11 @@ class Outcome:
     @property
     def ratio(self) -> float:
         return self.p99_ms / self.quiet_p99_ms if self.quiet_p99_ms else 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """The cluster is no longer the one that the next attack should meet."""
+        return bool(self.dead or self.changed) or not self.settled
 
     def row(self) -> dict[str, Any]:
         """For tables and JSON."""
@@ -81,6 +88,8 @@ class Outcome:
         if self.failures:
             said = "; ".join(f"{count} × {text}" for text, count in Counter(self.failures).most_common(3))
             found.append(f"{len(self.failures)} of {len(self.taken_ms)} honest sends failed: {said}")
+        if not self.settled and not self.dead:
+            found.append(f"not as before {self.settled_s:g} s after the attack")
         if self.wrong_answers:
             found.append(f"answered with the codes {', '.join(map(str, self.wrong_answers))}")
         if not self.did.get("connected") and not self.did.get("refused"):

@@ -32,8 +32,8 @@ STARTED_S = 60.0
 SETTLE_S = 30.0
 SETTLED_BYTES = 64 * MIB
 """Private memory above what it was before the attack that counts as fallen back."""
-PACE_MS = 250
-"""How much of the present counts for whether the honest sends are well again."""
+PACE_MS = 300
+"""A quarter of the sends due in this last time must have been answered: then they are well again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +277,7 @@ class Stage:
             attacker.kill()
         ended_ms = wall_ms()
         dead = self.dead
-        settled_s = self._settle(memory, dead)
+        settled, settled_s = self._settle(memory, dead)
         memory.close()
         sends = self.sends_between(began_ms, ended_ms)
         after = before if dead else trio.run(self._standing)
@@ -296,16 +296,23 @@ class Stage:
             grown_mib={name: round(size / MIB, 1) for name, size in memory.grown(memory.peak).items()},
             left_mib={name: round(size / MIB, 1) for name, size in memory.grown(memory.now()).items()},
             settled_s=settled_s,
+            settled=settled,
             wrong_answers=[code for code in answers if attack.answers is not None and code not in attack.answers],
         )
 
-    def _settle(self, memory: Memory, dead: Mapping[str, str]) -> float:
-        """Wait until the memory has fallen back and honest sends are answered promptly; seconds, SETTLE_S at most."""
+    def _settle(self, memory: Memory, dead: Mapping[str, str]) -> tuple[bool, float]:
+        """Wait until the memory has fallen back and honest sends are answered promptly; whether they are, and the
+        seconds until then, SETTLE_S at most."""
         began = time.monotonic()
-        while not dead and time.monotonic() - began < SETTLE_S:
+        settled = False
+        while not dead and not settled and time.monotonic() - began < SETTLE_S:
+            time.sleep(SAMPLE_S)
             self._hear()
             recent = [sent.taken_ms for sent in self._sent.values() if sent.due_ms > wall_ms() - PACE_MS]
-            if recent and max(recent) < PACE_MS and max(memory.grown(memory.now()).values()) < SETTLED_BYTES:
-                break
-            time.sleep(SAMPLE_S)
-        return round(time.monotonic() - began, 1)
+            settled = len(recent) > PACE_MS // 20 and max(memory.grown(memory.now()).values()) < SETTLED_BYTES
+        return settled, round(time.monotonic() - began, 1)
+
+    def renew(self) -> None:
+        """A new cluster in the place of one that an attack has harmed."""
+        self.stop_cluster()
+        self.start()

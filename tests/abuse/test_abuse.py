@@ -39,9 +39,8 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize(("stage", "name"), CASES, indirect=["stage"])
 def test_an_attack_does_not_harm_honest_clients(stage: Stage, name: str) -> None:
     outcome = stage.attacked(ATTACKS[name], CONNECTIONS, SECONDS, QUIET_S)
-    if outcome.dead or outcome.changed:
-        stage.stop_cluster()
-        stage.start()
+    if outcome.is_over:
+        stage.renew()
     assert not outcome.problems(BOUNDS), outcome.row()
 
 

@@ -49,6 +49,7 @@ def test_who_keeps_all_promises_has_no_problem() -> None:
         (replace(WELL, did={}), "the attacker reached nobody"),
         (replace(WELL, grown_mib={"ns-1": 129.0}), "ns-1 grew by 129 MiB"),
         (replace(WELL, left_mib={"ns-1": 65.0}), "ns-1 kept 65 MiB 0.2 s after the attack"),
+        (replace(WELL, settled=False), "not as before 0.2 s after the attack"),
         (replace(WELL, wrong_answers=[0]), "answered with the codes 0"),
     ],
 )
