@@ -1,33 +1,66 @@
-"""Performs CallController over remoting: finds the leader, follows redirects, answers exactly once. Shell."""
+"""Performs CallController over remoting: finds the leader, follows redirects, answers exactly once. Shell.
+
+A heartbeat goes to every address of controllerAddr (ruling 33): each of Apache's controllers keeps its own table of the
+living, followers too, and a new leader deposes the masters that it has not heard of.
+"""
 
 from __future__ import annotations
+
+from typing import Protocol
 
 import trio
 
 from rmqha.broker.controller_route import ControllerRoute, is_redirect, named_leader
-from rmqha.broker.replica_driver import ReplicaDriver
 from rmqha.ha.action import CallController
-from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import UnreachableError
 from rmqha.wire.command import Command
 
 
+class Answered(Protocol):
+    """Who is told how a call ended."""
+
+    def controller_replied(self, call_id: int, reply: Command | None) -> None: ...
+
+
+class Client(Protocol):
+    """Calls to addresses; `RemotingClient` is one."""
+
+    async def call(self, address: str, command: Command, timeout_ms: int | None) -> Command: ...
+
+
 class ControllerLink:
     """One task per call; calls are few (a heartbeat every half second, and what a role change needs)."""
 
-    def __init__(self, driver: ReplicaDriver, client: RemotingClient, addresses: list[str], nursery: trio.Nursery):
+    def __init__(self, driver: Answered, client: Client, addresses: list[str], nursery: trio.Nursery):
         self._driver = driver
         self._client = client
+        self._addresses = addresses
         self._route = ControllerRoute(addresses)
         self._nursery = nursery
+        self._beating: set[str] = set()
+        """Addresses besides the target that have a heartbeat to answer."""
 
     @property
     def leader(self) -> str:
         return self._route.leader
 
     def call(self, action: CallController) -> None:
+        if action.command.code == RequestCode.BROKER_HEARTBEAT:
+            for address in self._addresses:
+                if address != self._route.target and address not in self._beating:
+                    self._beating.add(address)
+                    self._nursery.start_soon(self._beat, address, action)
         self._nursery.start_soon(self._perform, action)
+
+    async def _beat(self, address: str, action: CallController) -> None:
+        """A heartbeat for a controller that may come to lead; whether and what it answers says nothing now."""
+        try:
+            await self._client.call(address, _copy(action.command), action.timeout_ms)
+        except UnreachableError:
+            pass
+        finally:
+            self._beating.remove(address)
 
     async def _perform(self, action: CallController) -> None:
         reply = await self._ask(action.command, action.timeout_ms)

@@ -119,17 +119,26 @@ class Lab:
 
     def start_our_controllers(self, count: int) -> None:
         """A name server without a controller, and so many controllers (up to three) of their own."""
+        self._start_controllers(count, lambda config: ours("controller", config))
+
+    def start_java_controllers(self, count: int) -> None:
+        """The same with Apache's controllers; the name server is ours."""
+        main = "org.apache.rocketmq.controller.ControllerStartup"
+        self._start_controllers(count, lambda config: self.java.command(main, "-c", str(config), heap="192m"))
+
+    def _start_controllers(self, count: int, command: Callable[[Path], list[str]]) -> None:
         base = int(self.name_server.rpartition(":")[2])
         addresses = [f"127.0.0.1:{base + number}" for number in range(1, count + 1)]
         peers = ";".join(f"c{number}-{address}" for number, address in enumerate(addresses))
         for number, address in enumerate(addresses):
             properties = {
+                "controllerDLegerGroup": "group1",
                 "controllerDLegerPeers": peers,
                 "controllerDLegerSelfId": f"c{number}",
                 "controllerStorePath": str(self.scratch / f"controller-{number}"),
             }
             config = write_properties(self.scratch / f"controller-{number}.conf", properties)
-            self.controllers[address] = self.start(f"controller-{number}", ours("controller", config))
+            self.controllers[address] = self.start(f"controller-{number}", command(config))
         self.controller = ";".join(addresses)
         config = write_properties(
             self.scratch / "namesrv.conf",

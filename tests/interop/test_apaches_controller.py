@@ -1,4 +1,4 @@
-"""Brokers of ours under Apache's name server and controller (DLedger), clients Apache's too."""
+"""Brokers of ours under Apache's name server and controllers (DLedger), clients Apache's too."""
 
 from __future__ import annotations
 
@@ -43,3 +43,27 @@ def test_our_brokers_register_are_elected_and_fail_over(lab: Lab, mode: str) -> 
     wanted = set(range(MESSAGES))
     until("all is consumed", lambda: wanted <= consumed(consumer), TIMEOUT_S, consumer)
     assert places(producer).items() <= places(consumer).items()
+
+
+def test_the_death_of_the_leading_controller_deposes_nobody(lab: Lab) -> None:
+    """Three of Apache's controllers, two brokers of ours, one of Apache's. Each controller keeps its own table of the
+    living, so each must hear the heartbeats (ruling 33)."""
+    lab.start_java_controllers(3)
+    keys = {"brokerRole": "SYNC_MASTER", "allAckInSyncStateSet": "true", "haMode": "ap", "totalReplicas": "3"}
+    nodes = [lab.our_broker("first", **keys), lab.our_broker("second", **keys), lab.java_broker("third")]
+    lab.run(nodes[0])
+    is_master(lab, nodes[0])
+    for slave in nodes[1:]:
+        lab.run(slave)
+    whole_set(lab, *nodes)
+
+    count = MESSAGES // 2
+    producer = lab.client("Produce", TOPIC, "0", str(count), str(BODY_BYTES), str(PAUSE_MS * 10))
+    until("the producer is at work", lambda: len(acknowledged(producer)) > count // 10, TIMEOUT_S, producer)
+    gone = lab.controller_leader()
+    lab.controllers[gone].kill()
+    until("another controller leads", lambda: lab.controller_leader() not in ("", gone), TIMEOUT_S, producer)
+    assert producer.wait(TIMEOUT_S) == 0, producer.tail()
+    whole_set(lab, *nodes)
+    group = lab.group()
+    assert group["masterAddress"] == nodes[0].address and group["masterEpoch"] == 1, group
