@@ -19,7 +19,7 @@ from rmqha.broker.controller_route import parse_addresses
 from rmqha.broker.live_config import LiveConfig
 from rmqha.host import security, security_watch
 from rmqha.host.clock import HostClock
-from rmqha.host.disk import HostDisk
+from rmqha.host.disk import HostDisk, make_directories
 from rmqha.host.exposure import Exposure
 from rmqha.host.network import FarPeer
 from rmqha.host.remoting import RemotingClient, serve
@@ -303,7 +303,7 @@ def open_kept(config: NamesrvConfig, tracer: HostTracer) -> tuple[KvConfig, Live
         return KvConfig(), LiveConfig(None, config, tracer, OVERRIDES_FILE)
     directory = Path(path).resolve().parent
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_directories(directory)
         disk = HostDisk(str(directory))
         return KvConfig(disk, Path(path).name), LiveConfig(disk, config, tracer, OVERRIDES_FILE)
     except OSError as error:

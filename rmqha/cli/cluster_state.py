@@ -12,12 +12,15 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from rmqha.cli.cluster_file import ClusterSpec, NodeKind, NodeSpec
 from rmqha.cli.supervisor import Process
+from rmqha.cli.trust import is_plain_name, is_server, refuse_foreign, refuse_foreign_if_there
+from rmqha.host.disk import DIRECTORY_MODE
 from rmqha.model.error import RmqhaError, UsageError
 
 VERSION = 1
@@ -52,6 +55,17 @@ class NodeRecord:
     @property
     def is_broker(self) -> bool:
         return self.kind == NodeKind.BROKER.value
+
+    @classmethod
+    def parse(cls, document: dict[str, Any]) -> NodeRecord:
+        """Raises ValueError or TypeError for what `up` does not write; `purge` deletes by these names."""
+        made = cls(**document)
+        texts = (made.kind, made.address, made.controller_address, made.group, made.process_start)
+        if not is_plain_name(made.name) or not all(isinstance(text, str) for text in texts):
+            raise ValueError("a node has a plain name and texts")
+        if type(made.pid) is not int or made.pid < 0:
+            raise ValueError("a pid is a number")
+        return made
 
     @classmethod
     def of(cls, node: NodeSpec) -> NodeRecord:
@@ -89,6 +103,8 @@ class ClusterState:
             named = os.environ.get(DIRECTORY_VARIABLE)
             if named is None:
                 with contextlib.suppress(FileNotFoundError):
+                    for path in (LAST_UP.parent, LAST_UP):
+                        refuse_foreign(path)
                     named = LAST_UP.read_text(encoding="utf-8").strip()
             if not named:
                 return None
@@ -112,7 +128,7 @@ class ClusterState:
             version = document["version"]
             if version != VERSION:
                 raise UsageError(f"{path} is of version {version!r}; this rmqha reads version {VERSION}")
-            nodes = [NodeRecord(**node) for node in document["nodes"]]
+            nodes = [NodeRecord.parse(node) for node in document["nodes"]]
             return cls(
                 directory,
                 document["name"],
@@ -139,13 +155,34 @@ class ClusterState:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Hold the directory against other rmqha commands that start or end processes."""
-        with (self.directory / LOCK).open("w") as file:
+        """Hold the directory against other rmqha commands that start or end processes. Raises UsageError for one that
+        others may have written."""
+        self.refuse_foreign()
+        lock = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
+        with os.fdopen(lock, "r+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise RmqhaError(f"another rmqha command is at work in {self.directory}; try again") from None
             yield
+
+    def refuse_foreign(self) -> None:
+        """UsageError if others may have written the record, or what nodes are started by."""
+        for path in (self.directory, self.directory / FILE, self.directory / LOCK):
+            refuse_foreign_if_there(path)
+        for name in self.nodes:
+            for path in (self.node_directory(name), self.config_path(name)):
+                refuse_foreign_if_there(path)
+
+    def refuse_strange_processes(self, names: Iterable[str]) -> None:
+        """UsageError if a process that runs under a recorded id is not the node's server: it is not ours to end."""
+        for name in names:
+            record = self.node(name)
+            if record.alive and not is_server(record.pid, self.config_path(name)):
+                raise UsageError(
+                    f"{self.directory / FILE} calls process {record.pid} {name}, but it does not run "
+                    f"{self.config_path(name)}: nothing was touched"
+                )
 
     # --- look -------------------------------------------------------------------------------------------------------
     def node(self, name: str) -> NodeRecord:
@@ -218,7 +255,8 @@ class ClusterState:
 
     def remember_as_last(self) -> None:
         """Let commands without --directory, called from this current directory, find this cluster."""
-        LAST_UP.parent.mkdir(exist_ok=True)
+        LAST_UP.parent.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        refuse_foreign(LAST_UP.parent)
         write_atomic(LAST_UP, f"{self.directory}\n")
 
     def forget_as_last(self) -> None:

@@ -19,6 +19,7 @@ from rmqha.cli.launch import last_words, launch
 from rmqha.cli.members import POLL_S, GroupView, ask_group, counted, redundancy, replica_at, resize, tell
 from rmqha.cli.options import directory_option, echo_json, output_option
 from rmqha.cli.preflight import check_ports
+from rmqha.host.disk import make_directories
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
@@ -100,7 +101,7 @@ def new_node(state: ClusterState, name: str, learner: bool) -> NodeSpec:
 
 def _write_node(state: ClusterState, spec: NodeSpec) -> None:
     head = load(Path(state.cluster_file), ha_mode=state.ha_mode, directory=state.directory)
-    state.node_directory(spec.name).mkdir(exist_ok=True)
+    make_directories(state.node_directory(spec.name))
     write_atomic(state.config_path(spec.name), properties_text(head, spec))
     state.nodes[spec.name] = NodeRecord.of(spec)
     state.write()

@@ -12,6 +12,7 @@ import trio
 from rmqha.cli.cluster_state import ClusterState, last_line
 from rmqha.cli.cluster_view import ClusterView, look, problems_of
 from rmqha.cli.supervisor import Process, server_arguments, spawn
+from rmqha.host.disk import make_directories
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.error import RmqhaError
 
@@ -21,7 +22,7 @@ LOOK_INTERVAL_S = 0.1
 def launch(state: ClusterState, name: str) -> Process:
     """Start the node's server and record its process. Raises RmqhaError if that cannot be done."""
     output = state.output_path(name)
-    output.parent.mkdir(parents=True, exist_ok=True)
+    make_directories(output.parent)
     if output.exists() and output.stat().st_size:
         # what an earlier run printed stays to be read, and is not taken for this one's
         output.replace(output.with_suffix(".out.1"))

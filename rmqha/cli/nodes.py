@@ -30,6 +30,8 @@ node_argument = click.argument("node", shell_complete=complete_node)
 
 def running(state: ClusterState, name: str) -> Process:
     """The process of a node. UsageError if the node does not run."""
+    state.refuse_foreign()
+    state.refuse_strange_processes([name])
     record = state.node(name)
     if record.process is None or not record.alive:
         raise UsageError(f"{name} does not run")
@@ -47,6 +49,7 @@ def down(directory: Path | None, timeout: float) -> None:
         if not alive:
             click.echo(f"nothing runs in {state.directory}")
             return
+        state.refuse_strange_processes(node.name for node in alive)
         brokers = [node for node in alive if node.is_broker]
         killed = _stop(brokers, timeout) + _stop([node for node in alive if not node.is_broker], timeout)
     click.echo(f"stopped {', '.join(node.name for node in alive)}")
@@ -180,7 +183,9 @@ def followed(path: Path) -> Iterator[str]:
 @directory_option
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def purge(directory: Path | None, yes: bool) -> None:
-    """Delete the directory of a stopped cluster with all its data."""
+    """Delete the directory of a stopped cluster with all its data.
+
+    Links inside are removed, never followed."""
     state = ClusterState.require(directory)
     with state.locked():
         alive = [node.name for node in state.nodes.values() if node.alive]
@@ -188,9 +193,9 @@ def purge(directory: Path | None, yes: bool) -> None:
             raise UsageError(f"{', '.join(alive)} still run in {state.directory}; run `rmqha down` first")
         if not yes and not click.confirm(f"delete {state.directory} and all messages in it?"):
             raise UsageError("nothing deleted")
-        # only what `up` made: whatever else somebody keeps here stays
+        # only what `up` made: whatever else somebody keeps here stays, and what links lead to
         for name in state.nodes:
-            if (made := state.node_directory(name)).exists():
+            if (made := state.node_directory(name)).is_dir():
                 shutil.rmtree(made)
         for file in (FILE, LOCK):
             (state.directory / file).unlink(missing_ok=True)

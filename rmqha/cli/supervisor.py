@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rmqha.host.disk import FILE_MODE
 from rmqha.host.process import started_at_ticks
 from rmqha.model.error import RmqhaError
 
@@ -51,7 +52,7 @@ def spawn(arguments: Sequence[str], output: Path) -> Process:
             dict(os.environ),
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, str(output), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+                (os.POSIX_SPAWN_OPEN, 1, str(output), os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
             ],
             setsid=True,

@@ -15,6 +15,7 @@ from rmqha.cli.options import output_option
 from rmqha.cli.preflight import check_cluster
 from rmqha.cli.status import show
 from rmqha.cli.supervisor import Process, stop_all
+from rmqha.host.disk import make_directories
 from rmqha.model.error import UsageError
 
 STOP_TIMEOUT_S = 5.0
@@ -47,13 +48,13 @@ def prepare(spec: ClusterSpec, running: ClusterState | None) -> ClusterState:
     """Write the directory of the cluster: a properties file per node and the record."""
     state = ClusterState.of(spec)
     try:
-        state.directory.mkdir(parents=True, exist_ok=True)
+        make_directories(state.directory)
         with state.locked():
             for name, record in running.nodes.items() if running else ():
                 if record.alive:
                     state.nodes[name] = record
             for node in spec.nodes:
-                state.node_directory(node.name).mkdir(exist_ok=True)
+                make_directories(state.node_directory(node.name))
                 if not state.nodes[node.name].alive:
                     write_atomic(state.config_path(node.name), properties_text(spec, node))
             state.write()

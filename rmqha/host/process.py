@@ -18,6 +18,8 @@ GC_THRESHOLDS = (5_000, 3, 100)
 thousands of connections arrive, all that is new stays alive and is walked through."""
 GRACE_MS = 10_000
 KILLED_EXIT_CODE = 130
+PRIVATE_UMASK = 0o027
+"""Whatever a server makes is closed to others, also where a library makes it."""
 RESERVED_FILES = 256
 WANTED_SESSIONS = 10_000
 FEW_FILES_ADVICE = "raise the limit of open files: LimitNOFILE=65536 in the systemd unit, or ulimit -Hn 65536"
@@ -66,7 +68,12 @@ def run_server(
     room = session_room()
     if tracer is not None and room < WANTED_SESSIONS:
         tracer.event("few_descriptors", connections=room, advice=FEW_FILES_ADVICE)
-    return trio.run(_supervise, serve, on_hangup, beside, grace_ms)
+    umask = os.umask(PRIVATE_UMASK)
+    os.umask(umask | PRIVATE_UMASK)
+    try:
+        return trio.run(_supervise, serve, on_hangup, beside, grace_ms)
+    finally:
+        os.umask(umask)
 
 
 async def _supervise(

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from enum import Enum
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rmqha.host.clock import HostClock, StepWatch
+from rmqha.host.disk import FILE_MODE, make_directories
 from rmqha.model.config import ServerConfig
 from rmqha.model.error import UsageError
 from rmqha.port import Clock
@@ -60,11 +63,18 @@ WARNINGS = frozenset(
 KEPT_FILE_COUNT = 3
 
 
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+
+
 class _LogFile(RotatingFileHandler):
     """Rotation and reopening as the standard library does them. A full or failing disk loses lines, not the server:
     the loss is counted and shows up in `HostTracer.statistics`."""
 
     lost_count = 0
+
+    def _open(self) -> TextIOWrapper:
+        return open(self.baseFilename, "a", encoding=self.encoding, opener=_open_private)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the library's name)
         self.lost_count += 1
@@ -106,7 +116,7 @@ class HostTracer:
         self._file: _LogFile | None = None
         if log_file:
             try:
-                Path(log_file).parent.mkdir(parents=True, exist_ok=True)
+                make_directories(Path(log_file).parent.absolute())
                 self._file = _LogFile(log_file, maxBytes=max_bytes, backupCount=KEPT_FILE_COUNT, encoding="utf-8")
             except OSError as error:
                 raise UsageError(f"cannot write the log file {log_file}: {error.strerror}; set logFile") from None

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from rmqha.host.disk import HostDisk
+from rmqha.host.tracer import HostTracer
 from rmqha.port import Disk
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
@@ -349,3 +350,23 @@ def test_nothing_waits_for_the_disk_before_the_first_sync_of_a_file_that_need_no
     synced.clear()
     disk.map("queues/T/2/f", 4096, create=True)
     assert synced == ["queues/T/2/f", "queues/T/2", "queues/T"]
+
+
+def test_files_and_directories_are_closed_to_others_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        disk = HostDisk(tmp_path / "root")
+        disk.write_atomic("config/a", b"x")
+        disk.map("log/b", 4096, create=True).close()
+        disk.open_append("raft/c").close()
+        release = disk.lock("d")
+        assert release is not None
+        release()
+        tracer = HostTracer(str(tmp_path / "root" / "logs" / "deep" / "log"))
+        tracer.event("x")
+        tracer.close()
+    finally:
+        os.umask(before)
+    for path in (tmp_path / "root").rglob("*"):
+        assert path.stat().st_mode & 0o777 == (0o750 if path.is_dir() else 0o640), path
+    assert (tmp_path / "root").stat().st_mode & 0o777 == 0o750

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -41,6 +42,19 @@ def _expiry(patient: Patient, item: LiveFiles[Any], now_ms: int) -> Iterator[Fin
     if item.expires_at_ms is not None and (left_ms := item.expires_at_ms - now_ms) < SOON_MS:
         make = warn if left_ms > 0 else wrong
         yield make(patient.name, "security", expiry_words(item.key, item.path, left_ms), RENEW)
+
+
+def check_data(patient: Patient) -> Iterator[Finding]:
+    """Messages that other users of this machine may read: of a store that was made before its files were closed."""
+    if patient.data is None or not patient.data.is_dir():
+        return
+    for path in (patient.data, *sorted(patient.data.iterdir())):
+        if path.is_dir() and not path.is_symlink() and path.stat().st_mode & stat.S_IROTH:
+            sentence = f"{path} can be read by every user of this machine"
+            yield warn(patient.name, "data", sentence, f"chmod -R o-rwx {patient.data}")
+            return
+        if path == patient.data and not path.stat().st_mode & stat.S_IXOTH:
+            return  # nobody else gets in
 
 
 def judge_security(patient: Patient, told: Mapping[str, Any]) -> Iterator[Finding]:

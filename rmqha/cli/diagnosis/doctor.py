@@ -25,7 +25,7 @@ from rmqha.cli.diagnosis.check_machine import (
     check_process,
     check_syncs,
 )
-from rmqha.cli.diagnosis.check_security import check_security
+from rmqha.cli.diagnosis.check_security import check_data, check_security
 from rmqha.cli.diagnosis.finding import Finding, Verdict, count_words, in_order, merged, ok, wrong
 from rmqha.cli.diagnosis.patient import Patient, of_cluster, of_file
 from rmqha.cli.options import directory_option, echo_json, output_option
@@ -58,6 +58,7 @@ def examine(
             ("process", partial(_process, patient, others_run)),
             ("config", partial(check_config, patient)),
             ("security", partial(check_security, patient)),
+            ("data", partial(check_data, patient)),
             ("disk", partial(check_disk, patient)),
             ("descriptors", partial(check_descriptors, patient)),
             ("store", partial(_papers, patient, papers)),

@@ -67,7 +67,7 @@ ALERTS = (
     Alert(
         "RmqhaCertificateEndsSoon",
         "rmqha_certificate_expiry_timestamp_seconds - time() < 14 * 86400",
-        "1h",
+        "60m",
         "warning",
         "a certificate in {{ $labels.file }} of {{ $labels.instance }} ends within 14 days",
         "From then on TLS connections fail. A new file is taken over without a restart.",

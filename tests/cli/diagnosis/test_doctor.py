@@ -237,6 +237,14 @@ def test_files_of_accounts_and_certificates(spec: ClusterSpec, tmp_path: Path) -
     assert "files of certificates and accounts can be used: 1" in told(findings, "broker-a-1", "security", Verdict.OK)
 
 
+def test_a_store_that_everybody_may_read_is_told(spec: ClusterSpec) -> None:
+    store = config_of(spec, "broker-a-1").parent / "store"
+    HostDisk(store).make_dirs("commitlog")
+    assert told(look(spec)[0], "broker-a-1", "data", Verdict.WARN) == ""
+    store.chmod(0o755)
+    assert "can be read by every user of this machine" in told(look(spec)[0], "broker-a-1", "data", Verdict.WARN)
+
+
 @pytest.mark.parametrize(
     ("days", "verdict", "words"),
     [(10.5, Verdict.WARN, "ends in 10 days"), (-1, Verdict.WRONG, "has ended"), (15, Verdict.OK, "can be used")],

@@ -40,7 +40,7 @@ def test_an_alert_asks_for_what_is_shown_and_says_what_to_run(alert: Alert) -> N
     program, command = alert.command.split()[:2]
     assert program == "rmqha" and command in COMMANDS
     used = re.findall(r"\$labels\.(\w+)", alert.summary + alert.reason + alert.command)
-    known = {"node", "instance", "broker_set", "node_id", "slave", "consumer_group", "topic"}
+    known = {"node", "instance", "broker_set", "node_id", "slave", "consumer_group", "topic", "file"}
     assert set(used) <= known
     for template in (alert.summary, alert.command):
         assert template.count("{{") == template.count("}}") == len(re.findall(r"\{\{ \$[\w.]+ \}\}", template))
