@@ -1,125 +1,20 @@
-"""Configuration: RocketMQ-style properties files read into frozen dataclasses.
+"""Configuration of servers and of brokers; `config_base` has what every configuration is.
 
-A field `mapped_file_size_commit_log` is the key `mappedFileSizeCommitLog`; a field may name its key in its metadata.
-An unknown key is an error that names the nearest known one; a value of the wrong kind is an error that says which kind.
 Keys marked "own" in docs/configuration.md do not exist in Apache RocketMQ.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self, TypeVar, get_type_hints
+from dataclasses import dataclass
+from typing import ClassVar
 
+from rmqha.model.config_base import Config as Config
+from rmqha.model.config_base import key_field as key_field
+from rmqha.model.config_base import parse_properties as parse_properties
 from rmqha.model.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from rmqha.model.error import ConfigError
 from rmqha.model.identity import HaMode, is_loopback, parse_address
-
-T = TypeVar("T")
-
-
-def key_field(key: str, default: T) -> T:
-    """A dataclass field whose configuration key does not follow from its name."""
-    value: T = field(default=default, metadata={"key": key})
-    return value
-
-
-def _camel(name: str) -> str:
-    head, *tail = name.split("_")
-    return head + "".join(word.capitalize() for word in tail)
-
-
-def parse_properties(text: str, source: str) -> dict[str, str]:
-    """Java properties, the subset that brokers' files use: `key=value` lines, `#` or `!` comments.
-
-    Raises ConfigError for a line without "=" and for a key given twice with different values.
-    """
-    found: dict[str, str] = {}
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if not line or line[0] in "#!":
-            continue
-        key, equals, value = line.partition("=")
-        key, value = key.strip(), value.strip()
-        if not equals or not key:
-            raise ConfigError(f"{source}:{number}: expected key=value, found {line!r}")
-        if found.get(key, value) != value:
-            raise ConfigError(f"{source}:{number}: {key} is given twice, as {found[key]!r} and {value!r}")
-        found[key] = value
-    return found
-
-
-def _convert(kind: Any, value: str) -> Any:
-    if kind is bool:
-        lowered = value.lower()
-        if lowered not in ("true", "false"):
-            raise ValueError("true or false")
-        return lowered == "true"
-    if kind is int:
-        try:
-            return int(value)
-        except ValueError:
-            raise ValueError("a whole number") from None
-    return value
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config:
-    """Base of every server's configuration."""
-
-    aliases: ClassVar[Mapping[str, str]] = {}
-    """Keys of RocketMQ that mean one of ours under another name."""
-    live_keys: ClassVar[frozenset[str]] = frozenset()
-    """Keys that a request of an operator changes at once; the others need a restart (ruling 25)."""
-
-    @classmethod
-    def keys(cls) -> dict[str, dataclasses.Field[Any]]:
-        return {item.metadata.get("key", _camel(item.name)): item for item in dataclasses.fields(cls)}
-
-    @classmethod
-    def from_properties(cls, properties: Mapping[str, str], source: str) -> Self:
-        """Raises ConfigError naming `source`, the key, and what to write instead."""
-        fields, hints, values = cls.keys(), get_type_hints(cls), dict[str, Any]()
-        for given, value in properties.items():
-            key = cls.aliases.get(given, given)
-            item = fields.get(key)
-            if item is None:
-                near = difflib.get_close_matches(given, [*fields, *cls.aliases], n=1, cutoff=0.0)
-                raise ConfigError(f"{source}: unknown key {given}; the nearest known key is {near[0]}")
-            try:
-                values[item.name] = _convert(hints[item.name], value)
-            except ValueError as wanted:
-                raise ConfigError(f"{source}: {given} = {value!r} must be {wanted}") from None
-        config = cls(**values)
-        config.check(source)
-        return config
-
-    def updated(self, changes: Mapping[str, str], source: str) -> tuple[Self, tuple[str, ...]]:
-        """With the live keys among `changes` set, and the keys that would need a restart. Raises ConfigError."""
-        known = self.to_properties()
-        named = ((self.aliases.get(key, key), value) for key, value in changes.items())
-        changed = {key: value for key, value in named if known.get(key) != value}
-        wanted = type(self).from_properties({**known, **changed}, source)
-        live = [item.name for key, item in self.keys().items() if key in changed and key in self.live_keys]
-        later = tuple(sorted(changed.keys() - self.live_keys))
-        return dataclasses.replace(self, **{name: getattr(wanted, name) for name in live}), later
-
-    def check(self, source: str) -> None:
-        """Raise ConfigError for values that contradict each other or leave their range."""
-
-    def to_properties(self) -> dict[str, str]:
-        """Every key with its effective value, as a properties file would hold it."""
-        return {
-            key: str(value).lower() if isinstance(value := getattr(self, item.name), bool) else str(value)
-            for key, item in type(self).keys().items()
-        }
-
-    def require_range(self, source: str, name: str, low: int, high: int) -> None:
-        value = getattr(self, name)
-        if not low <= value <= high:
-            raise ConfigError(f"{source}: {_camel(name)} = {value} must lie between {low} and {high}")
 
 
 @dataclass(frozen=True, kw_only=True)
