@@ -10,6 +10,7 @@ from typing import ClassVar, Self
 from controller.decisions.elect_master import Policy, parse_policy
 from rmqha.model.config import ServerConfig, key_field
 from rmqha.model.error import ConfigError
+from rmqha.model.identity import join_address, parse_address
 from rmqha.raft.quorum import SEPARATOR
 
 LIVE_KEYS = frozenset(
@@ -83,14 +84,17 @@ class ControllerConfig(ServerConfig):
             if not (item := item.strip()):
                 continue
             node_id, dash, address = item.partition("-")
-            host, colon, port = address.rpartition(":")
             if SEPARATOR in node_id:
                 raise ValueError(f"the id {node_id!r} contains {SEPARATOR!r}")
-            if not (node_id and dash and host and colon and port.isdigit() and int(port) < 65536):
+            try:
+                port = parse_address(address, lowest_port=0)[1]
+            except ValueError:
+                port = -1
+            if not (node_id and dash and port >= 0):
                 raise ValueError(f"{item!r} is not of the form id-host:port")
             if node_id in found:
                 raise ValueError(f"the id {node_id} is given twice")
-            if address in found.values() and port != "0":
+            if address in found.values() and port:
                 raise ValueError(f"the address {address} is given twice")
             found[node_id] = address
         return dict(sorted(found.items()))
@@ -108,7 +112,7 @@ class ControllerConfig(ServerConfig):
     @property
     def bind_address(self) -> str:
         """listenAddress with the port of the own entry in controllerDLegerPeers."""
-        return f"{self.listen_address}:{self.self_address.rpartition(':')[2]}"
+        return join_address(self.listen_address, parse_address(self.self_address, lowest_port=0)[1])
 
     def with_self_port(self, port: int) -> Self:
         """The same with the own port filled in: port 0 lets the system choose one, which only a sole voter can."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import TypeVar
 
 import trio
@@ -31,6 +30,7 @@ from rmqha.host.poller import Poller
 from rmqha.host.prng import HostPrng
 from rmqha.host.remoting import RemotingClient, serve
 from rmqha.host.session import Session, Statistics
+from rmqha.host.text_file import read_text
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import parse_properties
@@ -58,12 +58,7 @@ HAND_OVER_TIMEOUT_S = 2.0
 
 def read_config(path: str) -> ControllerConfig:
     """Raises UsageError, one sentence, if the file cannot be read or holds a wrong key or value."""
-    try:
-        text = Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"cannot read the configuration {path}: {reason}") from None
-    return ControllerConfig.from_properties(parse_properties(text, path), path)
+    return ControllerConfig.from_properties(parse_properties(read_text(path, "the configuration"), path), path)
 
 
 class _Store:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from rmqha.broker.controller_route import parse_addresses
+from rmqha.host.text_file import read_text
 from rmqha.model.config import ServerConfig, parse_properties
-from rmqha.model.error import ConfigError, UsageError
+from rmqha.model.error import ConfigError
 
 if TYPE_CHECKING:
     from controller.config import ControllerConfig
@@ -71,12 +71,7 @@ def read_config(path: str | None) -> tuple[NamesrvConfig, ControllerConfig | Non
     """
     if path is None:
         return NamesrvConfig(), None
-    try:
-        text = Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"cannot read the configuration {path}: {reason}") from None
-    return parse_config(text, path)
+    return parse_config(read_text(path, "the configuration"), path)
 
 
 def parse_config(text: str, source: str) -> tuple[NamesrvConfig, ControllerConfig | None]:

@@ -27,7 +27,7 @@ from rmqha.host.session import Session, Statistics
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
 from rmqha.model.error import ConfigError, RemoteProtocolError, UsageError
-from rmqha.model.identity import is_loopback
+from rmqha.model.identity import is_loopback, join_address
 from rmqha.model.series import Collecting
 from rmqha.model.standing import Standing
 from rmqha.port import Clock
@@ -111,7 +111,7 @@ class NameServer:
         return Standing("namesrv", True, facts={"brokers": self.routes.broker_count, **suspicion})
 
     def collect(self) -> Collecting:
-        address = f"{self.live.current.listen_address}:{self.live.current.listen_port}"
+        address = join_address(self.live.current.listen_address, self.live.current.listen_port)
         index = None if self.follower is None else self.follower.index
         return collect(address, self.routes, index, self.remoting.as_dict())
 
@@ -351,7 +351,7 @@ async def _follow(follower: ElectionFollower, config: NamesrvConfig) -> None:
 async def _serve(server: NameServer, config: NamesrvConfig, *, task_status: trio.TaskStatus[int]) -> None:
     await serve(
         server,
-        f"{config.listen_address}:{config.listen_port}",
+        join_address(config.listen_address, config.listen_port),
         max_frame_bytes=config.max_frame_bytes,
         statistics=server.remoting,
         task_status=task_status,

@@ -21,6 +21,7 @@ from rmqha.host.exposure import Exposure
 from rmqha.host.http import Handler, Request, Response
 from rmqha.host.security import Security, ambient
 from rmqha.model.error import UsageError
+from rmqha.model.identity import join_address
 from rmqha.port import Tracer
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Site:
         self._config = config
         self._routes = routes
         self._tracer = tracer
-        self._own_address = f"{_own_host(config.listen_address)}:{port}"
+        self._own_address = join_address(_own_host(config.listen_address), port)
         named = parse_addresses(config.controller_addr, "controllerAddr") if config.controller_addr else []
         self._controllers = [*named, *controllers]
         self._security = lookup_security(config)
@@ -171,4 +172,4 @@ def lookup_security(config: NamesrvConfig) -> Security:
 
 def _own_host(listen_address: str) -> str:
     """Where this process reaches its own listener."""
-    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(listen_address, listen_address)
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen_address, listen_address)

@@ -27,9 +27,15 @@ Places = Mapping[str, Sequence[str]]
 
 
 def told_hosts(config: BrokerConfig) -> dict[str, str]:
-    """Key → the host that others are told by it."""
-    listen = config.broker_ip1 or config.listen_address
-    return {LISTEN: listen, HA: config.broker_ip2 or listen}
+    """Key → the host that others are told by it. Raises ConfigError for what is neither a name nor a number."""
+    return {LISTEN: _host_of(LISTEN, config.address), HA: _host_of(HA, config.ha_address)}
+
+
+def _host_of(key: str, address: str) -> str:
+    try:
+        return parse_address(address, lowest_port=0)[0]
+    except ValueError as error:
+        raise ConfigError(f"{key}: {error}") from None
 
 
 async def resolved(addresses: Iterable[str]) -> Places:

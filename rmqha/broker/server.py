@@ -43,7 +43,7 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.delay_level import parse_delay_levels
 from rmqha.model.error import ConfigError, UnreachableError
-from rmqha.model.identity import parse_address
+from rmqha.model.identity import join_address, parse_address
 from rmqha.model.offset import BrokerId
 from rmqha.store.config import StoreConfig
 from rmqha.store.identity_file import IdentityFile
@@ -143,11 +143,11 @@ async def _listen(config: BrokerConfig, gate: _Gate, nursery: trio.Nursery) -> t
     """Bind the three ports; the configuration comes back with the numbers that the system chose for 0."""
     serve = partial(remoting.serve, gate, max_frame_bytes=config.max_frame_bytes, statistics=gate.remoting)
     host = config.listen_address
-    listen_port: int = await nursery.start(serve, f"{host}:{config.listen_port}")
+    listen_port: int = await nursery.start(serve, join_address(host, config.listen_port))
     wanted = config.ha_listen_port or (config.listen_port + 1 if config.listen_port else 0)
-    listeners = await network.listen(f"{host}:{wanted}")
+    listeners = await network.listen(join_address(host, wanted))
     nursery.start_soon(trio.serve_listeners, gate.accept_ha, listeners)
-    fast_port: int = await nursery.start(serve, f"{host}:{config.listen_port - 2 if config.listen_port else 0}")
+    fast_port: int = await nursery.start(serve, join_address(host, config.listen_port - 2 if config.listen_port else 0))
     ports = Ports(listen_port, network.local_port(listeners[0]), fast_port)
     return dataclasses.replace(config, listen_port=ports.listen, ha_listen_port=ports.ha), ports
 
@@ -173,7 +173,7 @@ async def _places(config: BrokerConfig) -> Places:
 
 async def _store_host(config: BrokerConfig) -> tuple[bytes, int]:
     """The address that records and offset message ids carry. Raises ConfigError if the name has none."""
-    host = config.broker_ip1 or config.listen_address
+    host = told_hosts(config)[LISTEN]
     try:
         found = await trio.socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:

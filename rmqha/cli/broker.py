@@ -12,19 +12,14 @@ from rmqha.host import security
 from rmqha.host.exposure import expose
 from rmqha.host.process import run_server
 from rmqha.host.security_watch import SecurityWatch
+from rmqha.host.text_file import read_text
 from rmqha.host.tracer import HostTracer
 from rmqha.model.config import BrokerConfig, parse_properties
-from rmqha.model.error import UsageError
 
 
 def read_config(path: Path) -> BrokerConfig:
     """Raises UsageError or ConfigError with one sentence."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"cannot read the configuration {path}: it is not UTF-8 text") from None
+    text = read_text(path, "the configuration")
     return BrokerConfig.from_properties(parse_properties(text, str(path)), str(path))
 
 

@@ -26,8 +26,10 @@ from typing import Any
 from rmqha.cli.guarantee import effective_keys
 from rmqha.cli.guarantee import promise as of_keys
 from rmqha.cli.preset import PRESETS
+from rmqha.host.text_file import read_text
 from rmqha.model.config import BrokerConfig, ServerConfig
-from rmqha.model.error import ConfigError, UsageError
+from rmqha.model.error import ConfigError
+from rmqha.model.identity import join_address, parse_address
 
 
 class NodeKind(Enum):
@@ -197,13 +199,13 @@ def load(
 
     Raises UsageError if it cannot be read, ConfigError if something in it is wrong. Touches nothing.
     """
+    text = read_text(path, "the cluster file")
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read the cluster file {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is not a text file in UTF-8, so not a cluster file") from None
-    except tomllib.TOMLDecodeError as error:
+        document = tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError(f"{path} is not TOML of a cluster: it is nested too deeply") from None
+    except ValueError as error:
+        # also numbers of thousands of digits, which are no TOMLDecodeError
         raise ConfigError(f"{path} is not TOML: {error}") from None
     groups = document.get("group")
     for table in groups if isinstance(groups, list) else ():
@@ -229,6 +231,12 @@ def parse(
         raise reader.wrong(f"[cluster] haMode = {mode!r} must be ap or cp")
     if not NAME.fullmatch(cluster.name):
         raise reader.wrong(f"[cluster] name = {cluster.name!r} must be letters, digits, - and _")
+    try:
+        ip = parse_address(join_address(cluster.listen_address, 1))[0]
+    except ValueError:
+        raise reader.wrong(
+            f"[cluster] listenAddress = {cluster.listen_address!r} must be a name or a number of this machine"
+        ) from None
     root = directory or Path(cluster.directory or f"rmqha-data/{cluster.name}")
     root = root.expanduser().absolute()
 
@@ -242,7 +250,7 @@ def parse(
     namesrv, controllers = _check_servers(reader, elects=len(static) < len(groups))
     layout = _Layout(
         root=root,
-        ip=cluster.listen_address,
+        ip=ip,
         name_servers=[(f"ns-{n + 1}", namesrv.listen_port + n * namesrv.port_step) for n in range(namesrv.count)],
         controllers=_controller_nodes(namesrv, controllers),
         security=_security_properties(reader),
@@ -279,7 +287,7 @@ class _Layout:
     security: Mapping[str, str]
 
     def addresses(self, nodes: list[tuple[str, int]]) -> str:
-        return ";".join(f"{self.ip}:{port}" for _, port in nodes)
+        return ";".join(join_address(self.ip, port) for _, port in nodes)
 
     def common_properties(self, name: str) -> dict[str, str]:
         log_file = str(self.root / name / "log" / f"{name}.log")
@@ -289,7 +297,9 @@ class _Layout:
         ids = {peer: f"n{number}" for number, (peer, _) in enumerate(self.controllers)}
         return {
             "controllerDLegerGroup": "group1",
-            "controllerDLegerPeers": ";".join(f"{ids[peer]}-{self.ip}:{port}" for peer, port in self.controllers),
+            "controllerDLegerPeers": ";".join(
+                f"{ids[peer]}-{join_address(self.ip, port)}" for peer, port in self.controllers
+            ),
             "controllerDLegerSelfId": ids[name],
             "controllerStorePath": str(self.root / name / "controller"),
         }
@@ -308,14 +318,14 @@ def _server_nodes(layout: _Layout) -> list[NodeSpec]:
         if embedded is not None:
             ports.append(Port(embedded, "[controllers] listenPort"))
             properties |= {"enableControllerInNamesrv": "true"} | layout.controller_properties(name)
-        address = f"{layout.ip}:{port}"
+        address = join_address(layout.ip, port)
         nodes.append(
             NodeSpec(name, NodeKind.NAMESRV, address, tuple(ports), properties, embeds_controller=embedded is not None)
         )
     for name, port in standing.items():
         properties = layout.common_properties(name) | layout.controller_properties(name)
         ports = [Port(port, "[controllers] listenPort")]
-        nodes.append(NodeSpec(name, NodeKind.CONTROLLER, f"{layout.ip}:{port}", tuple(ports), properties))
+        nodes.append(NodeSpec(name, NodeKind.CONTROLLER, join_address(layout.ip, port), tuple(ports), properties))
     return nodes
 
 
@@ -343,7 +353,7 @@ def _broker_nodes(
         else:
             properties |= {"enableControllerMode": "true", "controllerAddr": layout.addresses(layout.controllers)}
         ports = tuple(Port(port + shift, "[[group]] listenPort") for shift in (0, 1, -2))
-        address = f"{layout.ip}:{port}"
+        address = join_address(layout.ip, port)
         nodes.append(NodeSpec(name, NodeKind.BROKER, address, ports, properties, group=group.name))
     return nodes
 

@@ -21,7 +21,9 @@ from rmqha.cli.cluster_file import ClusterSpec, NodeKind, NodeSpec
 from rmqha.cli.supervisor import Process
 from rmqha.cli.trust import is_plain_name, is_server, refuse_foreign, refuse_foreign_if_there
 from rmqha.host.disk import DIRECTORY_MODE
+from rmqha.host.text_file import read_text
 from rmqha.model.error import RmqhaError, UsageError
+from rmqha.model.identity import join_address, parse_address
 
 VERSION = 1
 FILE = "cluster.json"
@@ -69,14 +71,14 @@ class NodeRecord:
 
     @classmethod
     def of(cls, node: NodeSpec) -> NodeRecord:
-        host = node.address.rpartition(":")[0]
+        host = parse_address(node.address)[0]
         match node.kind:
             case NodeKind.BROKER:
                 controller = ""
             case NodeKind.CONTROLLER:
                 controller = node.address
             case NodeKind.NAMESRV:
-                controller = f"{host}:{node.ports[1].number}" if node.embeds_controller else ""
+                controller = join_address(host, node.ports[1].number) if node.embeds_controller else ""
         return cls(node.name, node.kind.value, node.address, controller, node.group)
 
 
@@ -124,7 +126,9 @@ class ClusterState:
         """None if the directory has no cluster.json; UsageError if that is not one of ours."""
         path = directory / FILE
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
+            if not path.exists():
+                return None
+            document = json.loads(read_text(path, "the record of `rmqha up`"))
             version = document["version"]
             if version != VERSION:
                 raise UsageError(f"{path} is of version {version!r}; this rmqha reads version {VERSION}")
@@ -136,11 +140,9 @@ class ClusterState:
                 document["clusterFile"],
                 {node.name: node for node in nodes},
             )
-        except (FileNotFoundError, NotADirectoryError):
-            return None
         except OSError as error:
             raise UsageError(f"cannot read {path}: {error.strerror}") from None
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, RecursionError):
             raise UsageError(f"{path} is not a record of `rmqha up`; remove it or name another --directory") from None
 
     def write(self) -> None:
@@ -220,7 +222,7 @@ class ClusterState:
 
         properties = self.properties(name)
         port = properties.get("httpPort", "0")
-        return "" if port == "0" else f"{properties.get('httpHost', ServerConfig.http_host)}:{port}"
+        return "" if port == "0" else join_address(properties.get("httpHost", ServerConfig.http_host), int(port))
 
     def log_path(self, name: str) -> Path:
         return self.directory / name / "log" / f"{name}.log"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import TYPE_CHECKING, NoReturn
 
 import click
@@ -67,6 +68,31 @@ SERVERS = {
 """Help lines of the commands that come by entry point."""
 
 
+class Utf8Text(click.types.StringParamType):
+    """Text that can be sent and printed. A byte of the command line that is no UTF-8 arrives as half a character."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text: str = super().convert(value, param, ctx)
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            self.fail(f"{text!r} is not UTF-8 text", param, ctx)
+        return text
+
+
+UTF8_TEXT = Utf8Text()
+
+
+def take_only_text(command: click.Command) -> None:
+    """Let each option and argument for text, here and in the commands below, refuse bytes that are no UTF-8. Names of
+    files are bytes and stay so."""
+    for parameter in command.params:
+        if type(parameter.type) is click.types.StringParamType:
+            parameter.type = UTF8_TEXT
+    for below in command.commands.values() if isinstance(command, click.Group) else ():
+        take_only_text(below)
+
+
 class LazyGroup(click.Group):
     """Looks commands up in COMMANDS, then among the entry points, and imports the one that was asked for."""
 
@@ -86,6 +112,7 @@ class LazyGroup(click.Group):
                 return None
             command = next(iter(found)).load()
         assert isinstance(command, click.Command)
+        take_only_text(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -125,6 +152,7 @@ def nearest(given: str, known: Sequence[str]) -> str:
     "--security",
     "security_file",
     envvar="RMQHA_SECURITY",
+    type=UTF8_TEXT,
     metavar="FILE",
     help="How to ask secured servers: tls.enable, tls.client.*, accessKey, secretKey.",
 )
@@ -134,6 +162,13 @@ def cli(security_file: str | None) -> None:
         from rmqha.host import security
 
         security.ambient.set(security.for_client(security_file))
+
+
+def print_anything() -> None:
+    """A character that a terminal's encoding lacks, and half a character of a file's name, are printed as escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def first_error(error: BaseException) -> BaseException:
@@ -165,6 +200,7 @@ def exit_code(error: BaseException) -> int | None:
 
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
+    print_anything()
     try:
         cli.main(args=args, prog_name="rmqha", standalone_mode=False)
     except click.exceptions.Exit as error:

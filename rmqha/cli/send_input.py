@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,6 +18,9 @@ from rmqha.model.error import UsageError
 InputFormat = Literal["lines", "jsonl"]
 SPOOL_BYTES = 16 * 1024 * 1024
 """Standard input is read once and used twice; beyond this size it waits in a temporary file."""
+MAX_SPOOLED_BYTES = 8 << 30
+LINE_BYTES = MAX_BODY_BYTES + 3
+"""The longest line that can be a message, its end, and one byte that tells that there is more."""
 UNIQUE_KEY_EXAMPLE = "0" * 32
 
 
@@ -58,16 +61,39 @@ class SendInput:
         if self.path is None:
             yield OpenInput(self, None, "word")
         elif str(self.path) == "-":
-            with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
-                shutil.copyfileobj(sys.stdin.buffer, spool)
-                yield OpenInput(self, spool, "standard input")
+            with self._spooled(sys.stdin.buffer, "standard input") as messages:
+                yield messages
         else:
             try:
+                mode = self.path.stat().st_mode
+                if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
+                    raise UsageError(f"{self.path}: is a device, not a file; - reads standard input")
                 stream = self.path.open("rb")
             except OSError as error:
                 raise UsageError(f"{self.path}: cannot be read: {error.strerror}") from None
             with stream:
-                yield OpenInput(self, stream, str(self.path))
+                if stat.S_ISFIFO(mode):
+                    with self._spooled(stream, str(self.path)) as messages:
+                        yield messages
+                else:
+                    yield OpenInput(self, stream, str(self.path))
+
+    @contextmanager
+    def _spooled(self, stream: IO[bytes], name: str) -> Iterator[OpenInput]:
+        """What can be read only once. A line too long for a message ends it here: there may be no other."""
+        with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
+            size = 0
+            while line := stream.readline(LINE_BYTES):
+                size += len(line)
+                if size > MAX_SPOOLED_BYTES:
+                    raise UsageError(
+                        f"{name}: is longer than {MAX_SPOOLED_BYTES >> 30} GiB, the most that is kept to be checked "
+                        "before it is sent; write it to a file and name that with --file"
+                    )
+                spool.write(line)
+                if len(line) == LINE_BYTES:
+                    break
+            yield OpenInput(self, spool, name)
 
 
 class OpenInput:
@@ -108,7 +134,7 @@ class OpenInput:
             yield from (word.encode() for word in self._settings.words)
             return
         self._stream.seek(0)
-        while line := self._stream.readline(MAX_BODY_BYTES + 3):
+        while line := self._stream.readline(LINE_BYTES):
             yield line.removesuffix(b"\n").removesuffix(b"\r")
 
     def _message(self, line: bytes) -> OutgoingMessage:
@@ -131,7 +157,8 @@ def _record(text: str) -> dict[str, Any]:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else "it is nested too deeply"
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else "a number is too long"
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else reason
         raise UsageError(f"is not JSON: {reason}") from None
     if not isinstance(record, dict):
         raise UsageError("is JSON, but not an object")
@@ -145,6 +172,10 @@ def _field(record: dict[str, Any], name: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise UsageError(f"field {name!r} must be a string or a number")
     text = str(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"field {name!r} holds half a character (a surrogate)") from None
     if not text:
         raise UsageError(f"field {name!r} is empty")
     return text

@@ -33,7 +33,7 @@ from rmqha.ha.set_keeper import SetKeeper
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import RemoteProtocolError, StoreError
-from rmqha.model.identity import HaMode, Role, parse_address
+from rmqha.model.identity import HaMode, Role, join_address, parse_address
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import Buffer, IdentityStore, ReplicaLog, Tracer
 from rmqha.wire.command import Command
@@ -595,4 +595,4 @@ def _ha_address_of(broker_address: str) -> str:
         host, port = parse_address(broker_address)
     except ValueError:
         return ""
-    return f"{host}:{port + 1}"
+    return join_address(host, port + 1)

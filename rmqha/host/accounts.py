@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from rmqha.host.live_files import LiveFiles, refuse_if_open_to_others
+from rmqha.host.text_file import read_text
 from rmqha.model.access import AccessList, Credentials, parse_access_list
 from rmqha.model.config import parse_properties
 from rmqha.model.error import UsageError
@@ -31,10 +32,9 @@ class AccessFile(LiveFiles[AccessList]):
 def _read_access_list(path: Path) -> AccessList:
     try:
         refuse_if_open_to_others(str(path), "secret keys")
-        return parse_access_list(yaml.safe_load(path.read_text()), str(path))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"cannot read the accounts {path}: {reason}") from None
+        return parse_access_list(yaml.safe_load(read_text(path, "the accounts")), str(path))
+    except OSError as error:
+        raise UsageError(f"cannot read the accounts {path}: {error.strerror}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         raise UsageError(f"{path}: not YAML{f', line {mark.line + 1}' if mark else ''}") from None
@@ -52,7 +52,7 @@ def read_credentials(path: str) -> Credentials:
     text = read_secret_text(path)
     try:
         found = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, RecursionError):
         found = None
     if not isinstance(found, dict):
         found = parse_properties(text, path)
@@ -69,7 +69,6 @@ def credentials(found: dict[str, str], path: str) -> Credentials:
 def read_secret_text(path: str) -> str:
     try:
         refuse_if_open_to_others(path, "a secret key")
-        return Path(path).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"cannot read {path}: {reason}") from None
+    except OSError as error:
+        raise UsageError(f"cannot read the keys {path}: {error.strerror}") from None
+    return read_text(path, "the keys")

@@ -15,6 +15,7 @@ from rmqha.host import security, security_watch
 from rmqha.host.event_counts import EventCounts
 from rmqha.host.tracer import HostTracer
 from rmqha.model.config import ServerConfig
+from rmqha.model.identity import join_address
 from rmqha.model.series import Collecting, Sheet
 from rmqha.model.standing import Standing
 
@@ -117,6 +118,7 @@ async def expose(
     from rmqha.host import http, metrics  # noqa: F401 (loaded now, not at the first scrape)
 
     made = Exposure(tracer, expected)
-    host = f"[{config.http_host}]" if ":" in config.http_host else config.http_host
-    await nursery.start(partial(http.serve, made.routes, f"{host}:{config.http_port}", trouble=made.trouble))
+    await nursery.start(
+        partial(http.serve, made.routes, join_address(config.http_host, config.http_port), trouble=made.trouble)
+    )
     return made

@@ -9,7 +9,7 @@ import socket
 import trio
 
 from rmqha.model.error import UnreachableError, UsageError
-from rmqha.model.identity import is_loopback, parse_address
+from rmqha.model.identity import is_loopback, join_address, parse_address
 
 DIAL_TIMEOUT_MS = 3_000
 BACKLOG_COUNT = 1024
@@ -90,12 +90,12 @@ async def listen(address: str) -> list[trio.SocketListener]:
 
     Raises UsageError, one sentence, when the port is taken, not allowed, or the host is none of this machine's.
     """
-    host, _, port_text = address.rpartition(":")
-    if not host or not port_text.isdigit() or int(port_text) > 65535:
-        raise UsageError(f"{address!r} is not an address of the form host:port")
-    port = int(port_text)
     try:
-        listeners = await trio.open_tcp_listeners(port, host=host.strip("[]"), backlog=BACKLOG_COUNT)
+        host, port = parse_address(address, lowest_port=0)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    try:
+        listeners = await trio.open_tcp_listeners(port, host=host, backlog=BACKLOG_COUNT)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise UsageError(
@@ -123,4 +123,4 @@ def peer_name(stream: trio.SocketStream) -> str:
         host, port = stream.socket.getpeername()[:2]
     except OSError:
         return "unknown:0"
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return join_address(host, port)

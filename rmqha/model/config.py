@@ -14,7 +14,7 @@ from rmqha.model.config_base import key_field as key_field
 from rmqha.model.config_base import parse_properties as parse_properties
 from rmqha.model.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from rmqha.model.error import ConfigError
-from rmqha.model.identity import HaMode, is_loopback, parse_address
+from rmqha.model.identity import HaMode, is_loopback, join_address, parse_address
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -335,7 +335,7 @@ class BrokerConfig(ServerConfig):
 
     @property
     def address(self) -> str:
-        return f"{self.broker_ip1 or self.listen_address}:{self.listen_port}"
+        return join_address(self.broker_ip1 or self.listen_address, self.listen_port)
 
     @property
     def ha_port(self) -> int:
@@ -343,7 +343,7 @@ class BrokerConfig(ServerConfig):
 
     @property
     def ha_address(self) -> str:
-        return f"{self.broker_ip2 or self.broker_ip1 or self.listen_address}:{self.ha_port}"
+        return join_address(self.broker_ip2 or self.broker_ip1 or self.listen_address, self.ha_port)
 
     def check(self, source: str) -> None:
         super().check(source)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import ip_address
 
 from rmqha.model.offset import BrokerId
+
+MAX_NAME_CHARS = 253
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +46,43 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def parse_address(text: str) -> tuple[str, int]:
-    """Split "host:port" (IPv6 hosts in brackets). ValueError with a sentence if it is not one."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
-        raise ValueError(f"{text!r} is not an address of the form host:port")
-    return host.strip("[]"), int(port)
+def parse_address(text: str, *, lowest_port: int = 1) -> tuple[str, int]:
+    """Split "host:port"; an IPv6 host stands in brackets, or without them before the last colon, as Java joins them.
+    ValueError with a sentence if it is not one that could be asked. `lowest_port`: 0 for who listens."""
+    given, colon, port = text.rpartition(":")
+    bracketed = given.startswith("[") and given.endswith("]")
+    host = given[1:-1] if bracketed else given
+    is_host = _is_ipv6(host) if bracketed or ":" in host else _is_name(host)
+    # isdecimal alone also takes the digits of other scripts
+    is_port = port.isascii() and port.isdecimal() and len(port) <= 5 and lowest_port <= int(port) < 65536
+    if not (colon and is_host and is_port):
+        alone = _is_ipv6(text[1:-1] if text.startswith("[") and text.endswith("]") else text)
+        hint = "; an IPv6 host stands in brackets before its port, such as [::1]:9876" if alone else ""
+        raise ValueError(f"{_shortened(text)} is not an address of the form host:port{hint}")
+    return host, int(port)
+
+
+def join_address(host: str, port: int) -> str:
+    """ "host:port", IPv6 hosts in brackets."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return text.isascii() and text.isprintable() and ip_address(text).version == 6
+    except ValueError:
+        return False
+
+
+def _is_name(host: str) -> bool:
+    """Numbers with dots, or a name that resolvers can be asked for."""
+    if host.isascii():
+        return len(host) <= MAX_NAME_CHARS and _NAME.fullmatch(host) is not None
+    try:
+        return _NAME.fullmatch(host.encode("idna").decode()) is not None
+    except UnicodeError:
+        return False
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 80 else text[:79] + "…")

@@ -35,7 +35,7 @@ OPTIONS = {
     "paths": "several directories, as a JSON array; load([...]) sets it",
     "topic": "topics to read, parted by commas",
     "subscribe": "the same, under the name that Kafka's source uses",
-    "subscribePattern": "a regular expression (Python's) that the whole topic must match",
+    "subscribePattern": "a regular expression (RE2's) that the whole topic must match",
     "assign": 'topics and their queues as JSON, {"orders": [0, 1]}',
     "queueId": "queues to read, parted by commas",
     "tags": "tags to read, parted by || or commas; * is all",

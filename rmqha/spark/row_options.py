@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rmqha.model.error import UsageError
+from rmqha.model.pattern import compiled
 from rmqha.store.scan import Interval, RowFilter
 
 EARLIEST, LATEST = -2, -1
@@ -82,8 +83,8 @@ def _topics(values: Mapping[str, str]) -> RowFilter:
     pattern = values.get("subscribePattern")
     if pattern is not None:
         try:
-            re.compile(pattern)
-        except re.error as error:
+            compiled(pattern)
+        except ValueError as error:
             raise UsageError(f"option subscribePattern = {pattern!r} is no regular expression: {error}") from None
         return RowFilter(topic_pattern=pattern)
     if "assign" in values:

@@ -3,7 +3,6 @@ topic, and only for what is left by the properties."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from rmqha.model.pattern import compiled
 from rmqha.store.scan_columns import TIMESTAMP_MAX_MS, Records
 
 NUMBERS = ("queueId", "queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp")
@@ -41,7 +41,7 @@ class RowFilter:
     intervals: dict[str, Interval] = field(default_factory=dict)
     values: dict[str, frozenset[int]] = field(default_factory=dict)
     topic_pattern: str | None = None
-    """A regular expression that the whole topic must match."""
+    """A regular expression (RE2's) that the whole topic must match."""
     queues: frozenset[tuple[str, int]] | None = None
     """(topic, queueId)"""
     queue_offsets: dict[tuple[str, int], Interval] = field(default_factory=dict)
@@ -157,7 +157,7 @@ class RowFilter:
 
     def _wants_topic(self, name: str) -> bool:
         return (self.topics is None or name in self.topics) and (
-            self.topic_pattern is None or re.fullmatch(self.topic_pattern, name) is not None
+            self.topic_pattern is None or compiled(self.topic_pattern).is_whole(name.encode())
         )
 
 

@@ -10,7 +10,6 @@ tag hash alone is wrong, or one in another queue's place that nobody asks for.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmqha.model.message import tags_code
+from rmqha.model.pattern import compiled
 from rmqha.store.scan_filter import Interval, RowFilter
 from rmqha.store.scan_storage import LocalStorage, ReadFile, Storage, read_exactly
 from rmqha.store.scan_walk import I64, RECORD_MAX_BYTES, RECORD_MIN_BYTES
@@ -199,7 +199,7 @@ def _wants(rows: RowFilter, topic: str, queue_id: int) -> bool:
         return False
     if rows.topics is not None and topic not in rows.topics:
         return False
-    return rows.topic_pattern is None or re.fullmatch(rows.topic_pattern, topic) is not None
+    return rows.topic_pattern is None or compiled(rows.topic_pattern).is_whole(topic.encode())
 
 
 class _Cursor:

@@ -196,8 +196,14 @@ def test_a_file_that_is_no_toml_or_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not TOML"):
         load(bad)
     bad.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match="not a text file"):
+    with pytest.raises(UsageError, match="it is not UTF-8 text"):
         load(bad)
+    for text, reason in (("a = " + "[" * 100_000, "nested too deeply"), ("a = " + "9" * 5000, "is not TOML")):
+        bad.write_text(text)
+        with pytest.raises(ConfigError, match=reason):
+            load(bad)
+    with pytest.raises(UsageError, match="it is a device"):
+        load(Path("/dev/zero"))
 
 
 def test_a_static_group_has_a_fixed_master_and_needs_no_controller() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from rmqha.cli import send_input
 from rmqha.cli.main import main
 from tests.client.fake import Do, FakeCluster, InTurn
 
@@ -52,6 +54,12 @@ def refuse(capsys: pytest.CaptureFixture[str], *args: str) -> str:
             "",
             "{file}:1: a message for topic T has 4194305 bytes; brokers take 4194304 at most",
         ),
+        (
+            WELL + b'{"id": "\\ud800"}',
+            "--format jsonl --key-field id",
+            "{file}:3: field 'id' holds half a character (a surrogate)",
+        ),
+        (b'{"id": ' + b"9" * 5000 + b"}", "--format jsonl", "{file}:1: is not JSON: a number is too long"),
         (WELL, "--key-field id", "--key-field names a field of JSON records: add --format jsonl"),
         (b"x", "word", "give either messages or --file FILE ('-' reads standard input)"),
         (b"x", "--rate 0", "--rate '0' must be a number of messages per second, such as 500 or 500/s"),
@@ -82,6 +90,32 @@ def test_wrong_calls_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_standard_input_is_checked_too(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n\xff\n")))
     assert refuse(capsys, "--topic", "T", "--file", "-") == "standard input:2: is not UTF-8 text"
+
+
+def test_standard_input_that_never_ends_is_left_at_the_first_line_that_is_no_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Path("/dev/zero").open() as endless:
+        monkeypatch.setattr(sys, "stdin", endless)
+        assert "standard input:1: a message for topic T has 4194307 bytes" in refuse(
+            capsys, "--topic", "T", "--file", "-"
+        )
+    monkeypatch.setattr(send_input, "MAX_SPOOLED_BYTES", 100)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n" * 51)))
+    assert refuse(capsys, "--topic", "T", "--file", "-").startswith("standard input: is longer than")
+    assert refuse(capsys, "--topic", "T", "--file", "/dev/zero") == (
+        "/dev/zero: is a device, not a file; - reads standard input"
+    )
+
+
+async def test_a_pipe_is_sent_whole(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    async with FakeCluster() as fake, trio.open_nursery() as nursery:
+        nursery.start_soon(trio.to_thread.run_sync, path.write_bytes, b"a\nb\n")
+        done = await run(fake, "--topic", "T", "--file", str(path))
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert sorted(item.body for item in fake.stored) == [b"a", b"b"]
 
 
 async def run(fake: FakeCluster, *args: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:

@@ -140,7 +140,7 @@ async def test_a_peer_that_begins_a_handshake_and_is_silent_is_dropped(
         ({"tls.server.certPath": "/no", "tls.server.keyPath": "/no"}, "tls.server.certPath: there is no file /no"),
         ({"tls.enable": "true", "tls.client.trustCertPath": "/no"}, "tls.client.trustCertPath: no certificates in /no"),
         ({"tls.enable": "true", "tls.client.certPath": "/no"}, "tls.client.certPath: there is no file /no"),
-        ({"credentialsFile": "/no"}, "cannot read /no: No such file or directory"),
+        ({"credentialsFile": "/no"}, "cannot read the keys /no: No such file or directory"),
         ({"aclEnable": "true", "aclFile": "/no"}, "cannot read the accounts /no: No such file or directory"),
     ],
 )

@@ -64,7 +64,7 @@ def test_names_are_case_insensitive_and_values_are_read() -> None:
         ),
         (
             {"subscribePattern": "a("},
-            "option subscribePattern = 'a(' is no regular expression: missing ), unterminated subpattern at position 1",
+            "option subscribePattern = 'a(' is no regular expression: missing ): a(",
         ),
         (
             {"assign": '{"orders": 1}'},

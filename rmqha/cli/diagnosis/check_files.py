@@ -15,6 +15,7 @@ from rmqha.cli.guarantee import effective_keys, promise
 from rmqha.host.disk import HostDisk
 from rmqha.host.network import is_own_address
 from rmqha.host.read_disk import HostReadDisk
+from rmqha.host.text_file import read_text
 from rmqha.model.config import BrokerConfig, ServerConfig, parse_properties
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import Identity, is_loopback, parse_address
@@ -227,9 +228,9 @@ def _overrides(patient: Patient, papers: Papers) -> Iterator[Finding]:
     if not path.exists():
         return
     try:
-        given = parse_properties(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError, RmqhaError) as error:
-        yield wrong(patient.name, "overrides", f"{path} cannot be read: {error}", f"mend or remove {path}")
+        given = parse_properties(read_text(path, "the changed keys"), str(path))
+    except RmqhaError as error:
+        yield wrong(patient.name, "overrides", str(error), f"mend or remove {path}")
         return
     for key, value in sorted(given.items()):
         said = patient.properties.get(key)

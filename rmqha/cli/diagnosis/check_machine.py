@@ -16,6 +16,7 @@ from rmqha.cli.preflight import cannot_bind
 from rmqha.host.disk import HostDisk
 from rmqha.host.read_disk import HostReadDisk
 from rmqha.model.error import UsageError
+from rmqha.model.identity import join_address
 from rmqha.store.boot_file import ABORT_PATH
 from rmqha.store.look import LOCK_PATH, is_run_name
 
@@ -83,7 +84,7 @@ def check_ports(patients: Sequence[Patient]) -> Iterator[Finding]:
 def _port_trouble(patient: Patient, port: Port, owners: Mapping[int, list[Owner]]) -> Finding | None:
     found = owners.get(port.number, [])
     host = port.host or patient.host
-    name, where = patient.name, f"{host}:{port.number}"
+    name, where = patient.name, join_address(host, port.number)
     if patient.process is not None and patient.process.alive:
         pids = [owner.pid for owner in found]
         if patient.process.pid in pids or 0 in pids:

@@ -15,6 +15,7 @@ from rmqha.cli.cluster_file import NodeKind
 from rmqha.cli.cluster_state import ClusterState
 from rmqha.cli.diagnosis.listeners import Owner, listening
 from rmqha.cli.supervisor import Process, start_stamp
+from rmqha.host.text_file import read_text
 from rmqha.model.config import BrokerConfig, ServerConfig, parse_properties
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import parse_address
@@ -96,12 +97,7 @@ def _of_spec(spec: cluster_file.ClusterSpec, node: cluster_file.NodeSpec) -> Pat
 
 
 def _read(path: Path) -> dict[str, str]:
-    try:
-        return parse_properties(path.read_text(encoding="utf-8"), str(path))
-    except OSError as error:
-        raise UsageError(f"cannot read the configuration {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"cannot read the configuration {path}: it is not UTF-8 text") from None
+    return parse_properties(read_text(path, "the configuration"), str(path))
 
 
 def kind_of(properties: Mapping[str, str]) -> NodeKind:
