@@ -36,6 +36,9 @@ class DataVersion:
         self.state_version = state_version
         self.timestamp = wall_ms
 
+    def skip_to(self, counter: int) -> None:
+        self.counter = max(self.counter, counter)
+
     def to_json(self) -> dict[str, int]:
         return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}
 

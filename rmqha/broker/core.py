@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from rmqha.broker.admin import AdminRequests
@@ -118,7 +119,11 @@ class BrokerCore:
         self.admin = AdminRequests(self.live, self.driver, self.send, self.pull, self.schedule, clock, *shell)
         send_back = SendBackProcessor(store, self.driver, rules, store_host, len(levels_ms))
         self.processor = self._processor(config, send_back, clock)
-        self._tables_behind = False
+        self._unwritten: set[str] = set()
+        self.save_tables_soon: Callable[[], None] = self.save_tables
+        """Topics or groups have changed and somebody may wait for their files; a shell that has threads takes over."""
+        save_soon = lambda: self.save_tables_soon()  # noqa: E731
+        self.topics.save_soon = self.groups.save_soon = self.feed.save_tables_soon = save_soon
         self.live.on_change = self._configure
         self.on_role: Callable[[RoleChanged], None] = lambda action: None
         self.driver.on_role = self._role_changed
@@ -243,21 +248,43 @@ class BrokerCore:
             else:
                 self.send.admit(channel, [command])
 
-    def tables_saved(self, trouble: str) -> None:
-        """The tables were to be written; `trouble` is why they are not, "" if they are. Only a change is told."""
-        if bool(trouble) != self._tables_behind:
-            self._tables_behind = bool(trouble)
+    def tables_saved(self, trouble: str, which: str = "offsets") -> None:
+        """Files were to be written; `trouble` is why they are not, "" if they are. Only a change is told."""
+        was_behind = bool(self._unwritten)
+        (self._unwritten.add if trouble else self._unwritten.discard)(which)
+        if bool(self._unwritten) != was_behind:
             self._tracer.event("tables_not_saved" if trouble else "tables_saved", reason=trouble)
 
     def save(self) -> None:
         """Write the tables that are behind. Raises OSError."""
-        self.topics.save()
-        for write in self.writes():
+        for write in chain(self.table_writes(), self.writes()):
             write()
 
+    def save_tables(self) -> None:
+        """Write topics and groups now. What cannot be written is still to be."""
+        trouble = ""
+        for write in self.table_writes():
+            try:
+                write()
+            except OSError as error:
+                trouble = str(error)
+        self.tables_written(trouble)
+
+    def table_writes(self) -> Iterator[Callable[[], None]]:
+        """One for each of topics and groups whose file is behind; a thread may call it. Each raises OSError."""
+        for table in (self.topics, self.groups):
+            data = table.unsaved()
+            if data is not None:
+                yield partial(table.file.write, data)
+
+    def tables_written(self, trouble: str) -> None:
+        """All of `table_writes` were called; `trouble` as of `tables_saved`."""
+        self.tables_saved(trouble, "tables")
+        self.feed.saved()
+
     def writes(self) -> Iterator[Callable[[], None]]:
-        """One for each table whose file follows from time to time and is behind; a thread may call it. Each raises
-        OSError."""
+        """One for each other table whose file follows from time to time and is behind; a thread may call it. Each
+        raises OSError."""
         offsets = self.offsets.unsaved()
         if offsets is not None:
             yield partial(self.offsets.write, offsets)

@@ -8,9 +8,11 @@ from typing import Any
 from rmqha.broker import config_table
 from rmqha.broker.config_table import DataVersion, mapping
 from rmqha.broker.lineage import Lineage, Stamp
+from rmqha.broker.table_file import ROWS, TableFile, Unsaved
 from rmqha.port import Clock, Disk
 
 MAX_GROUP_LENGTH = 120
+_TABLE = "subscriptionGroupTable"
 
 
 def default_group(name: str) -> dict[str, Any]:
@@ -33,18 +35,22 @@ def default_group(name: str) -> dict[str, Any]:
 
 
 class GroupTable:
-    """Settings per consumer group, each in the form in which the file and the wire carry it."""
+    """Settings per consumer group, each in the form in which the file and the wire carry it. Changes are made here at
+    once and reach the disk together (`file`): whoever must not be answered before waits for that."""
 
     def __init__(self, disk: Disk, clock: Clock) -> None:
-        self._disk = disk
         self._clock = clock
-        found = config_table.load(disk, "subscriptionGroup", _parse, ("subscriptionGroupTable", "forbiddenTable"))
+        found = config_table.load(disk, "subscriptionGroup", _parse, (_TABLE, "forbiddenTable"))
         self.version, self._unknown, self.findings = found.version, found.unknown, found.findings
         self.epoch = self.version.state_version
         self._groups, self._forbidden = found.table
         self._lineage = Lineage(self.version.stamp)
         self.moved: Callable[[], None] = lambda: None
         """Told that the version has moved: slaves want to know."""
+        self.save_soon: Callable[[], None] = self.save
+        """Told that the file is behind a change that somebody may wait for."""
+        self.file = TableFile(disk, "subscriptionGroup", (_TABLE,))
+        self.file.holds(_TABLE, self._groups)
 
     def get(self, name: str) -> Mapping[str, Any] | None:
         return self._groups.get(name)
@@ -58,30 +64,35 @@ class GroupTable:
         return group
 
     def put(self, group: Mapping[str, Any]) -> None:
-        """Add or replace, durably; settings that are not given take their defaults. Raises OSError."""
+        """Add or replace; settings that are not given take their defaults."""
         name = str(group["groupName"])
         self._groups[name] = {**default_group(name), **group}
         self._commit(name)
 
     def remove(self, name: str) -> None:
-        """Forget a group's settings, durably; it comes back with defaults if it is used again. Raises OSError."""
+        """Forget a group's settings; it comes back with defaults if it is used again."""
         if self._groups.pop(name, None) is not None:
             self._commit(name)
 
     def new_epoch(self, epoch: int) -> None:
-        """This replica became master. The file follows with the next change."""
+        """This replica became master. The file follows with the next change or `save`. The counter goes on from the
+        wall time, as that of the topics."""
         self.epoch = epoch
+        self.version.skip_to(self._clock.wall_ms() * 1000)
         self.version.advance(epoch, self._clock.wall_ms())
         self._lineage.advance(self.version.stamp, [])
+        self.file.touch()
 
     def _commit(self, name: str) -> None:
         self.version.advance(self.epoch, self._clock.wall_ms())
         self._lineage.advance(self.version.stamp, [name])
-        self._save()
+        self.file.change(_TABLE, {name: self._groups.get(name)})
+        self.save_soon()
         self.moved()
 
     def replace(self, body: Mapping[str, Any], groups: Mapping[str, dict[str, Any]]) -> None:
-        """A slave takes its master's whole table; `body` is (one of) the answers it came in."""
+        """A slave takes its master's whole table; `body` is (one of) the answers it came in. Its file is to be written
+        before it says so."""
         version = DataVersion.from_json(body.get("dataVersion"))
         if version == self.version and groups == self._groups:
             return
@@ -89,7 +100,7 @@ class GroupTable:
         self._forbidden = dict(mapping(body.get("forbiddenTable"), "forbiddenTable"))
         self._groups = dict(groups)
         self._lineage.restart(version.stamp)
-        self._save()
+        self.file.replace(_TABLE, self._groups)
 
     def changes_since(self, stamp: Stamp) -> dict[str, Any] | None:
         """What a slave whose table has that stamp lacks, for `apply`; None if it must take the whole table."""
@@ -105,8 +116,8 @@ class GroupTable:
         return self._lineage.since(stamp) != []
 
     def apply(self, changes: Mapping[str, Any]) -> None:
-        """A slave takes what its master's `changes_since` says. Durable when it returns, but for a version that moved
-        alone. Raises ValueError, OSError."""
+        """A slave takes what its master's `changes_since` says. Its file is to be written before it says so, but for a
+        version that moved alone. Raises ValueError."""
         present = parse_table(changes)
         removed = [str(name) for name in changes.get("removed") or ()]
         for name in removed:
@@ -114,8 +125,9 @@ class GroupTable:
         self._groups.update(present)
         self.version = DataVersion.from_json(changes.get("dataVersion"))
         self._lineage.advance(self.version.stamp, [*present, *removed])
+        self.file.touch()
         if present or removed:
-            self._save()
+            self.file.change(_TABLE, {**dict.fromkeys(removed), **present})
 
     def to_json(self, first: int = 0, count: int | None = None) -> dict[str, Any]:
         names = sorted(self._groups)[first : None if count is None else first + count]
@@ -128,8 +140,24 @@ class GroupTable:
     def __len__(self) -> int:
         return len(self._groups)
 
-    def _save(self) -> None:
-        config_table.save(self._disk, "subscriptionGroup", {**self.to_json(), **self._unknown})
+    def save(self) -> None:
+        """Write the file if it is behind the table. Raises OSError."""
+        data = self.unsaved()
+        if data is not None:
+            self.file.write(data)
+
+    def unsaved(self, *, in_flight: bool = False) -> Unsaved | None:
+        """What the file lacks, for `file.write`."""
+        return self.file.unsaved(self._members, in_flight=in_flight)
+
+    def _members(self) -> dict[str, Any]:
+        """Of the file."""
+        return {
+            "dataVersion": self.version.to_json(),
+            "forbiddenTable": self._forbidden,
+            _TABLE: ROWS,
+            **self._unknown,
+        }
 
 
 def _parse(body: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:

@@ -27,6 +27,9 @@ INDEX_RETRY_MS = 60_000
 """Pause after an index that could not be written."""
 SAMPLE_INTERVAL_MS = 1000
 SAVE_INTERVAL_MS = 5000
+MAX_SAVE_PAUSE_MS = 200
+"""Between two writes of topics and groups, else as long as the last one took: somebody may make topics all the time,
+and each write takes them all."""
 
 
 class BrokerLoops:
@@ -45,6 +48,7 @@ class BrokerLoops:
         self._delivered = trio.Event()
         self._copied = trio.Event()
         self._save_wanted = trio.Event()
+        self._tables_wanted = trio.Event()
         self._sleeps_until_ms: int | None = None
         self._moved: trio.Event | None = None
         self.sync_count = 0
@@ -54,6 +58,7 @@ class BrokerLoops:
         core.schedule.wake = self._wake_schedule
         core.transactions.wake = self._wake_transactions
         core.feed.save_soon = self._wake_save
+        core.save_tables_soon = self._wake_save_tables
 
     def _wake_dispatch(self) -> None:
         self._dispatch.set()
@@ -69,6 +74,9 @@ class BrokerLoops:
 
     def _wake_save(self) -> None:
         self._save_wanted.set()
+
+    def _wake_save_tables(self) -> None:
+        self._tables_wanted.set()
 
     def _stepped(self) -> None:
         """Wake the timer only if it would oversleep: this is called for every batch of sends."""
@@ -97,6 +105,7 @@ class BrokerLoops:
                 self._run_transactions,
                 self._run_housekeeping,
                 self._run_save,
+                self._run_save_tables,
             ):
                 nursery.start_soon(loop)
             if self._core.config.transient_store_pool_enable:
@@ -220,6 +229,20 @@ class BrokerLoops:
 
     async def _save(self) -> None:
         """Raises OSError; what was not written is still to be."""
-        self._core.topics.save()
         for write in self._core.writes():
             await trio.to_thread.run_sync(write)
+
+    async def _run_save_tables(self) -> None:
+        """One write serves everybody who changed topics or groups before it began."""
+        while True:
+            with trio.move_on_after(SAVE_INTERVAL_MS / 1000):
+                await self._tables_wanted.wait()
+            self._tables_wanted = trio.Event()
+            began_at_ms, trouble = self._clock.now_ms(), ""
+            for write in self._core.table_writes():
+                try:
+                    await trio.to_thread.run_sync(write)
+                except OSError as error:
+                    trouble = str(error)  # as above: no reason to end
+            self._core.tables_written(trouble)
+            await trio.sleep(min(MAX_SAVE_PAUSE_MS, self._clock.now_ms() - began_at_ms) / 1000)

@@ -18,6 +18,7 @@ from rmqha.broker.groups import GroupTable
 from rmqha.broker.lineage import NO_STAMP, Stamp
 from rmqha.broker.offsets import OffsetChange, OffsetTable
 from rmqha.broker.request import Channel, Handler, RequestError, number, text
+from rmqha.broker.table_file import TableFile
 from rmqha.broker.topics import TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
@@ -65,13 +66,14 @@ class _Hold:
 
 @dataclass(slots=True)
 class _Wait:
-    """An answer that waits: `done("")` when the set holds these versions, else with the reason."""
+    """An answer that waits: `done("")` when the set holds these versions, and this replica's own disk these changes
+    (it may be killed, come back and still be the master); else with the reason."""
 
-    topics: Stamp
-    groups: Stamp
-    offsets: Stamp
-    saved: Stamp
-    """Offsets that must be on this replica's own disk: it may be killed, come back and still be the master."""
+    of_set: tuple[Stamp, Stamp, Stamp] | None
+    """Of topics, groups and offsets; None: the set is not waited for."""
+    own: tuple[int, int]
+    """Changes of topics and groups, as their files count them."""
+    own_offsets: Stamp
     deadline_ms: int
     done: Callable[[str], None]
 
@@ -111,6 +113,8 @@ class TableFeed:
         self.stepped: Callable[[], None] = lambda: None
         self.save_soon: Callable[[], None] = lambda: None
         """The offsets' file is waited for; the shell says `saved` when it is written."""
+        self.save_tables_soon: Callable[[], None] = lambda: None
+        """The same of topics and groups."""
         self.end_of: Callable[[str, int, int], int] = lambda topic, queue_id, epoch: 0
         """Of a queue: behind it no offset may lie that a consumer told a master of that epoch."""
         topics.moved = groups.moved = offsets.moved = delays.moved = self.changed
@@ -257,68 +261,85 @@ class TableFeed:
 
     # --- strict changes -----------------------------------------------------------------------------------------------
     def wait(self, done: Callable[[str], None]) -> None:
-        """Call `done("")` when the set holds topics and groups as they are now, else `done(reason)`; at once if
-        metadataSync is periodic."""
-        if self.is_strict:
-            self._wait(self._topics.version.stamp, self._groups.version.stamp, NO_STAMP, done)
-        else:
-            done("")
+        """Call `done("")` when this replica's disk holds topics and groups as they are now, and so does the set if
+        metadataSync is strict; else `done(reason)`."""
+        self._wait_tables((self._topics.version.stamp, self._groups.version.stamp, NO_STAMP), done)
 
     def wait_reset(self, done: Callable[[str], None]) -> None:
-        """As `wait`, and for the offsets too: an operator has set or removed some."""
-        if self.is_strict:
-            self._wait(self._topics.version.stamp, self._groups.version.stamp, self._offsets.stamp, done)
-        else:
-            done("")
+        """As `wait`, and for the offsets too, of the set: an operator has set or removed some."""
+        self._wait_tables((self._topics.version.stamp, self._groups.version.stamp, self._offsets.stamp), done)
+
+    def _wait_tables(self, of_set: tuple[Stamp, Stamp, Stamp], done: Callable[[str], None]) -> None:
+        own = self._topics.file.changed_count, self._groups.file.changed_count
+        self._wait(of_set if self.is_strict else None, own, NO_STAMP, done)
 
     def wait_commit(self, done: Callable[[str], None]) -> None:
         """As `wait`, for offsets alone, under offsetSync=strict."""
         if self._config.offset_sync == "strict":
             self.changed()
             self.save_soon()
-            self._wait(NO_STAMP, NO_STAMP, self._offsets.stamp, done, saved=self._offsets.stamp)
+            self._wait((NO_STAMP, NO_STAMP, self._offsets.stamp), (0, 0), self._offsets.stamp, done)
         else:
             done("")
 
     def saved(self) -> None:
-        """The offsets' file has been written."""
-        self._settle()
+        """Files were to be written."""
+        self._settle(after_save=True)
 
     def _wait(
-        self, topics: Stamp, groups: Stamp, offsets: Stamp, done: Callable[[str], None], *, saved: Stamp = NO_STAMP
+        self,
+        of_set: tuple[Stamp, Stamp, Stamp] | None,
+        own: tuple[int, int],
+        own_offsets: Stamp,
+        done: Callable[[str], None],
     ) -> None:
         deadline_ms = self._clock.now_ms() + self._config.metadata_sync_timeout_ms
-        self._waits.append(_Wait(topics, groups, offsets, saved, deadline_ms, done))
+        wait = _Wait(of_set, own, own_offsets, deadline_ms, done)
+        self._waits.append(wait)
+        if self._unsaved(wait):
+            self.save_tables_soon()
         self._settle()
+
+    def _unsaved(self, wait: _Wait) -> list[TableFile]:
+        """Files of this replica that lack what is waited for."""
+        files = self._topics.file, self._groups.file
+        return [file for file, count in zip(files, wait.own, strict=True) if file.saved_count < count]
 
     def _missing(self, wait: _Wait) -> str:
         """Who does not hold what is waited for, "" for nobody."""
+        lacking = self._lacking(wait.of_set) if wait.of_set is not None else ""
+        if not lacking and (self._offsets.saved_stamp < wait.own_offsets or self._unsaved(wait)):
+            return "this replica's disk"
+        return lacking
+
+    def _lacking(self, of_set: tuple[Stamp, Stamp, Stamp]) -> str:
         members = self._members()
         if members is None:
             return "a majority of the group"
-        if self._offsets.saved_stamp < wait.saved:
-            return "this replica's disk"
+        topics, groups, offsets = of_set
         lacking = [
             str(member)
             for member in members
             if member not in self._foreign
             and (
                 (follower := self._followers.get(member)) is None
-                or follower.topics < wait.topics
-                or follower.groups < wait.groups
-                or follower.offsets < wait.offsets
+                or follower.topics < topics
+                or follower.groups < groups
+                or follower.offsets < offsets
             )
         ]
         return f"replica {', '.join(lacking)}" if lacking else ""
 
-    def _settle(self) -> None:
+    def _settle(self, *, after_save: bool = False) -> None:
         now_ms, waits, self._waits = self._clock.now_ms(), self._waits, []
         for wait in waits:
             missing = self._missing(wait)
             if not missing:
-                if wait.saved > self._answered:
-                    self._answered = wait.saved
+                if wait.own_offsets > self._answered:
+                    self._answered = wait.own_offsets
                 wait.done("")
+            elif after_save and (trouble := next((file.trouble for file in self._unsaved(wait) if file.trouble), "")):
+                wait.done(f"the change is made here but this replica's disk does not take it ({trouble}); ask again")
             elif now_ms >= wait.deadline_ms:
                 timeout_ms = self._config.metadata_sync_timeout_ms
                 wait.done(

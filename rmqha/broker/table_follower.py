@@ -203,6 +203,7 @@ class TableFollower:
                 await pull(master, OWN_SLICE_COUNT)
             else:
                 apply(changes)
+        await self._save_tables()
 
     def _compare(self, offsets: list[OffsetChange]) -> None:
         """`offsets` are the next of all that the master has; once it has told all, what is newer here is known."""
@@ -222,6 +223,13 @@ class TableFollower:
         if data is not None:
             await self._awaits.write(self._offsets.write, data)
 
+    async def _save_tables(self) -> None:
+        """The next poll says what is on the disk. What the version alone has moved may follow later."""
+        for table in (self._topics, self._groups):
+            data = None if table.file.is_saved else table.unsaved(in_flight=True)
+            if data is not None:
+                await self._awaits.write(table.file.write, data)
+
     def _note_failure(self, master: Master, error: Exception) -> None:
         if not self._failed:
             self._tracer.event("metadata_not_synced", address=master.address, reason=str(error))
@@ -240,6 +248,7 @@ class TableFollower:
         try:
             await self._pull_topics(master)
             await self._pull_groups(master)
+            await self._save_tables()
             await self._pull_offsets(master)
             await self._pull_delay_offsets(master)
         except _FAULTS as error:

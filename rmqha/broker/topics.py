@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from rmqha.broker import config_table
 from rmqha.broker.config_table import DataVersion, mapping
 from rmqha.broker.lineage import Lineage, Stamp
+from rmqha.broker.table_file import ROWS, TableFile, Unsaved
 from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.delay_level import SCHEDULE_TOPIC, parse_delay_levels
@@ -38,8 +39,7 @@ PERM_READ = 4
 DEFAULT_TOPIC = "TBW102"
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 DELETED = "rmqhaDeletedTopics"
-ROW_LINE = "\n\t\t"
-"""Where a topic stands in topics.json."""
+_TABLE = "topicConfigTable"
 
 QUEUE_TYPE = "queue.type"
 BATCH_QUEUE = "BatchCQ"
@@ -146,9 +146,10 @@ class TopicConfig:
 
 
 class TopicTable:
-    """Topics of this replica's group. A change is on disk before `changed` is called and before anyone is answered.
+    """Topics of this replica's group. Changes are made here at once and reach the disk together (`file`): whoever must
+    not be answered before waits for that.
 
-    `epoch` is the master epoch that stamps changes. Raises OSError when the file cannot be written.
+    `epoch` is the master epoch that stamps changes.
     """
 
     def __init__(self, disk: Disk, config: BrokerConfig, clock: Clock) -> None:
@@ -157,10 +158,11 @@ class TopicTable:
         self._topics: dict[str, TopicConfig] = {}
         self.version = DataVersion(0, 0, clock.wall_ms())
         self.epoch = 0
-        self._dirty = False
         self.changed: Callable[[], None] = lambda: None
         self.moved: Callable[[], None] = lambda: None
         """Told that the version has moved: slaves want to know."""
+        self.save_soon: Callable[[], None] = self.save
+        """Told that the file is behind a change that somebody may wait for."""
         self.batch_topics_changed: Callable[[set[str]], None] = lambda topics: None
         """Told the topics with queue.type=BatchCQ, before anybody can send to a new one."""
         self._texts: dict[str, tuple[TopicConfig, bytes]] = {}
@@ -168,13 +170,11 @@ class TopicTable:
         self._table_text = b""
         """All of them together; empty when the table has changed."""
         self._table_digest = ""
-        self._rows: dict[str, tuple[TopicConfig, config_table.Encoded]] = {}
-        """Each topic's member of the file, with the topic that it was made from."""
         self.configure(config)
         for topic in _system_topics(config):
             self._topics[topic.name] = topic
         self.system_topics = BROKER_ONLY_TOPICS | self._topics.keys()
-        found = config_table.load(disk, "topics", _parse, ("topicConfigTable", DELETED))
+        found = config_table.load(disk, "topics", _parse, (_TABLE, DELETED))
         self.findings, self._unknown = found.findings, found.unknown
         if found.version != DataVersion():
             self.version = found.version
@@ -183,6 +183,8 @@ class TopicTable:
         table, self.deleted = found.table
         """`deleted`: what the log still holds of these topics does not bring them back."""
         self._topics.update(table)
+        self.file = TableFile(disk, "topics", (_TABLE,), TopicConfig.to_json)
+        self.file.holds(_TABLE, self._topics)
 
     def configure(self, config: BrokerConfig) -> None:
         self._auto_create = config.auto_create_topic_enable
@@ -219,8 +221,9 @@ class TopicTable:
         return topic
 
     def put(self, topic: TopicConfig) -> None:
-        """Add or replace, durably."""
-        self.deleted -= {topic.name}
+        """Add or replace."""
+        if topic.name in self.deleted:
+            self.deleted -= {topic.name}
         self._topics[topic.name] = topic
         self._table_text = b""
         self._commit([topic.name])
@@ -228,7 +231,7 @@ class TopicTable:
             self.batch_topics_changed({topic.name})
 
     def remove(self, name: str) -> None:
-        """Forget a topic, durably."""
+        """Forget a topic."""
         if self._topics.pop(name, None) is not None:
             self.deleted |= {name}
             self._table_text = b""
@@ -266,21 +269,25 @@ class TopicTable:
 
     def new_epoch(self, epoch: int) -> None:
         """This replica became master: what it tells name servers and slaves outranks what older masters told. The file
-        follows with the next change or `save`: a failover waits for no disk."""
+        follows with the next change or `save`: a failover waits for no disk.
+
+        The counter goes on from the wall time: a master that was killed and restarts in its old epoch may have told
+        slaves of changes that its file lacks, and no version is given twice."""
         self.epoch = epoch
+        self.version.skip_to(self._clock.wall_ms() * 1000)
         self._advance([])
+        self.file.touch()
         self.changed()
 
     def replace(self, table: Mapping[str, TopicConfig], version: DataVersion, deleted: Set[str] = frozenset()) -> None:
-        """A slave takes its master's whole table."""
+        """A slave takes its master's whole table. Its file is to be written before it says so."""
         if version == self.version and table == self._topics:
             return
         self.deleted = frozenset(deleted)
         self._topics, self._table_text = dict(table), b""
         self.version = version
         self._lineage.restart(version.stamp)
-        self._dirty = True
-        self.save()
+        self.file.replace(_TABLE, self._topics)
         self.batch_topics_changed(self.batch_topics())
         self.changed()
 
@@ -298,8 +305,8 @@ class TopicTable:
         return self._lineage.since(stamp) != []
 
     def apply(self, changes: Mapping[str, Any]) -> None:
-        """A slave takes what its master's `changes_since` says. Durable when it returns, but for a version that moved
-        alone. Raises ValueError for what is none of it, OSError."""
+        """A slave takes what its master's `changes_since` says. Its file is to be written before it says so, but for a
+        version that moved alone. Raises ValueError for what is none of it."""
         present = parse_table(changes)
         removed = {str(name) for name in changes.get("removed") or ()}
         version = DataVersion.from_json(changes.get("dataVersion"))
@@ -311,10 +318,10 @@ class TopicTable:
         self.deleted = (self.deleted | removed) - present.keys()
         self.version = version
         self._lineage.advance(version.stamp, [*present, *removed])
-        self._dirty = True
+        self.file.touch()
         if present or removed:
-            self.save()
-            self.batch_topics_changed(self.batch_topics())
+            self.file.change(_TABLE, {**dict.fromkeys(removed), **present})
+            self.batch_topics_changed({name for name, topic in present.items() if topic.is_batch})
         self.changed()
 
     def batch_topics(self) -> set[str]:
@@ -322,20 +329,24 @@ class TopicTable:
 
     def save(self) -> None:
         """Write the file if it is behind the table. Raises OSError."""
-        if self._dirty:
-            config_table.save(self._disk, "topics", self._whole())
-            self._dirty = False
+        data = self.unsaved()
+        if data is not None:
+            self.file.write(data)
 
-    def _commit(self, names: Iterable[str]) -> None:
+    def unsaved(self, *, in_flight: bool = False) -> Unsaved | None:
+        """What the file lacks, for `file.write`."""
+        return self.file.unsaved(self._members, in_flight=in_flight)
+
+    def _commit(self, names: Collection[str]) -> None:
         self._advance(names)
-        self.save()
+        self.file.change(_TABLE, {name: self._topics.get(name) for name in names})
+        self.save_soon()
         self.changed()
         self.moved()
 
     def _advance(self, names: Iterable[str]) -> None:
         self.version.advance(self.epoch, self._clock.wall_ms())
         self._lineage.advance(self.version.stamp, names)
-        self._dirty = True
 
     # --- bodies -----------------------------------------------------------------------------------------------------
     def to_json(self, first: int = 0, count: int | None = None) -> dict[str, Any]:
@@ -386,16 +397,9 @@ class TopicTable:
             self._table_digest = blake2b(self._table_text, digest_size=16).hexdigest()
         return self._table_text
 
-    def _whole(self) -> dict[str, Any]:
-        rows = {}
-        for name in self.names():
-            topic, known = self._topics[name], self._rows.get(name)
-            if known is None or known[0] is not topic:
-                known = topic, config_table.Encoded(config_table.pretty(topic.to_json(), ROW_LINE))
-            rows[name] = known
-        self._rows = rows
-        table = {name: text for name, (_, text) in rows.items()}
-        own = {"dataVersion": self.version.to_json(), "topicConfigTable": table, **self._unknown}
+    def _members(self) -> dict[str, Any]:
+        """Of the file."""
+        own = {"dataVersion": self.version.to_json(), _TABLE: ROWS, **self._unknown}
         return own | self._deleted_part()
 
     def _deleted_part(self) -> dict[str, Any]:

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
+from threading import Semaphore, current_thread, main_thread
 
 import pytest
 import trio
+import trio.testing
 
 from rmqha.broker import loops
 from rmqha.broker.loops import BrokerLoops
+from rmqha.broker.topics import TopicTable
+from rmqha.host.disk import HostDisk
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.port import Buffer
+from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
-from tests.broker.support import Broker
+from tests.broker.support import Broker, FakeChannel
 
 PATIENCE_S = 30
 
@@ -29,9 +39,10 @@ async def test_tables_that_cannot_be_written_are_told_once_and_tried_again(
     tried, tries = trio.open_memory_channel[str](1000)
     tell = broker.core.tables_saved
 
-    def saved(trouble: str) -> None:
-        tell(trouble)
-        tried.send_nowait(trouble)
+    def saved(trouble: str, which: str = "offsets") -> None:
+        tell(trouble, which)
+        if which == "offsets":
+            tried.send_nowait(trouble)
 
     monkeypatch.setattr(broker.core, "tables_saved", saved)
     async with trio.open_nursery() as nursery:
@@ -48,3 +59,87 @@ async def test_tables_that_cannot_be_written_are_told_once_and_tried_again(
     body = loads((place / "consumerOffset.json").read_bytes())
     assert body["offsetTable"] == {"T@G": {"0": 7}}
     broker.close()
+
+
+def create_command(topic: str) -> Command:
+    return Command(RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": topic, "readQueueNums": "1", "writeQueueNums": "1"})
+
+
+class SlowDisk(HostDisk):
+    """Each write of a table waits until it may go on, off the event loop."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.begun: list[str] = []
+        self.go = Semaphore(0)
+        self.fails = False
+
+    def write_atomic(self, path: str, data: Buffer) -> None:
+        self.begun.append(path)
+        assert current_thread() is not main_thread()
+        assert self.go.acquire(timeout=PATIENCE_S)
+        if self.fails:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write_atomic(path, data)
+
+
+@asynccontextmanager
+async def slow_tables(tmp_path: Path) -> AsyncIterator[tuple[Broker, SlowDisk]]:
+    """A broker whose topics.json is written when the test says so."""
+    broker, disk = Broker(tmp_path).start(), SlowDisk(tmp_path)
+    broker.core.save()
+    broker.core.topics.file._disk = disk
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(BrokerLoops(broker.core, broker.clock).run)
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(PATIENCE_S):
+            yield broker, disk
+        disk.go.release(100)
+        nursery.cancel_scope.cancel()
+    broker.core.topics.file._disk = HostDisk(tmp_path)
+    broker.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():  # noqa: ASYNC110  (a thread changes it)
+        await trio.sleep(0.001)
+
+
+async def test_topics_made_while_a_write_is_under_way_share_the_next_one(tmp_path: Path) -> None:
+    async with slow_tables(tmp_path) as (broker, disk):
+        channels = [FakeChannel() for _ in range(50)]
+        for number, channel in enumerate(channels):
+            broker.core.processor.received(channel, [create_command(f"T{number}")])
+            await until(lambda: bool(disk.begun))
+        assert broker.core.topics.get("T49") is not None and not any(channel.take() for channel in channels)
+        disk.go.release()
+        await until(lambda: len(disk.begun) == 2)
+        assert [channel.one().code for channel in channels[:1]] == [0]
+        assert not any(channel.take() for channel in channels[1:]), "their write is still under way"
+        disk.go.release()
+        await until(lambda: broker.core.topics.file.is_saved)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert [channel.one().code for channel in channels[1:]] == [0] * 49
+        assert len(disk.begun) == 2
+        again = TopicTable(HostDisk(tmp_path), broker.config, broker.clock)
+        assert again.get("T49") == broker.core.topics.get("T49")
+
+
+async def test_an_operator_hears_why_a_topic_is_not_on_the_disk(tmp_path: Path) -> None:
+    async with slow_tables(tmp_path) as (broker, disk):
+        disk.fails = True
+        disk.go.release()
+        channel = FakeChannel()
+        broker.core.processor.received(channel, [create_command("T")])
+        await until(lambda: bool(channel.sent))
+        reply = channel.one()
+        assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert reply.remark is not None and reply.remark.startswith("the change is made here but this replica's disk")
+        assert "No space left on device" in reply.remark
+        disk.fails = False
+        disk.go.release()
+        broker.core.processor.received(channel, [create_command("T")])
+        await until(lambda: bool(channel.sent))
+        assert channel.one().code == 0
+        assert TopicTable(HostDisk(tmp_path), broker.config, broker.clock).get("T") is not None
+        assert broker.tracer.names().count("tables_not_saved") == broker.tracer.names().count("tables_saved") == 1

@@ -110,7 +110,8 @@ class BrokerProcess(Process):
         self._dispatching = False
         self._flushing = False
         self._delivering = False
-        self._saving = False
+        self._saving = self._saving_tables = False
+        self._table_draws = self._prng
 
     # --- life -------------------------------------------------------------------------------------------------------
     def boot(self) -> None:
@@ -160,7 +161,10 @@ class BrokerProcess(Process):
             draws = self._prng.child(f"tables-{self.life}")
             self._following = Following(self, self._rpc, self.core, self._tracer, draws)
             self._saving = False
+            self._saving_tables = False
+            self._table_draws = self._prng.child(f"table-writes-{self.life}")
             self.core.feed.save_soon = self._save_soon
+            self.core.save_tables_soon = self._save_tables_soon
             self._feed_later()
             self._save_later()
         if self.has_transactions:
@@ -374,6 +378,18 @@ class BrokerProcess(Process):
         self._saving = False
         self.core.save()
         self.core.feed.saved()
+        self.stepped()
+
+    def _save_tables_soon(self) -> None:
+        """As a thread of the host does: what changes before it begins shares a write, what is told meanwhile may come
+        before it."""
+        if not self._saving_tables:
+            self._saving_tables = True
+            self.after(self._table_draws.between(0, SYNC_MS), self._save_tables)
+
+    def _save_tables(self) -> None:
+        self._saving_tables = False
+        self.core.save_tables()
         self.stepped()
 
     # --- delayed messages -------------------------------------------------------------------------------------------
