@@ -25,6 +25,7 @@ from rmqha.host.network import FarPeer
 from rmqha.host.remoting import RemotingClient, serve
 from rmqha.host.session import Session, Statistics
 from rmqha.host.tracer import HostTracer
+from rmqha.model.access import Needs, Permission
 from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
 from rmqha.model.error import ConfigError, RemoteProtocolError, UsageError
 from rmqha.model.identity import is_loopback, join_address
@@ -93,6 +94,11 @@ class NameServer:
             RequestCode.RMQHA_GET_NAMESRV_STATE: self._state,
             RequestCode.RMQHA_GET_SECURITY_STATE: self._security_state,
         }
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """Those that are served."""
+        return frozenset({RequestCode.REGISTER_BROKER, *self._handlers})
 
     def statistics(self) -> dict[str, int]:
         return {
@@ -187,7 +193,7 @@ class NameServer:
         return request.reply(body=encode_cluster_info(self.routes.groups()))
 
     def _topic_list(self, request: Command) -> Command:
-        return request.reply(body=dumps({"topicList": self.routes.topic_names}))
+        return request.reply(body=dumps({"topicList": _shown(request, self.routes.topic_names)}))
 
     def _put_kv(self, request: Command) -> Command:
         ext = request.ext
@@ -214,7 +220,8 @@ class NameServer:
         return request.reply(body=dumps({"table": settings}))
 
     def _topics_of_cluster(self, request: Command) -> Command:
-        return request.reply(body=dumps({"topicList": self.routes.topics_of_cluster(required(request.ext, "cluster"))}))
+        topics = self.routes.topics_of_cluster(required(request.ext, "cluster"))
+        return request.reply(body=dumps({"topicList": _shown(request, topics)}))
 
     def _system_topics(self, request: Command) -> Command:
         """Brokers have a topic of each cluster's and each group's name, and any of them knows the rest."""
@@ -293,6 +300,15 @@ class NameServer:
 
     def _history(self, request: Command) -> Command:
         return request.reply(body=dumps(self._tracer.told()))
+
+
+def _shown(request: Command, topics: list[str]) -> list[str]:
+    """Those that the account of the request may use."""
+    principal = request.principal
+    if not principal.is_restricted:
+        return topics
+    either = Permission.PUB | Permission.SUB
+    return [topic for topic in topics if not principal.refusal(Needs(topics=((topic, either),)))]
 
 
 def open_kept(config: NamesrvConfig, tracer: HostTracer) -> tuple[KvConfig, LiveConfig[NamesrvConfig]]:

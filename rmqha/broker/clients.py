@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from rmqha.broker.request import Channel
 from rmqha.model.code import RequestCode
 from rmqha.model.message import java_string_hash
+from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.model.selector import Selector, SelectorError, parse_selector
 from rmqha.wire.command import FLAG_ONEWAY, Command, Language
 
@@ -37,12 +38,13 @@ class Subscription:
 
 
 class Member(NamedTuple):
-    """A client as its heartbeat says."""
+    """A client as its heartbeat says, and the account that has signed that."""
 
     client_id: str
     language: int
     version: int
     """Its protocol version, a MQVersion ordinal."""
+    principal: Principal = UNRESTRICTED
 
 
 def _selector(expression: str) -> Selector | None:
@@ -107,17 +109,24 @@ class ClientTable:
             yield name, group.message_model, len(group.channels)
 
     def heartbeat(
-        self, channel: Channel, body: Mapping[str, Any], language: int = Language.OTHER, version: int = 0
+        self,
+        channel: Channel,
+        body: Mapping[str, Any],
+        language: int = Language.OTHER,
+        version: int = 0,
+        principal: Principal = UNRESTRICTED,
     ) -> list[str]:
-        """Take one heartbeat; the consumer groups that changed, for `notify`. Raises ValueError, KeyError or TypeError
-        if the body is not a heartbeat."""
-        member = Member(str(body["clientID"]), language, version)
+        """Take one heartbeat; the consumer groups that changed, for `notify`. A producer group that is another
+        account's is passed over. Raises ValueError, KeyError or TypeError if the body is not a heartbeat."""
+        member = Member(str(body["clientID"]), language, version, principal)
         without_subscriptions = bool(body.get("withoutSub"))
         groups = self._groups_of.setdefault(channel, set())
         changed = []
         for item in body.get("producerDataSet") or []:
             name = str(item["groupName"])
-            if self._may_join(groups, (name, False)):
+            if principal.producer_group_refusal(name):
+                self.unregister(channel, name, consumer=False)
+            elif self._may_join(groups, (name, False)):
                 self._producers.setdefault(name, {})[channel] = member
         for item in body.get("consumerDataSet") or []:
             name = str(item["groupName"])
@@ -131,6 +140,16 @@ class ClientTable:
         """Whether a heartbeat without subscriptions leaves nothing to ask for."""
         names = [str(item["groupName"]) for item in body.get("consumerDataSet") or []]
         return all((group := self._consumers.get(name)) is not None and group.subscriptions for name in names)
+
+    def is_of_others(
+        self, channel: Channel, client_id: str, producer_group: str | None, consumer_group: str | None
+    ) -> bool:
+        """Whether a client of either group has this id, and its connection is not `channel`."""
+        consumers = self._consumers.get(consumer_group or "")
+        for members in (self._producers.get(producer_group or "", {}), consumers.channels if consumers else {}):
+            if channel not in members and any(member.client_id == client_id for member in members.values()):
+                return True
+        return False
 
     def unregister(self, channel: Channel, group: str, *, consumer: bool) -> bool:
         """True if a consumer group changed."""

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from rmqha.broker.clients import ClientTable
 from rmqha.broker.groups import GroupTable
+from rmqha.broker.record_access import require_reader
 from rmqha.broker.request import Channel, Handler, RequestError, text
 from rmqha.broker.topics import TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
@@ -73,16 +74,17 @@ class ConsumerCalls:
         group = self._groups.get(text(command, "consumerGroup"))
         if group is not None:
             ext["groupSysFlag"] = str(group.get("groupSysFlag", 0))
-        self._pass_on(channel, command, ext, self._record(text(command, "msgId")))
+        self._pass_on(channel, command, ext, self._record(command))
 
-    def _record(self, message_id: str) -> bytes:
+    def _record(self, command: Command) -> bytes:
         try:
-            _, offset = parse_offset_message_id(message_id)
+            _, offset = parse_offset_message_id(text(command, "msgId"))
         except ValueError as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         found = self._log.verified_record_at(offset)
         if found is None or offset + len(found.data) > self._log.confirm_offset:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+        require_reader(command, found.record, None)
         return bytes(found.data)
 
     def _pass_on(self, channel: Channel, command: Command, ext: dict[str, str], body: bytes) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from rmqha.broker.clients import ClientTable
 from rmqha.broker.groups import GroupTable
 from rmqha.broker.offsets import OffsetTable
+from rmqha.broker.record_access import require_reader
 from rmqha.broker.request import Channel, Feed, Handler, RequestError, answer_when, number, text
 from rmqha.broker.topics import TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
@@ -80,7 +81,7 @@ class ConsumerRequests:
             complete = not body.get("withoutSub") or self._clients.knows_subscriptions(body)
             if self._standing.is_serving:
                 self._provide(body)
-            changed = self._clients.heartbeat(channel, body, command.language, command.version)
+            changed = self._clients.heartbeat(channel, body, command.language, command.version, command.principal)
         except (KeyError, TypeError, ValueError):
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the heartbeat's body is not one") from None
         for group in changed:
@@ -103,6 +104,9 @@ class ConsumerRequests:
 
     def _unregister(self, channel: Channel, command: Command) -> Command:
         consumer, producer = command.ext.get("consumerGroup"), command.ext.get("producerGroup")
+        client_id = command.ext.get("clientID", "")
+        if command.principal.is_restricted and self._clients.is_of_others(channel, client_id, producer, consumer):
+            raise RequestError(ResponseCode.NO_PERMISSION, f"client {client_id} is connected by another connection")
         if producer:
             self._clients.unregister(channel, producer, consumer=False)
         if consumer and self._clients.unregister(channel, consumer, consumer=True):
@@ -179,4 +183,5 @@ class ConsumerRequests:
         found = self._log.verified_record_at(offset)
         if found is None or offset + len(found.data) > self._log.confirm_offset:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+        require_reader(command, found.record, command.ext.get("topic"))
         return command.reply(body=bytes(found.data))

@@ -50,6 +50,11 @@ class BrokerProcessor:
         }
         self._handlers = {code: handler for part in parts for code, handler in part.handlers().items()}
 
+    @property
+    def codes(self) -> frozenset[int]:
+        """Those that are served."""
+        return _SENDS | self._later.keys() | self._handlers.keys()
+
     def received(self, channel: Channel, commands: list[Command]) -> None:
         """Answer `commands` by `channel.send`, now or later. Raises StoreError and OSError: the disk is unusable."""
         sends: list[Command] = []

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from rmqha.broker.groups import GroupTable
 from rmqha.broker.locks import LockTable
+from rmqha.broker.record_access import require_reader
 from rmqha.broker.request import Channel, RequestError, number, text
 from rmqha.broker.schedule import to_schedule
 from rmqha.broker.topics import TopicTable, topic_name_fault
@@ -127,16 +128,17 @@ class SendBackProcessor:
         if code is not ResponseCode.SUCCESS:
             raise RequestError(code, remark)
         group, phy_offset = text(command, "group"), number(command, "offset")
+        if command.principal.is_restricted and (found := self._find(phy_offset)) is not None:
+            require_reader(command, found, command.ext.get("originTopic"))
         settings = self._rules.settings(group)
         queue_count = int(settings["retryQueueNums"])
         if queue_count <= 0:
             channel.send(command.reply())  # a group without retries drops what fails
             return
         retry_topic = self._rules.retry_topic(group)
-        found = self._log.verified_record_at(phy_offset)
-        if found is None or phy_offset + len(found.data) > self._log.confirm_offset:
+        record = self._find(phy_offset)
+        if record is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {phy_offset}")
-        record = found.record
         limit = number(command, "maxReconsumeTimes", int(settings["retryMaxTimes"]))
         level = number(command, "delayLevel", 0)
         if record.reconsume_times >= limit or level < 0:
@@ -150,6 +152,10 @@ class SendBackProcessor:
         except (UsageError, ValueError) as error:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"MESSAGE_ILLEGAL: {error}") from None
         self._appends.appended(stored.end_offset, _Back(channel, command.reply(ResponseCode.SUCCESS, {})))
+
+    def _find(self, phy_offset: int) -> Record | None:
+        found = self._log.verified_record_at(phy_offset)
+        return None if found is None or phy_offset + len(found.data) > self._log.confirm_offset else found.record
 
     def _copy(self, record: Record, topic: str, queue_id: int, level: int) -> NewMessage:
         """What is stored of a message that failed. Raises ValueError."""

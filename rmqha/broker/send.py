@@ -12,6 +12,7 @@ from functools import lru_cache
 from ipaddress import ip_address
 from typing import NamedTuple, Protocol
 
+from rmqha.broker.record_access import require_producer
 from rmqha.broker.request import Channel, RequestError
 from rmqha.broker.retry import RetryRules
 from rmqha.broker.schedule import to_schedule
@@ -40,6 +41,7 @@ from rmqha.model.message import (
     PROPERTY_DELAY,
     PROPERTY_INNER_NUM,
     PROPERTY_MSG_REGION,
+    PROPERTY_PRODUCER_GROUP,
     PROPERTY_TIMER_DELAY_MS,
     PROPERTY_TIMER_DELAY_SEC,
     PROPERTY_TIMER_DELIVER_MS,
@@ -71,7 +73,7 @@ _LEAST_INNER_BYTES = _INNER_HEAD_BYTES + 2
 _INT16 = struct.Struct(">h")
 
 _DELAY, _DELIVER = PROPERTY_DELAY.encode(), PROPERTY_TIMER_DELIVER_MS.encode()
-_PREPARED = PROPERTY_TRANSACTION_PREPARED.encode()
+_PREPARED, _PRODUCER_GROUP = PROPERTY_TRANSACTION_PREPARED.encode(), PROPERTY_PRODUCER_GROUP.encode()
 _TIMERS = (PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DELIVER_MS)
 """Properties that ask for what this broker does not do: refusing is better than delivering at once."""
 
@@ -304,6 +306,9 @@ class SendProcessor:
         queue_id = self._queue_id(request, topic, peer)
         self._check(request, command)
         is_prepared = self._is_prepared(request)
+        if is_prepared and command.principal.is_restricted:
+            # who hears of it when it waits, and ends it
+            require_producer(command, (find_property(request.properties, _PRODUCER_GROUP) or b"").decode())
         sys_flag, body = request.sys_flag & ~SYS_FLAG_TRANSACTION_MASK, bytes(command.body)
         if request.is_batch:
             parts = self.split(body)

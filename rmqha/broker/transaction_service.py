@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from rmqha.broker.clients import ClientTable
 from rmqha.broker.offsets import OffsetTable
+from rmqha.broker.record_access import owner_topic, require_producer, require_topic
 from rmqha.broker.request import Channel, RequestError, number, text, truth
 from rmqha.broker.schedule import Appends, ScheduleLog
 from rmqha.broker.topics import TopicTable
@@ -31,6 +32,7 @@ from rmqha.broker.transaction import (
 )
 from rmqha.broker.waiter import Waiter, Waiting
 from rmqha.ha.action import AckStatus
+from rmqha.model.access import Needs, Permission
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import UsageError
@@ -50,6 +52,7 @@ from rmqha.model.message import (
     offset_message_id,
 )
 from rmqha.model.offset import PhyOffset
+from rmqha.model.principal import Principal
 from rmqha.port import Clock, Tracer
 from rmqha.store.record import BadRecordError, Host, NewMessage, Record, body_crc, decode, encode, topic_field
 from rmqha.store.record_starts import StoredRecord
@@ -61,6 +64,7 @@ MAX_CHECK_COUNT = 64
 MAX_CHECK_BYTES = 1024 * 1024
 """Of bodies that one step stores again; one message at least."""
 HOUR_MS = 3_600_000
+MAX_WITHHELD_COUNT = 1000
 _NOT_FOUND = "Find prepared transaction message failed"
 
 
@@ -137,6 +141,7 @@ class TransactionService:
         """Half messages that this round still has to look at; None between rounds."""
         self._copies: _Copies | None = None
         self._turn = 0
+        self._withheld: set[tuple[str, str]] = set()
         self.wake: Callable[[], None] = lambda: None
         self.hold: Callable[[Channel, list[Command]], bool] = lambda channel, commands: False
         """Takes care of ends that come during or after a hand-over (`SendForwarder`)."""
@@ -208,6 +213,7 @@ class TransactionService:
         if found is None or found.record.topic != HALF_TOPIC or found.record.sys_flag & SYS_FLAG_TRANSACTION_MASK:
             raise RequestError(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
         half = found.record
+        self._require_rights(command, half, group)
         if not truth(command, "fromTransactionCheck") and comes_too_late(
             half, self._clock.wall_ms(), self._rules.timeout_ms
         ):
@@ -221,6 +227,12 @@ class TransactionService:
             # Where the log was cut (AP) another transaction's message may stand at the place of the one that is meant.
             raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction id wrong")
         return half
+
+    @staticmethod
+    def _require_rights(command: Command, half: Record, group: str) -> None:
+        """Of whoever ends a transaction: the topic that it names is only a claim. Raises RequestError."""
+        require_topic(command, owner_topic(half), Permission.PUB)
+        require_producer(command, group)
 
     # --- checks -------------------------------------------------------------------------------------------------------
     def step(self) -> bool:
@@ -395,11 +407,17 @@ class TransactionService:
         return True
 
     def _ask(self, half: Record) -> None:
-        """Ask one connection of the producer's group, each in turn. Nobody connected: the next round asks again."""
+        """Ask one connection of the producer's group, each in turn. Nobody connected: the next round asks again. The
+        request holds the message, so it goes only to who may send to its topic and is a producer of the group."""
         properties = decode_properties(half.properties)
-        channels = list(self._clients.producer_group(properties.get(PROPERTY_PRODUCER_GROUP, "")) or ())
-        place = real_place(properties)
-        if not channels or place is None:
+        group, place = properties.get(PROPERTY_PRODUCER_GROUP, ""), real_place(properties)
+        members = self._clients.producer_group(group)
+        if not members or place is None:
+            return
+        needs = Needs(topics=((place[0], Permission.PUB),))
+        channels = [channel for channel, member in members.items() if not _deaf(member.principal, group, needs)]
+        if not channels:
+            self._withhold(group, place[0])
             return
         self._turn += 1
         ext = {
@@ -413,6 +431,20 @@ class TransactionService:
             ext |= {"msgId": key, "transactionId": key}
         command = Command(RequestCode.CHECK_TRANSACTION_STATE, ext, _for_producer(half, place), flag=FLAG_ONEWAY)
         channels[self._turn % len(channels)].send(command)
+
+    def _withhold(self, group: str, topic: str) -> None:
+        """Told once for a group and a topic, as long as it is remembered."""
+        if (group, topic) in self._withheld:
+            return
+        if len(self._withheld) >= MAX_WITHHELD_COUNT:
+            self._withheld.clear()
+        self._withheld.add((group, topic))
+        self._tracer.event("transaction_check_withheld", producer_group=group, topic=topic)
+
+
+def _deaf(principal: Principal, group: str, needs: Needs) -> str:
+    """Why it may not hear of a message that takes `needs` to be sent; "" if it may."""
+    return principal.producer_group_refusal(group) or principal.refusal(needs)
 
 
 def _is_rotten(half: Record) -> bool:
