@@ -17,7 +17,7 @@ import click
 def controller(config_file: str | None, check: bool) -> None:
     """Run a controller in the foreground: one of the nodes that elect the masters of broker groups.
 
-    SIGTERM hands its leadership over and stops it, a second one stops it at once; SIGHUP reopens the log
+    SIGTERM hands its leadership over and stops it, a second one stops it at once; SIGHUP reopens the logs
     and looks at certificates and accounts at once.
     """
     import trio
@@ -26,17 +26,15 @@ def controller(config_file: str | None, check: bool) -> None:
     from controller.server import read_config, run_controller
     from rmqha.host import security
     from rmqha.host.exposure import expose
-    from rmqha.host.process import run_server, spare_loaded_state
-    from rmqha.host.security_watch import SecurityWatch
-    from rmqha.host.tracer import HostTracer
+    from rmqha.host.process import spare_loaded_state
+    from rmqha.host.surroundings import Surroundings
 
     config = ControllerConfig() if config_file is None else read_config(config_file)
     security.use(config)
     if check:
         return
-    tracer = HostTracer.of(config, "controller")
-
-    watch = SecurityWatch(security.ambient.get(), tracer)
+    around = Surroundings(config, "controller")
+    tracer = around.tracer
 
     async def serve(stopping: trio.Event) -> None:
         async with trio.open_nursery() as shown:
@@ -46,8 +44,4 @@ def controller(config_file: str | None, check: bool) -> None:
                 spare_loaded_state()
             shown.cancel_scope.cancel()
 
-    def hung_up() -> None:
-        tracer.reopen()
-        watch.look_now()
-
-    run_server(serve, on_hangup=hung_up, beside=watch.run, tracer=tracer)
+    around.run(serve)

@@ -17,7 +17,7 @@ import click
 def namesrv(config_file: str | None, check: bool) -> None:
     """Run a name server in the foreground. With enableControllerInNamesrv=true it also holds a controller.
 
-    SIGTERM stops it in order, a second one at once; SIGHUP reopens the log
+    SIGTERM stops it in order, a second one at once; SIGHUP reopens the logs
     and looks at certificates and accounts at once.
     """
     import trio
@@ -26,17 +26,15 @@ def namesrv(config_file: str | None, check: bool) -> None:
     from nameserver.server import run_name_server
     from rmqha.host import security
     from rmqha.host.exposure import expose
-    from rmqha.host.process import run_server, spare_loaded_state
-    from rmqha.host.security_watch import SecurityWatch
-    from rmqha.host.tracer import HostTracer
+    from rmqha.host.process import spare_loaded_state
+    from rmqha.host.surroundings import Surroundings
 
     config, controller_config = read_config(config_file)
     security.use(config)
     if check:
         return
-    tracer = HostTracer.of(config, "namesrv")
-
-    watch = SecurityWatch(security.ambient.get(), tracer)
+    around = Surroundings(config, "namesrv")
+    tracer = around.tracer
 
     async def serve(stopping: trio.Event) -> None:
         async with trio.open_nursery() as nursery:
@@ -57,8 +55,4 @@ def namesrv(config_file: str | None, check: bool) -> None:
             tracer.event("name_server_stopping")
             nursery.cancel_scope.cancel()
 
-    def hung_up() -> None:
-        tracer.reopen()
-        watch.look_now()
-
-    run_server(serve, on_hangup=hung_up, beside=watch.run, tracer=tracer)
+    around.run(serve)

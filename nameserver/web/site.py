@@ -117,6 +117,9 @@ class Site:
     async def _look_up(self, request: Request) -> Response:
         if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
             return Response.text("messages are shown to this page only\n", 403)
+        audit = ambient.get().audit
+        if audit is not None:
+            audit.tell(request.peer, "PAGE_LOOK_UP", sorted(request.query.items()))
         lookup = await self._loaded_lookup()
         try:
             found = await lookup.find(request.query)

@@ -17,7 +17,7 @@ import trio
 from rmqha.broker.ha_guard import HaGuard, Welcome
 from rmqha.broker.replica_driver import ReplicaDriver
 from rmqha.ha.plain_connection import FIRST_REPORT_TIMEOUT_MS
-from rmqha.host import network
+from rmqha.host import network, security
 from rmqha.host.security import NO_SECURITY
 from rmqha.model.error import UnreachableError
 from rmqha.model.offset import PhyOffset
@@ -154,6 +154,9 @@ class HaService:
             welcome, data = None, b""
             with trio.move_on_after((FIRST_REPORT_TIMEOUT_MS if self._plain else HANDSHAKE_TIMEOUT_MS) / 1000):
                 welcome = await self._guard.welcome(stream, peer.rpartition(":")[0].strip("[]"))
+                audit = security.ambient.get().audit
+                if audit is not None:
+                    audit.tell(peer, "HA_CONNECTION", refusal=welcome.refused)
                 if welcome.refused:
                     self._refused(peer, welcome.refused)
                     return None

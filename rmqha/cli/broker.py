@@ -10,10 +10,8 @@ import trio
 from rmqha.broker.server import checked_addresses, run_broker
 from rmqha.host import security
 from rmqha.host.exposure import expose
-from rmqha.host.process import run_server
-from rmqha.host.security_watch import SecurityWatch
+from rmqha.host.surroundings import Surroundings
 from rmqha.host.text_file import read_text
-from rmqha.host.tracer import HostTracer
 from rmqha.model.config import BrokerConfig, parse_properties
 
 
@@ -38,20 +36,15 @@ def broker(config_path: Path, check: bool) -> None:
     """Run a broker: one replica of a group, until SIGTERM.
 
     SIGTERM hands the mastership over and flushes (at most ten seconds), a second one stops at once; SIGHUP reopens
-    the log file and looks at certificates and accounts at once.
+    the logs and looks at certificates and accounts at once.
     """
     config = read_config(config_path)
     security.use(config)
     checked_addresses(config, {})
     if check:
         return
-    tracer = HostTracer.of(config, "broker", config.broker_name)
-
-    watch = SecurityWatch(security.ambient.get(), tracer)
-
-    def hung_up() -> None:
-        tracer.reopen()
-        watch.look_now()
+    around = Surroundings(config, "broker", config.broker_name)
+    tracer = around.tracer
 
     async def serve(stopping: trio.Event) -> None:
         async with trio.open_nursery() as nursery:
@@ -59,7 +52,4 @@ def broker(config_path: Path, check: bool) -> None:
             await run_broker(config, tracer, stopping, exposure=exposure)
             nursery.cancel_scope.cancel()
 
-    try:
-        run_server(serve, on_hangup=hung_up, beside=watch.run, tracer=tracer)
-    finally:
-        tracer.close()
+    around.run(serve)

@@ -18,6 +18,7 @@ from rmqha.cli.cluster_view import ClusterView
 from rmqha.cli.launch import launch, wait_well
 from rmqha.cli.options import complete_node, directory_option, echo_json, output_option
 from rmqha.cli.supervisor import Process, send_signal, stop_all, wait_gone
+from rmqha.host.tracer import AUDIT_FILE
 from rmqha.model.error import RmqhaError, UsageError
 
 DRAIN_TIMEOUT_S = 15.0
@@ -139,14 +140,19 @@ def kill(node: str, directory: Path | None, output: str) -> None:
 @directory_option
 @click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=50, show_default=True, help="Lines from the end.")
-def logs(node: str, directory: Path | None, follow: bool, lines: int) -> None:
+@click.option("--audit", is_flag=True, help="The audit log instead: who asked for what (docs/security.md).")
+def logs(node: str, directory: Path | None, follow: bool, lines: int, audit: bool) -> None:
     """Show the log of a node, and before it what the process printed."""
     state = ClusterState.require(directory)
     state.node(node)
     printed, log = state.output_path(node), state.log_path(node)
+    if audit:
+        printed = log = log.with_name(AUDIT_FILE)
+        if not log.exists():
+            raise UsageError(f"{node} has no audit log in {log.parent}; it keeps one with aclEnable or auditLogLevel")
     if not printed.exists() and not log.exists():
         raise UsageError(f"{node} has no log in {log.parent} yet")
-    for path in (printed, log):
+    for path in (log,) if audit else (printed, log):
         for line in tail(path, lines):
             click.echo(line)
     if follow:

@@ -13,6 +13,7 @@ from rmqha.wire.command import Command
 
 if TYPE_CHECKING:
     from rmqha.host.accounts import AccessFile
+    from rmqha.host.audit import AuditLog
     from rmqha.host.remoting import Service
     from rmqha.host.session import Session, Statistics
 
@@ -21,10 +22,13 @@ class Guard:
     """Before a service: requests that the accounts do not allow are answered NO_PERMISSION and go no further; the
     others carry the account as their `principal`."""
 
-    def __init__(self, service: Service, accounts: AccessFile, statistics: Statistics) -> None:
+    def __init__(
+        self, service: Service, accounts: AccessFile, statistics: Statistics, audit: AuditLog | None = None
+    ) -> None:
         self._service = service
         self._accounts = accounts
         self._statistics = statistics
+        self._audit = audit
         self._principals: dict[str, Principal] = {}
         """Of accounts that have asked."""
 
@@ -39,6 +43,8 @@ class Guard:
         allowed = []
         for command in commands:
             reason = self._admit(command, host)
+            if self._audit is not None:
+                self._audit.request(session.peer, command, reason)
             if not reason:
                 allowed.append(command)
                 continue
@@ -61,3 +67,22 @@ class Guard:
                 principal = self._principals[key] = Principal(self._accounts, key)
             command.principal = principal
         return reason
+
+
+class Audited:
+    """Before the service of a server without accounts: requests are noted, by address."""
+
+    def __init__(self, service: Service, audit: AuditLog) -> None:
+        self._service = service
+        self._audit = audit
+
+    def opened(self, session: Session) -> None:
+        self._service.opened(session)
+
+    def closed(self, session: Session) -> None:
+        self._service.closed(session)
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        for command in commands:
+            self._audit.request(session.peer, command, "")
+        self._service.received(session, commands)

@@ -11,7 +11,7 @@ from typing import Protocol
 import trio
 
 from rmqha.host import network
-from rmqha.host.guard import Guard
+from rmqha.host.guard import Audited, Guard
 from rmqha.host.poller import Poller
 from rmqha.host.process import session_room
 from rmqha.host.security import Security, accept, ambient, connect
@@ -59,7 +59,9 @@ async def serve(
     counts = Statistics() if statistics is None else statistics
     secured = ambient.get() if security is None else security
     if secured.accounts is not None:
-        service = Guard(service, secured.accounts, counts)
+        service = Guard(service, secured.accounts, counts, secured.audit)
+    elif secured.audit is not None:
+        service = Audited(service, secured.audit)
     listeners = await network.listen(address)
     next_id = handshaking = 0
     max_sessions = min(MAX_SESSION_COUNT, session_room())

@@ -22,6 +22,7 @@ from rmqha.model.error import UnreachableError, UsageError
 
 if TYPE_CHECKING:
     from rmqha.host.accounts import AccessFile
+    from rmqha.host.audit import AuditLog
 
 T = TypeVar("T")
 
@@ -53,6 +54,8 @@ class Security:
         self._client_tls = client_tls
         self._credentials = credentials
         self.accounts = accounts
+        self.audit: AuditLog | None = None
+        """Where requests are noted; each process sets it once, before it serves."""
         given = (server_tls, client_tls, credentials, accounts)
         self.files: list[LiveFiles[Any]] = [item for item in given if isinstance(item, LiveFiles)]
         """What somebody should look at now and then (`rmqha.host.security_watch`)."""

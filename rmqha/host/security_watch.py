@@ -34,7 +34,12 @@ EXPIRY = Series(
     "Unix time at which the first certificate of the file ends",
     ("key", "file"),
 )
-SERIES = (PROBLEM, EXPIRY)
+AUDIT_LOST = Series(
+    "rmqha_audit_log_lost_total",
+    Kind.COUNTER,
+    "Entries of the audit log that were lost: more came than could be written, or the disk did not take them",
+)
+SERIES = (PROBLEM, EXPIRY, AUDIT_LOST)
 
 
 class SecurityWatch:
@@ -104,6 +109,8 @@ def expiry_words(key: str, path: str, left_ms: int) -> str:
 def collect(security: Security) -> Sheet:
     """For /metrics."""
     sheet = Sheet({})
+    if security.audit is not None:
+        sheet.put(AUDIT_LOST, security.audit.lost_count)
     for item in security.files:
         if item.path:
             sheet.put(PROBLEM, int(bool(item.problem)), item.key, item.path)

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 HISTORY_COUNT = 1000
 WARNINGS = frozenset(
     {
+        "audit_lost",
         "controller_paused",
         "controller_unfit",
         "controller_unreachable",
@@ -61,13 +62,15 @@ WARNINGS = frozenset(
 )
 """Events that a person should look at; the level of a JSON line."""
 KEPT_FILE_COUNT = 3
+AUDIT_FILE = "audit.log"
+"""The audit log's name beside the log."""
 
 
 def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
 
-class _LogFile(RotatingFileHandler):
+class LogFile(RotatingFileHandler):
     """Rotation and reopening as the standard library does them. A full or failing disk loses lines, not the server:
     the loss is counted and shows up in `HostTracer.statistics`."""
 
@@ -75,6 +78,16 @@ class _LogFile(RotatingFileHandler):
 
     def _open(self) -> TextIOWrapper:
         return open(self.baseFilename, "a", encoding=self.encoding, opener=_open_private)
+
+    @classmethod
+    def open(cls, path: str, max_bytes: int, kept_file_count: int) -> Self:
+        """Makes the directories that are missing. Raises OSError."""
+        make_directories(Path(path).parent.absolute())
+        return cls(path, maxBytes=max_bytes, backupCount=kept_file_count, encoding="utf-8")
+
+    def line(self, text: str) -> None:
+        """From any thread."""
+        self.handle(logging.LogRecord("", logging.INFO, "", 0, text, None, None))
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (the library's name)
         self.lost_count += 1
@@ -113,11 +126,10 @@ class HostTracer:
         self._write: Callable[[str], object] = sys.stderr.write if write is None else write
         self.listeners: list[Callable[[int, str, Mapping[str, Any]], None]] = []
         """Called with the monotonic time, the name and the fields, JSON values, of each event."""
-        self._file: _LogFile | None = None
+        self._file: LogFile | None = None
         if log_file:
             try:
-                make_directories(Path(log_file).parent.absolute())
-                self._file = _LogFile(log_file, maxBytes=max_bytes, backupCount=KEPT_FILE_COUNT, encoding="utf-8")
+                self._file = LogFile.open(log_file, max_bytes, KEPT_FILE_COUNT)
             except OSError as error:
                 raise UsageError(f"cannot write the log file {log_file}: {error.strerror}; set logFile") from None
 
@@ -138,13 +150,13 @@ class HostTracer:
         for listener in self.listeners:
             listener(self._clock.now_ms(), name, known)
         if self._json_lines is None:
-            line = " ".join([_stamp(at_ms), name, *(f"{key}={_text(value)}" for key, value in known.items())])
+            line = " ".join([stamp(at_ms), name, *(f"{key}={_text(value)}" for key, value in known.items())])
         else:
-            line = self._json_lines.line(_stamp(at_ms), name, known, warning=name in WARNINGS)
+            line = self._json_lines.line(stamp(at_ms), name, known, warning=name in WARNINGS)
         if self._file is None:
             self._write(line + "\n")
         else:
-            self._file.handle(logging.LogRecord("", logging.INFO, "", 0, line, None, None))
+            self._file.line(line)
 
     def history(self) -> list[dict[str, Any]]:
         """The last HISTORY_COUNT events, oldest first: `at_ms`, `event` and the event's fields, ready for JSON."""
@@ -167,7 +179,7 @@ class HostTracer:
             self._file.close()
 
 
-def _stamp(at_ms: int) -> str:
+def stamp(at_ms: int) -> str:
     seconds, milliseconds = divmod(at_ms, 1000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{milliseconds:03d}Z"
 

@@ -27,6 +27,15 @@ class ServerConfig(Config):
     """Own. Where the log goes; empty = standard error. Reopened on SIGHUP."""
     log_max_bytes: int = 16 * 1024 * 1024
     """Own. Size at which the log rotates; three old files are kept."""
+    audit_log_level: str = "auto"
+    """Own. What the audit log keeps (docs/security.md): off; changes: refused requests and those that change something;
+    all: every request; auto: changes if aclEnable, else off."""
+    audit_log_file: str = ""
+    """Own. Where the audit log goes; empty: audit.log beside logFile, else standard error. Reopened on SIGHUP."""
+    audit_log_max_bytes: int = 16 * 1024 * 1024
+    """Own. Size at which the audit log rotates."""
+    audit_log_file_count: int = 10
+    """Own. Old files of the audit log that are kept."""
     log_format: str = "text"
     """Own. text, or json: one object a line, with `cause_id`, which ties the lines of all nodes about one election
     (docs/operating.md#logs)."""
@@ -87,6 +96,10 @@ class ServerConfig(Config):
         self.require_range(source, "http_port", 0, 65535)
         if self.log_format not in ("text", "json"):
             raise ConfigError(f"{source}: logFormat = {self.log_format!r} must be text or json")
+        self.require_range(source, "audit_log_max_bytes", 4096, 1 << 40)
+        self.require_range(source, "audit_log_file_count", 1, 1000)
+        if self.audit_log_level not in ("auto", "off", "changes", "all"):
+            raise ConfigError(f"{source}: auditLogLevel = {self.audit_log_level!r} is none of auto, off, changes, all")
         for name, known in (
             ("tls_server_mode", ("disabled", "permissive", "enforcing")),
             ("tls_server_need_client_auth", ("none", "optional", "require")),

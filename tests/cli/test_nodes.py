@@ -103,6 +103,15 @@ def test_a_process_id_is_a_number(state: ClusterState, pid: object) -> None:
     assert refused(run(state, "down"), "is not a record of `rmqha up`")
 
 
+def test_the_audit_log_is_shown(state: ClusterState) -> None:
+    found = run(state, "logs", "broker-a-1", "--audit")
+    assert refused(found, "it keeps one with aclEnable or auditLogLevel")
+    path = state.log_path("broker-a-1").with_name("audit.log")
+    path.parent.mkdir()
+    path.write_text('{"a":1}\n{"a":2}\n')
+    assert run(state, "logs", "broker-a-1", "--audit", "-n", "1").output == '{"a":2}\n'
+
+
 def test_purge_follows_no_link(state: ClusterState, tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
