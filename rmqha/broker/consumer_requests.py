@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from rmqha.broker.clients import ClientTable
 from rmqha.broker.groups import GroupTable
 from rmqha.broker.offsets import OffsetTable
-from rmqha.broker.record_access import require_reader
+from rmqha.broker.record_access import denied, require_reader
 from rmqha.broker.request import Channel, Feed, Handler, RequestError, answer_when, number, text
 from rmqha.broker.topics import TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
@@ -106,7 +106,7 @@ class ConsumerRequests:
         consumer, producer = command.ext.get("consumerGroup"), command.ext.get("producerGroup")
         client_id = command.ext.get("clientID", "")
         if command.principal.is_restricted and self._clients.is_of_others(channel, client_id, producer, consumer):
-            raise RequestError(ResponseCode.NO_PERMISSION, f"client {client_id} is connected by another connection")
+            raise denied(command, f"client {client_id} is connected by another connection")
         if producer:
             self._clients.unregister(channel, producer, consumer=False)
         if consumer and self._clients.unregister(channel, consumer, consumer=True):

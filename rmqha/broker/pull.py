@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from rmqha.broker.clients import TAG, ClientTable, ConsumerGroup, parse_tags
 from rmqha.broker.groups import GroupTable, default_group
 from rmqha.broker.offsets import MAX_ENTRY_COUNT, OffsetTable
+from rmqha.broker.record_access import denied
 from rmqha.broker.request import Channel, RequestError, number, text
 from rmqha.broker.selectors import compile_selector, record_filter, require_property_filter
 from rmqha.broker.statistics import Rates
@@ -25,6 +26,7 @@ from rmqha.model.error import DamagedError
 from rmqha.model.offset import MASTER_ID, PhyOffset, QueueOffset
 from rmqha.port import Clock
 from rmqha.store.reader import Matches, PullResult
+from rmqha.wire.acl_needs import needs
 from rmqha.wire.command import Command
 
 FLAG_COMMIT_OFFSET = 1
@@ -338,6 +340,12 @@ class PullProcessor:
         """Answer a hold if there is something for it; `high` is its queue's end."""
         if hold.looked_to >= high:
             return False
+        principal = hold.command.principal
+        if principal.is_restricted and (reason := principal.refusal(needs(hold.command))):
+            # the accounts have changed since it came
+            refused = denied(hold.command, reason)
+            hold.channel.send(hold.command.reply(refused.code, {}, remark=reason))
+            return True
         result = self._read(hold.pull, hold.looked_to)
         if _may_wait(result):
             hold.looked_to = QueueOffset(result.next_begin_offset)

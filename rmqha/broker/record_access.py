@@ -22,7 +22,7 @@ def owner_topic(record: Record) -> str:
 def require_topic(command: Command, topic: str, permission: Permission) -> None:
     """Raises RequestError if the account of the request lacks a permission on the topic, or on its group."""
     if command.principal.is_restricted and (reason := command.principal.refusal(Needs(topics=((topic, permission),)))):
-        raise RequestError(ResponseCode.NO_PERMISSION, reason)
+        raise denied(command, reason)
 
 
 def require_reader(command: Command, record: Record, named_topic: str | None) -> None:
@@ -33,15 +33,19 @@ def require_reader(command: Command, record: Record, named_topic: str | None) ->
     owner = owner_topic(record)
     require_topic(command, owner, Permission.SUB)
     if named_topic and named_topic not in (record.topic, owner, _property(record, PROPERTY_RETRY_TOPIC)):
-        raise RequestError(
-            ResponseCode.NO_PERMISSION, f"the message at {record.phy_offset} is none of topic {named_topic}"
-        )
+        raise denied(command, f"the message at {record.phy_offset} is none of topic {named_topic}")
 
 
 def require_producer(command: Command, group: str) -> None:
     """Raises RequestError if the account of the request may not be a producer of the group."""
     if reason := command.principal.producer_group_refusal(group):
-        raise RequestError(ResponseCode.NO_PERMISSION, reason)
+        raise denied(command, reason)
+
+
+def denied(command: Command, reason: str) -> RequestError:
+    """What to raise for a request that came through the guard and must be refused all the same; it is counted there."""
+    command.principal.denied(command, reason)
+    return RequestError(ResponseCode.NO_PERMISSION, reason)
 
 
 def _property(record: Record, name: str) -> str:

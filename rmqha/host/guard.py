@@ -3,6 +3,7 @@ around `rmqha.wire.acl`."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rmqha.model.code import ResponseCode
@@ -29,32 +30,39 @@ class Guard:
         self._accounts = accounts
         self._statistics = statistics
         self._audit = audit
-        self._principals: dict[str, Principal] = {}
-        """Of accounts that have asked."""
+        self._principals: dict[Session, dict[str, Principal]] = {}
+        """Of the accounts that have asked, by connection."""
 
     def opened(self, session: Session) -> None:
         self._service.opened(session)
 
     def closed(self, session: Session) -> None:
+        self._principals.pop(session, None)
         self._service.closed(session)
 
     def received(self, session: Session, commands: list[Command]) -> None:
         host = session.peer.rpartition(":")[0].strip("[]")
         allowed = []
         for command in commands:
-            reason = self._admit(command, host)
-            if self._audit is not None:
-                self._audit.request(session.peer, command, reason)
+            reason = self._admit(session, command, host)
             if not reason:
+                if self._audit is not None:
+                    self._audit.request(session.peer, command, "")
                 allowed.append(command)
                 continue
-            self._statistics.denied_count += 1
+            self._denied(session.peer, command, reason)
             if not command.is_oneway:
                 session.send(command.reply(ResponseCode.NO_PERMISSION, remark=reason))
         if allowed:
             self._service.received(session, allowed)
 
-    def _admit(self, command: Command, host: str) -> str:
+    def _denied(self, peer: str, command: Command, reason: str) -> None:
+        """Here, or by whoever serves it."""
+        self._statistics.denied_count += 1
+        if self._audit is not None:
+            self._audit.request(peer, command, reason)
+
+    def _admit(self, session: Session, command: Command, host: str) -> str:
         """ "" if it may be served, and who asks is noted in it; else why not."""
         account, reason = authenticate(self._accounts.access, command, host)
         if reason or account is None:
@@ -62,9 +70,12 @@ class Guard:
         reason = account.refusal(needs(command))
         if not reason:
             key = account.credentials.access_key
-            principal = self._principals.get(key)
+            known = self._principals.get(session)
+            if known is None:
+                known = self._principals[session] = {}
+            principal = known.get(key)
             if principal is None:
-                principal = self._principals[key] = Principal(self._accounts, key)
+                principal = known[key] = Principal(self._accounts, key, partial(self._denied, session.peer))
             command.principal = principal
         return reason
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from rmqha.model.access import AccessList, Needs
@@ -19,12 +20,16 @@ class Principal:
     """What it may is looked up whenever it is asked, so that a change of the accounts counts for requests that wait and
     clients that are connected, too."""
 
-    __slots__ = ("_accounts", "access_key")
+    __slots__ = ("_accounts", "access_key", "denied")
 
-    def __init__(self, accounts: Accounts | None = None, access_key: str = "") -> None:
-        """Without `accounts` it may everything: a server that asks for none, or an address that needs none."""
+    def __init__(
+        self, accounts: Accounts | None = None, access_key: str = "", denied: Callable[[Any, str], None] | None = None
+    ) -> None:
+        """Without `accounts` it may everything: a server that asks for none, or an address that needs none. `denied` is
+        to be called by whoever refuses a request that was let in, with the request and the reason."""
         self._accounts = accounts
         self.access_key = access_key
+        self.denied: Callable[[Any, str], None] = _nobody_counts if denied is None else denied
 
     @property
     def is_restricted(self) -> bool:
@@ -37,6 +42,10 @@ class Principal:
     def producer_group_refusal(self, group: str) -> str:
         """ "" if it may be a producer of the group, else why not, in one sentence."""
         return "" if self._accounts is None else self._accounts.access.producer_group_refusal(self.access_key, group)
+
+
+def _nobody_counts(request: Any, reason: str) -> None:
+    """Where there is no guard."""
 
 
 UNRESTRICTED = Principal()

@@ -182,12 +182,12 @@ def _sides(about: str) -> list[tuple[Side, Side, bool]]:
 
 
 def must_be_refused(world: World, command: Command, *, key: str = OWN.name) -> None:
-    before = world.state()
+    before, denied = world.state(), world.statistics.denied_count
     told = [channel.take() for channel in world.channels.values()]
     answers = world.ask(command, key)
     assert [answer.code for answer in answers] == [ResponseCode.NO_PERMISSION], answers
     shows_nothing(answers)
-    assert world.state() == before
+    assert world.state() == before and world.statistics.denied_count == denied + 1
     told = [channel.take() for channel in world.channels.values()]
     assert told == [[], []], "nobody else is told of it"
 

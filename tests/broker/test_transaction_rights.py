@@ -1,4 +1,4 @@
-"""Who hears of transactions that wait: a check holds the whole message."""
+"""Who hears what comes later: checks of transactions, which hold the message, and messages that were waited for."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rmqha.model.access import AccessList
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
-from tests.broker.acl_world import ACCOUNTS, FOREIGN, OWN, READER, World
-from tests.broker.support import Broker, FakeChannel
+from tests.broker.acl_world import ACCOUNTS, FOREIGN, OWN, READER, World, pull
+from tests.broker.support import Broker, FakeChannel, send_command
 from tests.broker.transactions import ROUND_MS, prepared
 
 ANYBODYS = "anybodys-producers"
@@ -136,3 +136,14 @@ def test_a_member_of_an_own_consumer_group_is_not_taken_out_by_another_connectio
     command = leave(consumerGroup=OWN.group, clientID=OWN.client_id)
     (answer,) = world.ask(command, OWN.name, FakeChannel("10.0.0.6:1"))
     assert answer.code == ResponseCode.NO_PERMISSION and group.client_ids() == [OWN.client_id]
+
+
+def test_a_pull_that_waits_gives_nothing_when_the_right_is_gone(world: World) -> None:
+    channel = FakeChannel("10.0.0.8:1")
+    end = world.broker.store.queue_range(OWN.topic, 0)[1]
+    waiting = pull(OWN.topic, OWN.group, sysFlag="6", queueOffset=str(end))
+    assert world.ask(waiting, OWN.name, channel) == []
+    world.accounts.access = AccessList({**ACCOUNTS, OWN.name: replace(ACCOUNTS[OWN.name], topics={})})
+    assert world.broker.ask(send_command(OWN.topic, 0, OWN.secret)).code == 0
+    (answer,) = channel.take()
+    assert answer.code == ResponseCode.NO_PERMISSION and not answer.body

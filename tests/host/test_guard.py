@@ -65,6 +65,8 @@ async def test_what_comes_through_says_whom_it_comes_from(tmp_path: Path) -> Non
     first, second = (command.principal for command in service.commands)
     assert first is second and first.is_restricted and first.access_key == "orders"
     assert first.refusal(Needs(topics=(("T", Permission.PUB),))) == ""
+    first.denied(service.commands[0], "it was not yours after all")
+    assert statistics.denied_count == 2
     service.commands.clear()
     guard.received(cast(Session, FakeSession("10.0.0.1:1")), [Command(RequestCode.UPDATE_BROKER_CONFIG)])
     assert [command.principal for command in service.commands] == [UNRESTRICTED]
