@@ -2,20 +2,25 @@
 
 Only brokers that this name server routes to are asked, never an address that a visitor names. Partial results count: a
 group that does not answer is a note beside what the others found.
+
+What a visitor can make this process do is bounded: lookups at a time, groups at a time, messages of each answer, bytes
+of each body. Answers are read, and the page's document made, in one thread beside the event loop: the controller in the
+same process never waits for it.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 import trio
 
 from nameserver.config import NamesrvConfig
 from nameserver.route_info import RouteTable
 from nameserver.web.message_view import message_view, share_bytes, short
-from rmqha.client.message import Message, decode_messages
+from nameserver.web.records import Peek, peeks
 from rmqha.host.remoting import RemotingClient
 from rmqha.host.security import Security
 from rmqha.model.code import RequestCode, ResponseCode
@@ -29,25 +34,37 @@ from rmqha.wire.command import Command
 
 TIMEOUT_MS = 3_000
 MAX_MESSAGES = 32
+MAX_READ_MESSAGES = 4 * MAX_MESSAGES
+"""Of one answer; an honest broker sends MAX_MESSAGES at most."""
 MAX_GROUPS = 64
 """Groups that one lookup asks."""
 MAX_KEY_CHARS = 512
-MAX_LOOKUPS = 4
+MAX_LOOKUPS = 2
 """At the same time; more wait."""
-PULL_BYTES = 4 * 1024 * 1024
+MAX_WAITING = 16
+"""More are answered that too many wait."""
+MAX_GROUPS_AT_ONCE = 4
+LOOKUP_TIMEOUT_S = 10.0
+"""What has been found by then is shown."""
+PULL_BYTES = 1024 * 1024
 PULL_GROUP = "TOOLS_CONSUMER"
 """RocketMQ's own name for the consumer group of tools; nothing is committed for it."""
 SUBSCRIPTION_IN_REQUEST = 4
 _LATEST_MS = (1 << 63) - 1
 
+T = TypeVar("T")
 Ask = Callable[[GroupData, str], Awaitable[None]]
+
+
+class BusyError(RmqhaError):
+    """Too many lookups wait already."""
 
 
 @dataclass(slots=True)
 class Found:
     """`notes`: sentences about groups that could not be asked, or what was not found where."""
 
-    messages: list[Message] = field(default_factory=list)
+    messages: list[Peek] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -76,75 +93,80 @@ class Lookup:
         self._refused = refused
         self._security = security
         self._limit = trio.CapacityLimiter(MAX_LOOKUPS)
+        self._thread = trio.CapacityLimiter(1)
 
-    async def find(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """`query` as the page's form: `by` (id, key, place) and its fields. JSON-ready: `messages`, `notes`. Raises
-        UsageError, one sentence, for fields that cannot be used."""
+    async def find(self, query: Mapping[str, str]) -> bytes:
+        """`query` as the page's form: `by` (id, key, place) and its fields. JSON: `messages`, `notes`. Raises
+        UsageError, one sentence, for fields that cannot be used, and BusyError."""
         if self._refused:
-            return {"messages": [], "notes": [self._refused], "refused": True}
+            return json_bytes([], [self._refused], refused=True)
+        if self._limit.statistics().tasks_waiting >= MAX_WAITING:
+            raise BusyError(f"{MAX_WAITING} lookups wait already; try again in a moment")
         by = query.get("by", "")
         looks = {"id": self._by_id, "key": self._by_key, "place": self._by_place}
         if by not in looks:
             raise UsageError("by must be id, key or place")
         async with self._limit, RemotingClient(security=self._security) as client:
-            found = await looks[by](client, query)
-        found.messages.sort(key=lambda item: (item.broker_name, item.phy_offset, item.queue_offset))
-        shown = found.messages[:MAX_MESSAGES]
-        if len(found.messages) > len(shown):
-            found.notes.append(f"{len(found.messages) - len(shown)} more messages are not shown")
-        share = share_bytes(len(shown))
-        return {
-            "messages": [message_view(message, share) for message in shown],
-            "notes": [short(note) for note in found.notes],
-            "refused": False,
-        }
+            found = Found()
+            with trio.move_on_after(LOOKUP_TIMEOUT_S) as bound:
+                await looks[by](client, query, found)
+            if bound.cancelled_caught:
+                found.notes.append(f"not everybody was asked: that takes longer than {LOOKUP_TIMEOUT_S:g} s")
+        return await self._aside(lambda: _document(found))
+
+    async def _aside(self, work: Callable[[], T]) -> T:
+        """Run `work` in the one thread that all lookups share. A lookup that ends meanwhile does not wait for it."""
+        return await trio.to_thread.run_sync(work, limiter=self._thread, abandon_on_cancel=True)
+
+    async def _take(self, group: GroupData, reply: Command, found: Found, offset_msg_id: str = "") -> None:
+        """Add the answer's messages, or only the one of this id."""
+        body = reply.body
+        taken = await self._aside(lambda: peeks(group.broker_name, body, MAX_READ_MESSAGES))
+        found.messages += [
+            item for item in taken if not offset_msg_id or item.message.offset_msg_id.upper() == offset_msg_id
+        ]
 
     # --- by id ------------------------------------------------------------------------------------------------------
-    async def _by_id(self, client: RemotingClient, query: Mapping[str, str]) -> Found:
+    async def _by_id(self, client: RemotingClient, query: Mapping[str, str], found: Found) -> None:
         """Either kind of id: that of a stored record (broker address and offset), or a producer's, which needs the
         topic, because brokers index it by topic."""
         message_id, topic = _text(query, "id", MAX_KEY_CHARS), _topic(query, needed=False)
-        found = await self._by_record_id(client, message_id, topic)
+        await self._by_record_id(client, message_id, topic, found)
         if found.messages:
-            return found
+            return
         if not topic:
             found.notes.append(
                 "no broker has a record of that id; if a producer made it (msgId, UNIQ_KEY), give its topic as well"
             )
-            return found
-        by_unique_key = await self._query(client, topic, message_id, INDEX_UNIQUE_TYPE)
-        return Found(by_unique_key.messages, by_unique_key.notes)
+            return
+        found.notes.clear()
+        await self._query(client, topic, message_id, INDEX_UNIQUE_TYPE, found)
 
-    async def _by_record_id(self, client: RemotingClient, message_id: str, topic: str) -> Found:
+    async def _by_record_id(self, client: RemotingClient, message_id: str, topic: str, found: Found) -> None:
         """All replicas of a group have a record at the same offset: the group is asked, not the address in the id."""
-        found = Found()
         try:
             _, phy_offset = parse_offset_message_id(message_id)
         except ValueError:
-            return found
+            return
         wanted = message_id.upper()
 
         async def ask(group: GroupData, address: str) -> None:
             ext = {"offset": str(phy_offset), "topic": topic}
             reply = await client.call(address, Command(RequestCode.VIEW_MESSAGE_BY_ID, ext), TIMEOUT_MS)
             if reply.code == ResponseCode.SUCCESS:
-                records = decode_messages(group.broker_name, reply.body)
-                found.messages += [item for item in records if item.offset_msg_id.upper() == wanted]
+                await self._take(group, reply, found, wanted)
             elif reply.code == ResponseCode.NO_PERMISSION:
                 found.notes.append(f"{group.broker_name}: {reply.remark}")
 
         await self._ask_groups(self._routes.groups(), ask, found)
-        return found
 
     # --- by key -----------------------------------------------------------------------------------------------------
-    async def _by_key(self, client: RemotingClient, query: Mapping[str, str]) -> Found:
-        found = await self._query(client, _topic(query), _text(query, "key", MAX_KEY_CHARS), INDEX_KEY_TYPE)
+    async def _by_key(self, client: RemotingClient, query: Mapping[str, str], found: Found) -> None:
+        await self._query(client, _topic(query), _text(query, "key", MAX_KEY_CHARS), INDEX_KEY_TYPE, found)
         if not found.messages and not found.notes:
             found.notes.append("no message of that topic has that key; the index follows a send within a moment")
-        return found
 
-    async def _query(self, client: RemotingClient, topic: str, key: str, index_type: str) -> Found:
-        found = Found()
+    async def _query(self, client: RemotingClient, topic: str, key: str, index_type: str, found: Found) -> None:
         ext = {
             "topic": topic,
             "key": key,
@@ -158,15 +180,14 @@ class Lookup:
         async def ask(group: GroupData, address: str) -> None:
             reply = await client.call(address, Command(RequestCode.QUERY_MESSAGE, dict(ext)), TIMEOUT_MS)
             if reply.code == ResponseCode.SUCCESS:
-                found.messages += decode_messages(group.broker_name, reply.body)
+                await self._take(group, reply, found)
             elif reply.code != ResponseCode.QUERY_NOT_FOUND:
                 found.notes.append(f"{group.broker_name} at {address} answered {reply.code}: {reply.remark}")
 
         await self._ask_groups(self._groups_of(topic), ask, found)
-        return found
 
     # --- by place ---------------------------------------------------------------------------------------------------
-    async def _by_place(self, client: RemotingClient, query: Mapping[str, str]) -> Found:
+    async def _by_place(self, client: RemotingClient, query: Mapping[str, str], found: Found) -> None:
         topic, name = _topic(query), _text(query, "group", MAX_TOPIC_BYTES)
         ext = {
             "consumerGroup": PULL_GROUP,
@@ -185,12 +206,11 @@ class Lookup:
         groups = [group for group in self._groups_of(topic) if group.broker_name == name]
         if not groups:
             raise UsageError(f"topic {short(topic, 100)} has no queues in group {short(name, 100)}")
-        found = Found()
 
         async def ask(group: GroupData, address: str) -> None:
             reply = await client.call(address, Command(RequestCode.PULL_MESSAGE, ext), TIMEOUT_MS)
             if reply.code == ResponseCode.SUCCESS:
-                found.messages += decode_messages(group.broker_name, reply.body)
+                await self._take(group, reply, found)
                 return
             low, high = reply.ext.get("minOffset"), reply.ext.get("maxOffset")
             if low is None or high is None:
@@ -200,7 +220,6 @@ class Lookup:
                 found.notes.append(f"queue {ext['queueId']} of {topic} in {group.broker_name} {held}")
 
         await self._ask_groups(groups, ask, found)
-        return found
 
     # --- whom -------------------------------------------------------------------------------------------------------
     def _groups_of(self, topic: str) -> list[GroupData]:
@@ -213,16 +232,34 @@ class Lookup:
         """Each group's master, else any of its replicas."""
         if len(groups) > MAX_GROUPS:
             found.notes.append(f"only {MAX_GROUPS} of {len(groups)} groups were asked; give the topic to ask fewer")
+        at_once = trio.CapacityLimiter(MAX_GROUPS_AT_ONCE)
         async with trio.open_nursery() as nursery:
             for group in groups[:MAX_GROUPS]:
-                nursery.start_soon(self._ask_group, group, ask, found)
+                nursery.start_soon(self._ask_group, group, ask, found, at_once)
 
-    async def _ask_group(self, group: GroupData, ask: Ask, found: Found) -> None:
+    async def _ask_group(self, group: GroupData, ask: Ask, found: Found, at_once: trio.CapacityLimiter) -> None:
         address = group.addresses.get(MASTER_ID) or next(iter(group.addresses.values()), "")
-        try:
-            await ask(group, address)
-        except RmqhaError as error:
-            found.notes.append(f"{group.broker_name}: {error}")
+        async with at_once:
+            try:
+                await ask(group, address)
+            except RmqhaError as error:
+                found.notes.append(f"{group.broker_name}: {error}")
+
+
+# --- the document -----------------------------------------------------------------------------------------------------
+def _document(found: Found) -> bytes:
+    found.messages.sort(key=lambda peek: (peek.message.broker_name, peek.message.phy_offset, peek.message.queue_offset))
+    shown = found.messages[:MAX_MESSAGES]
+    if len(found.messages) > len(shown):
+        found.notes.append(f"{len(found.messages) - len(shown)} more messages are not shown")
+    share = share_bytes(len(shown))
+    views = [message_view(item.message, share, packed_bytes=item.packed_bytes, problem=item.problem) for item in shown]
+    return json_bytes(views, [short(note) for note in found.notes])
+
+
+def json_bytes(messages: list[dict[str, object]], notes: list[str], *, refused: bool = False) -> bytes:
+    """The answer to the page."""
+    return json.dumps({"messages": messages, "notes": notes, "refused": refused}, separators=(",", ":")).encode()
 
 
 # --- fields -----------------------------------------------------------------------------------------------------------

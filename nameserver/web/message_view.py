@@ -40,16 +40,24 @@ def short(text: str, limit_chars: int = VALUE_LIMIT_CHARS) -> str:
     return f"{visible(text[:limit_chars])}… ({len(text) - limit_chars} more characters)"
 
 
-def body_view(body: bytes, limit_bytes: int) -> dict[str, Any]:
-    """`kind` text, hex or empty; `text` what to show; `note` what was left out, "" for nothing."""
+def body_view(body: bytes, limit_bytes: int, *, packed_bytes: int = 0, problem: str = "") -> dict[str, Any]:
+    """`kind` text, hex or empty; `text` what to show; `note` what was left out, "" for nothing; `bytes` of the whole
+    body. `packed_bytes`: `body` is only the beginning of what so many compressed bytes hold, and they count; `problem`:
+    why they were not decompressed."""
     part = body[:limit_bytes]
+    all_of_it = "rmqha receive and rmqha log cat show all"
     note = ""
-    if len(body) > limit_bytes:
-        note = f"the first {limit_bytes} of {len(body)} bytes; rmqha receive and rmqha log cat show all"
-    text = _as_text(part, whole=len(part) == len(body))
+    if problem:
+        note = f"{short(problem)}; the first {len(part)} bytes as they are stored"
+    elif packed_bytes:
+        note = f"the first {len(part)} bytes of what {packed_bytes} compressed ones hold; {all_of_it}"
+    elif len(body) > limit_bytes:
+        note = f"the first {limit_bytes} of {len(body)} bytes; {all_of_it}"
+    text = None if problem else _as_text(part, whole=len(part) == len(body) and not packed_bytes)
+    found = {"bytes": packed_bytes or len(body), "compressed": packed_bytes > 0, "note": note}
     if text is None:
-        return {"kind": "hex", "bytes": len(body), "text": hex_dump(part), "note": note}
-    return {"kind": "text" if body else "empty", "bytes": len(body), "text": visible(text), "note": note}
+        return {**found, "kind": "hex", "text": hex_dump(part)}
+    return {**found, "kind": "text" if body else "empty", "text": visible(text)}
 
 
 def _as_text(part: bytes, *, whole: bool) -> str | None:
@@ -74,8 +82,10 @@ def hex_dump(data: bytes) -> str:
     return "\n".join(rows)
 
 
-def message_view(message: Message, limit_bytes: int = BODY_LIMIT_BYTES) -> dict[str, Any]:
-    """JSON-ready; every text in it is `visible`."""
+def message_view(
+    message: Message, limit_bytes: int = BODY_LIMIT_BYTES, *, packed_bytes: int = 0, problem: str = ""
+) -> dict[str, Any]:
+    """JSON-ready; every text in it is `visible`. The rest as for `body_view`."""
     names = list(message.properties)
     return {
         "topic": visible(message.topic),
@@ -92,7 +102,7 @@ def message_view(message: Message, limit_bytes: int = BODY_LIMIT_BYTES) -> dict[
         "reconsumeTimes": message.reconsume_times,
         "properties": _properties(message.properties, names[:MAX_PROPERTIES]),
         "propertiesLeftOut": max(0, len(names) - MAX_PROPERTIES),
-        "body": body_view(message.body, limit_bytes),
+        "body": body_view(message.body, limit_bytes, packed_bytes=packed_bytes, problem=problem),
     }
 
 

@@ -6,6 +6,7 @@ page needs is loaded when somebody opens it: a port that only metrics are read f
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.resources import files
@@ -20,7 +21,7 @@ from rmqha.host.clock import HostClock
 from rmqha.host.exposure import Exposure
 from rmqha.host.http import Handler, Request, Response
 from rmqha.host.security import Security, ambient
-from rmqha.model.error import UsageError
+from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import join_address
 from rmqha.port import Tracer
 
@@ -122,10 +123,11 @@ class Site:
             audit.tell(request.peer, "PAGE_LOOK_UP", sorted(request.query.items()))
         lookup = await self._loaded_lookup()
         try:
-            found = await lookup.find(request.query)
-        except UsageError as error:
-            return _with_headers(Response.json({"messages": [], "notes": [str(error)], "refused": False}, 400))
-        return _with_headers(Response.json(found))
+            found, status = await lookup.find(request.query), 200
+        except RmqhaError as error:
+            status = 400 if isinstance(error, UsageError) else 503
+            found = json.dumps({"messages": [], "notes": [str(error)], "refused": False}).encode()
+        return _with_headers(Response(found, status, "application/json"))
 
     async def _started_watch(self) -> Watch:
         async with self._loading:

@@ -26,6 +26,8 @@ ZLIB_LEVEL = 5
 ZSTD_LEVEL = 3
 ZSTD_PIECE_BYTES = 1024
 """Four bytes can stand for a block of 128 KiB."""
+ZSTD_START_WINDOW_BYTES = 16 * 1024 * 1024
+"""A stream says itself how much memory its reader needs; for a look at its beginning that is too much."""
 
 _NAME_OF = {SYS_FLAG_COMPRESSION_LZ4: "lz4", SYS_FLAG_COMPRESSION_ZSTD: "zstd"}
 
@@ -104,3 +106,27 @@ def _pieces(reader: Any, body: memoryview) -> bytes:
         if size_bytes > MAX_BODY_BYTES or reader.eof:
             break
     return b"".join(parts)
+
+
+def decompress_start(body: bytes | memoryview, sys_flag: int, limit_bytes: int) -> tuple[bytes, bool]:
+    """The first `limit_bytes` of the plain body at most, and whether that is all of it. What it costs is bounded by the
+    limit and by the compressed bytes, never by what these stand for. Raises as `decompress`."""
+    name = _NAME_OF.get(sys_flag & SYS_FLAG_COMPRESSION_MASK, "zlib")
+    failure: type[Exception]
+    if name == "zstd":
+        zstandard = _zstd()
+        reader, failure = zstandard.ZstdDecompressor(max_window_size=ZSTD_START_WINDOW_BYTES), zstandard.ZstdError
+    elif name == "lz4":
+        reader, failure = _lz4().LZ4FrameDecompressor(), RuntimeError
+    else:
+        reader, failure = zlib.decompressobj(), zlib.error
+    try:
+        if name == "zstd":
+            with reader.stream_reader(body) as stream:
+                plain = stream.read(limit_bytes + 1)
+            # a stream that ends too early is told by `decompress` only; here it is shown as far as it goes
+            return bytes(plain[:limit_bytes]), len(plain) <= limit_bytes
+        plain = reader.decompress(body, limit_bytes + 1)
+    except failure as error:
+        raise RemoteProtocolError(f"a compressed body does not decompress: {error}") from error
+    return bytes(plain[:limit_bytes]), len(plain) <= limit_bytes and bool(reader.eof)

@@ -43,6 +43,7 @@ class Exposure:
         self._expected = expected
         self.counts = EventCounts(tracer)
         self.parts: dict[str, Part] = {}
+        self._scraping = trio.Lock()
         self.routes: dict[str, Handler | Post] = {
             "/healthz": self._healthz,
             "/readyz": self._readyz,
@@ -87,6 +88,11 @@ class Exposure:
         return Response.json(self._view(), 200 if is_so else 503)
 
     async def _metrics(self, request: Request) -> Response:
+        """One scrape at a time: thousands of topics and groups are work for each."""
+        async with self._scraping:
+            return await self._exposition()
+
+    async def _exposition(self) -> Response:
         from rmqha.host import metrics
         from rmqha.host.http import Response
 

@@ -1,6 +1,8 @@
 """A small HTTP/1.1 server: routes to async handlers, over h11. Shell.
 
 For health, metrics and a page, not for the open internet: requests are bounded in size and time, connections in number.
+However many come at once, one request is read or answered between two turns of everything else in the process; when all
+connections are taken, the one that has been silent for longest makes room.
 A listener on loopback answers only to names of this machine, so that a web site cannot reach it through a browser by a
 name of its own that points here (DNS rebinding). TLS is the process's own (`rmqha.host.security`), on the same port.
 
@@ -17,7 +19,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Self
@@ -36,7 +39,7 @@ HEAD_LIMIT_BYTES = 16 * 1024
 BODY_LIMIT_BYTES = 1024 * 1024
 """More is answered 413."""
 MAX_CONNECTION_COUNT = 128
-"""More are answered 503."""
+"""More take the place of one that waits for its client; if there is none they are answered 503."""
 REQUEST_TIMEOUT_S = 10.0
 """From a request's first byte to its last."""
 IDLE_TIMEOUT_S = 75.0
@@ -125,21 +128,21 @@ async def serve(
     secured = ambient.get() if security is None else security
     listeners = await network.listen(address)
     local_only = is_loopback(address.rpartition(":")[0])
-    count = 0
+    crowd = _Crowd()
 
     async def handle(stream: trio.SocketStream) -> None:
-        nonlocal count
-        count += 1
         try:
-            peer = network.peer_name(stream)
-            accepted = await accept(stream, secured.server_tls)
-            if accepted is None:
-                await trio.aclose_forcefully(stream)
-                return
-            connection = _Connection(accepted, routes, peer, trouble, local_only=local_only)
-            await connection.run(full=count > MAX_CONNECTION_COUNT)
+            with crowd.member() as scope:
+                # whoever has not finished its handshake is silent too
+                with crowd.silent(scope):
+                    peer = network.peer_name(stream)
+                    accepted = await accept(stream, secured.server_tls)
+                if accepted is not None:
+                    connection = _Connection(accepted, routes, peer, trouble, crowd, scope, local_only=local_only)
+                    await connection.run(full=crowd.is_full)
         finally:
-            count -= 1
+            # refused, pushed out, or served to its end
+            await trio.aclose_forcefully(stream)
 
     task_status.started(network.local_port(listeners[0]))
     await trio.serve_listeners(handle, listeners)
@@ -153,16 +156,69 @@ class _RefusalError(Exception):
         self.response = Response.text(f"{sentence}\n", status)
 
 
+class _Crowd:
+    """All connections of one listener."""
+
+    def __init__(self) -> None:
+        self._members: set[trio.CancelScope] = set()
+        self._silent: dict[trio.CancelScope, None] = {}
+        """Those that wait for their client, the longest first."""
+        self._gate = trio.Lock()
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._members) > MAX_CONNECTION_COUNT
+
+    @contextmanager
+    def member(self) -> Iterator[trio.CancelScope]:
+        """One more connection. If it is one too many, the longest silent one ends."""
+        with trio.CancelScope() as scope:
+            self._members.add(scope)
+            if self.is_full and self._silent:
+                oldest = next(iter(self._silent))
+                del self._silent[oldest]
+                self._members.discard(oldest)
+                oldest.cancel()
+            try:
+                yield scope
+            finally:
+                self._members.discard(scope)
+
+    @contextmanager
+    def silent(self, scope: trio.CancelScope) -> Iterator[None]:
+        """While this connection waits for its client."""
+        self._silent[scope] = None
+        try:
+            yield
+        finally:
+            self._silent.pop(scope, None)
+
+    async def turn(self) -> None:
+        """Wait until everything else in the process has had its turn since the last one that came through here."""
+        async with self._gate:
+            await trio.lowlevel.checkpoint()
+
+
 class _Connection:
     """One client, request after request."""
 
     def __init__(
-        self, stream: trio.abc.Stream, routes: Routes, peer: str, trouble: Callable[[str], object], *, local_only: bool
+        self,
+        stream: trio.abc.Stream,
+        routes: Routes,
+        peer: str,
+        trouble: Callable[[str], object],
+        crowd: _Crowd,
+        scope: trio.CancelScope,
+        *,
+        local_only: bool,
     ) -> None:
         self._stream = stream
         self._routes = routes
         self._peer = peer
         self._trouble = trouble
+        self._crowd = crowd
+        self._scope = scope
         self._local_only = local_only
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_LIMIT_BYTES)
         self._head_only = False
@@ -184,12 +240,14 @@ class _Connection:
         try:
             if full:
                 raise _RefusalError(503, "too many connections at once; try again later")
-            if not await self._first_byte():
-                return False
-            with trio.fail_after(REQUEST_TIMEOUT_S):
-                request = await self._request()
+            with self._crowd.silent(self._scope):
+                if not await self._first_byte():
+                    return False
+                with trio.fail_after(REQUEST_TIMEOUT_S):
+                    request = await self._request()
             if request is None:
                 return False
+            await self._crowd.turn()
             response = await self._answer(request)
         except _RefusalError as refusal:
             response = refusal.response
@@ -219,6 +277,7 @@ class _Connection:
 
     async def _next(self) -> h11.Event | type[h11.PAUSED]:
         while True:
+            await self._crowd.turn()
             found = self._http.next_event()
             if found is not h11.NEED_DATA:
                 assert not isinstance(found, type) or found is h11.PAUSED
@@ -237,6 +296,9 @@ class _Connection:
         headers = {name.decode("ascii"): value.decode("latin-1") for name, value in head.headers}
         if self._local_only and not is_loopback(_host_of(headers.get("host", "localhost"))):
             raise _RefusalError(421, "this server answers only to localhost; set httpHost to serve others")
+        if method != "POST" and ("transfer-encoding" in headers or headers.get("content-length", "0") != "0"):
+            # a body in chunks of a byte costs far more to read than to send, and nobody would look at it
+            raise _RefusalError(413, f"{method} takes no body here")
         if int(headers.get("content-length", "0")) > BODY_LIMIT_BYTES:
             raise _RefusalError(413, f"the body is longer than {BODY_LIMIT_BYTES} bytes")
         body = bytearray()

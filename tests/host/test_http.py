@@ -5,8 +5,9 @@ from __future__ import annotations
 import socket
 import ssl
 import struct
+import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 
 import pytest
@@ -106,6 +107,8 @@ async def test_head_has_the_length_and_no_body() -> None:
         (get("/echo", "X: " + "x" * 4 * http.HEAD_LIMIT_BYTES), 431),
         (get("/" + "x" * 4 * http.HEAD_LIMIT_BYTES), 431),
         (get("/post", f"Content-Length: {http.BODY_LIMIT_BYTES + 1}", method="POST"), 413),
+        (get("/echo", "Content-Length: 3") + "abc", 413),
+        (get("/echo", "Transfer-Encoding: chunked") + "1\na\n" * 9, 413),
         (get("/post", "Content-Length: -1", method="POST"), 400),
         (get("/post", "Transfer-Encoding: chunked", "Content-Length: 3", method="POST") + "zz\n", 400),
         ("not http at all\n\n", 400),
@@ -238,19 +241,73 @@ async def test_a_stream_that_ends_by_itself_leaves_the_connection_usable() -> No
         assert body == "4\r\none \r\n3\r\ntwo\r\n0\r\n\r\n"
 
 
-async def test_more_connections_than_allowed_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_all_are_busy_more_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MAX_CONNECTION_COUNT", 1)
-    async with running(ROUTES) as port:
+    release = trio.Event()
+
+    async def slow(request: Request) -> Response:
+        await release.wait()
+        return Response.text("late")
+
+    async with running({"/slow": slow, "/echo": echo}) as port:
         async with await trio.open_tcp_stream("127.0.0.1", port) as first:
-            await first.send_all(b"GET /echo HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert b"200 OK" in bytes(await first.receive_some())
+            await first.send_all(b"GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            await trio.testing.wait_all_tasks_blocked()
             status, _, body = await ask(port, get("/echo"))
             assert status == 503 and "too many connections" in body
-            await first.send_all(b"GET /echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+            release.set()
             with trio.fail_after(5):
                 assert b"200 OK" in await read_all(first)
         await trio.testing.wait_all_tasks_blocked()
         assert (await ask(port, get("/echo")))[0] == 200
+
+
+async def test_silent_connections_make_room_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MAX_CONNECTION_COUNT", 3)
+    async with running(ROUTES) as port, AsyncExitStack() as stack:
+        silent = []
+        for said in (b"", b"GET /echo HTT", b"GET /echo HTTP/1.1\r\nHost: localhost\r\n\r\n"):
+            silent.append(await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port)))
+            await silent[-1].send_all(said)
+            await trio.testing.wait_all_tasks_blocked()
+        assert b"200 OK" in bytes(await silent[2].receive_some())
+        assert (await ask(port, get("/echo")))[0] == 200
+        with trio.fail_after(5), suppress(trio.BrokenResourceError):
+            assert await silent[0].receive_some() == b""
+        # the others are served on
+        await silent[2].send_all(b"GET /echo HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        with trio.fail_after(5):
+            assert b"200 OK" in await read_all(silent[2])
+
+
+async def test_a_crowd_of_requests_leaves_everybody_else_a_turn() -> None:
+    """A hundred clients that ask for what takes 2 ms of this thread: a heartbeat waits for one of them, not for all."""
+
+    async def work(request: Request) -> Response:
+        until = time.monotonic() + 0.002
+        while time.monotonic() < until:
+            pass
+        return Response.text("done")
+
+    async with running({"/work": work}) as port, trio.open_nursery() as nursery:
+
+        async def client() -> None:
+            async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+                while True:
+                    await stream.send_all(b"GET /work HTTP/1.1\r\nHost: localhost\r\n\r\n" * 10)
+                    await stream.receive_some(1 << 16)
+
+        for _ in range(100):
+            nursery.start_soon(client)
+        await trio.sleep(0.3)
+        delays = []
+        for _ in range(100):
+            due = trio.current_time() + 0.005
+            await trio.sleep_until(due)
+            delays.append(trio.current_time() - due)
+        nursery.cancel_scope.cancel()
+    # the clients run in the same thread: half of what is measured is theirs
+    assert sorted(delays)[90] < 0.06
 
 
 async def test_a_port_in_use_is_a_usage_error() -> None:
@@ -288,7 +345,9 @@ def connection(
     routes: Routes,
 ) -> tuple[Client, http._Connection]:
     client, server = memory_stream_pair()
-    return client, http._Connection(server, routes, "peer:1", print, local_only=False)
+    return client, http._Connection(
+        server, routes, "peer:1", print, http._Crowd(), trio.CancelScope(), local_only=False
+    )
 
 
 async def test_half_a_request_is_answered_408_in_bounded_time(autojump_clock: MockClock) -> None:

@@ -33,7 +33,7 @@ function message(item) {
     el("dl", {}, facts.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])),
     item.properties.length ? el("details", {}, el("summary", {}, `${item.properties.length} properties`),
       el("dl", {}, item.properties.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])), left) : null,
-    el("h3", {}, `Body, ${bytes(item.body.bytes)}${item.body.kind === "hex" ? ", as hex because it is no text" : ""}`),
+    el("h3", {}, `Body, ${bytes(item.body.bytes)}${item.body.compressed ? " compressed" : ""}${item.body.kind === "hex" ? ", as hex because it is no text" : ""}`),
     item.body.kind === "empty" ? el("p", { class: "faint" }, "empty") : el("pre", { tabindex: "0", class: item.body.kind }, item.body.text),
     item.body.note ? el("p", { class: "note" }, `Cut: ${item.body.note}`) : null);
 }

@@ -12,9 +12,10 @@ from urllib.parse import urlencode
 
 import pytest
 import trio
+import trio.testing
 
 from nameserver.config import NamesrvConfig
-from nameserver.web.lookup import MAX_MESSAGES, PULL_GROUP, refusal
+from nameserver.web.lookup import MAX_LOOKUPS, MAX_MESSAGES, MAX_WAITING, PULL_GROUP, refusal
 from rmqha.host.accounts import AccessFile
 from rmqha.host.remoting import RemotingClient, serve
 from rmqha.host.security import Security
@@ -23,6 +24,7 @@ from rmqha.model.message import encode_properties, offset_message_id
 from rmqha.store.record import decode
 from tests.client.test_admin import Peer
 from tests.nameserver.web.site import GROUP, Site, page, register
+from tests.nameserver.web.test_records import bomb, record
 from tests.store.support import HOST, message, open_store, sim_disk
 
 HOSTILE = "<img src=x onerror=alert(1)>"
@@ -220,3 +222,42 @@ async def test_a_broker_with_accounts_shows_what_the_pages_account_may_read(tmp_
         assert found["messages"] == []
         assert "account web-reader has no SUB permission on topic T" in found["notes"][0]
         assert guarded.asked == []
+
+
+async def test_the_name_server_and_its_controller_never_wait_for_bodies() -> None:
+    """Many visitors, each of whom makes it read 32 bodies of 64 MiB: the loop that everything else runs in goes on."""
+    body, flags = bomb("zlib")
+    answer = record(body, flags, {"KEYS": "k"}) * 32
+    latest_s, ended = 0.0, 0
+    async with shop() as site, trio.open_nursery() as nursery:
+        site.brokers[0].replies[Code.QUERY_MESSAGE] = (0, {}, answer)
+
+        async def visit() -> None:
+            nonlocal ended
+            status, found = await look(site, by="key", topic="T", key="k")
+            assert (status, len(found["messages"])) == (200, 32) or (status, found["messages"]) == (503, [])
+            ended += 1
+
+        async def watch() -> None:
+            nonlocal latest_s
+            while ended < 40:
+                due = trio.current_time() + 0.005
+                await trio.sleep_until(due)
+                latest_s = max(latest_s, trio.current_time() - due)
+
+        for _ in range(40):
+            nursery.start_soon(visit)
+        await watch()
+    # decompressing one such answer whole takes some seconds; a controller's heartbeat may be 250 ms late
+    assert latest_s < 0.2
+
+
+async def test_visitors_that_would_wait_too_long_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shop() as site, trio.open_nursery() as nursery:
+        monkeypatch.setattr(site.brokers[0], "received", lambda session, commands: None)
+        for _ in range(MAX_LOOKUPS + MAX_WAITING):
+            nursery.start_soon(partial(look, site, by="key", topic="T", key="k"))
+        await trio.testing.wait_all_tasks_blocked(0.3)
+        status, found = await look(site, by="key", topic="T", key="k")
+        assert (status, found["notes"]) == (503, ["16 lookups wait already; try again in a moment"])
+        nursery.cancel_scope.cancel()

@@ -39,7 +39,8 @@ def message(body: bytes = b"hello", topic: str = "T", properties: dict[str, str]
 
 
 def test_text_is_shown_as_text_and_bytes_as_a_dump() -> None:
-    assert body_view("grüße\n".encode(), 100) == {"kind": "text", "bytes": 8, "text": "grüße\n", "note": ""}
+    shown = {"kind": "text", "bytes": 8, "compressed": False, "text": "grüße\n", "note": ""}
+    assert body_view("grüße\n".encode(), 100) == shown
     assert body_view(b"", 100)["kind"] == "empty"
     found = body_view(b"\x00\x01ABC\xff" + b"x" * 12, 100)
     assert found["kind"] == "hex"
