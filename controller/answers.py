@@ -11,6 +11,7 @@ from typing import Any
 
 from controller.decisions.elect_master import LogEnd
 from controller.replicas_info import Group, ReplicasInfo
+from rmqha.ha.registered import encode_registered
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import MASTER_ID, BrokerId, Epoch, PhyOffset
@@ -152,6 +153,10 @@ def master_ext(group: Group) -> dict[str, str]:
     ha_address = group.replicas[group.master_id].ha_address
     if ha_address:
         ext["masterHaAddress"] = ha_address
+        # a master of ours: it must know whose acks count
+        ext["registered"] = encode_registered(
+            {item.broker_id: (item.address, item.ha_address) for item in group.replicas.values()}
+        )
     if group.binding_total_replicas:
         ext["totalReplicas"] = str(group.binding_total_replicas)
     if group.drained_ids:
@@ -191,6 +196,7 @@ def sync_state_data(groups: list[Group], is_alive: Callable[[str, BrokerId], boo
                 "brokerAddress": replica.address,
                 "brokerId": broker_id,
                 "brokerName": group.broker_name,
+                **({"haAddress": replica.ha_address} if replica.ha_address else {}),
             }
             for broker_id, replica in group.replicas.items()
         }

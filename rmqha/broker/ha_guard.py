@@ -22,6 +22,7 @@ from rmqha.model.error import RemoteProtocolError, UnreachableError
 from rmqha.wire.acl import refusal, sign
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
+from rmqha.wire.ha_proof import HaClaim
 
 MAGIC = b"rqHA"
 MAX_GREETING_BYTES = 16 * 1024
@@ -30,11 +31,13 @@ VERSION = "1"
 
 
 class Welcome(NamedTuple):
-    """`first`: bytes of the HA stream that have been read. `refused`: why the connection must go, "" if it may stay."""
+    """`first`: bytes of the HA stream that have been read. `refused`: why the connection must go, "" if it may stay.
+    `claim`: what the peer has proved of itself."""
 
     stream: trio.abc.Stream
     first: bytes = b""
     refused: str = ""
+    claim: HaClaim | None = None
 
 
 class HaGuard:

@@ -1,7 +1,7 @@
 """HA connections over TCP, both ends: listens for slaves, dials the master, moves bytes for the replica machine. Shell.
 
 A connection is shown to the machine when its peer has shaken hands by the look of it, so probes and port scans never
-reach it; they are bounded in number and time (apache/rocketmq 8875).
+reach it; they are bounded in number and time (apache/rocketmq 8875, `rmqha.broker.handshakes`).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 import trio
 
 from rmqha.broker.ha_guard import HaGuard, Welcome
+from rmqha.broker.handshakes import Handshakes
 from rmqha.broker.replica_driver import ReplicaDriver
 from rmqha.ha.plain_connection import FIRST_REPORT_TIMEOUT_MS
 from rmqha.host import network, security
@@ -35,8 +36,8 @@ ACK_READ_BYTES = 4096
 DIAL_TIMEOUT_MS = 1000
 HANDSHAKE_TIMEOUT_MS = 3000
 HANDSHAKE_BYTES = 16
-MAX_WAITING_COUNT = 32
-"""Accepted connections that have not sent their handshake yet."""
+RESOLVE_TIMEOUT_MS = 1000
+"""For what replicas' names stand for."""
 MAX_QUEUED_COUNT = 1024
 """Frames that wait for one peer; the machine has one transfer under way, so more means heartbeats nobody reads."""
 
@@ -105,7 +106,7 @@ class HaService:
         self._next_id = itertools.count(1)
         self._unreachable = ""
         """The master that could not be dialled last: traced once, not per attempt."""
-        self._waiting_count = 0
+        self._handshakes = Handshakes()
         self.refused_count = 0
         """Connections closed because too many had not shaken hands, or did not in time or in form."""
 
@@ -129,6 +130,16 @@ class HaService:
         if connection is not None:
             connection.scope.cancel()
 
+    def resolve(self, names: tuple[str, ...]) -> None:
+        self._nursery.start_soon(self._resolve, names)
+
+    async def _resolve(self, names: tuple[str, ...]) -> None:
+        numbers: dict[str, tuple[str, ...]] = {}
+        with trio.move_on_after(RESOLVE_TIMEOUT_MS / 1000):
+            for name in names:
+                numbers[name] = await network.addresses_of(name)
+        self._driver.ha_resolved(numbers)
+
     # --- connections ------------------------------------------------------------------------------------------------
     async def accept(self, stream: trio.SocketStream) -> None:
         """Serve one accepted connection to its end; a handler of trio.serve_listeners."""
@@ -141,19 +152,17 @@ class HaService:
                 return
             conn_id = next(self._next_id)
             connection = self._connections[conn_id] = _Connection()
-            self._driver.ha_accepted(conn_id, peer)
+            self._driver.ha_accepted(conn_id, peer, welcome.claim)
             await self._run(conn_id, connection, welcome.stream, welcome.first)
 
     async def _handshake(self, stream: trio.SocketStream, peer: str) -> Welcome | None:
         """The stream and its first bytes if they begin a handshake; None: not worth the machine's time."""
-        if self._waiting_count >= MAX_WAITING_COUNT:
-            return None
-        self._waiting_count += 1
+        host = peer.rpartition(":")[0].strip("[]")
+        size_bytes = plain_ha.REPORT_BYTES if self._plain else HANDSHAKE_BYTES
+        welcome, data = None, b""
         try:
-            size_bytes = plain_ha.REPORT_BYTES if self._plain else HANDSHAKE_BYTES
-            welcome, data = None, b""
-            with trio.move_on_after((FIRST_REPORT_TIMEOUT_MS if self._plain else HANDSHAKE_TIMEOUT_MS) / 1000):
-                welcome = await self._guard.welcome(stream, peer.rpartition(":")[0].strip("[]"))
+            with self._handshakes.enter(host, FIRST_REPORT_TIMEOUT_MS if self._plain else HANDSHAKE_TIMEOUT_MS):
+                welcome = await self._guard.welcome(stream, host)
                 audit = security.ambient.get().audit
                 if audit is not None:
                     audit.tell(peer, "HA_CONNECTION", refusal=welcome.refused)
@@ -166,14 +175,12 @@ class HaService:
                     if not more:
                         return None
                     data += more
-            if welcome is None or len(data) < size_bytes:
-                return None
-            shaken = plain_ha.is_report(data) if self._plain else struct.unpack_from(">i", data)[0] == HaState.HANDSHAKE
-            return Welcome(welcome.stream, data) if shaken else None
         except trio.BrokenResourceError:
             return None
-        finally:
-            self._waiting_count -= 1
+        if welcome is None or len(data) < size_bytes:
+            return None
+        shaken = plain_ha.is_report(data) if self._plain else struct.unpack_from(">i", data)[0] == HaState.HANDSHAKE
+        return welcome._replace(first=data) if shaken else None
 
     def _refused(self, peer: str, reason: str) -> None:
         if reason != self._refusal:

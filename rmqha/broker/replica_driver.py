@@ -6,7 +6,7 @@ say): such calls only feed the machine, and the outermost call performs what cam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, assert_never
 
 from rmqha.broker.waiter import HandOverWaiter, Waiting
@@ -17,6 +17,7 @@ from rmqha.ha.action import (
     Complete,
     HandedOver,
     OpenHa,
+    ResolveHosts,
     RoleChanged,
     SendHa,
     SendLog,
@@ -33,6 +34,7 @@ from rmqha.store.new_batch import NewBatch
 from rmqha.store.record import NewMessage
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
+from rmqha.wire.ha_proof import HaClaim
 
 DISPATCH_BYTES = 512 * 1024
 """Log dispatched in one slice, so that other work gets its turn within milliseconds."""
@@ -44,7 +46,7 @@ for NumPy to be imported."""
 
 
 class HaPort(Protocol):
-    """Performs the HA actions; answers by `ha_opened`, `ha_sent` and `ha_closed` of the driver."""
+    """Performs the HA actions; answers by `ha_opened`, `ha_sent`, `ha_closed` and `ha_resolved` of the driver."""
 
     def open(self, conn_id: int, address: str) -> None: ...
 
@@ -53,6 +55,8 @@ class HaPort(Protocol):
     def send_log(self, conn_id: int, header: bytes, phy_offset: PhyOffset, size_bytes: int) -> None: ...
 
     def close(self, conn_id: int) -> None: ...
+
+    def resolve(self, names: tuple[str, ...]) -> None: ...
 
 
 class ControllerPort(Protocol):
@@ -162,8 +166,14 @@ class ReplicaDriver:
         self.replica.role_notified(self._clock.now_ms(), command)
         self._perform()
 
-    def ha_accepted(self, conn_id: int, peer: str) -> None:
-        self.replica.ha_accepted(self._clock.now_ms(), conn_id, peer)
+    def ha_accepted(self, conn_id: int, peer: str, claim: HaClaim | None = None) -> None:
+        self.replica.ha_accepted(self._clock.now_ms(), conn_id, peer, claim)
+        self._perform()
+
+    def ha_resolved(self, numbers: Mapping[str, tuple[str, ...]]) -> None:
+        """The answer to ResolveHosts, which only groups with controllers ask for."""
+        assert isinstance(self.replica, Replica)
+        self.replica.ha_resolved(self._clock.now_ms(), numbers)
         self._perform()
 
     def ha_opened(self, conn_id: int) -> None:
@@ -270,6 +280,8 @@ class ReplicaDriver:
                     "role_changed", role=role.name, epoch=epoch, master_id=master_id, master_address=master_address
                 )
                 self.on_role(action)
+            case ResolveHosts(names):
+                self.ha.resolve(names)
             case HandedOver(token, _, _):
                 assert isinstance(token, HandOverWaiter)
                 token.finish(action)

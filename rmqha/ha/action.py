@@ -96,4 +96,11 @@ class HandedOver:
     max_offset: PhyOffset = field(default=PhyOffset(0))
 
 
-Action = CallController | OpenHa | SendHa | SendLog | CloseHa | Complete | RoleChanged | HandedOver
+@dataclass(frozen=True, slots=True)
+class ResolveHosts:
+    """Look up the addresses that `names` stand for; answer with ha_resolved exactly once."""
+
+    names: tuple[str, ...]
+
+
+Action = CallController | OpenHa | SendHa | SendLog | CloseHa | Complete | RoleChanged | HandedOver | ResolveHosts

@@ -205,6 +205,11 @@ class ControllerClient:
             ext = {**self._group_ext(), "brokerId": str(self.broker_id)}
             self._call(RequestCode.CONTROLLER_GET_REPLICA_INFO, ext)
 
+    def ask_registered(self) -> None:
+        """Ask 1006 who the group's replicas are, and where."""
+        body = dumps([self._config.broker_name])
+        self._call(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, {}, body)
+
     def alter_sync_state_set(self, now_ms: int, epoch: Epoch, members: Members, set_epoch: int) -> int:
         ext = {
             "brokerName": self._config.broker_name,

@@ -1,6 +1,6 @@
 """What a controller's answer says of a group: the one parser for the answers to 904, 1002, 1003, 1004 and notice 1008.
 
-Source: formats.md §14.2; masterHaAddress, totalReplicas and drainedIds are ours.
+Source: formats.md §14.2; masterHaAddress, totalReplicas, drainedIds and registered are ours.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ class GroupInfo:
     """The election of this epoch accepted that messages may be lost; ours."""
     drained_ids: Members = ()
     """Replicas that an operator keeps out of the set; ours."""
+    registered: str = ""
+    """Every replica and its addresses (`rmqha.ha.registered`); ours."""
 
 
 def parse_group_info(command: Command) -> GroupInfo | None:
@@ -59,6 +61,7 @@ def _parse(command: Command) -> GroupInfo | None:
         total_replicas=int(total) if total else None,
         elected_unclean=ext.get("electedUnclean") == "true",
         drained_ids=as_members([int(item) for item in ext.get("drainedIds", "").split(";") if item]),
+        registered=ext.get("registered", ""),
     )
 
 

@@ -14,14 +14,13 @@ Inputs are methods that take `now_ms` first; outputs are taken by `actions()`. T
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rmqha.ha.ack import AckQueue
 from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, HandedOver, RoleChanged, Token
 from rmqha.ha.client import HaClient
 from rmqha.ha.commitment import Commitment
-from rmqha.ha.connection import ConnectionState, HaConnection
 from rmqha.ha.controller_client import ControllerClient, Vitals
 from rmqha.ha.copy_rate import CopyLimit
 from rmqha.ha.copy_speed import CopySpeed
@@ -30,6 +29,7 @@ from rmqha.ha.hand_over import HandOver
 from rmqha.ha.master_link import ClientState
 from rmqha.ha.replica_view import set_view, slaves_view
 from rmqha.ha.set_keeper import SetKeeper
+from rmqha.ha.slaves import Slaves
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import RemoteProtocolError, StoreError
@@ -37,9 +37,8 @@ from rmqha.model.identity import HaMode, Role, join_address, parse_address
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import Buffer, IdentityStore, ReplicaLog, Tracer
 from rmqha.wire.command import Command
+from rmqha.wire.ha_proof import HaClaim
 
-MAX_HANDSHAKING_COUNT = 16
-"""HA connections that have not shaken hands yet; more are closed at once (apache/rocketmq 8875)."""
 HAND_OVER_AFTER_MS = 1000
 """A stopping master tells the controller when its slaves have everything, or after this long."""
 
@@ -71,7 +70,6 @@ class Replica:
         self._has_master = False
         self._set = SetKeeper(config, log, self._link, tracer)
         self._commitment = Commitment(config, log, self._link, self._set, tracer)
-        self._connections: dict[int, HaConnection] = {}
         self._client: HaClient | None = None
         self._stopping_at_ms: int | None = None
         self._hand_over_told = False
@@ -82,6 +80,7 @@ class Replica:
         self._copy_limit = CopyLimit(
             config.ha_transfer_bytes_per_second, lambda slave_id: slave_id in self._set.state.union
         )
+        self._slaves = Slaves(config, log, self._link, self._copy_limit, tracer)
         self._disk_problem = ""
         self._epoch_refusal = ""
         """Why the disk has not taken the newest epoch."""
@@ -99,18 +98,16 @@ class Replica:
         self._link.timeout(now_ms)
         if self._client is not None:
             self._actions += self._client.timeout(now_ms)
-        for connection in list(self._connections.values()):
-            self._perform(connection.timeout(now_ms))
+        self._slaves.timeout(now_ms)
+        self._actions += self._slaves.take()
         if self.is_master:
             self._actions += self._commitment.expire(now_ms)
         self._settle(now_ms)
 
     def deadline_ms(self) -> int | None:
-        known = [self._link.deadline_ms(), self._commitment.waits.deadline_ms()]
+        known = [self._link.deadline_ms(), self._commitment.waits.deadline_ms(), *self._slaves.deadlines_ms()]
         if self._client is not None:
             known.append(self._client.deadline_ms())
-        for connection in self._connections.values():
-            known.append(connection.deadline_ms())
         if self.is_master:
             known += (self._set.deadline_ms(), self._switch.deadline_ms())
         if self._stopping_at_ms is not None and not self._hand_over_told:
@@ -129,6 +126,8 @@ class Replica:
         try:
             if code is RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET:
                 self._set.replied(now_ms, call_id, reply)
+            elif code is RequestCode.CONTROLLER_GET_SYNC_STATE_DATA:
+                self._slaves.admit(now_ms, self._slaves.door.answered(now_ms, reply), self._epoch)
             elif code is not None and reply is not None:
                 info = parse_group_info(reply)
                 if info is not None:
@@ -161,7 +160,7 @@ class Replica:
 
     def _report(self, now_ms: int) -> dict[str, str]:
         """Fields of a heartbeat that only our controllers read."""
-        slaves = self._connections.values() if self.is_master else ()
+        slaves = self._slaves.connections if self.is_master else ()
         return {
             "zone": self._config.broker_zone,
             "boundTotalReplicas": str(self._commitment.total_replicas),
@@ -202,6 +201,7 @@ class Replica:
             self._set.total_replicas = info.total_replicas
             self._link.register_anew(now_ms)  # the controllers also go by what a master declares
         self._set.drained_ids = info.drained_ids
+        self._slaves.admit(now_ms, self._slaves.door.told(now_ms, info.registered), self._epoch)
         if info.master_id is None:
             self._has_master = False
             return
@@ -297,19 +297,23 @@ class Replica:
         """Acks of another epoch never count, so every HA connection ends with the role."""
         self._actions += self._commitment.abandon()
         self._actions += self._switch.end("this broker is no longer the master")
-        for connection in self._connections.values():
-            self._actions.append(connection.close(reason))
-        self._connections.clear()
+        self._slaves.close(reason)
+        self._actions += self._slaves.take()
         if self._client is not None:
             self._actions += self._client.leave(reason)
 
     # --- HA connections -------------------------------------------------------------------------------------------
-    def ha_accepted(self, now_ms: int, conn_id: int, peer: str) -> None:
-        handshaking = sum(1 for item in self._connections.values() if item.state is ConnectionState.WAIT_HANDSHAKE)
-        if not self.is_master or handshaking >= MAX_HANDSHAKING_COUNT:
-            self._actions.append(CloseHa(conn_id, "too many handshakes" if self.is_master else "not master"))
+    def ha_accepted(self, now_ms: int, conn_id: int, peer: str, claim: HaClaim | None = None) -> None:
+        """`claim`: what the peer has proved of itself (haSecurity)."""
+        if not self.is_master:
+            self._actions.append(CloseHa(conn_id, "not master"))
             return
-        self._connections[conn_id] = HaConnection(now_ms, conn_id, peer, self._config, self._log, self._copy_limit)
+        self._slaves.door.knocked(now_ms, conn_id, peer, claim)
+        self._actions += self._slaves.take()
+
+    def ha_resolved(self, now_ms: int, numbers: Mapping[str, tuple[str, ...]]) -> None:
+        self._slaves.admit(now_ms, self._slaves.door.resolved(now_ms, numbers), self._epoch)
+        self._settle(now_ms)
 
     def ha_opened(self, now_ms: int, conn_id: int) -> None:
         if self._client is not None:
@@ -324,11 +328,10 @@ class Replica:
                     self._link.register_anew(now_ms)  # the controller must know before it elects
                     self._link.timeout(now_ms)
                 self._note_whole(now_ms)
-        elif (connection := self._connections.get(conn_id)) is not None:
-            known = connection.slave_id in self._set.state.union
-            self._perform(connection.received(now_ms, data, self._epoch))
-            if not known:
-                self._supersede(connection)
+        else:
+            connection = self._slaves.get(conn_id)
+            known = connection is not None and connection.slave_id in self._set.state.union
+            self._slaves.received(now_ms, conn_id, data, self._epoch)
             self._settle(now_ms, look=not known)
             return
         self._settle(now_ms)
@@ -341,33 +344,15 @@ class Replica:
             self._link.register_anew(now_ms)
             self._link.timeout(now_ms)
 
-    def _supersede(self, newest: HaConnection) -> None:
-        """A slave has one connection: the one that shook hands last."""
-        if newest.slave_id is None:
-            return
-        for other in list(self._connections.values()):
-            if other.slave_id == newest.slave_id and other.conn_id < newest.conn_id:
-                self._perform([other.close(f"slave {newest.slave_id} connected anew")])
-
-    def _perform(self, actions: list[Action]) -> None:
-        """Hand on a connection's actions; forget it when it closes itself."""
-        if actions:
-            for action in actions:
-                if isinstance(action, CloseHa):
-                    self._connections.pop(action.conn_id, None)
-            self._actions += actions
-
     def ha_sent(self, now_ms: int, conn_id: int) -> None:
-        connection = self._connections.get(conn_id)
-        if connection is not None:
-            connection.sent()
-            self._perform(connection.pump(now_ms))
+        self._slaves.sent(now_ms, conn_id)
+        self._actions += self._slaves.take()
 
     def ha_closed(self, now_ms: int, conn_id: int) -> None:
         if conn_id < 0:
             if self._client is not None:
                 self._client.closed(now_ms, conn_id)
-        elif self._connections.pop(conn_id, None) is not None:
+        elif self._slaves.closed(conn_id):
             self._settle(now_ms)
 
     # --- log ------------------------------------------------------------------------------------------------------
@@ -396,7 +381,7 @@ class Replica:
             return ResponseCode.SERVICE_NOT_AVAILABLE, f"replica {self._switch.target} is about to become master"
         if self.disk_refusal:
             return ResponseCode.SERVICE_NOT_AVAILABLE, self.disk_refusal
-        short = self._commitment.shortage(now_ms, list(self._connections.values()))
+        short = self._commitment.shortage(now_ms, self._slaves.connections)
         if short:
             return ResponseCode.SYSTEM_ERROR, f"in-sync replicas not enough: {short}"
         if self._role is Role.PROMOTING:
@@ -416,7 +401,7 @@ class Replica:
     def _settle(self, now_ms: int, *, look: bool = True) -> None:
         """`look` False on the hot path: nothing has happened that could change who belongs in the set."""
         if self.is_master:
-            connections = list(self._connections.values())
+            connections = self._slaves.connections
             if look:
                 self._set.maintain(now_ms, connections)
             acks = self._set.member_acks(connections)
@@ -424,16 +409,16 @@ class Replica:
             self._actions += self._commitment.release(now_ms, acks, connections)
             if self._role is Role.PROMOTING:
                 self._open()
-            for connection in connections:
-                self._perform(connection.pump(now_ms))
+            self._slaves.pump(now_ms)
             if self._switch.target is not None:
                 self._look_at_switch(now_ms)
+        self._actions += self._slaves.take()
         self._hand_over(now_ms)
         self._actions += self._link.take()
 
     def _look_at_switch(self, now_ms: int) -> None:
         target = self._switch.target
-        acks = [item.acked_offset for item in self._connections.values() if item.slave_id == target]
+        acks = [item.acked_offset for item in self._slaves.connections if item.slave_id == target]
         ack = acks[0] if acks else None
         self._actions += self._switch.look(now_ms, self._log.max_phy_offset, ack, len(self._commitment.waits))
 
@@ -454,9 +439,7 @@ class Replica:
     def _hand_over(self, now_ms: int) -> None:
         if self._stopping_at_ms is None or self._hand_over_told:
             return
-        done = not self.is_master or (
-            not len(self._commitment.waits) and self._set.is_level(self._connections.values())
-        )
+        done = not self.is_master or (not len(self._commitment.waits) and self._set.is_level(self._slaves.connections))
         if done or now_ms >= self._stopping_at_ms + HAND_OVER_AFTER_MS:
             self._hand_over_told = True
             self._link.heartbeat(now_ms)
@@ -469,8 +452,7 @@ class Replica:
     # --- look -----------------------------------------------------------------------------------------------------
     def slave_acks(self) -> list[tuple[BrokerId, PhyOffset]]:
         """What each slave that is being sent the log has acknowledged, in the set or not: it still needs the rest."""
-        known = [(item.slave_id, item.acked_offset) for item in self._connections.values()]
-        return [(slave_id, offset) for slave_id, offset in known if slave_id is not None and offset is not None]
+        return self._slaves.acks()
 
     @property
     def sync_required(self) -> bool:
@@ -576,9 +558,10 @@ class Replica:
             view["releasableOffset"] = self._commitment.releasable
             view["waitingCount"] = len(self._commitment.waits)
             view["oneCopySynced"] = self._commitment.is_one_copy_synced
+            view["door"] = self._slaves.door.view()
             view |= set_view(now_ms, self._set.state)
-            view |= self._commitment.view(now_ms, list(self._connections.values()))
-            view["slaves"] = slaves_view(now_ms, self._connections.values(), self._set.state, log.max_phy_offset)
+            view |= self._commitment.view(now_ms, self._slaves.connections)
+            view["slaves"] = slaves_view(now_ms, self._slaves.connections, self._set.state, log.max_phy_offset)
         elif self._client is not None:
             view["follows"] = self._client.master_address
             view["followState"] = self._client.state.value

@@ -22,6 +22,7 @@ from rmqha.model.identity import Role
 from rmqha.model.offset import MASTER_ID, BrokerId, Epoch, PhyOffset
 from rmqha.port import Buffer, ReplicaLog, Tracer
 from rmqha.wire.command import Command
+from rmqha.wire.ha_proof import HaClaim
 
 MAX_CONNECTION_COUNT = 16
 """Slaves and those that have not reported yet; more are closed at once."""
@@ -127,7 +128,7 @@ class StaticReplica:
         self._actions.append(HandedOver(token, NO_CONTROLLER))
 
     # --- HA connections -------------------------------------------------------------------------------------------
-    def ha_accepted(self, now_ms: int, conn_id: int, peer: str) -> None:
+    def ha_accepted(self, now_ms: int, conn_id: int, peer: str, claim: HaClaim | None = None) -> None:
         if not self.is_master or len(self._connections) >= MAX_CONNECTION_COUNT:
             self._actions.append(CloseHa(conn_id, "too many connections" if self.is_master else "not master"))
             return

@@ -85,6 +85,15 @@ def is_own_address(host: str) -> bool | None:
     return True
 
 
+async def addresses_of(name: str) -> tuple[str, ...]:
+    """The numbers that a host's name stands for; none if nobody knows it now."""
+    try:
+        found = await trio.socket.getaddrinfo(name, 0, type=socket.SOCK_STREAM)
+    except OSError:
+        return ()
+    return tuple(dict.fromkeys(str(place[0]) for *_, place in found))
+
+
 async def listen(address: str) -> list[trio.SocketListener]:
     """Bind "host:port" (port 0: the system picks one) with SO_REUSEADDR.
 

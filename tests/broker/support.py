@@ -114,6 +114,7 @@ class ScriptedController:
         ext = {"masterEpoch": str(self.epoch), "syncStateSetEpoch": str(self.set_epoch)}
         if self.master_id is not None:
             ext |= {"masterBrokerId": str(self.master_id), "masterAddress": self.master_address}
+            ext["registered"] = json.dumps({str(number): ["127.0.0.1:1"] for number in range(1, 10)})
         return ext
 
     def body(self) -> bytes:
@@ -139,6 +140,9 @@ class _Ports:
 
     def send_log(self, conn_id: int, header: bytes, phy_offset: PhyOffset, size_bytes: int) -> None:
         self.ha_actions.append(("log", conn_id, phy_offset, size_bytes))
+
+    def resolve(self, names: tuple[str, ...]) -> None:
+        raise AssertionError(f"all replicas of these tests have numbers, not {names}")
 
     def close(self, conn_id: int) -> None:
         self.ha_actions.append(("close", conn_id))

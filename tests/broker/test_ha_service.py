@@ -13,6 +13,7 @@ import trio.testing
 from rmqha.broker.ha_service import HaService
 from rmqha.broker.replica_driver import ReplicaDriver
 from rmqha.model.offset import BrokerId, PhyOffset
+from rmqha.wire.ha_proof import HaClaim
 from rmqha.wire.ha_stream import SlaveHandshake
 
 
@@ -33,7 +34,7 @@ class Driver:
         self.told: list[tuple[str, int]] = []
         self.store = store or Bytes(0)
 
-    def ha_accepted(self, conn_id: int, peer: str) -> None:
+    def ha_accepted(self, conn_id: int, peer: str, claim: HaClaim | None) -> None:
         assert peer
         self.told.append(("accepted", conn_id))
 

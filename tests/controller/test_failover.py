@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from controller.event import Cause
+from rmqha.ha.registered import encode_registered
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.offset import BrokerId
 from rmqha.wire.command import Command
 from tests.controller.harness import GROUP, Broker, Cluster, group_of
 
@@ -246,6 +248,7 @@ def test_every_live_replica_is_told_of_a_new_master() -> None:
         "masterEpoch": "2",
         "syncStateSetEpoch": "3",
         "masterHaAddress": "127.0.0.1:20002",
+        "registered": encode_registered({BrokerId(item.broker_id): (item.address, item.address) for item in brokers}),
         "totalReplicas": "3",
     }
     assert bytes(notice.body) == b'{"syncStateSet":[2],"syncStateSetEpoch":3}'

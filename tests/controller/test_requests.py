@@ -104,6 +104,7 @@ def test_a_heartbeat_is_answered_with_master_and_set() -> None:
         "masterEpoch": "1",
         "syncStateSetEpoch": "2",
         "masterHaAddress": "127.0.0.1:20001",
+        "registered": '{"1":["127.0.0.1:20001","127.0.0.1:20001"],"2":["127.0.0.1:20002","127.0.0.1:20002"]}',
         "totalReplicas": "2",
     }
     assert bytes(answer.body) == b'{"syncStateSet":[1,2],"syncStateSetEpoch":2}'

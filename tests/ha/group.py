@@ -13,6 +13,7 @@ from rmqha.ha.action import (
     Complete,
     HandedOver,
     OpenHa,
+    ResolveHosts,
     RoleChanged,
     SendHa,
     SendLog,
@@ -56,6 +57,10 @@ class ScriptedController:
     config_text: bytes = b"enableElectUncleanMaster=false\n"
     silent: bool = False
     """Requests are under way and nothing comes back."""
+    tells_registered: bool = True
+    """As our controllers do; Apache's are asked for it."""
+    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """What hosts' names stand for."""
     forgotten: set[int] = field(default_factory=set)
     seen: list[Command] = field(default_factory=list)
 
@@ -67,6 +72,8 @@ class ScriptedController:
             ext["drainedIds"] = ";".join(map(str, self.drained))
         if self.elected_unclean:
             ext["electedUnclean"] = "true"
+        if self.tells_registered:
+            ext["registered"] = json.dumps({key: [address] for key, address in self.addresses.items()})
         if self.master is not None:
             ext |= {"masterBrokerId": str(self.master), "masterAddress": self.addresses[self.master]}
         body = {"syncStateSet": self.members, "syncStateSetEpoch": self.set_epoch}
@@ -96,12 +103,24 @@ class ScriptedController:
             case RequestCode.CONTROLLER_REGISTER_BROKER:
                 self.addresses[int(command.ext["brokerId"])] = command.ext["brokerAddress"]
                 return command.reply(ext=ext, body=body)
+            case RequestCode.CONTROLLER_GET_SYNC_STATE_DATA:
+                rows = [{"brokerId": key, "brokerAddress": item} for key, item in self.addresses.items()]
+                inside = [row for row in rows if row["brokerId"] in self.members]
+                outside = [row for row in rows if row["brokerId"] not in self.members]
+                table = {
+                    name: {"inSyncReplicas": inside, "notInSyncReplicas": outside} for name in self._names(command)
+                }
+                return command.reply(body=json.dumps({"replicasInfoTable": table}).encode())
             case RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET:
                 return self._alter(command)
             case RequestCode.CONTROLLER_ELECT_MASTER:
                 code = ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
                 return command.reply(code, ext if self.master else {}, body if self.master else b"")
         return command.reply(ext=ext, body=body)
+
+    @staticmethod
+    def _names(command: Command) -> list[str]:
+        return [str(name) for name in json.loads(bytes(command.body))]
 
     def _alter(self, command: Command) -> Command | None:
         wanted = json.loads(bytes(command.body))
@@ -193,6 +212,9 @@ class Group:
                 node.done[token] = status
             case HandedOver(token, refusal, _):
                 node.handed_over[token] = refusal
+            case ResolveHosts(names):
+                numbers = {name: self.controller.names.get(name, ()) for name in names}
+                node.replica.ha_resolved(self.now_ms, numbers)
             case RoleChanged():
                 node.roles.append(action)
 

@@ -207,8 +207,9 @@ def test_a_slave_that_reads_nothing_costs_the_master_one_transfer() -> None:
 def test_a_first_ack_beyond_the_masters_end_drops_the_peer(claim: int) -> None:
     """A10: every ack is checked, also the one that only says where to begin."""
     group = started(**ALL_ACK)
+    group.controller.addresses[9] = "127.0.0.1:5"
     group.send(1)
-    group.settle()
+    group.run(600)
     master = group[1].replica
     master.ha_accepted(group.now_ms, 77, "127.0.0.1:5")
     master.ha_received(group.now_ms, 77, SlaveHandshake(BrokerId(9)).encode())

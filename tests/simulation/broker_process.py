@@ -504,6 +504,10 @@ class HaLinks:
         self._broker.driver.ha_sent(conn_id)
         self._broker.stepped()
 
+    def resolve(self, names: tuple[str, ...]) -> None:
+        """A simulated host's name is its address: whoever comes from elsewhere is not that replica."""
+        self._post(self._broker.driver.ha_resolved, {})
+
     def close(self, conn_id: int) -> None:
         conn = self._conns.pop(conn_id, None)
         if conn is not None:
