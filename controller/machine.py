@@ -33,7 +33,7 @@ from controller.requests import LEADER_CODES, Requests
 from controller.state_view import controller_state
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import parse_properties
-from rmqha.model.error import ConfigError, RemoteProtocolError
+from rmqha.model.error import ConfigError, RemoteProtocolError, whole
 from rmqha.model.offset import BrokerId, RaftIndex, Term
 from rmqha.port import Tracer
 from rmqha.raft.node import RaftNode, Ready
@@ -106,6 +106,7 @@ class ControllerMachine:
             self._tracer.event("controller_group", node=id_of(self._raft.node_id), finding=finding)
         self._settle(now_ms)
 
+    @whole
     def timeout(self, now_ms: int) -> None:
         """Call at or after deadline_ms, and whenever in doubt."""
         self._write_image(now_ms)
@@ -128,14 +129,17 @@ class ControllerMachine:
 
     def request(self, now_ms: int, session_id: int, token: Token, command: Command) -> None:
         """A request has arrived; Reply(token, …) follows now, later, or (its fate being unknown) never. Raises
-        RemoteProtocolError for Raft messages that are not the protocol: close the session."""
+        RemoteProtocolError for Raft messages that are not the protocol: close the session. So for any exception that
+        nobody foresaw, other than BrokenInvariantError: reading a request, and deciding, change nothing that is
+        replicated."""
         code = command.code
         if code in LEADER_CODES:
             self._leader_request(now_ms, Asked(session_id, token, command))
         elif code == RequestCode.RMQHA_RAFT_MESSAGE:
             message = decode_message(bytes(command.body))
             self._addresses.heard(message.sender, command.ext.get("address", ""))
-            self._raft.step(now_ms, message)
+            with whole:
+                self._raft.step(now_ms, message)
         elif code in QUORUM_CODES:
             self._quorum.serve(now_ms, token, command)
         elif code == RequestCode.CONTROLLER_UPDATE_CONFIG:
@@ -146,6 +150,7 @@ class ControllerMachine:
             return
         self._settle(now_ms)
 
+    @whole
     def raft_received(self, now_ms: int, peer: str, data: bytes) -> None:
         """A message from controller `peer`. Raises RemoteProtocolError if it is none, or not from that peer."""
         message = decode_message(data)
@@ -154,11 +159,13 @@ class ControllerMachine:
         self._raft.step(now_ms, message)
         self._settle(now_ms)
 
+    @whole
     def session_closed(self, now_ms: int, session_id: int) -> None:
         if self._leadership is not None:
             self._leadership.session_closed(now_ms, session_id)
             self._settle(now_ms)
 
+    @whole
     def probe_replied(self, now_ms: int, probe_id: int, reply: Command | None, *, refused: bool = False) -> None:
         """The end of Probe `probe_id`. `refused`: the address surely has no such process, the connection was refused or
         closed; a mere silence is not that."""
@@ -166,6 +173,7 @@ class ControllerMachine:
             self._leadership.probe_replied(now_ms, probe_id, reply, refused=refused)
             self._settle(now_ms)
 
+    @whole
     def snapshot_written(self, now_ms: int, snapshot: Snapshot) -> None:
         """The end of WriteSnapshot: the log before it may go, unless a leader's snapshot has replaced both."""
         if self._image_waits and self._image is not None and snapshot.index == self._image_index:
@@ -173,6 +181,7 @@ class ControllerMachine:
             self._raft.compact(snapshot.index, snapshot.data)
         self._settle(now_ms)
 
+    @whole
     def stopping(self, now_ms: int) -> None:
         """SIGTERM: hand the leadership to the voter that the log has reached furthest (B5)."""
         target = self._raft.best_successor
@@ -187,6 +196,7 @@ class ControllerMachine:
         taken, self._actions = self._actions, []
         return taken
 
+    @whole
     def ready(self, now_ms: int) -> Ready | None:
         """What to make durable (`must_persist` may be False); then call advance. Committed entries have been applied
         when it returns, or wait for the snapshot below them to be read: what a majority holds needs no further wait."""
@@ -204,6 +214,7 @@ class ControllerMachine:
         self._settle(now_ms)
         return ready
 
+    @whole
     def advance(self, now_ms: int, ready: Ready) -> None:
         """Everything that `ready` asked to persist is on stable storage."""
         self._raft.advance(ready)
@@ -310,6 +321,7 @@ class ControllerMachine:
                 own_address = self._config.self_address
                 self._actions.append(SendRaft(id_of(message.to), address, own_address, encode_message(message)))
 
+    @whole
     def _settle(self, now_ms: int) -> None:
         """After every input: begin or end the leadership as raft says, and propose what was decided."""
         if self._leadership is not None and (not self._raft.is_leader or self._raft.term != self._led_term):

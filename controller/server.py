@@ -22,6 +22,7 @@ from controller.machine import ControllerMachine
 from controller.metrics import collect, standing
 from controller.raft_log import DurableRaftLog
 from rmqha.host import security, security_watch
+from rmqha.host.boundary import Boundary
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.event_counts import CONTROLLER_PHASES
@@ -34,7 +35,7 @@ from rmqha.host.text_file import read_text
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import parse_properties
-from rmqha.model.error import StoreError, UnreachableError, UsageError
+from rmqha.model.error import RemoteProtocolError, StoreError, UnreachableError, UsageError, whole
 from rmqha.model.series import Collecting
 from rmqha.model.standing import Standing
 from rmqha.port import Disk
@@ -182,18 +183,27 @@ class ControllerServer:
         if machine is None:
             return
         for command in commands:
-            if command.code == RequestCode.RMQHA_GET_HISTORY:
-                session.send(command.reply(body=lenient_json.dumps(self._tracer.told())))
-            elif command.code == RequestCode.RMQHA_GET_SECURITY_STATE:
-                session.send(command.reply(body=lenient_json.dumps(security_watch.view(security.ambient.get()))))
-            else:
-                session.is_urgent |= command.code == RequestCode.RMQHA_RAFT_MESSAGE
-                machine.request(now_ms, session.id, session, command)
+            try:
+                self._serve(machine, now_ms, session, command)
+            except RemoteProtocolError:
+                raise
+            except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
+                session.fail(error, [command])
+                break  # what was decided before is performed all the same
         if self._poller.is_busy and not session.is_urgent:
             self._perform()
             self._unpumped.set()
         else:
             self._pump()
+
+    def _serve(self, machine: ControllerMachine, now_ms: int, session: Session, command: Command) -> None:
+        if command.code == RequestCode.RMQHA_GET_HISTORY:
+            session.send(command.reply(body=lenient_json.dumps(self._tracer.told())))
+        elif command.code == RequestCode.RMQHA_GET_SECURITY_STATE:
+            session.send(command.reply(body=lenient_json.dumps(security_watch.view(security.ambient.get()))))
+        else:
+            session.is_urgent |= command.code == RequestCode.RMQHA_RAFT_MESSAGE
+            machine.request(now_ms, session.id, session, command)
 
     def closed(self, session: Session) -> None:
         ending = trio.current_effective_deadline() == float("-inf")
@@ -203,6 +213,7 @@ class ControllerServer:
 
     # --- machine ----------------------------------------------------------------------------------------------------
 
+    @whole
     def _pump(self) -> None:
         """Perform what the machine wants, until it wants nothing or the rest has to be made durable first."""
         machine, now_ms = self._machine, self._clock.now_ms()
@@ -408,6 +419,7 @@ async def run_controller(
                     max_frame_bytes=config.max_frame_bytes,
                     poller=poller,
                     statistics=server.remoting,
+                    boundary=Boundary(server.remoting, tracer),
                     task_status=task_status,
                 )
             )

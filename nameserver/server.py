@@ -18,6 +18,7 @@ from nameserver.route_info import RouteTable
 from rmqha.broker.controller_route import parse_addresses
 from rmqha.broker.live_config import LiveConfig
 from rmqha.host import security, security_watch
+from rmqha.host.boundary import Boundary
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk, make_directories
 from rmqha.host.exposure import Exposure
@@ -342,7 +343,7 @@ async def run_name_server(
     server = NameServer(config, tracer, clock, kv_config, live)
     config = live.current
     async with trio.open_nursery() as nursery:
-        port: int = await nursery.start(_serve, server, config)
+        port: int = await nursery.start(_serve, server, config, tracer)
         if exposure is not None:
             exposure.parts["namesrv"] = server
             # only a name server with httpPort loads the page
@@ -364,11 +365,14 @@ async def _follow(follower: ElectionFollower, config: NamesrvConfig) -> None:
         await follower.run(client)
 
 
-async def _serve(server: NameServer, config: NamesrvConfig, *, task_status: trio.TaskStatus[int]) -> None:
+async def _serve(
+    server: NameServer, config: NamesrvConfig, tracer: HostTracer, *, task_status: trio.TaskStatus[int]
+) -> None:
     await serve(
         server,
         join_address(config.listen_address, config.listen_port),
         max_frame_bytes=config.max_frame_bytes,
         statistics=server.remoting,
+        boundary=Boundary(server.remoting, tracer),
         task_status=task_status,
     )

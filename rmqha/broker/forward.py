@@ -127,7 +127,10 @@ class SendForwarder:
     async def _work_on(self, channel: Channel, queue: deque[tuple[int, Command]]) -> None:
         while queue:
             deadline_ms, command = queue[0]
-            await self._settle(channel, command, deadline_ms)
+            try:
+                await self._settle(channel, command, deadline_ms)
+            except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
+                channel.fail(error, [command])
             queue.popleft()
             self._held_count -= 1
         del self._held[channel]

@@ -19,6 +19,7 @@ from rmqha.broker.handshakes import Handshakes
 from rmqha.broker.replica_driver import ReplicaDriver
 from rmqha.ha.plain_connection import FIRST_REPORT_TIMEOUT_MS
 from rmqha.host import network, security
+from rmqha.host.boundary import Boundary
 from rmqha.host.security import NO_SECURITY
 from rmqha.model.error import UnreachableError
 from rmqha.model.offset import PhyOffset
@@ -91,12 +92,14 @@ class HaService:
         tracer: Tracer,
         nursery: trio.Nursery,
         guard: HaGuard | None = None,
+        boundary: Boundary | None = None,
         *,
         plain: bool = False,
     ) -> None:
-        """`guard` None asks for nothing."""
+        """`guard` None asks for nothing; `boundary` None: an exception that nobody foresaw ends the broker."""
         self._driver = driver
         self._guard = guard or HaGuard("disabled", NO_SECURITY)
+        self._boundary = boundary
         self._refusal = ""
         """The last one, which is traced once."""
         self._plain = plain
@@ -143,9 +146,21 @@ class HaService:
     # --- connections ------------------------------------------------------------------------------------------------
     async def accept(self, stream: trio.SocketStream) -> None:
         """Serve one accepted connection to its end; a handler of trio.serve_listeners."""
+        peer = network.peer_name(stream)
+        try:
+            await self._accepted(stream, peer)
+        except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
+            self._failed(error, peer)
+
+    def _failed(self, error: Exception, peer: str) -> None:
+        """Its connection is closed already. What the machine or the log raised ends the broker all the same."""
+        if self._boundary is None:
+            raise error
+        self._boundary.failed(error, peer)
+
+    async def _accepted(self, stream: trio.SocketStream, peer: str) -> None:
         async with stream:
             network.tune(stream)
-            peer = network.peer_name(stream)
             welcome = await self._handshake(stream, peer)
             if welcome is None:
                 self.refused_count += 1
@@ -189,6 +204,13 @@ class HaService:
 
     async def _dial(self, conn_id: int, address: str, connection: _Connection) -> None:
         """`connection` may have been closed before this task began or while it dialed."""
+        try:
+            await self._dialled(conn_id, address, connection)
+        except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
+            self._failed(error, address)
+            self._forget(conn_id)
+
+    async def _dialled(self, conn_id: int, address: str, connection: _Connection) -> None:
         try:
             stream = await self._guard.dial(await network.dial(address, DIAL_TIMEOUT_MS), address)
         except UnreachableError as error:

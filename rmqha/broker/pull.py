@@ -398,12 +398,21 @@ class PullProcessor:
     def _sweep(self, key: tuple[str, int], is_done: Callable[[_Hold], bool]) -> None:
         """Take out the holds of a queue for which `is_done` is true."""
         holds = self._holds[key]
-        kept = [hold for hold in holds if not is_done(hold)]
+        kept = [hold for hold in holds if not _is_done(hold, is_done)]
         self.hold_count -= len(holds) - len(kept)
         if kept:
             self._holds[key] = kept
         else:
             del self._holds[key]
+
+
+def _is_done(hold: _Hold, is_done: Callable[[_Hold], bool]) -> bool:
+    """One that cannot be answered is done with, and so is its session."""
+    try:
+        return is_done(hold)
+    except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
+        hold.channel.fail(error, [hold.command])
+        return True
 
 
 def _may_wait(result: PullResult) -> bool:

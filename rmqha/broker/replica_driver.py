@@ -1,6 +1,7 @@
 """The one place that calls the replica machine: feeds it, performs its actions in order, dispatches its log. No trio.
 
-Everything runs in one thread. A performer of an action may call back into the driver (a connection that fails at once,
+What interrupts a call ends the process, for machine and log may be half changed (`rmqha.model.error.whole`). Everything
+runs in one thread. A performer of an action may call back into the driver (a connection that fails at once,
 say): such calls only feed the machine, and the outermost call performs what came of them.
 """
 
@@ -26,6 +27,7 @@ from rmqha.ha.replica import Replica
 from rmqha.ha.static_replica import StaticReplica
 from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
+from rmqha.model.error import whole
 from rmqha.model.identity import Role
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import Buffer, Clock, Tracer
@@ -93,14 +95,17 @@ class ReplicaDriver:
         self.replica.limit_copies(config.ha_transfer_bytes_per_second)
 
     # --- time -------------------------------------------------------------------------------------------------------
+    @whole
     def start(self) -> None:
         self.replica.start(self._clock.now_ms())
         self._perform()
 
+    @whole
     def timeout(self) -> None:
         self.replica.timeout(self._clock.now_ms())
         self._perform()
 
+    @whole
     def stopping(self) -> None:
         self.commit()
         self.replica.stopping(self._clock.now_ms())
@@ -112,74 +117,87 @@ class ReplicaDriver:
 
     def append(self, messages: list[NewMessage] | NewBatch) -> AppendedBatch:
         wall_ms = self._clock.wall_ms()
-        if isinstance(messages, NewBatch):
-            return self.store.append_batch(messages, wall_ms)
-        if len(messages) == 1:
-            one = self.store.append(messages[0], wall_ms)
-            return AppendedBatch((one.phy_offset,), (one.queue_offset,), one.end_offset, one.store_timestamp_ms)
-        return self.store.append_encoded(self.store.encode_batch(messages), wall_ms)
+        with whole:
+            if isinstance(messages, NewBatch):
+                return self.store.append_batch(messages, wall_ms)
+            if len(messages) == 1:
+                one = self.store.append(messages[0], wall_ms)
+                return AppendedBatch((one.phy_offset,), (one.queue_offset,), one.end_offset, one.store_timestamp_ms)
+            return self.store.append_encoded(self.store.encode_batch(messages), wall_ms)
 
     def appended(self, end_offset: PhyOffset, waiter: Waiting | None) -> None:
         now_ms = self._clock.now_ms()
-        self.store.commit(everything=waiter is not None)
-        if waiter is not None:
-            self.replica.wait(now_ms, end_offset, waiter)
-            if self.replica.sync_required:
-                self._waiting_for_flush = True
-                self.wake_flush()
-        self.replica.appended(now_ms)
-        self._perform()
+        with whole:
+            self.store.commit(everything=waiter is not None)
+            if waiter is not None:
+                self.replica.wait(now_ms, end_offset, waiter)
+                if self.replica.sync_required:
+                    self._waiting_for_flush = True
+                    self.wake_flush()
+            self.replica.appended(now_ms)
+            self._perform()
 
+    @whole
     def commit(self) -> None:
         """Let go what waits in memory for company (transientStorePoolEnable). Raises StoreError."""
         if self.store.commit():
             self.replica.appended(self._clock.now_ms())
             self._perform()
 
+    @whole
     def roll(self) -> None:
         """End the active file. Raises StoreError when there is no room for the next one."""
         self.store.roll()
         self.appended(self.store.max_phy_offset, None)
 
     # --- controller and HA ------------------------------------------------------------------------------------------
+    @whole
     def controller_replied(self, call_id: int, reply: Command | None) -> None:
         self.replica.controller_replied(self._clock.now_ms(), call_id, reply)
         self._perform()
 
+    @whole
     def hand_over(self, epoch: Epoch, target: BrokerId | None, timeout_ms: int, waiter: HandOverWaiter) -> None:
         self.commit()
         self.replica.hand_over(self._clock.now_ms(), epoch, target, timeout_ms, waiter)
         self._perform()
 
+    @whole
     def disk_looked_at(self, problem: str) -> None:
         self.replica.disk_looked_at(self._clock.now_ms(), problem)
         self._perform()
 
+    @whole
     def master_told(self, master_address: str, ha_address: str) -> None:
         """A name server has said who the master of this static group is."""
         if isinstance(self.replica, StaticReplica):
             self.replica.master_told(self._clock.now_ms(), master_address, ha_address)
             self._perform()
 
+    @whole
     def role_notified(self, command: Command) -> None:
         """Raises RemoteProtocolError if the notice cannot be read."""
         self.replica.role_notified(self._clock.now_ms(), command)
         self._perform()
 
+    @whole
     def ha_accepted(self, conn_id: int, peer: str, claim: HaClaim | None = None) -> None:
         self.replica.ha_accepted(self._clock.now_ms(), conn_id, peer, claim)
         self._perform()
 
+    @whole
     def ha_resolved(self, numbers: Mapping[str, tuple[str, ...]]) -> None:
         """The answer to ResolveHosts, which only groups with controllers ask for."""
         assert isinstance(self.replica, Replica)
         self.replica.ha_resolved(self._clock.now_ms(), numbers)
         self._perform()
 
+    @whole
     def ha_opened(self, conn_id: int) -> None:
         self.replica.ha_opened(self._clock.now_ms(), conn_id)
         self._perform()
 
+    @whole
     def ha_received(self, conn_id: int, data: Buffer) -> None:
         """`data` may be overwritten afterwards."""
         end = self.store.max_phy_offset
@@ -189,10 +207,12 @@ class ReplicaDriver:
             self.wake_flush()
         self._perform()
 
+    @whole
     def ha_sent(self, conn_id: int) -> None:
         self.replica.ha_sent(self._clock.now_ms(), conn_id)
         self._perform()
 
+    @whole
     def ha_closed(self, conn_id: int) -> None:
         self.replica.ha_closed(self._clock.now_ms(), conn_id)
         self._perform()
@@ -230,6 +250,7 @@ class ReplicaDriver:
     def flush_begins(self) -> None:
         self._waiting_for_flush = False
 
+    @whole
     def synced(self) -> None:
         self.replica.synced(self._clock.now_ms())
         self._perform()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from rmqha.model.code import ResponseCode
@@ -21,6 +21,11 @@ class Channel(Protocol):
 
     def send_at_once(self, command: Command) -> None:
         """For one that shall not wait for what else this turn of the event loop brings."""
+        ...
+
+    def fail(self, error: Exception, commands: Sequence[Command]) -> None:
+        """A request that was kept for later has met an exception that nobody foresaw: close, trace, count. Raises
+        `error` if that is not enough."""
         ...
 
 

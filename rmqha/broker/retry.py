@@ -40,6 +40,8 @@ from rmqha.store.record_starts import StoredRecord
 from rmqha.wire.command import Command
 
 DLQ_QUEUE_COUNT = 1
+MAX_RECONSUME_TIMES = 2**31 - 1
+"""What a record can hold; a client may have stored it."""
 FIRST_RETRY_LEVEL = 3
 """Delay level of the first retry when the consumer leaves it to the broker: 10 s by default."""
 
@@ -178,6 +180,6 @@ class SendBackProcessor:
             self._store_host,
             record.flag,
             record.sys_flag,
-            record.reconsume_times + 1,
+            min(record.reconsume_times + 1, MAX_RECONSUME_TIMES),
         )
         return to_schedule(message, self._level_count)

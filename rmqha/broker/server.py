@@ -33,6 +33,7 @@ from rmqha.ha.action import RoleChanged
 from rmqha.ha.replica import Replica
 from rmqha.ha.set_keeper import LEAVE_CAUSES
 from rmqha.host import network, remoting, security
+from rmqha.host.boundary import Boundary
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.event_counts import BROKER_PHASES, JOIN
@@ -66,12 +67,14 @@ class _Gate:
     """What the listeners call. Ports are bound before the store is opened, so that a port in use leaves no file
     behind; a peer that comes in between is turned away."""
 
-    def __init__(self, advertised: Advertised) -> None:
+    def __init__(self, advertised: Advertised, tracer: HostTracer) -> None:
         self.advertised = advertised
         self.core: BrokerCore | None = None
         self.ha: HaService | None = None
         self.remoting = Statistics()
         """Of both ports for clients."""
+        self.boundary = Boundary(self.remoting, tracer)
+        """Of all ports."""
 
     def opened(self, session: Session) -> None:
         self.advertised.came(LISTEN, session.peer)
@@ -114,7 +117,7 @@ async def run_broker(
     in_order = True
     try:
         async with trio.open_nursery() as nursery:
-            gate = _Gate(Advertised(config, places, tracer))
+            gate = _Gate(Advertised(config, places, tracer), tracer)
             config, ports = await _listen(config, gate, nursery)
             core = _open(config, tracer, await _store_host(config))
             core.admin.address_problem = lambda: gate.advertised.problem
@@ -141,7 +144,13 @@ def _show(exposure: Exposure, core: BrokerCore, counts: Statistics) -> None:
 
 async def _listen(config: BrokerConfig, gate: _Gate, nursery: trio.Nursery) -> tuple[BrokerConfig, Ports]:
     """Bind the three ports; the configuration comes back with the numbers that the system chose for 0."""
-    serve = partial(remoting.serve, gate, max_frame_bytes=config.max_frame_bytes, statistics=gate.remoting)
+    serve = partial(
+        remoting.serve,
+        gate,
+        max_frame_bytes=config.max_frame_bytes,
+        statistics=gate.remoting,
+        boundary=gate.boundary,
+    )
     host = config.listen_address
     listen_port: int = await nursery.start(serve, join_address(host, config.listen_port))
     wanted = config.ha_listen_port or (config.listen_port + 1 if config.listen_port else 0)
@@ -238,7 +247,7 @@ async def _serve(
         guard = HaGuard(core.config.ha_security, security.ambient.get())
         if not static:
             driver.controller = ControllerLink(driver, client, controllers, nursery)
-        driver.ha = gate.ha = HaService(driver, tracer, nursery, guard, plain=static)
+        driver.ha = gate.ha = HaService(driver, tracer, nursery, guard, gate.boundary, plain=static)
         loops = BrokerLoops(core, clock)
         sync = _metadata_sync(core, client, tracer)
 
@@ -275,6 +284,8 @@ async def _call_consumer(channel: Channel, command: Command, timeout_ms: int, do
         done(await channel.call(command, timeout_ms))
     except UnreachableError as error:
         done(str(error))
+    except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
+        channel.fail(error, [command])
 
 
 def _metadata_sync(core: BrokerCore, client: remoting.RemotingClient, tracer: HostTracer) -> MetadataSync:

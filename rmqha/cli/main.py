@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from rmqha import __version__
-from rmqha.model.error import RemoteProtocolError, RmqhaError, UnreachableError, UsageError
+from rmqha.model.error import BrokenInvariantError, RemoteProtocolError, RmqhaError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -191,6 +191,8 @@ def exit_code(error: BaseException) -> int | None:
     match error:
         case UsageError() | UnreachableError() | RemoteProtocolError():
             return 2
+        case BrokenInvariantError():
+            return None
         case RmqhaError() | OSError():
             return 1
         case KeyboardInterrupt():

@@ -47,6 +47,7 @@ IDLE_TIMEOUT_S = 75.0
 HANDLER_TIMEOUT_S = 30.0
 WRITE_TIMEOUT_S = 20.0
 """How long a client may take to read one piece of an answer."""
+TROUBLE_CHARS = 1000
 _READ_BYTES = 16 * 1024
 _CLOSE_GRACE_S = 1.0
 
@@ -140,6 +141,9 @@ async def serve(
                 if accepted is not None:
                     connection = _Connection(accepted, routes, peer, trouble, crowd, scope, local_only=local_only)
                     await connection.run(full=crowd.is_full)
+        except Exception as error:  # noqa: BLE001
+            # told, not swallowed: as for a handler
+            trouble(f"a connection: {error!r}"[:TROUBLE_CHARS])
         finally:
             # refused, pushed out, or served to its end
             await trio.aclose_forcefully(stream)
@@ -334,7 +338,7 @@ class _Connection:
             return Response.text("no answer in time\n", 504)
         except Exception as error:  # noqa: BLE001
             # told, not swallowed: a bug in a page must not end the server behind it
-            self._trouble(f"{request.method} {request.path}: {error!r}")
+            self._trouble(f"{request.method} {request.path}: {error!r}"[:TROUBLE_CHARS])
             return Response.text("this is a bug of the server; its log says more\n", 500)
 
     async def _respond(self, response: Response) -> None:
@@ -375,7 +379,7 @@ class _Connection:
                 is_whole = False  # the client has gone or does not read
             except Exception as error:  # noqa: BLE001
                 # told, not swallowed: as for a handler
-                self._trouble(f"a stream: {error!r}")
+                self._trouble(f"a stream: {error!r}"[:TROUBLE_CHARS])
             nursery.cancel_scope.cancel()
         if not is_whole:
             raise trio.BrokenResourceError("the stream was not sent to its end")

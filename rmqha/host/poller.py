@@ -89,7 +89,7 @@ class Poller:
             os.eventfd_write(self._wake, 1)
 
     async def run(self) -> None:
-        """Serve, until cancelled; what `serve` raises ends it. Once only."""
+        """Serve, until cancelled; what `serve` raises, for which a session is not enough, ends it. Once only."""
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         with self._epoll, self._urgent:
             try:

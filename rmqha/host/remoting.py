@@ -11,6 +11,7 @@ from typing import Protocol
 import trio
 
 from rmqha.host import network
+from rmqha.host.boundary import Boundary
 from rmqha.host.guard import Audited, Guard
 from rmqha.host.poller import Poller
 from rmqha.host.process import session_room
@@ -27,8 +28,8 @@ MAX_SESSION_COUNT = 20_000
 class Service(Protocol):
     """What a server does with its sessions. All three are synchronous: reply now or later by `session.send`.
 
-    `received` may raise RemoteProtocolError, which closes and counts the session; any other exception is a bug and ends
-    the server.
+    `received` may raise RemoteProtocolError, which closes and counts the session. Any other exception is a bug;
+    `rmqha.host.boundary` says whether it ends the session or the process.
     """
 
     def opened(self, session: Session) -> None: ...
@@ -48,12 +49,14 @@ async def serve(
     statistics: Statistics | None = None,
     security: Security | None = None,
     poller: Poller | None = None,
+    boundary: Boundary | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Bind `address`, report the actual port by `task_status.started`, and serve until cancelled.
 
-    `security` None takes `rmqha.host.security.ambient`; `poller` None makes one. Raises UsageError if the address
-    cannot be bound. When cancelled, sessions get a second to write what is queued.
+    `security` None takes `rmqha.host.security.ambient`; `poller` None makes one. `boundary`: where an exception
+    ends that nobody foresaw; None: it ends the server. Raises UsageError if the address cannot be bound. When
+    cancelled, sessions get a second to write what is queued.
     """
     poller = Poller() if poller is None else poller
     counts = Statistics() if statistics is None else statistics
@@ -67,6 +70,16 @@ async def serve(
     max_sessions = min(MAX_SESSION_COUNT, session_room())
 
     async def handle(stream: trio.SocketStream) -> None:
+        peer = network.peer_name(stream)
+        try:
+            await handle_one(stream, peer)
+        except Exception as error:
+            if boundary is None:
+                raise
+            boundary.failed(error, peer)
+            await trio.aclose_forcefully(stream)
+
+    async def handle_one(stream: trio.SocketStream, peer: str) -> None:
         nonlocal next_id, handshaking
         if counts.session_count + handshaking >= max_sessions:
             counts.refused_count += 1
@@ -86,13 +99,14 @@ async def serve(
         await serve_stream(
             service,
             accepted,
-            network.peer_name(stream),
+            peer,
             session_id=next_id,
             max_frame_bytes=max_frame_bytes,
             idle_timeout_ms=idle_timeout_ms,
             max_queued_bytes=max_queued_bytes,
             statistics=counts,
             poller=poller,
+            boundary=boundary,
         )
 
     async with trio.open_nursery() as nursery:
@@ -112,15 +126,23 @@ async def serve_stream(
     max_queued_bytes: int,
     statistics: Statistics,
     poller: Poller | None = None,
+    boundary: Boundary | None = None,
 ) -> None:
     """Serve one accepted connection to its end."""
     session = Session(
-        session_id, stream, peer, statistics, max_frame_bytes, max_queued_bytes=max_queued_bytes, poller=poller
+        session_id,
+        stream,
+        peer,
+        statistics,
+        max_frame_bytes,
+        max_queued_bytes=max_queued_bytes,
+        poller=poller,
+        boundary=boundary,
     )
     statistics.opened_count += 1
     statistics.session_count += 1
-    service.opened(session)
     try:
+        service.opened(session)
         await session.run(service.received, idle_timeout_ms=idle_timeout_ms, reader_writes=True)
     finally:
         statistics.session_count -= 1

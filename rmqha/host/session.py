@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import trio
 
+from rmqha.host.boundary import Boundary
 from rmqha.host.fair_queue import Place
 from rmqha.host.poller import SLICE_S, Poller
 from rmqha.model.code import RequestCode
@@ -69,6 +70,8 @@ class Statistics:
     idle_closed_count: int = 0
     slow_reader_count: int = 0
     denied_count: int = 0
+    failed_request_count: int = 0
+    """Requests that met an exception which nobody foresaw; each closed its session."""
     timeout_count: int = 0
 
     def as_dict(self) -> dict[str, int]:
@@ -98,6 +101,7 @@ class Session:
         *,
         max_queued_bytes: int = MAX_QUEUED_BYTES,
         poller: Poller | None = None,
+        boundary: Boundary | None = None,
     ) -> None:
         """With a `poller` a plain socket is read by that, else by a task of its own."""
         self.id = session_id
@@ -122,6 +126,8 @@ class Session:
         self._is_paused = False
         """The peer does not take its replies: it is not read either."""
         self._statistics = statistics
+        self._boundary = boundary
+        """None: an exception that nobody foresaw goes to whoever runs the session."""
         self._parser = FrameParser(max_frame_bytes)
         self._max_queued_bytes = max_queued_bytes
         self._queue: list[bytes] = []
@@ -158,7 +164,11 @@ class Session:
         """Queue a frame; never blocks. On a closed session it does nothing: the peer is gone."""
         if self._closed or self._aborted:
             return
-        frame = encode_frame(command)
+        try:
+            frame = encode_frame(command)
+        except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
+            self.fail(error)
+            return
         self._queue.append(frame)
         self._count_queued(len(frame))
         statistics = self._statistics
@@ -177,7 +187,11 @@ class Session:
         if handle is None or self._queue or self._half_written or self._closed or self._aborted:
             self.send(command)
             return
-        frame = encode_frame(command)
+        try:
+            frame = encode_frame(command)
+        except Exception as error:  # noqa: BLE001  (as in `send`)
+            self.fail(error)
+            return
         self._count_queued(len(frame))
         try:
             self._write_some(handle, frame, 1)
@@ -223,6 +237,14 @@ class Session:
         """Stop reading, write what is queued (bounded time), close. Returns at once."""
         self._closing = True
         self._scope.cancel()
+
+    def fail(self, error: Exception, commands: Sequence[Command] = ()) -> None:
+        """One of its requests met an exception that nobody foresaw: close. Raises `error` if that is not enough
+        (`rmqha.host.boundary`)."""
+        if self._boundary is None:
+            raise error
+        self._boundary.failed(error, self.peer, [command.code for command in commands])
+        self.close()
 
     def _abort(self) -> None:
         self._aborted = True
@@ -359,21 +381,26 @@ class Session:
         statistics.sent_bytes += size_bytes
 
     def _take(self) -> None:
-        """A slice of what has been read. Raises RemoteProtocolError."""
+        """A slice of what has been read. Raises RemoteProtocolError and what ends the process."""
+        requests, start, end = self._left, 0, 0
         began_s = time.monotonic()
-        requests = self._left or self._next_requests()
-        if not requests:
-            return
-        self._corked = True
-        end, count = 0, len(requests)
-        while end < count:
-            start, end = end, end + 1
-            if requests[start].code in TOGETHER:
-                while end < count and requests[end].code in TOGETHER:
-                    end += 1
-            self._received(self, requests if end - start == count else requests[start:end])
-            if end < count and (self._queued_bytes > SLICE_QUEUED_BYTES or time.monotonic() - began_s > SLICE_S):
-                break
+        try:
+            requests = requests or self._next_requests()
+            count = len(requests)
+            self._corked = count > 0
+            while end < count:
+                start, end = end, end + 1
+                if requests[start].code in TOGETHER:
+                    while end < count and requests[end].code in TOGETHER:
+                        end += 1
+                self._received(self, requests if end - start == count else requests[start:end])
+                if end < count and (self._queued_bytes > SLICE_QUEUED_BYTES or time.monotonic() - began_s > SLICE_S):
+                    break
+        except RemoteProtocolError:
+            raise
+        except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
+            self.fail(error, requests[start:end])
+            end = len(requests)
         self._left = requests[end:]
         self._corked = False
 

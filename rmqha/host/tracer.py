@@ -55,6 +55,7 @@ WARNINGS = frozenset(
         "name_server_unreachable",
         "old_files_not_removed",
         "raft_message_dropped",
+        "request_failed",
         "security_file_refused",
         "tables_not_saved",
         "unclean_election",

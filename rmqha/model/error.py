@@ -5,6 +5,8 @@
     ├── ConfigError         (a UsageError) a configuration key or value is wrong
     ├── StoreError          the files are not what they must be: names file, offset, expected and found
     ├── DamagedError        (a StoreError) so is one place of a file; what stands elsewhere may be sound
+    ├── BrokenInvariantError
+    │                       a machine or the log may be half changed: the process ends (rmqha.host.boundary)
     ├── RemoteError         a peer answered with a response code other than success (has .code, .remark)
     ├── RemoteProtocolError a peer sent bytes that are not the protocol: the connection is closed
     └── UnreachableError    no answer: refused, closed or timed out
@@ -13,6 +15,8 @@ An expected refusal of a decision is a returned value, not an exception; our own
 """
 
 from __future__ import annotations
+
+from contextlib import ContextDecorator
 
 
 class RmqhaError(Exception):
@@ -35,6 +39,10 @@ class DamagedError(StoreError):
     pass
 
 
+class BrokenInvariantError(RmqhaError):
+    pass
+
+
 class RemoteProtocolError(RmqhaError):
     pass
 
@@ -52,3 +60,24 @@ class RemoteError(RmqhaError):
         self.code = code
         self.remark = remark
         self.address = address
+
+
+class _Whole(ContextDecorator):
+    """What is inside is done as a whole, or the process ends: an exception that nobody foresaw becomes
+    BrokenInvariantError, one of the disk StoreError. Refusals, which come before anything is changed, stay."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, UsageError | RemoteProtocolError | StoreError | BrokenInvariantError):
+            return
+        if isinstance(error, OSError):
+            raise StoreError(f"a change was interrupted, the disk failed: {error}; mend it and start again") from error
+        if isinstance(error, Exception):
+            raise BrokenInvariantError(
+                f"a change was interrupted by {type(error).__name__}: {error}; what holds is known after a restart"
+            ) from error
+
+
+whole = _Whole()
+"""Around a change whose parts belong together: a decorator, or for a `with`."""

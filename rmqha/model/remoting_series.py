@@ -18,6 +18,11 @@ BAD_FRAMES = Series(
 )
 SLOW_READERS = Series("rmqha_remoting_slow_readers_total", Kind.COUNTER, "Connections closed as answers were not read")
 DENIED = Series("rmqha_remoting_denied_total", Kind.COUNTER, "Requests that the accounts do not allow")
+FAILED = Series(
+    "rmqha_remoting_failed_requests_total",
+    Kind.COUNTER,
+    "Requests that met a bug of the server; each closed its connection (event request_failed has the traceback)",
+)
 _KEYS = {
     "session_count": SESSIONS,
     "received_count": RECEIVED,
@@ -27,6 +32,7 @@ _KEYS = {
     "bad_frame_count": BAD_FRAMES,
     "slow_reader_count": SLOW_READERS,
     "denied_count": DENIED,
+    "failed_request_count": FAILED,
 }
 SERIES = tuple(_KEYS.values())
 

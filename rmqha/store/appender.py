@@ -6,6 +6,7 @@ cost.
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
 from collections.abc import Sequence, Set
 from dataclasses import replace
@@ -105,6 +106,8 @@ class Appender:
             log.append(encode(message, field, version, queue_offset if queued else 0, position, stored))
         except OSError as error:
             raise StoreError(os_sentence(log.disk, DIRECTORY, "append", error)) from error
+        except struct.error as error:
+            raise _too_large(topic, error) from None
         finally:
             offsets.covered = log.write_offset
         if queued:
@@ -126,7 +129,10 @@ class Appender:
         field, version = self._fields.get(topic) or self._field(topic)
         stored = max(offsets.last_store_timestamp_ms, wall_ms)
         first = offsets.next_for((topic, queue_id))
-        data, bounds = batch.encode(field, version, first, position, stored)
+        try:
+            data, bounds = batch.encode(field, version, first, position, stored)
+        except struct.error as error:
+            raise _too_large(topic, error) from None
         end = bounds[-1]
         tails = [tail for _, tail, _ in batch.parts]
         if (
@@ -162,9 +168,11 @@ class Appender:
                 or message.sys_flag & SYS_INNER_BATCH
             ):
                 self._refuse(message)
-        return EncodedBatch(
-            messages, [self._fields.get(message.topic) or self._field(message.topic) for message in messages]
-        )
+        fields = [self._fields.get(message.topic) or self._field(message.topic) for message in messages]
+        try:
+            return EncodedBatch(messages, fields)
+        except struct.error as error:
+            raise _too_large(messages[0].topic, error) from None
 
     def append_encoded(self, batch: EncodedBatch, wall_ms: int) -> AppendedBatch:
         """Append in order with one write for each file touched. All share one store timestamp. When the disk fails,
@@ -277,3 +285,7 @@ class Appender:
             f"properties of {len(message.properties)} bytes for topic {message.topic}"
             f" exceed {MAX_PROPERTIES_BYTES}; send fewer or shorter ones"
         )
+
+
+def _too_large(topic: str, error: struct.error) -> UsageError:
+    return UsageError(f"a message for topic {topic} has a number that no record can hold ({error})")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,9 @@ class FakeChannel:
         self.sent.append(command)
 
     send_at_once = send
+
+    def fail(self, error: Exception, commands: Sequence[Command]) -> None:
+        raise error
 
     def take(self) -> list[Command]:
         sent, self.sent = self.sent, []

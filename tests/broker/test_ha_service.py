@@ -7,11 +7,15 @@ import socket
 import struct
 from typing import Any, cast
 
+import pytest
 import trio
 import trio.testing
 
 from rmqha.broker.ha_service import HaService
 from rmqha.broker.replica_driver import ReplicaDriver
+from rmqha.host.boundary import Boundary
+from rmqha.host.session import Statistics
+from rmqha.model.error import BrokenInvariantError
 from rmqha.model.offset import BrokerId, PhyOffset
 from rmqha.wire.ha_proof import HaClaim
 from rmqha.wire.ha_stream import SlaveHandshake
@@ -190,3 +194,43 @@ async def test_an_ack_to_a_peer_that_has_gone_ends_the_connection() -> None:
             while ("closed", 1) not in driver.told:
                 await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
+
+
+class Faulty(Driver):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def ha_accepted(self, conn_id: int, peer: str) -> None:
+        raise self.error
+
+
+async def test_a_connection_that_meets_a_bug_ends_alone() -> None:
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    counts, tracer = Statistics(), Tracer()
+    driver = Faulty(KeyError("slave"))
+    async with trio.open_nursery() as nursery:
+        boundary = Boundary(counts, tracer)
+        service = HaService(cast(ReplicaDriver, driver), tracer, nursery, None, boundary)
+        nursery.start_soon(trio.serve_listeners, service.accept, listeners)
+        for turn in (1, 2):
+            async with await trio.open_tcp_stream(*listeners[0].socket.getsockname()) as stream:
+                await stream.send_all(SlaveHandshake(BrokerId(2)).encode())
+                with trio.fail_after(5):
+                    assert not await stream.receive_some()
+            assert counts.failed_request_count == turn
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_the_machine_raises_ends_the_broker() -> None:
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    driver = Faulty(BrokenInvariantError("half"))
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with trio.open_nursery() as nursery:
+            boundary = Boundary(Statistics(), Tracer())
+            service = HaService(cast(ReplicaDriver, driver), Tracer(), nursery, None, boundary)
+            nursery.start_soon(trio.serve_listeners, service.accept, listeners)
+            async with await trio.open_tcp_stream(*listeners[0].socket.getsockname()) as stream:
+                await stream.send_all(SlaveHandshake(BrokerId(2)).encode())
+                await trio.sleep_forever()
+    assert caught.value.subgroup(BrokenInvariantError) is not None

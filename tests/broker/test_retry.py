@@ -289,3 +289,10 @@ def test_a_record_of_several_messages_cannot_come_back_as_a_whole(broker: Broker
     with pytest.raises(RequestError, match="MESSAGE_ILLEGAL"):
         processor.process(FakeChannel(), back(batch.phy_offset))
     assert taker.messages == []
+
+
+def test_a_message_that_says_it_was_tried_as_often_as_can_be_said_comes_back(broker: Broker) -> None:
+    """One more did not fit the record: struct.error ended the process."""
+    assert broker.ask(send_command(j=str(2**31 - 1))).code == 0
+    assert broker.ask(back(maxReconsumeTimes=str(2**31 - 1))).code == 0
+    assert only(broker, DLQ).reconsume_times == 2**31 - 1

@@ -19,7 +19,7 @@ from rmqha.host.remoting import RemotingClient, serve
 from rmqha.host.session import Session
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import RemoteError, UnreachableError, UsageError
+from rmqha.model.error import BrokenInvariantError, RemoteError, UnreachableError, UsageError
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import parse_keys
 from rmqha.wire.frame import encode_frame
@@ -403,3 +403,25 @@ async def test_raft_messages_that_come_together_go_out_together() -> None:
         await eventually(lambda: sum(map(len, client.sent)) == len(messages))
         nursery.cancel_scope.cancel()
     assert client.sent == [messages]
+
+
+async def test_a_bug_in_one_request_ends_its_session_and_a_broken_machine_the_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def buggy(*arguments: object) -> None:
+        raise KeyError("group")
+
+    tracer = quiet()
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with running(sole(tmp_path), tracer) as controller, RemotingClient() as client:
+            monkeypatch.setattr("controller.machine.ControllerMachine._leader_request", buggy)
+            with pytest.raises(UnreachableError):
+                await ask(client, controller, RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": "g"})
+            monkeypatch.undo()
+            answer = await ask(client, controller, RequestCode.CONTROLLER_GET_METADATA_INFO)
+            assert answer.ext["isLeader"] == "true"
+            assert "request_failed" in [item["event"] for item in tracer.history()]
+            monkeypatch.setattr("controller.machine.ControllerMachine._write_image", buggy)
+            with trio.fail_after(20):
+                await trio.sleep_forever()
+    assert caught.value.subgroup(BrokenInvariantError) is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from rmqha.sim.clock import SimClock
@@ -226,3 +226,6 @@ class SimChannel:
         self._conn.send(encode_frame(command))
 
     send_at_once = send
+
+    def fail(self, error: Exception, commands: Sequence[Command]) -> None:
+        raise error

@@ -469,3 +469,14 @@ def test_a_log_that_begins_late_has_queues_that_begin_late() -> None:
     assert decode(slave.pull("T", 0, 10, 1, 1000).records[0]).queue_offset == 10
     assert slave.offset_by_time("T", 0, 0) == 10
     assert slave.append(message(30), 1).queue_offset == 30
+
+
+@pytest.mark.parametrize("field", ["flag", "sys_flag", "reconsume_times", "queue_id"])
+def test_a_number_that_no_record_can_hold_is_refused_and_the_next_append_stands(field: str) -> None:
+    store = open_store(sim_disk())
+    wrong = replace(message(), **{field: 1 << 31})  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no record can hold"):
+        store.append(wrong, 1)
+    with pytest.raises(UsageError, match="no record can hold"):
+        store.encode_batch([message(), wrong])
+    assert store.append(message(), 1).phy_offset == 0
