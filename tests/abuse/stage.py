@@ -143,7 +143,7 @@ class Stage:
         self._round += 1
         here = self._scratch / f"round-{self._round}"
         here.mkdir(parents=True)
-        document = quickstart("cp", 3, http=True)
+        document = quickstart("cp", 3, {"enablePropertyFilter": True}, http=True)
         if self._keys is not None:
             self._keys.protect(document)
         self._cluster = Cluster.of(document, here, quiet=True)
