@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.abuse.catalogue import ATTACKS
+from tests.abuse.catalogue import ATTACKS, rows
 from tests.abuse.outcome import Bounds
 from tests.abuse.stage import Stage
 
@@ -20,7 +20,11 @@ def main() -> None:
     parser.add_argument("--setup", choices=("open", "protected"), default="open")
     parser.add_argument("--connections", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=3.0)
+    parser.add_argument("--rows", action="store_true", help="show the rows of the table in docs/security.md instead")
     given = parser.parse_args()
+    if given.rows:
+        print("\n".join(rows()))
+        return
     names = given.names or [name for name, attack in ATTACKS.items() if given.setup in attack.setups]
     bad = 0
     with tempfile.TemporaryDirectory(prefix="rmqha-abuse-") as scratch, Stage(Path(scratch), given.setup) as stage:
