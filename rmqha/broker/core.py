@@ -121,6 +121,7 @@ class BrokerCore:
         self.processor = self._processor(config, send_back, clock)
         self._unwritten: set[str] = set()
         self.save_tables_soon: Callable[[], None] = self.save_tables
+        self.search_soon: Callable[[], None] = self._search_all
         """Topics or groups have changed and somebody may wait for their files; a shell that has threads takes over."""
         save_soon = lambda: self.save_tables_soon()  # noqa: E731
         self.topics.save_soon = self.groups.save_soon = self.feed.save_tables_soon = save_soon
@@ -130,6 +131,10 @@ class BrokerCore:
         self.driver.on_serving = self._serving
         self.driver.on_dispatched = self.pull.dispatched
 
+    def _search_all(self) -> None:
+        while self.queries.step():
+            pass
+
     def _processor(self, config: BrokerConfig, send_back: SendBackProcessor, clock: Clock) -> BrokerProcessor:
         """All that answers requests, over the tables and the rest."""
         store, driver, feed = self.store, self.driver, self.feed
@@ -138,7 +143,8 @@ class BrokerCore:
         rates, delays = self.send.rates, self.delay_offsets
         self.tables = TableRequests(config, store, driver, topics, groups, offsets, delays, rates, feed)
         group = GroupRequests(config, store, driver, topics, groups, offsets, clients, self.pull, clock, feed)
-        queries, locks = QueryRequests(config, store.index), LockRequests(self.locks, driver)
+        self.queries = QueryRequests(config, store.index, lambda: self.search_soon())
+        queries, locks = self.queries, LockRequests(self.locks, driver)
         selectors = SelectorRequests(config)
         learned = self.driver.timeout
         self.queue_ends = QueueEnds(store, self.replica, lambda: self.followed_master, learned, self._tracer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 
 from rmqha.broker.core import BrokerCore
+from rmqha.broker.slice_size import SliceSize
 from rmqha.port import Clock
 
 HOLD_TICK_MS = 100
@@ -21,6 +22,9 @@ MAX_INDEX_STEP_BYTES = 4 * INDEX_STEP_BYTES
 """The slice grows with what is behind: under steady load an index that falls behind what memory still has of the
 records must read them in the log, and only falls behind further."""
 INDEX_STEP_SHARE = 8
+MIN_INDEX_STEP_BYTES = 2 * 1024
+INDEX_STEP_MS = 4
+"""A slice that takes longer is followed by half of it, up to MIN_INDEX_STEP_BYTES."""
 INDEX_COPY_MS = 500
 """Pause while this replica copies a master's log: that goes first."""
 INDEX_RETRY_MS = 60_000
@@ -49,6 +53,8 @@ class BrokerLoops:
         self._copied = trio.Event()
         self._save_wanted = trio.Event()
         self._tables_wanted = trio.Event()
+        self._search_wanted = trio.Event()
+        self._index_slice = SliceSize(MIN_INDEX_STEP_BYTES, MAX_INDEX_STEP_BYTES, INDEX_STEP_MS)
         self._sleeps_until_ms: int | None = None
         self._moved: trio.Event | None = None
         self.sync_count = 0
@@ -59,6 +65,7 @@ class BrokerLoops:
         core.transactions.wake = self._wake_transactions
         core.feed.save_soon = self._wake_save
         core.save_tables_soon = self._wake_save_tables
+        core.search_soon = self._wake_search
 
     def _wake_dispatch(self) -> None:
         self._dispatch.set()
@@ -77,6 +84,9 @@ class BrokerLoops:
 
     def _wake_save_tables(self) -> None:
         self._tables_wanted.set()
+
+    def _wake_search(self) -> None:
+        self._search_wanted.set()
 
     def _stepped(self) -> None:
         """Wake the timer only if it would oversleep: this is called for every batch of sends."""
@@ -99,6 +109,7 @@ class BrokerLoops:
                 self._run_timer,
                 self._run_dispatch,
                 self._run_index,
+                self._run_searches,
                 self._run_flush,
                 self._run_allocate,
                 self._run_schedule,
@@ -142,7 +153,7 @@ class BrokerLoops:
             await self._index.wait()
             self._index = trio.Event()
             await trio.sleep(INDEX_DELAY_MS / 1000)
-            while not self._driver.is_copying and index.build(self._index_step_bytes()):
+            while not self._driver.is_copying and self._build_some():
                 await trio.lowlevel.checkpoint()
             if self._driver.is_copying:
                 await trio.sleep(INDEX_COPY_MS / 1000)
@@ -154,9 +165,20 @@ class BrokerLoops:
                 index.retry()
                 self._index.set()
 
-    def _index_step_bytes(self) -> int:
-        due_bytes = self._core.store.index.behind_bytes // INDEX_STEP_SHARE
-        return min(MAX_INDEX_STEP_BYTES, max(INDEX_STEP_BYTES, due_bytes))
+    def _build_some(self) -> bool:
+        """A slice; True if more remains. A record may have thousands of keys, so the time that slices take counts."""
+        index, started_ms = self._core.store.index, self._clock.now_ms()
+        due_bytes = max(INDEX_STEP_BYTES, index.behind_bytes // INDEX_STEP_SHARE)
+        more = index.build(min(self._index_slice.size, due_bytes))
+        self._index_slice.took(self._clock.now_ms() - started_ms)
+        return more
+
+    async def _run_searches(self) -> None:
+        while True:
+            await self._search_wanted.wait()
+            self._search_wanted = trio.Event()
+            while self._core.queries.step():
+                await trio.lowlevel.checkpoint()
 
     async def _run_flush(self) -> None:
         """One sync serves everybody whose bytes were in the log when it began; it blocks a thread, not the broker."""

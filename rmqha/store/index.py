@@ -77,6 +77,8 @@ class Index:
         """Entries of records that begin below it are in files that a loss of power leaves whole."""
         self.durable_timestamp_ms = 0
         """Store timestamp of the newest entry in a file that was synced when it was full or closed; 0 if unknown."""
+        self.cut_count = 0
+        """How often entries or files were taken away: a search that began before is of no use."""
         self.store_durable_offset: Callable[[], None] = lambda: None
         """Is called when `durable_offset` is lowered and returns when that is on stable storage."""
 
@@ -341,6 +343,7 @@ class Index:
 
     def truncate(self, end_offset: int) -> None:
         """`durable_below(end_offset)` must be stored durably before."""
+        self.cut_count += 1
         with self._syncing:
             self.durable_offset, self.durable_timestamp_ms = self.durable_below(end_offset), 0
             while self._files and self._begins_at(self._files[-1]) >= end_offset:
@@ -371,6 +374,7 @@ class Index:
         count = 0
         while count < len(self._files) - 1 and self._files[count].header.end_phy_offset < log_min:
             count += 1
+        self.cut_count += bool(count)
         detached = self._files[:count]
         del self._files[:count]
         return detached
@@ -411,6 +415,7 @@ class Index:
         self.durable_offset = self.durable_timestamp_ms = 0
 
     def close(self) -> None:
+        self.cut_count += 1
         with self._syncing:
             for file in self._files:
                 file.close()
@@ -446,6 +451,7 @@ class Index:
         raise self._drop(place, f"{path}: expected a key with hash {key_hash} at offset {phy_offset}, found {found}")
 
     def _drop(self, place: int, finding: str) -> StoreError:
+        self.cut_count += 1
         with self._syncing:
             dropped = self._files[place:]
             del self._files[place:]

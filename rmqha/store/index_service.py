@@ -14,6 +14,7 @@ from rmqha.port import Disk, Tracer
 from rmqha.store.boot_file import LastStop
 from rmqha.store.commit_log import CommitLog
 from rmqha.store.config import StoreConfig
+from rmqha.store.derived import DispatchedRecord
 from rmqha.store.fresh import FreshRecords
 from rmqha.store.index import Index
 from rmqha.store.index_file import IndexLayout
@@ -24,6 +25,10 @@ MAX_QUERY_COUNT = 64
 """RocketMQ's maxMsgsNumBatch."""
 WALK_COUNT = 100_000
 """Entries that one query passes over: of other times, or of other keys with the same slot."""
+WALK_STEP_COUNT = 2_000
+"""Of them in one step: two milliseconds."""
+HIT_COST_COUNT = 50
+"""Entries that a record costs as much as: it is read and all its keys are hashed."""
 QUERY_STEP_BYTES = 64 * 1024
 CLOSE_LIMIT_BYTES = 64 * 1024 * 1024
 """Log that a clean stop still indexes; what is behind that is made after the next start."""
@@ -39,6 +44,57 @@ class QueryResult:
     is_complete: bool
     last_timestamp_ms: int
     last_phy_offset: int
+
+
+class IndexSearch:
+    """One query. A key may stand in very many entries, so it walks them in steps."""
+
+    def __init__(
+        self, index: IndexService, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, index_type: str
+    ) -> None:
+        self._index = index
+        self._topic, self._key, self._index_type = topic, key, index_type
+        self._max_count, self._begin_ms, self._end_ms = max_count, begin_ms, end_ms
+        self._wanted = key_hash(topic, key, index_type)
+        self._entries = index.files.search(self._wanted, begin_ms, end_ms)
+        self._cut_count = index.files.cut_count
+        self._passed = 0
+        self._hits: set[int] = set()
+        self._found: list[tuple[int, int]] = []
+        """Offset and size of what is given."""
+
+    def step(self) -> QueryResult | None:
+        """Walk on; the result, None if there is more to walk. Raises StoreError, also if the index was cut since."""
+        files = self._index.files
+        if files.cut_count != self._cut_count:
+            raise StoreError("the index of keys has changed during the search; ask again")
+        stop = self._passed + WALK_STEP_COUNT
+        try:
+            for hit in self._entries:
+                self._passed += 1
+                if self._passed > WALK_COUNT or len(self._found) >= self._max_count:
+                    break
+                if hit is not None and hit not in self._hits:
+                    self._hits.add(hit)
+                    stop -= HIT_COST_COUNT
+                    self._take(hit)
+                if self._passed >= stop:
+                    return None
+        except StoreError:
+            self._index.damaged()
+            raise
+        records = [self._index.view(hit, size_bytes) for hit, size_bytes in self._found]
+        return QueryResult(records, self._passed <= WALK_COUNT, files.end_timestamp_ms, files.end_offset)
+
+    def _take(self, hit: int) -> None:
+        record = self._index.record_of(hit, self._wanted)
+        if (
+            record is not None
+            and record.topic == self._topic
+            and self._begin_ms <= record.store_timestamp_ms <= self._end_ms
+            and has_key(record.properties, self._key, self._index_type)
+        ):
+            self._found.append((hit, record.size_bytes))
 
 
 class IndexService:
@@ -123,35 +179,30 @@ class IndexService:
         """The newest committed messages of a topic that have this key and were stored in [begin_ms, end_ms], up to 64.
         `index_type` U looks at UNIQ_KEY, T at TAGS, all else at UNIQ_KEY and KEYS. Raises UsageError if there shall be
         no index, StoreError if it is damaged (it is made anew then) or cannot be written."""
+        search = self.search(topic, key, max_count, begin_ms, end_ms, index_type)
+        while (result := search.step()) is None:
+            pass
+        return result
+
+    def search(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, index_type: str) -> IndexSearch:
+        """As `query`, for a caller that does something else between its steps."""
         if not self.is_enabled:
             raise UsageError("this broker keeps no index of keys (messageIndexEnable=false); set the key to true")
-        files, wanted = self.files, key_hash(topic, key, index_type)
         self.build(QUERY_STEP_BYTES)
         if self._failed:
             raise StoreError(f"the index of keys ends at {self.position}: {self._failed}")
-        passed = 0
-        records: list[memoryview] = []
-        hits: set[int] = set()
-        try:
-            for hit in files.search(wanted, begin_ms, end_ms):
-                passed += 1
-                if passed > WALK_COUNT or len(records) >= min(max_count, MAX_QUERY_COUNT):
-                    break
-                if hit is None or hit in hits:
-                    continue
-                hits.add(hit)
-                record = files.check_hit(hit, wanted, self._queues_position())
-                if (
-                    record is not None
-                    and record.topic == topic
-                    and begin_ms <= record.store_timestamp_ms <= end_ms
-                    and has_key(record.properties, key, index_type)
-                ):
-                    records.append(self._log.view(hit, record.size_bytes))
-        except StoreError:
-            self._reput.position = min(self.position, max(files.end_offset, self._log.min_offset))
-            raise
-        return QueryResult(records, passed <= WALK_COUNT, files.end_timestamp_ms, files.end_offset)
+        return IndexSearch(self, topic, key, min(max_count, MAX_QUERY_COUNT), begin_ms, end_ms, index_type)
+
+    def record_of(self, hit: int, wanted_hash: int) -> DispatchedRecord | None:
+        """The record of an entry, None if it is gone or not dispatched."""
+        return self.files.check_hit(hit, wanted_hash, self._queues_position())
+
+    def view(self, phy_offset: int, size_bytes: int) -> memoryview:
+        return self._log.view(phy_offset, size_bytes)
+
+    def damaged(self) -> None:
+        """Make anew from where the files now end."""
+        self._reput.position = min(self.position, max(self.files.end_offset, self._log.min_offset))
 
     # --- durability -------------------------------------------------------------------------------------------------
     @property

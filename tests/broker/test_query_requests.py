@@ -1,8 +1,12 @@
 from __future__ import annotations
 
-from rmqha.broker.query_requests import FRAME_SPARE_BYTES, QueryRequests
+import pytest
+
+from rmqha.broker.query_requests import FRAME_SPARE_BYTES, MAX_SEARCH_COUNT_OF_ONE, QueryRequests
+from rmqha.broker.request import RequestError
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import encode_properties
+from rmqha.store import index_service
 from rmqha.store.record import decode
 from rmqha.wire.command import Command
 from tests.broker.support import Broker, FakeChannel, golden_frames, send_command
@@ -57,13 +61,49 @@ def test_an_answer_fits_into_a_frame(broker: Broker) -> None:
         put(broker, b"%d" % number * 1000, KEYS="k")
     whole = broker.ask(query("k"))
     size = len(whole.body) // 5
-    requests = QueryRequests(broker.config, broker.store.index)
+    requests = QueryRequests(broker.config, broker.store.index, lambda: None)
     for limit, expected in ((3 * size, 3), (3 * size - 1, 2), (1, 1)):
         requests._body_limit_bytes = limit
         reply = requests.handlers()[RequestCode.QUERY_MESSAGE](FakeChannel(), query("k"))
         assert reply is not None
         assert bytes(reply.body) == bytes(whole.body)[-expected * size :]
     assert broker.config.max_frame_bytes > FRAME_SPARE_BYTES
+
+
+def test_a_long_search_waits_in_line(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one request of forty bytes holds up everybody for a tenth of a second."""
+    for number in range(6):
+        put(broker, b"%d" % number, KEYS="k")
+    monkeypatch.setattr(index_service, "WALK_STEP_COUNT", 2)
+    woken: list[int] = []
+    monkeypatch.setattr(broker.core, "search_soon", lambda: woken.append(1))
+    ask = broker.core.queries.handlers()[RequestCode.QUERY_MESSAGE]
+    first, second = FakeChannel(), FakeChannel()
+    for channel, count in ((first, MAX_SEARCH_COUNT_OF_ONE), (second, 1)):
+        for _ in range(count):
+            assert ask(channel, query("k")) is None
+    with pytest.raises(RequestError, match="too many searches") as refused:
+        ask(first, query("k"))
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY
+    assert len(woken) == MAX_SEARCH_COUNT_OF_ONE + 1
+    while broker.core.queries.step():
+        pass
+    expected = [b"%d" % number for number in range(6)]
+    assert bodies(second.one()) == expected
+    assert [bodies(reply) for reply in first.take()] == [expected] * MAX_SEARCH_COUNT_OF_ONE
+
+
+def test_a_search_that_the_log_was_cut_under_says_so(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        put(broker, b"%d" % number, KEYS="k")
+    monkeypatch.setattr(index_service, "WALK_STEP_COUNT", 2)
+    monkeypatch.setattr(broker.core, "search_soon", lambda: None)
+    channel = FakeChannel()
+    assert broker.core.queries.handlers()[RequestCode.QUERY_MESSAGE](channel, query("k")) is None
+    broker.store.index.files.truncate(broker.store.index.files.end_offset)
+    assert not broker.core.queries.step()
+    reply = channel.one()
+    assert (reply.code, "has changed" in (reply.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
 
 
 def test_what_mqadmin_asked_a_real_broker(broker: Broker) -> None:
