@@ -201,7 +201,7 @@ class Faulty(Driver):
         super().__init__()
         self.error = error
 
-    def ha_accepted(self, conn_id: int, peer: str) -> None:
+    def ha_accepted(self, conn_id: int, peer: str, claim: HaClaim | None = None) -> None:
         raise self.error
 
 
@@ -232,5 +232,6 @@ async def test_what_the_machine_raises_ends_the_broker() -> None:
             nursery.start_soon(trio.serve_listeners, service.accept, listeners)
             async with await trio.open_tcp_stream(*listeners[0].socket.getsockname()) as stream:
                 await stream.send_all(SlaveHandshake(BrokerId(2)).encode())
-                await trio.sleep_forever()
+                with trio.fail_after(5):
+                    await trio.sleep_forever()
     assert caught.value.subgroup(BrokenInvariantError) is not None
