@@ -10,7 +10,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 
 from rmqha.host.security import ambient, for_client
-from tests.interop.group import logs_are_equal
+from tests.interop.group import elect, is_master, logs_are_equal, whole_set
 from tests.interop.lab import Lab, Node
 from tests.interop.lines import acknowledged, consumed
 from tests.interop.processes import until
@@ -18,11 +18,13 @@ from tests.interop.processes import until
 pytestmark = pytest.mark.interop
 
 TIMEOUT_S = 60
+SOON = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000", "transactionCheckMax": "1000"}
 PKCS8 = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 """The one form of a key that Java reads."""
 MESSAGES = 50
 OPERATOR, OPERATOR_SECRET = "operator", "operator-key"
 ORDERS, ORDERS_SECRET = "orders-service", "orders-key"
+PAYMENTS, PAYMENTS_SECRET = "payments-service", "payments-key"
 ACCOUNTS = f"""
 accounts:
 - accessKey: {OPERATOR}
@@ -35,6 +37,13 @@ accounts:
   groupPerms:
   - push=SUB
   - pull=SUB
+- accessKey: {PAYMENTS}
+  secretKey: {PAYMENTS_SECRET}
+  topicPerms:
+  - Payments=PUB|SUB
+  groupPerms:
+  - transactions=PUB
+  - transactions-Payments=SUB
 """
 
 
@@ -124,6 +133,24 @@ def test_java_clients_and_mqadmin_sign_and_encrypt(secured: Lab) -> None:
     refused = lab.client("Produce", "Orders", "0", "1", "100", "0", **tls(lab), **account(ORDERS, "wrong-key"))
     until("it is refused", lambda: any("FAILED 0" in line for line in refused.lines()), TIMEOUT_S, refused)
     assert not acknowledged(refused)
+
+
+def test_a_java_producer_of_transactions_is_asked_across_a_switch(secured: Lab) -> None:
+    """It may send to the topic, and the group of producers is its account's. Ends are passed on to the new master."""
+    lab = secured
+    first, second = (
+        lab.our_broker(name, haMode="cp", totalReplicas="2", brokerElectionPriority=priority, **SOON)
+        for name, priority in (("first", "1"), ("second", "2"))
+    )
+    for node in (first, second):
+        lab.run(node)
+    is_master(lab, first)
+    whole_set(lab, first, second)
+    client = lab.client("Transactions", "Payments", "1", **tls(lab), **account(PAYMENTS, PAYMENTS_SECRET))
+    until("a switch is wanted", lambda: "SWITCH" in client.lines(), TIMEOUT_S, client)
+    elect(lab, second)
+    assert client.wait(TIMEOUT_S) == 0 and client.lines()[-1] == "DONE", client.tail()
+    assert any(line.startswith("CHECK ") for line in client.lines())
 
 
 def test_a_java_broker_is_slave_of_ours(secured: Lab) -> None:

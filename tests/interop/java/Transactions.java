@@ -29,7 +29,7 @@ public final class Transactions {
     private static final int PAUSE_MS = 20;
     private static final long PATIENCE_MS = 60_000;
 
-    private final TransactionMQProducer producer = new TransactionMQProducer("transactions");
+    private final TransactionMQProducer producer = new TransactionMQProducer("transactions", Account.hook());
     private final String topic;
     private final Set<String> wanted = ConcurrentHashMap.newKeySet();
     private final ConcurrentLinkedQueue<String> got = new ConcurrentLinkedQueue<>();
@@ -77,7 +77,7 @@ public final class Transactions {
             }
         });
         producer.start();
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("transactions-" + topic);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("transactions-" + topic, Account.hook());
         consumer.setNamesrvAddr(nameServer);
         consumer.setInstanceName("consumer");
         consumer.setPollNameServerInterval(1000);
