@@ -420,6 +420,7 @@ async def run_controller(
                     poller=poller,
                     statistics=server.remoting,
                     boundary=Boundary(server.remoting, tracer),
+                    first_request_timeout_ms=config.first_request_timeout_millis,
                     task_status=task_status,
                 )
             )

@@ -374,5 +374,6 @@ async def _serve(
         max_frame_bytes=config.max_frame_bytes,
         statistics=server.remoting,
         boundary=Boundary(server.remoting, tracer),
+        first_request_timeout_ms=config.first_request_timeout_millis,
         task_status=task_status,
     )

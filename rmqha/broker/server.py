@@ -150,6 +150,7 @@ async def _listen(config: BrokerConfig, gate: _Gate, nursery: trio.Nursery) -> t
         max_frame_bytes=config.max_frame_bytes,
         statistics=gate.remoting,
         boundary=gate.boundary,
+        first_request_timeout_ms=config.first_request_timeout_millis,
     )
     host = config.listen_address
     listen_port: int = await nursery.start(serve, join_address(host, config.listen_port))

@@ -6,9 +6,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from rmqha.model.access import address_matches
 from rmqha.model.code import ResponseCode
 from rmqha.model.principal import Principal
-from rmqha.wire.acl import authenticate
+from rmqha.wire.acl import ACCESS_KEY, authenticate
 from rmqha.wire.acl_needs import needs
 from rmqha.wire.command import Command
 
@@ -41,7 +42,7 @@ class Guard:
         self._service.closed(session)
 
     def received(self, session: Session, commands: list[Command]) -> None:
-        host = session.peer.rpartition(":")[0].strip("[]")
+        host = _host(session.peer)
         allowed = []
         for command in commands:
             reason = self._admit(session, command, host)
@@ -54,6 +55,7 @@ class Guard:
             if not command.is_oneway:
                 session.send(command.reply(ResponseCode.NO_PERMISSION, remark=reason))
         if allowed:
+            session.known()
             self._service.received(session, allowed)
 
     def _denied(self, peer: str, command: Command, reason: str) -> None:
@@ -61,6 +63,13 @@ class Guard:
         self._statistics.denied_count += 1
         if self._audit is not None:
             self._audit.request(peer, command, reason)
+
+    def is_plausible(self, peer: str, command: Command) -> bool:
+        """Whether a request of which only the header is here may turn out to be allowed."""
+        access, host = self._accounts.access, _host(peer)
+        return command.ext.get(ACCESS_KEY) in access.accounts or any(
+            address_matches(pattern, host) for pattern in access.white_addresses
+        )
 
     def _admit(self, session: Session, command: Command, host: str) -> str:
         """ "" if it may be served, and who asks is noted in it; else why not."""
@@ -97,3 +106,7 @@ class Audited:
         for command in commands:
             self._audit.request(session.peer, command, "")
         self._service.received(session, commands)
+
+
+def _host(peer: str) -> str:
+    return peer.rpartition(":")[0].strip("[]")

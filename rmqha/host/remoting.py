@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Protocol
 
@@ -13,6 +14,7 @@ import trio
 from rmqha.host import network
 from rmqha.host.boundary import Boundary
 from rmqha.host.guard import Audited, Guard
+from rmqha.host.newcomers import LONG_FRAME_TIMEOUT_MS, Newcomer, Newcomers, has_known_code
 from rmqha.host.poller import Poller
 from rmqha.host.process import session_room
 from rmqha.host.security import Security, accept, ambient, connect
@@ -21,6 +23,7 @@ from rmqha.model.error import UnreachableError
 from rmqha.wire.acl import sign
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
+FIRST_REQUEST_TIMEOUT_MS = 2_000
 MAX_SESSION_COUNT = 20_000
 """Fewer where the process may not have so many descriptors (`session_room`)."""
 
@@ -50,69 +53,128 @@ async def serve(
     security: Security | None = None,
     poller: Poller | None = None,
     boundary: Boundary | None = None,
+    first_request_timeout_ms: int = FIRST_REQUEST_TIMEOUT_MS,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Bind `address`, report the actual port by `task_status.started`, and serve until cancelled.
 
     `security` None takes `rmqha.host.security.ambient`; `poller` None makes one. `boundary`: where an exception
     ends that nobody foresaw; None: it ends the server. Raises UsageError if the address cannot be bound. When
-    cancelled, sessions get a second to write what is queued.
+    cancelled, sessions get a second to write what is queued. A connection that has not sent a request that counts
+    within `first_request_timeout_ms` is closed (`rmqha.host.newcomers`).
     """
-    poller = Poller() if poller is None else poller
-    counts = Statistics() if statistics is None else statistics
-    secured = ambient.get() if security is None else security
-    if secured.accounts is not None:
-        service = Guard(service, secured.accounts, counts, secured.audit)
-    elif secured.audit is not None:
-        service = Audited(service, secured.audit)
+    door = _Door(
+        service,
+        max_frame_bytes,
+        idle_timeout_ms,
+        max_queued_bytes,
+        Statistics() if statistics is None else statistics,
+        ambient.get() if security is None else security,
+        Poller() if poller is None else poller,
+        boundary,
+        first_request_timeout_ms,
+    )
     listeners = await network.listen(address)
-    next_id = handshaking = 0
-    max_sessions = min(MAX_SESSION_COUNT, session_room())
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(door.poller.run)
+        task_status.started(network.local_port(listeners[0]))
+        await trio.serve_listeners(door.handle, listeners, handler_nursery=nursery)
 
-    async def handle(stream: trio.SocketStream) -> None:
+
+class _Door:
+    """Connections of one port from their arrival to their end."""
+
+    def __init__(
+        self,
+        service: Service,
+        max_frame_bytes: int,
+        idle_timeout_ms: int,
+        max_queued_bytes: int,
+        counts: Statistics,
+        security: Security,
+        poller: Poller,
+        boundary: Boundary | None,
+        first_request_timeout_ms: int,
+    ) -> None:
+        self._guard: Guard | None = None
+        self._service = service
+        if security.accounts is not None:
+            self._service = self._guard = Guard(service, security.accounts, counts, security.audit)
+        elif security.audit is not None:
+            self._service = Audited(service, security.audit)
+        self._max_frame_bytes = max_frame_bytes
+        self._idle_timeout_ms = idle_timeout_ms
+        self._max_queued_bytes = max_queued_bytes
+        self._counts = counts
+        self._security = security
+        self.poller = poller
+        self._boundary = boundary
+        self._first_request_timeout_ms = first_request_timeout_ms
+        self._newcomers = Newcomers()
+        self._opened_count = 0
+        self._handshaking_count = 0
+        self._max_sessions = min(MAX_SESSION_COUNT, session_room())
+
+    async def handle(self, stream: trio.SocketStream) -> None:
         peer = network.peer_name(stream)
         try:
-            await handle_one(stream, peer)
+            await self._handle_one(stream, peer)
         except Exception as error:
-            if boundary is None:
+            if self._boundary is None:
                 raise
-            boundary.failed(error, peer)
+            self._boundary.failed(error, peer)
             await trio.aclose_forcefully(stream)
 
-    async def handle_one(stream: trio.SocketStream, peer: str) -> None:
-        nonlocal next_id, handshaking
-        if counts.session_count + handshaking >= max_sessions:
+    async def _handle_one(self, stream: trio.SocketStream, peer: str) -> None:
+        counts, newcomers = self._counts, self._newcomers
+        if counts.session_count + self._handshaking_count >= self._max_sessions and not newcomers.push_out_oldest():
             counts.refused_count += 1
             await trio.aclose_forcefully(stream)
             return
-        next_id += 1
+        self._opened_count = number = self._opened_count + 1
+        with trio.CancelScope() as scope:
+            newcomers.came(number, scope.cancel)
+            try:
+                await self._serve(stream, peer, number)
+            finally:
+                newcomers.left(number)
+        counts.pushed_out_count += scope.cancelled_caught
+
+    async def _serve(self, stream: trio.SocketStream, peer: str, number: int) -> None:
+        newcomer = self._newcomer(peer, number)
         network.tune(stream)
-        handshaking += 1
+        self._handshaking_count += 1
         try:
-            accepted = await accept(stream, secured.server_tls)
+            accepted = await accept(stream, self._security.server_tls, self._first_request_timeout_ms)
         finally:
-            handshaking -= 1
+            self._handshaking_count -= 1
         if accepted is None:
-            counts.refused_count += 1
+            self._counts.refused_count += 1
             await trio.aclose_forcefully(stream)
             return
         await serve_stream(
-            service,
+            self._service,
             accepted,
             peer,
-            session_id=next_id,
-            max_frame_bytes=max_frame_bytes,
-            idle_timeout_ms=idle_timeout_ms,
-            max_queued_bytes=max_queued_bytes,
-            statistics=counts,
-            poller=poller,
-            boundary=boundary,
+            session_id=number,
+            max_frame_bytes=self._max_frame_bytes,
+            idle_timeout_ms=self._idle_timeout_ms,
+            max_queued_bytes=self._max_queued_bytes,
+            statistics=self._counts,
+            poller=self.poller,
+            newcomer=newcomer,
+            boundary=self._boundary,
         )
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(poller.run)
-        task_status.started(network.local_port(listeners[0]))
-        await trio.serve_listeners(handle, listeners, handler_nursery=nursery)
+    def _newcomer(self, peer: str, number: int) -> Newcomer:
+        now_s, guard = trio.current_time(), self._guard
+        return Newcomer(
+            now_s + self._first_request_timeout_ms / 1000,
+            now_s + max(self._first_request_timeout_ms, LONG_FRAME_TIMEOUT_MS) / 1000,
+            has_known_code if guard is None else partial(guard.is_plausible, peer),
+            guard is not None,
+            partial(self._newcomers.left, number),
+        )
 
 
 async def serve_stream(
@@ -127,6 +189,7 @@ async def serve_stream(
     statistics: Statistics,
     poller: Poller | None = None,
     boundary: Boundary | None = None,
+    newcomer: Newcomer | None = None,
 ) -> None:
     """Serve one accepted connection to its end."""
     session = Session(
@@ -138,6 +201,7 @@ async def serve_stream(
         max_queued_bytes=max_queued_bytes,
         poller=poller,
         boundary=boundary,
+        newcomer=newcomer,
     )
     statistics.opened_count += 1
     statistics.session_count += 1

@@ -193,11 +193,13 @@ def _load_trust(context: ssl.SSLContext, key: str, path: str) -> None:
 
 
 # --- connections --------------------------------------------------------------------------------------------------
-async def accept(stream: trio.SocketStream, tls: ServerTls | None) -> trio.abc.Stream | None:
+async def accept(
+    stream: trio.SocketStream, tls: ServerTls | None, timeout_ms: int | None = None
+) -> trio.abc.Stream | None:
     """The stream to serve, after a handshake if the peer begins one; None if it must be dropped."""
     if tls is None:
         return stream
-    with trio.move_on_after(TLS_HANDSHAKE_TIMEOUT_MS / 1000):
+    with trio.move_on_after((TLS_HANDSHAKE_TIMEOUT_MS if timeout_ms is None else timeout_ms) / 1000):
         try:
             first = await stream.socket.recv(1, trio.socket.MSG_PEEK)
             if first != _TLS_RECORD:

@@ -13,13 +13,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import trio
 
 from rmqha.host.boundary import Boundary
 from rmqha.host.fair_queue import Place
+from rmqha.host.newcomers import FIRST_BYTES, HalfFrames, Newcomer, has_known_code
 from rmqha.host.poller import SLICE_S, Poller
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteProtocolError, UnreachableError
@@ -46,8 +47,6 @@ MAX_QUEUED_BYTES = 64 * 1024 * 1024
 MAX_ALL_QUEUED_BYTES = 512 * 1024 * 1024
 """Replies that wait for all readers of one port; beyond it those with more than FAIR_QUEUED_BYTES are closed."""
 FAIR_QUEUED_BYTES = 8 * 1024 * 1024
-HANDSHAKE_TIMEOUT_MS = 10_000
-"""A connection must send its first whole frame within this time."""
 IDLE_TIMEOUT_MS = 120_000
 _LAST_WORDS_S = 1.0
 """How long a closing session may take to write what is queued."""
@@ -73,9 +72,15 @@ class Statistics:
     failed_request_count: int = 0
     """Requests that met an exception which nobody foresaw; each closed its session."""
     timeout_count: int = 0
+    pushed_out_count: int = 0
+    """Connections that had not sent a request yet and were closed for newer ones."""
+    shed_count: int = 0
+    """Connections closed because half frames took too much memory."""
+    half_frames: HalfFrames = field(default_factory=HalfFrames)
 
     def as_dict(self) -> dict[str, int]:
-        return asdict(self)
+        counts = {name: value for name in self.__slots__ if isinstance(value := getattr(self, name), int)}
+        return counts | {"half_frame_bytes": self.half_frames.total_bytes}
 
 
 class _Call:
@@ -102,8 +107,10 @@ class Session:
         max_queued_bytes: int = MAX_QUEUED_BYTES,
         poller: Poller | None = None,
         boundary: Boundary | None = None,
+        newcomer: Newcomer | None = None,
     ) -> None:
-        """With a `poller` a plain socket is read by that, else by a task of its own."""
+        """With a `poller` a plain socket is read by that, else by a task of its own. `newcomer`: of a peer that is to
+        say first who it is."""
         self.id = session_id
         self.peer = peer
         self.attachment: Any = None
@@ -116,6 +123,9 @@ class Session:
         self._handle = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else None
         """Of a plain socket: reading and writing it directly takes half of what its stream takes."""
         self._poller = poller
+        self._newcomer = newcomer
+        self._half_bytes = 0
+        """Of a frame that is not complete, as counted in the statistics."""
         self._place = Place(self._serve)
         self._unread = b""
         """What was received, but has not been fed to the parser."""
@@ -159,6 +169,22 @@ class Session:
     def queued_bytes(self) -> int:
         """Bytes that wait to be written."""
         return self._queued_bytes
+
+    @property
+    def is_known(self) -> bool:
+        """It has sent a request that counts."""
+        return self._newcomer is None
+
+    def known(self) -> None:
+        """It has, now."""
+        if self._newcomer is not None:
+            self._newcomer.came()
+            self._newcomer = None
+
+    def shed(self) -> None:
+        """Close: half frames take too much memory, and it holds most."""
+        self._statistics.shed_count += 1
+        self._abort()
 
     def send(self, command: Command) -> None:
         """Queue a frame; never blocks. On a closed session it does nothing: the peer is gone."""
@@ -256,7 +282,8 @@ class Session:
         """Serve the connection until either end closes it. The caller owns the task."""
         self._received, self._idle_timeout_ms = received, idle_timeout_ms
         if idle_timeout_ms is not None:
-            self._scope.deadline = trio.current_time() + min(HANDSHAKE_TIMEOUT_MS, idle_timeout_ms) / 1000
+            idle_s = trio.current_time() + idle_timeout_ms / 1000
+            self._scope.deadline = idle_s if self._newcomer is None else min(self._newcomer.deadline_s, idle_s)
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -270,6 +297,7 @@ class Session:
             with trio.CancelScope(shield=True):
                 await self._last_words()
                 self._statistics.queued_bytes -= self._queued_bytes
+                self._statistics.half_frames.hold(self, 0)
                 self._queued_bytes = 0
                 await trio.aclose_forcefully(self._stream)
 
@@ -410,14 +438,32 @@ class Session:
         data, self._unread = self._unread, b""
         statistics.received_bytes += len(data)
         commands = self._parser.feed(data, SLICE_COUNT)
+        half_bytes = self._parser.buffered_bytes
+        if half_bytes != self._half_bytes:
+            self._half_bytes = half_bytes
+            statistics.half_frames.hold(self, half_bytes)
+        if self._newcomer is not None:
+            self._look_at(self._newcomer, commands)
         if not commands:
             return commands
         statistics.received_count += len(commands)
-        if idle_timeout_ms is not None and (now := trio.current_time()) >= self._kept_until:
+        if self._newcomer is not None:
+            pass  # its time is running
+        elif idle_timeout_ms is not None and (now := trio.current_time()) >= self._kept_until:
             # moving it for every frame would cost as much as reading one
             self._kept_until = now + idle_timeout_ms / 16_000
             self._scope.deadline = now + idle_timeout_ms / 1000
         return self._take_responses(commands)
+
+    def _look_at(self, newcomer: Newcomer, commands: list[Command]) -> None:
+        """Raises RemoteProtocolError for a first frame that is too long for somebody unknown."""
+        if not newcomer.is_guarded and any(map(has_known_code, commands)):
+            self.known()
+        elif self._half_bytes > FIRST_BYTES and not self._parser.has_more:
+            header = self._parser.header()
+            if header is None or not newcomer.is_plausible(header):
+                raise RemoteProtocolError(f"a first frame of more than {FIRST_BYTES} bytes from nobody who is known")
+            self._scope.deadline = newcomer.long_frame_deadline_s
 
     async def _read(self, reader_writes: bool) -> None:
         """In this task: TLS, and a client's end."""

@@ -46,6 +46,9 @@ class ServerConfig(Config):
     """Own. The address to bind for httpPort."""
     max_frame_bytes: int = 16 * 1024 * 1024
     """Own. A longer remoting frame closes the connection, as com.rocketmq.remoting.frameMaxLength does."""
+    first_request_timeout_millis: int = 2_000
+    """Own. A connection is closed that has not sent a request that counts within this time: one that the accounts
+    allow, without accounts one whose code is known (docs/security.md). A handshake of TLS is a part of it."""
     acl_enable: bool = False
     """Serve only signed requests of the accounts in aclFile."""
     acl_file: str = "conf/plain_acl.yml"
@@ -94,6 +97,7 @@ class ServerConfig(Config):
 
     def check(self, source: str) -> None:
         self.require_range(source, "http_port", 0, 65535)
+        self.require_range(source, "first_request_timeout_millis", 100, 600_000)
         if self.log_format not in ("text", "json"):
             raise ConfigError(f"{source}: logFormat = {self.log_format!r} must be text or json")
         self.require_range(source, "audit_log_max_bytes", 4096, 1 << 40)

@@ -17,6 +17,15 @@ BAD_FRAMES = Series(
     "rmqha_remoting_bad_frames_total", Kind.COUNTER, "Connections closed for bytes that are no protocol"
 )
 SLOW_READERS = Series("rmqha_remoting_slow_readers_total", Kind.COUNTER, "Connections closed as answers were not read")
+PUSHED_OUT = Series(
+    "rmqha_remoting_pushed_out_total",
+    Kind.COUNTER,
+    "Connections without a request that were closed to make room for new ones",
+)
+SHED = Series(
+    "rmqha_remoting_shed_total", Kind.COUNTER, "Connections closed as half frames took too much memory together"
+)
+HALF_FRAME_BYTES = Series("rmqha_remoting_half_frame_bytes", Kind.GAUGE, "Bytes of frames that are not complete")
 DENIED = Series("rmqha_remoting_denied_total", Kind.COUNTER, "Requests that the accounts do not allow")
 FAILED = Series(
     "rmqha_remoting_failed_requests_total",
@@ -31,6 +40,9 @@ _KEYS = {
     "refused_count": REFUSED,
     "bad_frame_count": BAD_FRAMES,
     "slow_reader_count": SLOW_READERS,
+    "pushed_out_count": PUSHED_OUT,
+    "shed_count": SHED,
+    "half_frame_bytes": HALF_FRAME_BYTES,
     "denied_count": DENIED,
     "failed_request_count": FAILED,
 }

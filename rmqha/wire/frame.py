@@ -50,9 +50,18 @@ class FrameParser:
         """Bytes of a frame that is not complete yet."""
         return len(self._buffer)
 
+    def header(self) -> Command | None:
+        """Of the frame that is not complete yet; None if not even that is. Raises RemoteProtocolError."""
+        buffer = self._buffer
+        if len(buffer) < 8:
+            return None
+        _, word = _unpack_words(buffer)
+        header_end = 8 + (word & 0xFFFFFF)
+        return None if len(buffer) < header_end else _decode_header(word >> 24, bytes(buffer[8:header_end]))
+
     def feed(self, data: bytes, max_count: int | None = None) -> list[Command]:
-        """At most `max_count` commands at a time. Raises RemoteProtocolError for a length out of bounds or a header that
-        does not decode."""
+        """At most `max_count` commands at a time. Raises RemoteProtocolError for a length out of bounds or a header
+        that does not decode."""
         self.has_more = False
         if self._buffer:
             self._buffer += data
@@ -76,13 +85,7 @@ class FrameParser:
                 self._wanted = 4 + size
                 break
             body_start = position + 8 + header_bytes
-            codec = word >> 24
-            if codec == 0:
-                command = decode_json_header(data[position + 8 : body_start])
-            elif codec == 1:
-                command = decode_rocketmq_header(data[position + 8 : body_start])
-            else:
-                raise RemoteProtocolError(f"frame has header codec {codec}; only 0 (JSON) and 1 (ROCKETMQ) are known")
+            command = _decode_header(word >> 24, data[position + 8 : body_start])
             if body_start != frame_end:
                 command.body = data[body_start:frame_end]
             commands.append(command)
@@ -93,3 +96,11 @@ class FrameParser:
         if position < end:
             self._buffer += data[position:] if position else data
         return commands
+
+
+def _decode_header(codec: int, data: bytes) -> Command:
+    if codec == 0:
+        return decode_json_header(data)
+    if codec == 1:
+        return decode_rocketmq_header(data)
+    raise RemoteProtocolError(f"frame has header codec {codec}; only 0 (JSON) and 1 (ROCKETMQ) are known")

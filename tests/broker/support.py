@@ -71,6 +71,9 @@ class FakeChannel:
     def send(self, command: Command) -> None:
         self.sent.append(command)
 
+    def known(self) -> None:
+        """As of a session."""
+
     send_at_once = send
 
     def fail(self, error: Exception, commands: Sequence[Command]) -> None:

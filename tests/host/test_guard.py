@@ -39,10 +39,14 @@ class Taken:
 class FakeSession:
     def __init__(self, peer: str) -> None:
         self.peer = peer
+        self.is_known = False
         self.sent: list[Command] = []
 
     def send(self, command: Command) -> None:
         self.sent.append(command)
+
+    def known(self) -> None:
+        self.is_known = True
 
 
 def signed_send(topic: str) -> Command:
@@ -70,3 +74,26 @@ async def test_what_comes_through_says_whom_it_comes_from(tmp_path: Path) -> Non
     service.commands.clear()
     guard.received(cast(Session, FakeSession("10.0.0.1:1")), [Command(RequestCode.UPDATE_BROKER_CONFIG)])
     assert [command.principal for command in service.commands] == [UNRESTRICTED]
+
+
+async def test_only_what_is_allowed_makes_a_session_known(tmp_path: Path) -> None:
+    path = tmp_path / "accounts.yml"
+    path.write_text(ACCOUNTS)
+    path.chmod(0o600)
+    guard = Guard(Taken(), AccessFile(path), Statistics())
+    session = FakeSession("10.0.0.2:1")
+    guard.received(cast(Session, session), [signed_send("U"), Command(RequestCode.HEART_BEAT)])
+    assert not session.is_known
+    guard.received(cast(Session, session), [signed_send("T")])
+    assert session.is_known
+
+
+async def test_the_header_of_a_long_first_frame_names_an_account(tmp_path: Path) -> None:
+    path = tmp_path / "accounts.yml"
+    path.write_text(ACCOUNTS)
+    path.chmod(0o600)
+    guard = Guard(Taken(), AccessFile(path), Statistics())
+    assert guard.is_plausible("10.0.0.2:1", signed_send("T"))
+    assert not guard.is_plausible("10.0.0.2:1", Command(RequestCode.HEART_BEAT, {"AccessKey": "other"}))
+    assert not guard.is_plausible("10.0.0.2:1", Command(RequestCode.HEART_BEAT))
+    assert guard.is_plausible("10.0.0.1:1", Command(RequestCode.HEART_BEAT))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
-from typing import Any
+from contextlib import suppress
 
 import pytest
 import trio
@@ -12,59 +10,12 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 
 from rmqha.host import remoting
 from rmqha.host import session as session_module
-from rmqha.host.remoting import RemotingClient, serve, serve_stream
-from rmqha.host.session import Session, Statistics
+from rmqha.host.remoting import RemotingClient, serve
+from rmqha.host.session import Statistics
 from rmqha.model.error import RemoteProtocolError, UnreachableError, UsageError
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from rmqha.wire.frame import FrameParser, encode_frame
-
-FRAME_LIMIT = 1 << 20
-SEND = 310
-
-
-class Recorder:
-    """A service that remembers, and answers by `answer`."""
-
-    def __init__(self, answer: Callable[[Command], Command | None] = lambda command: command.reply()) -> None:
-        self.answer = answer
-        self.sessions: list[Session] = []
-        self.batches: list[list[Command]] = []
-        self.closed_ids: list[int] = []
-        self.arrived = trio.Event()
-        self.left = trio.Event()
-
-    def opened(self, session: Session) -> None:
-        self.sessions.append(session)
-
-    def received(self, session: Session, commands: list[Command]) -> None:
-        self.batches.append(commands)
-        self.arrived.set()
-        for command in commands:
-            reply = self.answer(command)
-            if reply is not None and not command.is_oneway:
-                session.send(reply)
-
-    def closed(self, session: Session) -> None:
-        self.closed_ids.append(session.id)
-        self.left.set()
-
-
-@asynccontextmanager
-async def running(service: remoting.Service, statistics: Statistics | None = None, **keys: Any) -> AsyncIterator[str]:
-    """The address of a server on a free port."""
-    async with trio.open_nursery() as nursery:
-        port = await nursery.start(
-            lambda task_status: serve(
-                service,
-                "127.0.0.1:0",
-                max_frame_bytes=FRAME_LIMIT,
-                statistics=statistics,
-                task_status=task_status,
-                **keys,
-            )
-        )
-        yield f"127.0.0.1:{port}"
-        nursery.cancel_scope.cancel()
+from tests.host.support import FRAME_LIMIT, HEART_BEAT, SEND, CountingStream, Recorder, running, serve_one
 
 
 async def test_calls_run_side_by_side_on_one_connection() -> None:
@@ -106,12 +57,12 @@ async def test_what_is_sent_at_once_needs_an_open_connection_and_keeps_its_order
     service = Recorder()
     async with running(service) as address, RemotingClient() as client:
         assert not client.oneway_at_once(address, Command(0))
-        await client.oneway(address, Command(1))
+        await client.oneway(address, Command(HEART_BEAT))
         for code in range(2, 40):
             assert client.oneway_at_once(address, Command(code, body=bytes(300_000 if code % 3 else 10)))
         await client.call(address, Command(40), 5_000)
     commands = [command for batch in service.batches for command in batch]
-    assert [command.code for command in commands] == list(range(1, 41))
+    assert [command.code for command in commands] == [HEART_BEAT, *range(2, 41)]
     assert {command.flag for command in commands[:-1]} == {FLAG_ONEWAY}
 
 
@@ -124,7 +75,7 @@ async def test_big_bodies_both_ways_do_not_block_each_other() -> None:
             async with trio.open_nursery() as nursery:
 
                 async def ask() -> None:
-                    sizes.append(len((await client.call(address, Command(1, body=body), 20_000)).body))
+                    sizes.append(len((await client.call(address, Command(HEART_BEAT, body=body), 20_000)).body))
 
                 for _ in range(40):
                     nursery.start_soon(ask)
@@ -266,54 +217,14 @@ async def test_too_many_sessions_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(remoting, "MAX_SESSION_COUNT", 1)
     statistics = Statistics()
     async with running(Recorder(), statistics) as address, RemotingClient() as first, RemotingClient() as second:
-        await first.call(address, Command(1), 5_000)
+        await first.call(address, Command(HEART_BEAT), 5_000)
         with pytest.raises(UnreachableError):
-            await second.call(address, Command(1), 5_000)
-        await first.call(address, Command(1), 5_000)
+            await second.call(address, Command(HEART_BEAT), 5_000)
+        await first.call(address, Command(HEART_BEAT), 5_000)
     assert statistics.refused_count == 1
 
 
 # in memory
-
-
-class CountingStream(trio.abc.Stream):
-    """Counts the writes of the stream below."""
-
-    def __init__(self, below: trio.abc.Stream) -> None:
-        self._below = below
-        self.writes: list[int] = []
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        return await self._below.receive_some(max_bytes)
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        self.writes.append(len(data))
-        await self._below.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._below.wait_send_all_might_not_block()
-
-    async def aclose(self) -> None:
-        await self._below.aclose()
-
-
-async def serve_one(
-    service: Recorder,
-    stream: trio.abc.Stream,
-    statistics: Statistics,
-    idle_timeout_ms: int = 120_000,
-    max_queued_bytes: int = 1 << 26,
-) -> None:
-    await serve_stream(
-        service,
-        stream,
-        "test:1",
-        session_id=5,
-        max_frame_bytes=FRAME_LIMIT,
-        idle_timeout_ms=idle_timeout_ms,
-        max_queued_bytes=max_queued_bytes,
-        statistics=statistics,
-    )
 
 
 async def _exchange(service: Recorder, codes: list[int]) -> tuple[list[Command], list[int], Statistics]:
@@ -387,46 +298,6 @@ async def test_replies_that_come_later_share_a_write() -> None:
     service.sessions[0].send(Command(40))
     with pytest.raises(UnreachableError, match="closed"):
         await service.sessions[0].call(Command(1), 1_000)
-
-
-@pytest.mark.parametrize(
-    ("first_words", "idle_timeout_ms", "expected_s"),
-    [
-        (b"", 120_000, 10),
-        (b"\0\0\0\x40", 120_000, 10),
-        (encode_frame(Command(1)), 120_000, 120),
-        (encode_frame(Command(1)) + b"\0\0", 120_000, 120),
-        (encode_frame(Command(1)), 3_000, 3),
-    ],
-)
-async def test_silence_closes(
-    autojump_clock: MockClock, first_words: bytes, idle_timeout_ms: int, expected_s: float
-) -> None:
-    """Without a whole frame after the handshake's bound, later after the idle bound; half a frame does not count."""
-    ours, theirs = memory_stream_pair()
-    statistics = Statistics()
-    if first_words:
-        await theirs.send_all(first_words)
-    started = trio.current_time()
-    await serve_one(Recorder(), ours, statistics, idle_timeout_ms)
-    assert trio.current_time() - started == pytest.approx(expected_s)
-    assert statistics.idle_closed_count == 1
-
-
-async def test_one_byte_at_a_time_does_not_keep_a_connection(autojump_clock: MockClock) -> None:
-    ours, theirs = memory_stream_pair()
-    async with trio.open_nursery() as nursery:
-
-        async def drip() -> None:
-            for byte in encode_frame(Command(1, {"a": "b" * 100})):
-                await theirs.send_all(bytes([byte]))
-                await trio.sleep(1)
-
-        nursery.start_soon(drip)
-        started = trio.current_time()
-        await serve_one(Recorder(), ours, Statistics())
-        assert trio.current_time() - started == pytest.approx(10)
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_reader_that_lets_replies_pile_up_is_closed() -> None:

@@ -49,6 +49,9 @@ class FakeSession:
     def send(self, command: Command) -> None:
         self.sent.append(command)
 
+    def known(self) -> None:
+        """As of a session."""
+
 
 class World:
     def __init__(self) -> None:
