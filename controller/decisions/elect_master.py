@@ -239,12 +239,13 @@ def elected(
 ) -> MasterElected:
     """The event. The new epoch exceeds every epoch that a replica has reported: the controllers may have lost theirs.
 
-    The members that are alive stay eligible (ruling 9), unless the winner acknowledges alone in CP: then its first
-    acknowledged message exists nowhere else.
+    The members that are alive stay eligible (ruling 9), unless the winner may acknowledge alone: in AP, in CP with up
+    to two replicas, and every broker of Apache's. Its first acknowledged message exists nowhere else then, and a master
+    that goes on alone asks for no other set by which the controllers would learn of it.
     """
     master_epoch = Epoch(max(group.master_epoch, *known_epochs, 0) + 1)
     unclean = cause in (Cause.UNCLEAN_BY_OPERATOR, Cause.UNCLEAN_AUTOMATIC)
-    acks_alone = group.replicas[winner].ha_mode == "cp" and least_acknowledging_size(group, winner) == 1
+    acks_alone = least_acknowledging_size(group, winner) == 1
     eligible = () if unclean or acks_alone or not group.set_known else group.electable_ids
     survivors = tuple(member for member in eligible if member != winner and member in alive)
     return MasterElected(group.broker_name, winner, master_epoch, survivors, cause, at_ms, reason)

@@ -12,7 +12,7 @@ def resize(cluster: Cluster, total: int) -> Command:
 
 
 def test_why_this_master() -> None:
-    cluster, brokers = group_of(3)
+    cluster, brokers = group_of(3, ha_mode="cp")
     assert explained(cluster)["answer"].startswith("replica 1 is master of epoch 1: first election of the group (")
     brokers[1].priority = 7
     cluster.run(600)

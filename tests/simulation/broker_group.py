@@ -97,9 +97,15 @@ class BrokerGroup:
         processes = [*self._controllers, *self.name_servers, *self.brokers]
         self.causes = Causes(ground.scheduler, ground.transport, processes)
         self.alone = Alone(ground.scheduler, self.causes, self.brokers, self._controllers, cp=options.cp)
-        in_cp = [self.copies.stepped, self.electable.acknowledges, self.wholeness.stepped] if options.cp else []
+        in_cp = [self.copies.stepped, self.wholeness.stepped] if options.cp else []
         for broker in self.brokers:
-            broker.checks = (self.roles.stepped, self.visibility.stepped, *in_cp, self.alone.stepped)
+            broker.checks = (
+                self.roles.stepped,
+                self.visibility.stepped,
+                self.electable.acknowledges,
+                *in_cp,
+                self.alone.stepped,
+            )
 
     def _broker(self, number: int, *, is_learner: bool) -> BrokerProcess:
         host, options, ground = f"b{number}", self.options, self._ground

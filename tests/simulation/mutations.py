@@ -207,6 +207,12 @@ def _nobody_survives(*args: Any, **kwargs: Any) -> Any:
     return replace(elected(*args, **kwargs), eligible=())
 
 
+def _survivors_of_everybody(group: Any, winner: BrokerId, *args: Any, **kwargs: Any) -> Any:
+    alive = args[2]
+    event = elected(group, winner, *args, **kwargs)
+    return replace(event, eligible=tuple(item for item in group.electable_ids if item != winner and item in alive))
+
+
 def _set_epoch_unchecked(
     group: Any, master_id: int, master_epoch: int, new_set: Any, set_epoch: int, *rest: Any, **kw: Any
 ) -> Any:
@@ -463,6 +469,9 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "one of two goes on without asking (rulings 6, 7)": lambda: patch.object(SetKeeper, "maintain", _alone_unasked),
     "the first to come is elected (ruling 8)": lambda: patch.object(elect_master, "_first", _first_come),
     "the eligible set is forgotten (ruling 9)": lambda: patch.object(controller_elections, "elected", _nobody_survives),
+    "who leads alone leaves others eligible (ruling 9)": lambda: patch.object(
+        controller_elections, "elected", _survivors_of_everybody
+    ),
     "waiters at demotion are answered SEND_OK (ruling 13)": lambda: patch.object(
         AckQueue, "abandon", _abandoned_as_done
     ),

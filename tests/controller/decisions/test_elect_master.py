@@ -159,7 +159,8 @@ def test_the_order_of_asking_does_not_matter(
 @pytest.mark.parametrize(
     ("ha_mode", "replicas", "members", "eligible", "alive", "cause", "expected"),
     [
-        ("ap", 3, (1, 2, 3), (), (2, 3), Cause.MASTER_DEAD, (3,)),
+        ("ap", 3, (1, 2, 3), (), (2, 3), Cause.MASTER_DEAD, ()),
+        ("", 3, (1, 2, 3), (), (2, 3), Cause.MASTER_DEAD, ()),
         ("cp", 3, (1, 2, 3), (), (2, 3), Cause.MASTER_DEAD, (3,)),
         ("cp", 3, (1, 2, 3), (), (1, 2, 3), Cause.DESIGNATED, (1, 3)),
         ("cp", 5, (1,), (2, 4, 5), (2, 4), Cause.MASTER_DEAD, (4,)),

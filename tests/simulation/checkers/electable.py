@@ -1,5 +1,6 @@
-"""CP: every replica that the controllers may elect holds what was acknowledged (rulings 1, 4, 9): members of the
-applied SyncStateSet, and those that are eligible beside it. Seen at once, where survival needs such a replica to be
+"""Every replica that the controllers may elect holds what was acknowledged (rulings 1, 4, 9). In CP: members of the
+applied SyncStateSet, and those that are eligible beside it. In AP, where members may lack the last moments: those that
+are eligible, of what the master of this epoch has acknowledged. Seen at once, where survival needs such a replica to be
 elected."""
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ class Electable:
         """Disks lost, and the index of the newest entry that any controller has applied: who starts again, or comes
         late, has older states for a while, and decides nothing by them."""
         self._shown: tuple[int, int, int, tuple[int, ...]] = (-1, -1, -1, ())
-        """Disks lost, master epoch, set epoch and who may be elected."""
+        """Disks lost, master epoch, set epoch and who is judged."""
 
     def acknowledges(self, master: BrokerProcess) -> None:
         """A step of a broker."""
-        if not self._cp:
-            return
         end = master.replica.releasable_offset
+        if not self._cp and master.replica.epoch != self._shown[1]:
+            return
         if end > self._acked_to and master.replica.is_master:
             self._acked_to, self._acked_by = end, master.host
             self._verify()
@@ -39,17 +40,19 @@ class Electable:
     def applied(self, controller: ControllerProcess) -> None:
         """A step of a controller."""
         group = controller.machine.info.groups.get(self._name)
-        if not self._cp or group is None or not group.set_known:
+        if group is None or not group.set_known:
             return
         applied_to = controller.wipe_count, controller.machine._feed.index
         if applied_to <= self._applied_to:
             return
         self._applied_to = applied_to
-        shown = (controller.wipe_count, group.master_epoch, group.sync_state_set_epoch, group.electable_ids)
+        judged = group.electable_ids if self._cp else group.eligible
+        shown = (controller.wipe_count, group.master_epoch, group.sync_state_set_epoch, judged)
         if shown != self._shown:
+            new_epoch = shown[:2] != self._shown[:2]
             self._shown = shown
-            if group.accepts_loss:
-                self._acked_to = 0  # an operator's choice
+            if group.accepts_loss or (not self._cp and new_epoch):
+                self._acked_to = 0  # an operator's choice, or the fork of a master that another has followed
             self._verify()
 
     def _verify(self) -> None:
