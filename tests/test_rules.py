@@ -26,9 +26,11 @@ from rmqha.ha.replica import Replica
 from rmqha.ha.set_keeper import SetKeeper
 from rmqha.ha.sync_state import SyncStateSet
 from rmqha.model.config import BrokerConfig
+from rmqha.model.error import whole
 from rmqha.model.identity import HaMode, Role
 from rmqha.store.appender import Appender
-from tests.broker import test_retry, test_tables
+from rmqha.store.record_starts import RecordStarts
+from tests.broker import test_named_offsets, test_replica_driver, test_retry, test_tables
 from tests.broker.conftest import broker, make_broker
 from tests.controller import test_failover
 from tests.ha import test_ack_rules, test_hand_over, test_replica, test_scenarios
@@ -349,6 +351,27 @@ RULES: list[tuple[str, str, Callable[[], Any], Callable[..., None], dict[str, An
         told_as_median_p90_and_max,
         {},
     ),
+    (
+        "31",
+        "bytes that look like a record are one",
+        lambda: patch.object(RecordStarts, "_has_entry", lambda self, record: True),
+        test_named_offsets.test_a_half_message_inside_a_body_writes_nowhere,
+        {},
+    ),
+    (
+        "31",
+        "what goes wrong for one is everybody's",
+        lambda: patch("rmqha.broker.pull._is_done", lambda hold, is_done: is_done(hold)),
+        test_replica_driver.test_a_held_pull_that_cannot_be_answered_takes_no_other_with_it,
+        {},
+    ),
+    (
+        "31",
+        "a replica that may be half changed goes on",
+        lambda: patch.object(type(whole), "__exit__", lambda self, *raised: None),
+        test_replica_driver.test_an_assertion_inside_the_machine_is_a_broken_invariant,
+        {},
+    ),
 ]
 """Number of the rule, how it is undone in words, the patch, the test, and its parameters."""
 
@@ -385,4 +408,4 @@ def test_the_page_of_rules_names_every_rule_and_test() -> None:
     for number, undone, _, story, _ in RULES:
         (line,) = [each for each in lines if each.startswith(f"| {number} | {undone} |")]
         assert f"`{story.__name__}`" in line, line
-    assert {row[0] for row in RULES} == {str(number) for number in range(1, 14)} | {"16", "18", "19", "26"}
+    assert {row[0] for row in RULES} == {str(number) for number in range(1, 14)} | {"16", "18", "19", "26", "31"}
