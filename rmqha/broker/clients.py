@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rmqha.broker.request import Channel
-from rmqha.model.code import RequestCode
+from rmqha.broker.request import Channel, RequestError
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config import BrokerConfig
 from rmqha.model.message import java_string_hash
 from rmqha.model.principal import UNRESTRICTED, Principal
 from rmqha.model.selector import Selector, SelectorError, parse_selector
@@ -15,6 +16,11 @@ from rmqha.wire.command import FLAG_ONEWAY, Command, Language
 
 MAX_GROUPS_PER_CHANNEL = 256
 MAX_SUBSCRIPTIONS = 1024
+MAX_HEARTBEAT_BYTES = 4 * 1024 * 1024
+MAX_NAME_LENGTH = 255
+"""Of a group or a client, as in RocketMQ."""
+MAX_SUBSCRIPTION_LENGTH = 256 * 1024
+"""Topics and expressions of one group, together."""
 TAG, SQL92 = "TAG", "SQL92"
 """Types of expressions."""
 
@@ -45,6 +51,14 @@ class Member(NamedTuple):
     version: int
     """Its protocol version, a MQVersion ordinal."""
     principal: Principal = UNRESTRICTED
+
+
+def _name(value: Any) -> str:
+    """Raises ValueError."""
+    name = str(value)
+    if len(name) > MAX_NAME_LENGTH:
+        raise ValueError(f"a name has at most {MAX_NAME_LENGTH} characters")
+    return name
 
 
 def _selector(expression: str) -> Selector | None:
@@ -81,10 +95,15 @@ class ClientTable:
     """Groups exist while a channel of theirs does. Every change of a group's members or subscriptions notifies all
     of its channels, the new one included (formats.md §17)."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: BrokerConfig | None = None) -> None:
+        self.configure(config or BrokerConfig())
+        self._membership_count = 0
         self._consumers: dict[str, ConsumerGroup] = {}
         self._producers: dict[str, dict[Channel, Member]] = {}
         self._groups_of: dict[Channel, set[tuple[str, bool]]] = {}
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._max_count = config.max_client_count
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         return self._consumers.get(name)
@@ -117,19 +136,20 @@ class ClientTable:
         principal: Principal = UNRESTRICTED,
     ) -> list[str]:
         """Take one heartbeat; the consumer groups that changed, for `notify`. A producer group that is another
-        account's is passed over. Raises ValueError, KeyError or TypeError if the body is not a heartbeat."""
-        member = Member(str(body["clientID"]), language, version, principal)
+        account's is passed over. Raises ValueError, KeyError or TypeError if the body is not a heartbeat, RequestError
+        where there is no room."""
+        member = Member(_name(body["clientID"]), language, version, principal)
         without_subscriptions = bool(body.get("withoutSub"))
         groups = self._groups_of.setdefault(channel, set())
         changed = []
         for item in body.get("producerDataSet") or []:
-            name = str(item["groupName"])
+            name = _name(item["groupName"])
             if principal.producer_group_refusal(name):
                 self.unregister(channel, name, consumer=False)
             elif self._may_join(groups, (name, False)):
                 self._producers.setdefault(name, {})[channel] = member
         for item in body.get("consumerDataSet") or []:
-            name = str(item["groupName"])
+            name = _name(item["groupName"])
             if self._may_join(groups, (name, True)) and self._consumer(
                 channel, member, name, item, without_subscriptions
             ):
@@ -153,12 +173,16 @@ class ClientTable:
 
     def unregister(self, channel: Channel, group: str, *, consumer: bool) -> bool:
         """True if a consumer group changed."""
-        self._groups_of.get(channel, set()).discard((group, consumer))
+        groups = self._groups_of.get(channel, set())
+        if (group, consumer) in groups:
+            groups.remove((group, consumer))
+            self._membership_count -= 1
         return self._leave(channel, group, consumer)
 
     def closed(self, channel: Channel) -> list[str]:
         """The consumer groups that lost a member."""
         groups = sorted(self._groups_of.pop(channel, set()))
+        self._membership_count -= len(groups)
         return [group for group, consumer in groups if self._leave(channel, group, consumer)]
 
     def notify(self, group_name: str) -> None:
@@ -170,9 +194,17 @@ class ClientTable:
             )
 
     def _may_join(self, groups: set[tuple[str, bool]], place: tuple[str, bool]) -> bool:
-        if place not in groups and len(groups) >= MAX_GROUPS_PER_CHANNEL:
+        if place in groups:
+            return True
+        if len(groups) >= MAX_GROUPS_PER_CHANNEL:
             return False
+        if self._membership_count >= self._max_count:
+            remark = (
+                f"this broker has as many clients as maxClientCount allows, {self._max_count}: raise it or stop some"
+            )
+            raise RequestError(ResponseCode.SYSTEM_BUSY, remark)
         groups.add(place)
+        self._membership_count += 1
         return True
 
     def _consumer(
@@ -193,8 +225,13 @@ class ClientTable:
     def _subscribe(self, group: ConsumerGroup, items: list[Mapping[str, Any]]) -> bool:
         """Topics come and go with each heartbeat; a newer version of a known one is no change of the group."""
         found: dict[str, Subscription] = {}
+        length = 0
         for item in items[:MAX_SUBSCRIPTIONS]:
             expression = str(item.get("subString") or "*")
+            length += len(expression) + len(str(item["topic"]))
+            if length > MAX_SUBSCRIPTION_LENGTH:
+                remark = f"the subscriptions of a group have at most {MAX_SUBSCRIPTION_LENGTH} characters"
+                raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
             expression_type = str(item.get("expressionType") or TAG)
             codes = parse_tags(expression) if expression_type == TAG else None
             selector = _selector(expression) if expression_type == SQL92 else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from rmqha.broker.clients import ClientTable
+from rmqha.broker.clients import MAX_GROUPS_PER_CHANNEL, MAX_HEARTBEAT_BYTES, ClientTable
 from rmqha.broker.groups import GroupTable
 from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.record_access import denied, require_reader
@@ -74,6 +74,8 @@ class ConsumerRequests:
 
     # --- membership -------------------------------------------------------------------------------------------------
     def _heartbeat(self, channel: Channel, command: Command) -> Command:
+        if len(command.body) > MAX_HEARTBEAT_BYTES:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"a heartbeat has at most {MAX_HEARTBEAT_BYTES} bytes")
         body = lenient_json.loads(command.body)
         try:
             if not isinstance(body, dict):
@@ -95,7 +97,7 @@ class ConsumerRequests:
 
     def _provide(self, body: Mapping[str, Any]) -> None:
         """A group that shows itself gets its settings and its retry topic."""
-        for item in body.get("consumerDataSet") or []:
+        for item in list(body.get("consumerDataSet") or [])[:MAX_GROUPS_PER_CHANNEL]:
             name = str(item["groupName"])
             settings = self._groups.get_or_create(name)
             retry = RETRY_PREFIX + name
@@ -160,6 +162,8 @@ class ConsumerRequests:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         if not 0 <= queue_id < known.read_queue_count or offset < 0:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no offset {offset} in {topic} queue {queue_id}")
+        if self._groups.get_or_create(group) is None:
+            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
         if not self._offsets.commit(group, topic, queue_id, offset):
             raise RequestError(ResponseCode.SYSTEM_BUSY, "too many consumer groups: the offset is not kept")
         if not command.is_oneway:

@@ -80,9 +80,9 @@ class BrokerCore:
         self.driver = ReplicaDriver(self.replica, store, clock, tracer)
         self.topics = TopicTable(disk, config, clock)
         self.topics.batch_topics_changed = store.add_batch_topics
-        self.groups = GroupTable(disk, clock)
+        self.groups = GroupTable(disk, clock, config)
         self.offsets = OffsetTable(disk)
-        self.clients = ClientTable()
+        self.clients = ClientTable(config)
         self.locks = LockTable(clock)
         self.retention = Retention(config, disk, self.driver, clock, tracer, local_hour)
         self.delay_offsets = DelayOffsetTable(disk, clock, store)
@@ -151,6 +151,8 @@ class BrokerCore:
         self.calls = ConsumerCalls(config.broker_name, store, topics, groups, clients)
         self._configured = (
             topics,
+            groups,
+            clients,
             self.pull,
             self.retention,
             group,

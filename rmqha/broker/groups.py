@@ -9,9 +9,15 @@ from rmqha.broker import config_table
 from rmqha.broker.config_table import DataVersion, mapping
 from rmqha.broker.lineage import Lineage, Stamp
 from rmqha.broker.table_file import ROWS, TableFile, Unsaved
+from rmqha.broker.topics import MAX_QUEUE_COUNT, MAX_TOPIC_LENGTH, topic_name_fault
+from rmqha.model.config import BrokerConfig
+from rmqha.model.message import RETRY_PREFIX
 from rmqha.port import Clock, Disk
 
-MAX_GROUP_LENGTH = 120
+MAX_GROUP_LENGTH = MAX_TOPIC_LENGTH - len(RETRY_PREFIX)
+"""The name of its retry topic is a topic's."""
+MAX_GROUP_BYTES = 64 * 1024
+"""Of the settings of one group, as JSON."""
 _TABLE = "subscriptionGroupTable"
 
 
@@ -34,12 +40,31 @@ def default_group(name: str) -> dict[str, Any]:
     }
 
 
+def group_name_fault(name: str) -> str:
+    """Why `name` cannot be a consumer group; "" if it can."""
+    if not name or len(name) > MAX_GROUP_LENGTH:
+        return f"groupName must have 1 to {MAX_GROUP_LENGTH} characters"
+    if topic_name_fault(name):
+        return f"the group {name!r} contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    return ""
+
+
+def settings_fault(group: Mapping[str, Any]) -> str:
+    """Why these cannot be the settings of a group; "" if they can."""
+    for key, low, high in (("retryQueueNums", 0, MAX_QUEUE_COUNT), ("retryMaxTimes", -1, 2**31 - 1)):
+        value = group.get(key, 1)
+        if not isinstance(value, int) or not low <= value <= high:
+            return f"{key} must be a whole number from {low} to {high}"
+    return ""
+
+
 class GroupTable:
     """Settings per consumer group, each in the form in which the file and the wire carry it. Changes are made here at
     once and reach the disk together (`file`): whoever must not be answered before waits for that."""
 
-    def __init__(self, disk: Disk, clock: Clock) -> None:
+    def __init__(self, disk: Disk, clock: Clock, config: BrokerConfig | None = None) -> None:
         self._clock = clock
+        self.configure(config or BrokerConfig())
         found = config_table.load(disk, "subscriptionGroup", _parse, (_TABLE, "forbiddenTable"))
         self.version, self._unknown, self.findings = found.version, found.unknown, found.findings
         self.epoch = self.version.state_version
@@ -52,13 +77,24 @@ class GroupTable:
         self.file = TableFile(disk, "subscriptionGroup", (_TABLE,))
         self.file.holds(_TABLE, self._groups)
 
+    def configure(self, config: BrokerConfig) -> None:
+        self._auto_create = config.auto_create_subscription_group
+        self._max_count = config.max_group_count
+
     def get(self, name: str) -> Mapping[str, Any] | None:
         return self._groups.get(name)
 
+    def no_room_for(self, name: str) -> str:
+        """Why no group of that name can be made, "" if one can or is there."""
+        if name in self._groups or len(self._groups) < self._max_count:
+            return ""
+        return f"this broker has as many groups as maxGroupCount allows, {self._max_count}: delete some or raise it"
+
     def get_or_create(self, name: str) -> Mapping[str, Any] | None:
-        """The settings of `name`, made with defaults on first use; None for a name that cannot be a group."""
+        """The settings of `name`, made with defaults on first use; None for a name that cannot be a group, where there
+        is no room, and where groups are an operator's to make."""
         group = self._groups.get(name)
-        if group is None and name and len(name) <= MAX_GROUP_LENGTH:
+        if group is None and self._auto_create and not group_name_fault(name) and not self.no_room_for(name):
             group = default_group(name)
             self.put(group)
         return group

@@ -16,6 +16,10 @@ from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
 LOCK_LIFETIME_MS = 60_000
+DROP_INTERVAL_MS = 1000
+"""A full table is looked through for expired locks so often at most."""
+MAX_NAME_LENGTH = 255
+"""Of the group, the client, a topic and a broker that a lock names."""
 MAX_LOCK_COUNT = 100_000
 """Bound on all locks together, since any client may name new queues."""
 
@@ -49,6 +53,7 @@ class LockTable:
         self._clock = clock
         self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
         self._count = 0
+        self._dropped_at_ms = -DROP_INTERVAL_MS
 
     def lock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> list[MessageQueue]:
         """Those of `queues` that the client holds now, in the order given."""
@@ -88,7 +93,8 @@ class LockTable:
         self._count = 0
 
     def _add(self, group: str, queue: MessageQueue, client_id: str, now_ms: int) -> bool:
-        if self._count >= MAX_LOCK_COUNT:
+        if self._count >= MAX_LOCK_COUNT and now_ms - self._dropped_at_ms >= DROP_INTERVAL_MS:
+            self._dropped_at_ms = now_ms
             self._drop_expired(now_ms)
         if self._count >= MAX_LOCK_COUNT:
             return False
@@ -141,7 +147,12 @@ def _parse(command: Command) -> tuple[str, list[MessageQueue], str]:
     body = lenient_json.loads(command.body)
     try:
         group, client_id = str(body["consumerGroup"]), str(body["clientId"])
-        return group, [MessageQueue.from_json(item) for item in body.get("mqSet") or []], client_id
+        queues = [MessageQueue.from_json(item) for item in body.get("mqSet") or []]
+        if any(len(name) > MAX_NAME_LENGTH for queue in queues for name in (queue.topic, queue.broker_name)):
+            raise ValueError
+        if max(len(group), len(client_id)) > MAX_NAME_LENGTH:
+            raise ValueError
+        return group, queues, client_id
     except (AttributeError, KeyError, TypeError, ValueError):
         raise RequestError(
             ResponseCode.SYSTEM_ERROR, f"the body of request {command.code} must be consumerGroup, clientId and mqSet"

@@ -375,6 +375,9 @@ class SendProcessor:
         self._has_made_topic = True
         if request.topic.startswith(RETRY_PREFIX):
             return self._topics.create_internal(request.topic, 1)
+        no_room = self._topics.no_room_for(request.topic)
+        if no_room:
+            raise _Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist: {no_room}")
         topic = self._topics.create_for_send(request.topic, request.default_topic, request.default_queue_count)
         if topic is None:
             remark = f"topic[{request.topic}] not exist, apply first please!{SEE_FAQ}"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from rmqha.broker.delay_offsets import DelayOffsetTable
-from rmqha.broker.groups import MAX_GROUP_LENGTH, GroupTable
+from rmqha.broker.groups import MAX_GROUP_BYTES, GroupTable, group_name_fault, settings_fault
 from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.request import Channel, Feed, Handler, RequestError, answer_when, number, text, truth
 from rmqha.broker.statistics import Rates
@@ -29,6 +29,8 @@ from rmqha.store.reader import PullResult
 from rmqha.store.record import decode
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
+
+MAX_ATTRIBUTES_LENGTH = 16 * 1024
 
 
 class TableLog(Protocol):
@@ -113,6 +115,9 @@ class TableRequests:
             fault = f"a topic has 0 to {MAX_QUEUE_COUNT} queues, not {read} to read and {write} to write"
         elif perm & ~(PERM_READ | PERM_WRITE | PERM_INHERIT):
             fault = f"{perm} is no permission"
+        elif sum(len(command.ext.get(key) or "") for key in ("attributes", "topicFilterType")) > MAX_ATTRIBUTES_LENGTH:
+            fault = f"the attributes of a topic have at most {MAX_ATTRIBUTES_LENGTH} characters"
+        fault = fault or self._topics.no_room_for(name)
         if fault:
             raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
         present = self._topics.get(name)
@@ -179,8 +184,12 @@ class TableRequests:
         self._require_master()
         body = lenient_json.loads(command.body)
         name = body.get("groupName") if isinstance(body, dict) else None
-        if not isinstance(name, str) or not 0 < len(name) <= MAX_GROUP_LENGTH:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"groupName must have 1 to {MAX_GROUP_LENGTH} characters")
+        fault = group_name_fault(name if isinstance(name, str) else "") or settings_fault(body)
+        if not fault and len(command.body) > MAX_GROUP_BYTES:
+            fault = f"the settings of a group have at most {MAX_GROUP_BYTES} bytes"
+        fault = fault or self._groups.no_room_for(str(name))
+        if fault:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
         self._groups.put(body)
         answer_when(self._feed.wait, channel, command.reply())
 

@@ -188,6 +188,7 @@ class TopicTable:
 
     def configure(self, config: BrokerConfig) -> None:
         self._auto_create = config.auto_create_topic_enable
+        self._max_count = config.max_topic_count
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -197,6 +198,12 @@ class TopicTable:
 
     def names(self) -> list[str]:
         return sorted(self._topics)
+
+    def no_room_for(self, name: str) -> str:
+        """Why no topic of that name can be made, "" if one can or is there."""
+        if name in self._topics or len(self._topics) < self._max_count:
+            return ""
+        return f"this broker has as many topics as maxTopicCount allows, {self._max_count}: delete some or raise it"
 
     # --- changes ----------------------------------------------------------------------------------------------------
     def create_for_send(self, name: str, default_topic: str, client_queue_count: int) -> TopicConfig | None:

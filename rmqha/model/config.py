@@ -114,9 +114,11 @@ class ServerConfig(Config):
 
 
 _BROKER_LIVE_KEYS = """
-    accessMessageInMemoryMaxRatio autoCreateTopicEnable cleanFileForciblyEnable commitLogMaxBytes
+    accessMessageInMemoryMaxRatio autoCreateSubscriptionGroup autoCreateTopicEnable
+    cleanFileForciblyEnable commitLogMaxBytes
     deleteFileBatchMax deleteWhen diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio
     enablePropertyFilter fileReservedTime flushIntervalCommitLog haTransferBytesPerSecond longPollingMaxMs
+    maxClientCount maxGroupCount maxTopicCount
     rejectTransactionMessage slaveReadEnable transactionCheckInterval transactionCheckMax transactionTimeOut
     useServerSideResetOffset
 """
@@ -276,6 +278,16 @@ class BrokerConfig(ServerConfig):
     """Create an unknown topic at its first send."""
     default_topic_queue_nums: int = 8
     """Most queues of a topic created so."""
+    auto_create_subscription_group: bool = True
+    """Make an unknown consumer group when it first shows itself."""
+    max_topic_count: int = 100_000
+    """Own. No topic is made beyond so many, by an operator or a first send; those of retries and dead letters, two at
+    most per group, count too and are always made."""
+    max_group_count: int = 100_000
+    """Own. No consumer group is made beyond so many."""
+    max_client_count: int = 100_000
+    """Own. Memberships of connected clients in producer and consumer groups, together; a heartbeat that would bring
+    more is answered SYSTEM_BUSY."""
     enable_property_filter: bool = False
     """Consumers may choose messages by SQL92 expressions over their properties."""
     use_server_side_reset_offset: bool = True
@@ -377,6 +389,8 @@ class BrokerConfig(ServerConfig):
             if value not in ("strict", "periodic"):
                 raise ConfigError(f"{source}: {key} = {value!r} must be strict or periodic")
         self.require_range(source, "metadata_sync_timeout_ms", 100, 60_000)
+        for name in ("max_topic_count", "max_group_count", "max_client_count"):
+            self.require_range(source, name, 1, 10_000_000)
         self.require_range(source, "access_message_in_memory_max_ratio", 0, 100)
         self.require_range(source, "flush_interval_commit_log", 1, 600_000)
         self.require_range(source, "long_polling_max_ms", 0, 600_000)

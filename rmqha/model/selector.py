@@ -22,6 +22,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 MAX_EXPRESSION_LENGTH = 65_536
+MAX_REMEMBERED_LENGTH = 1024
 MAX_DEPTH = 100
 
 Get = Callable[[str], str | None]
@@ -78,9 +79,18 @@ class Selector:
             return False
 
 
-@lru_cache(maxsize=1024)
 def parse_selector(expression: str) -> Selector:
-    """Raises SelectorError."""
+    """Raises SelectorError. What is short is remembered: a long one is many times its length in memory, and there are
+    as many as clients think of."""
+    return _remembered(expression) if len(expression) <= MAX_REMEMBERED_LENGTH else _parse(expression)
+
+
+@lru_cache(maxsize=1024)
+def _remembered(expression: str) -> Selector:
+    return _parse(expression)
+
+
+def _parse(expression: str) -> Selector:
     if len(expression) > MAX_EXPRESSION_LENGTH:
         raise SelectorError(f"{len(expression)} characters; a selector may have {MAX_EXPRESSION_LENGTH}")
     return Selector(expression, _truth(_Parser(expression).alternatives(0)).evaluate)
