@@ -36,6 +36,7 @@ from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import parse_properties
 from rmqha.model.error import RemoteProtocolError, StoreError, UnreachableError, UsageError, whole
+from rmqha.model.quota import Quotas
 from rmqha.model.series import Collecting
 from rmqha.model.standing import Standing
 from rmqha.port import Disk
@@ -421,6 +422,7 @@ async def run_controller(
                     statistics=server.remoting,
                     boundary=Boundary(server.remoting, tracer),
                     first_request_timeout_ms=config.first_request_timeout_millis,
+                    quotas=Quotas(config.quotas),
                     task_status=task_status,
                 )
             )

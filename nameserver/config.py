@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from rmqha.broker.controller_route import parse_addresses
 from rmqha.host.text_file import read_text
-from rmqha.model.config import ServerConfig, parse_properties
+from rmqha.model.config import QUOTA_KEYS, ServerConfig, parse_properties
 from rmqha.model.error import ConfigError
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ class NamesrvConfig(ServerConfig):
             "registerBrokerTimeoutMillis",
             "scanNotActiveBrokerInterval",
         }
+        | QUOTA_KEYS
     )
 
     listen_port: int = 9876

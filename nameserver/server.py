@@ -30,6 +30,7 @@ from rmqha.model.access import Needs, Permission
 from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
 from rmqha.model.error import ConfigError, RemoteProtocolError, UsageError
 from rmqha.model.identity import is_loopback, join_address
+from rmqha.model.quota import Quotas
 from rmqha.model.series import Collecting
 from rmqha.model.standing import Standing
 from rmqha.port import Clock
@@ -72,6 +73,7 @@ class NameServer:
             controllers = parse_addresses(config.controller_addr, "controllerAddr")
             self.follower = ElectionFollower(controllers, self.routes, tracer)
         self.remoting = Statistics()
+        self.quotas = Quotas(config.quotas)
         self._far = FarPeer()
         self._told_of_loopback = False
         self._handlers: dict[int, Callable[[Command], Command]] = {
@@ -245,6 +247,7 @@ class NameServer:
         return request.reply()
 
     def _configure(self, config: NamesrvConfig) -> None:
+        self.quotas.configure(config.quotas)
         self.routes.set_timeouts(
             lite_timeout_ms=config.lite_heartbeat_timeout_millis,
             register_timeout_ms=config.register_broker_timeout_millis,
@@ -375,5 +378,6 @@ async def _serve(
         statistics=server.remoting,
         boundary=Boundary(server.remoting, tracer),
         first_request_timeout_ms=config.first_request_timeout_millis,
+        quotas=server.quotas,
         task_status=task_status,
     )

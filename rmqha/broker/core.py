@@ -41,6 +41,7 @@ from rmqha.model.config import BrokerConfig
 from rmqha.model.delay_level import parse_delay_levels
 from rmqha.model.identity import Role
 from rmqha.model.offset import QueueOffset
+from rmqha.model.quota import QuotaLimits, Quotas
 from rmqha.port import Clock, Disk, IdentityStore, Tracer
 from rmqha.store.record import decode
 from rmqha.store.store import Store
@@ -61,6 +62,7 @@ class BrokerCore:
         tracer: Tracer,
         store_host: tuple[bytes, int],
         *,
+        quotas: Quotas | None = None,
         process: dict[str, Any] | None = None,
         disk_usage: Callable[[], tuple[int, int, int]] = lambda: (0, 0, 0),
         history: Callable[[], list[dict[str, Any]]] = list,
@@ -69,6 +71,8 @@ class BrokerCore:
     ) -> None:
         self.live = LiveConfig(disk, config, tracer)
         config = self.live.current
+        self.quotas = quotas or Quotas(QuotaLimits())
+        self.quotas.configure(config.quotas)
         self.store = store
         self._tracer = tracer
         self._clock = clock
@@ -119,12 +123,8 @@ class BrokerCore:
         self.admin = AdminRequests(self.live, self.driver, self.send, self.pull, self.schedule, clock, *shell)
         send_back = SendBackProcessor(store, self.driver, rules, store_host, len(levels_ms))
         self.processor = self._processor(config, send_back, clock)
-        self._unwritten: set[str] = set()
-        self.save_tables_soon: Callable[[], None] = self.save_tables
+        self._save_together()
         self.search_soon: Callable[[], None] = self._search_all
-        """Topics or groups have changed and somebody may wait for their files; a shell that has threads takes over."""
-        save_soon = lambda: self.save_tables_soon()  # noqa: E731
-        self.topics.save_soon = self.groups.save_soon = self.feed.save_tables_soon = save_soon
         self.live.on_change = self._configure
         self.on_role: Callable[[RoleChanged], None] = lambda action: None
         self.driver.on_role = self._role_changed
@@ -134,6 +134,13 @@ class BrokerCore:
     def _search_all(self) -> None:
         while self.queries.step():
             pass
+
+    def _save_together(self) -> None:
+        self._unwritten: set[str] = set()
+        self.save_tables_soon: Callable[[], None] = self.save_tables
+        """Topics or groups have changed and somebody may wait for their files; a shell that has threads takes over."""
+        save_soon = lambda: self.save_tables_soon()  # noqa: E731
+        self.topics.save_soon = self.groups.save_soon = self.feed.save_tables_soon = save_soon
 
     def _processor(self, config: BrokerConfig, send_back: SendBackProcessor, clock: Clock) -> BrokerProcessor:
         """All that answers requests, over the tables and the rest."""
@@ -190,6 +197,7 @@ class BrokerCore:
     def _configure(self, config: BrokerConfig) -> None:
         for part in self._configured:
             part.configure(config)
+        self.quotas.configure(config.quotas)
 
     def _role_changed(self, action: RoleChanged) -> None:
         self.delay_offsets.forget_ahead()

@@ -46,6 +46,7 @@ from rmqha.model.delay_level import parse_delay_levels
 from rmqha.model.error import ConfigError, UnreachableError
 from rmqha.model.identity import join_address, parse_address
 from rmqha.model.offset import BrokerId
+from rmqha.model.quota import Quotas
 from rmqha.store.config import StoreConfig
 from rmqha.store.identity_file import IdentityFile
 from rmqha.store.store import Store
@@ -67,8 +68,9 @@ class _Gate:
     """What the listeners call. Ports are bound before the store is opened, so that a port in use leaves no file
     behind; a peer that comes in between is turned away."""
 
-    def __init__(self, advertised: Advertised, tracer: HostTracer) -> None:
+    def __init__(self, advertised: Advertised, quotas: Quotas, tracer: HostTracer) -> None:
         self.advertised = advertised
+        self.quotas = quotas
         self.core: BrokerCore | None = None
         self.ha: HaService | None = None
         self.remoting = Statistics()
@@ -117,9 +119,9 @@ async def run_broker(
     in_order = True
     try:
         async with trio.open_nursery() as nursery:
-            gate = _Gate(Advertised(config, places, tracer), tracer)
+            gate = _Gate(Advertised(config, places, tracer), Quotas(config.quotas), tracer)
             config, ports = await _listen(config, gate, nursery)
-            core = _open(config, tracer, await _store_host(config))
+            core = _open(config, tracer, await _store_host(config), gate.quotas)
             core.admin.address_problem = lambda: gate.advertised.problem
             if exposure is not None:
                 _show(exposure, core, gate.remoting)
@@ -151,6 +153,7 @@ async def _listen(config: BrokerConfig, gate: _Gate, nursery: trio.Nursery) -> t
         statistics=gate.remoting,
         boundary=gate.boundary,
         first_request_timeout_ms=config.first_request_timeout_millis,
+        quotas=gate.quotas,
     )
     host = config.listen_address
     listen_port: int = await nursery.start(serve, join_address(host, config.listen_port))
@@ -191,7 +194,7 @@ async def _store_host(config: BrokerConfig) -> tuple[bytes, int]:
     return ip_address(found[0][4][0]).packed, config.listen_port
 
 
-def _open(config: BrokerConfig, tracer: HostTracer, store_host: tuple[bytes, int]) -> BrokerCore:
+def _open(config: BrokerConfig, tracer: HostTracer, store_host: tuple[bytes, int], quotas: Quotas) -> BrokerCore:
     root = Path(config.store_path_root_dir).absolute()
     disk, clock = HostDisk(root), HostClock()
     identity = BrokerIdentity(IdentityFile(disk), config.broker_cluster_name, config.broker_name)
@@ -218,6 +221,7 @@ def _open(config: BrokerConfig, tracer: HostTracer, store_host: tuple[bytes, int
             clock,
             tracer,
             store_host,
+            quotas=quotas,
             process={"pid": os.getpid(), "dataDirectory": str(root)},
             disk_usage=lambda: shutil.disk_usage(root),
             history=tracer.history,

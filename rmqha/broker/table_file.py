@@ -77,6 +77,8 @@ class TableFile:
         """What `write` has not seen yet, in order."""
         self._writing = Lock()
         self._written_order = 0
+        self._attempted: Unsaved | None = None
+        """The newest that `write` was given. Rows of an older one are gone."""
         self._texts: dict[str, dict[str, bytes]] = {table: {} for table in tables}
         """Each row as it stands in the file, in order of name. `write`'s own."""
 
@@ -128,6 +130,9 @@ class TableFile:
                 self._apply(self._deltas.popleft())
             if data.order <= self._written_order:
                 return
+            if self._attempted is not None and data.order < self._attempted.order:
+                data = self._attempted  # its write has failed
+            self._attempted = data
             try:
                 config_table.write(self._disk, self._name, self._text(data.members))
             except OSError as error:

@@ -13,13 +13,16 @@ import trio
 
 from rmqha.host import network
 from rmqha.host.boundary import Boundary
+from rmqha.host.clock import HostClock
 from rmqha.host.guard import Audited, Guard
 from rmqha.host.newcomers import LONG_FRAME_TIMEOUT_MS, Newcomer, Newcomers, has_known_code
 from rmqha.host.poller import Poller
 from rmqha.host.process import session_room
+from rmqha.host.quota_gate import QuotaGate
 from rmqha.host.security import Security, accept, ambient, connect
 from rmqha.host.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, Session, Statistics
 from rmqha.model.error import UnreachableError
+from rmqha.model.quota import Quotas
 from rmqha.wire.acl import sign
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
@@ -51,6 +54,7 @@ async def serve(
     max_queued_bytes: int = MAX_QUEUED_BYTES,
     statistics: Statistics | None = None,
     security: Security | None = None,
+    quotas: Quotas | None = None,
     poller: Poller | None = None,
     boundary: Boundary | None = None,
     first_request_timeout_ms: int = FIRST_REQUEST_TIMEOUT_MS,
@@ -63,12 +67,13 @@ async def serve(
     cancelled, sessions get a second to write what is queued. A connection that has not sent a request that counts
     within `first_request_timeout_ms` is closed (`rmqha.host.newcomers`).
     """
+    counts = Statistics() if statistics is None else statistics
     door = _Door(
-        service,
+        service if quotas is None else QuotaGate(service, quotas, HostClock(), counts),
         max_frame_bytes,
         idle_timeout_ms,
         max_queued_bytes,
-        Statistics() if statistics is None else statistics,
+        counts,
         ambient.get() if security is None else security,
         Poller() if poller is None else poller,
         boundary,

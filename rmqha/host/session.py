@@ -71,6 +71,7 @@ class Statistics:
     denied_count: int = 0
     failed_request_count: int = 0
     """Requests that met an exception which nobody foresaw; each closed its session."""
+    quota_refused_count: int = 0
     timeout_count: int = 0
     pushed_out_count: int = 0
     """Connections that had not sent a request yet and were closed for newer ones."""

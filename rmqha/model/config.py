@@ -15,6 +15,7 @@ from rmqha.model.config_base import parse_properties as parse_properties
 from rmqha.model.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 from rmqha.model.error import ConfigError
 from rmqha.model.identity import HaMode, is_loopback, join_address, parse_address
+from rmqha.model.quota import Limit, QuotaLimits, parse_overrides
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +57,16 @@ class ServerConfig(Config):
     credentials_file: str = ""
     """Own. File with accessKey and secretKey, as RocketMQ's tools.yml, by which this server signs what it asks of
     others; an admin of their accounts. Only the owner may open it."""
+    quota_account_requests_per_second: int = key_field("quota.account.requestsPerSecond", 0)
+    """Own. Most requests of one account, beyond which it is answered SYSTEM_BUSY (docs/security.md); 0: no bound."""
+    quota_account_bytes_per_second: int = key_field("quota.account.bytesPerSecond", 0)
+    """Own. The same for the bytes of its requests."""
+    quota_address_requests_per_second: int = key_field("quota.address.requestsPerSecond", 0)
+    """Own. Most requests from one address; admins' do not count."""
+    quota_address_bytes_per_second: int = key_field("quota.address.bytesPerSecond", 0)
+    """Own. The same for the bytes of requests."""
+    quota_overrides: str = key_field("quota.overrides", "")
+    """Own. Other bounds for some: `account:orders=500/1048576;address:10.0.0.7=0/0`, requests and bytes a second."""
     tls_server_mode: str = key_field("tls.server.mode", "permissive")
     """disabled, permissive (plain and TLS on one port; TLS needs a certificate) or enforcing (TLS only)."""
     tls_server_cert_path: str = key_field("tls.server.certPath", "")
@@ -95,9 +106,26 @@ class ServerConfig(Config):
             )
         return found
 
+    @property
+    def quotas(self) -> QuotaLimits:
+        account = Limit(self.quota_account_requests_per_second, self.quota_account_bytes_per_second)
+        address = Limit(self.quota_address_requests_per_second, self.quota_address_bytes_per_second)
+        return QuotaLimits(account, address, *parse_overrides(self.quota_overrides, "quota.overrides"))
+
     def check(self, source: str) -> None:
         self.require_range(source, "http_port", 0, 65535)
         self.require_range(source, "first_request_timeout_millis", 100, 600_000)
+        for whose, what in (
+            ("account", "requests"),
+            ("account", "bytes"),
+            ("address", "requests"),
+            ("address", "bytes"),
+        ):
+            key = f"quota.{whose}.{what}PerSecond"
+            value = getattr(self, f"quota_{whose}_{what}_per_second")
+            if not 0 <= value < 1 << 40:
+                raise ConfigError(f"{source}: {key} = {value} must lie between 0 and {(1 << 40) - 1}")
+        parse_overrides(self.quota_overrides, source)
         if self.log_format not in ("text", "json"):
             raise ConfigError(f"{source}: logFormat = {self.log_format!r} must be text or json")
         self.require_range(source, "audit_log_max_bytes", 4096, 1 << 40)
@@ -113,6 +141,16 @@ class ServerConfig(Config):
                 raise ConfigError(f"{source}: {key} = {getattr(self, name)} is none of {', '.join(known)}")
 
 
+QUOTA_KEYS = frozenset(
+    {
+        "quota.account.requestsPerSecond",
+        "quota.account.bytesPerSecond",
+        "quota.address.requestsPerSecond",
+        "quota.address.bytesPerSecond",
+        "quota.overrides",
+    }
+)
+"""Change while a broker or a name server runs."""
 _BROKER_LIVE_KEYS = """
     accessMessageInMemoryMaxRatio autoCreateSubscriptionGroup autoCreateTopicEnable
     cleanFileForciblyEnable commitLogMaxBytes
@@ -132,7 +170,7 @@ class BrokerConfig(ServerConfig):
         "haSlaveFallbehindMax": "haMaxGapNotInSync",
         "maxHaTransferByteInSecond": "haTransferBytesPerSecond",
     }
-    live_keys: ClassVar[frozenset[str]] = frozenset(_BROKER_LIVE_KEYS.split())
+    live_keys: ClassVar[frozenset[str]] = frozenset(_BROKER_LIVE_KEYS.split()) | QUOTA_KEYS
 
     broker_cluster_name: str = "DefaultCluster"
     """The cluster as clients and name servers know it."""

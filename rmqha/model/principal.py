@@ -35,6 +35,14 @@ class Principal:
     def is_restricted(self) -> bool:
         return self._accounts is not None
 
+    @property
+    def is_admin(self) -> bool:
+        """An account that is; nobody is where there are none."""
+        if self._accounts is None:
+            return False
+        account = self._accounts.access.accounts.get(self.access_key)
+        return account is not None and account.admin
+
     def refusal(self, needs: Needs) -> str:
         """ "" if it may, else why not, in one sentence."""
         return "" if self._accounts is None else self._accounts.access.refusal(self.access_key, needs)

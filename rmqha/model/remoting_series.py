@@ -32,6 +32,7 @@ FAILED = Series(
     Kind.COUNTER,
     "Requests that met a bug of the server; each closed its connection (event request_failed has the traceback)",
 )
+QUOTA_REFUSED = Series("rmqha_quota_refused_total", Kind.COUNTER, "Requests refused as beyond a quota")
 _KEYS = {
     "session_count": SESSIONS,
     "received_count": RECEIVED,
@@ -45,6 +46,7 @@ _KEYS = {
     "half_frame_bytes": HALF_FRAME_BYTES,
     "denied_count": DENIED,
     "failed_request_count": FAILED,
+    "quota_refused_count": QUOTA_REFUSED,
 }
 SERIES = tuple(_KEYS.values())
 

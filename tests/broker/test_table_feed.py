@@ -408,6 +408,7 @@ def test_a_strict_commit_waits_for_the_set(make_broker: Callable[..., Broker]) -
     broker.join_slave(2)
     broker.run()
     broker.core.topics.create_internal("There", 1)
+    broker.core.groups.get_or_create("G")
     slave = Slave(broker)
     slave.poll()
     channel = asked(broker, commit_command(0))

@@ -39,7 +39,7 @@ def test_the_file_is_that_of_the_whole_table(start: dict[str, Any], steps: list[
     file = TableFile(disk, "t", ("table", "last"), optional=("last",))
     file.holds("table", start)
     table, count, taken = dict(start), 0, list[tuple[Unsaved, bytes]]()
-    newest = 0
+    newest, attempted = 0, (0, 0, b"")
 
     def take(*, in_flight: bool = False) -> None:
         data = file.unsaved(lambda: members(count), in_flight=in_flight)
@@ -47,12 +47,14 @@ def test_the_file_is_that_of_the_whole_table(start: dict[str, Any], steps: list[
             taken.append((data, content(table, count)))
 
     def write(data: Unsaved, expected: bytes) -> None:
-        nonlocal newest
+        nonlocal newest, attempted
         file.write(data)
         if data.order > newest:
-            newest = data.order
-            assert disk.read("config/t.json") == expected
-            assert file.saved_count == data.changed_count
+            if data.order > attempted[0]:
+                attempted = data.order, data.changed_count, expected
+            newest = attempted[0]
+            assert disk.read("config/t.json") == attempted[2]
+            assert file.saved_count == attempted[1]
 
     for what, value in steps:
         match what:
@@ -71,8 +73,9 @@ def test_the_file_is_that_of_the_whole_table(start: dict[str, Any], steps: list[
                 take()
                 if taken:
                     disk.failing = frozenset(("create", "rename"))
-                    data, _ = taken[-1]
+                    data, expected = taken[-1]
                     if data.order > newest:
+                        attempted = max(attempted, (data.order, data.changed_count, expected))
                         with pytest.raises(OSError):
                             file.write(data)
                         assert file.trouble

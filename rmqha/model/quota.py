@@ -1,0 +1,135 @@
+"""How much a client may ask of a server: requests and bytes a second, by account and by address. Pure.
+
+A quota is a token bucket that holds one second's worth. Something larger than that is let through when the bucket is
+full and paid for afterwards, so that no message is too large for its quota for ever: in any time of t seconds at most
+(t + 1) × quota is let through, and one request more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from rmqha.model.error import ConfigError
+
+MAX_BUCKET_COUNT = 10_000
+"""Of accounts or of addresses; the one that was made first is forgotten, and begins anew."""
+_FORM = "account:NAME=REQUESTS/BYTES or address:HOST=REQUESTS/BYTES, separated by ;"
+
+
+class Limit(NamedTuple):
+    """0: none."""
+
+    requests_per_second: int = 0
+    bytes_per_second: int = 0
+
+
+class QuotaLimits(NamedTuple):
+    """What is set: for every account, for every address, and for some of them by name."""
+
+    account: Limit = Limit()
+    address: Limit = Limit()
+    by_account: Mapping[str, Limit] = {}
+    by_address: Mapping[str, Limit] = {}
+
+    @property
+    def is_set(self) -> bool:
+        return any((*self.account, *self.address, self.by_account, self.by_address))
+
+
+def parse_overrides(text: str, source: str) -> tuple[dict[str, Limit], dict[str, Limit]]:
+    """Limits by account and by address. Raises ConfigError."""
+    found: dict[str, dict[str, Limit]] = {"account": {}, "address": {}}
+    for piece in filter(None, (piece.strip() for piece in text.split(";"))):
+        whom, equals, limit = piece.rpartition("=")
+        kind, colon, name = whom.partition(":")
+        requests, slash, size = limit.partition("/")
+        numbers = requests.isascii() and requests.isdigit() and size.isascii() and size.isdigit()
+        if not (equals and colon and slash and name and kind in found and numbers):
+            raise ConfigError(f"{source}: quota.overrides: {piece!r} must be {_FORM}")
+        found[kind][name] = Limit(int(requests), int(size))
+    return found["account"], found["address"]
+
+
+class TokenBucket:
+    """In thousandths of what is counted, so that a millisecond brings a whole number."""
+
+    __slots__ = ("_at_ms", "_level", "_per_second")
+
+    def __init__(self, per_second: int, now_ms: int) -> None:
+        self._per_second = per_second
+        self._level = per_second * 1000
+        self._at_ms = now_ms
+
+    def has(self, now_ms: int) -> bool:
+        """Whether something may be taken, however much it is."""
+        if now_ms > self._at_ms:
+            level = self._level + (now_ms - self._at_ms) * self._per_second
+            self._level = min(level, self._per_second * 1000)
+            self._at_ms = now_ms
+        return self._level >= 1000
+
+    def take(self, count: int) -> None:
+        self._level -= count * 1000
+
+
+class _Buckets:
+    """Of one account or address; None: it has no such limit."""
+
+    __slots__ = ("requests", "size")
+
+    def __init__(self, limit: Limit, now_ms: int) -> None:
+        self.requests = TokenBucket(limit.requests_per_second, now_ms) if limit.requests_per_second else None
+        self.size = TokenBucket(limit.bytes_per_second, now_ms) if limit.bytes_per_second else None
+
+    def lacks(self, now_ms: int) -> str:
+        if self.requests is not None and not self.requests.has(now_ms):
+            return "requests"
+        if self.size is not None and not self.size.has(now_ms):
+            return "bytes"
+        return ""
+
+    def take(self, size_bytes: int) -> None:
+        if self.requests is not None:
+            self.requests.take(1)
+        if self.size is not None:
+            self.size.take(size_bytes)
+
+
+class Quotas:
+    """Who has asked for how much of late. An account that is "" is nobody's: its address alone counts."""
+
+    def __init__(self, limits: QuotaLimits) -> None:
+        self.configure(limits)
+
+    def configure(self, limits: QuotaLimits) -> None:
+        """Everybody begins anew, with a full bucket."""
+        self.is_set = limits.is_set
+        self._limits = limits
+        self._accounts: dict[str, _Buckets] = {}
+        self._addresses: dict[str, _Buckets] = {}
+
+    def refusal(self, account: str, address: str, size_bytes: int, now_ms: int) -> str:
+        """ "" if a request of so many bytes may be served, which counts; else why not, which does not."""
+        limits = self._limits
+        by_address = self._of(self._addresses, address, limits.by_address.get(address, limits.address), now_ms)
+        lacks = by_address.lacks(now_ms)
+        if lacks:
+            return f"address {address} is over its quota of {lacks} a second; try again later"
+        if account:
+            by_account = self._of(self._accounts, account, limits.by_account.get(account, limits.account), now_ms)
+            lacks = by_account.lacks(now_ms)
+            if lacks:
+                return f"account {account} is over its quota of {lacks} a second; try again later"
+            by_account.take(size_bytes)
+        by_address.take(size_bytes)
+        return ""
+
+    @staticmethod
+    def _of(table: dict[str, _Buckets], name: str, limit: Limit, now_ms: int) -> _Buckets:
+        found = table.get(name)
+        if found is None:
+            if len(table) >= MAX_BUCKET_COUNT:
+                del table[next(iter(table))]
+            found = table[name] = _Buckets(limit, now_ms)
+        return found
