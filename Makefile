@@ -9,7 +9,7 @@ HOURS ?= 24
 FUZZ_SECONDS ?= 30
 CASES ?= 1000000
 
-.PHONY: help env demo test interop chaos abuse browser drills lint types sim sim-many sim-day fuzz fuzz-frames bench clean
+.PHONY: help env demo test interop chaos abuse browser drills lint types sim sim-many sim-day fuzz fuzz-frames bench lock test-lowest sbom clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -64,8 +64,17 @@ bench: .venv/stamp ## figures and plots, into benchmarks/results
 	$(BIN)/python -m benchmarks
 
 clean: ## the environment and all caches
-	rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-lowest .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
-.venv/stamp: pyproject.toml tools/bootstrap.py
+lock: .venv/stamp ## renew requirements/*.lock: the newest versions that pyproject.toml allows, with their hashes
+	$(BIN)/python tools/lock.py
+
+test-lowest: .venv/stamp ## the tests that need no Java, with the lowest versions that pyproject.toml allows
+	$(BIN)/python tools/lowest.py
+
+sbom: .venv/stamp ## build/rmqha.cdx.json: what the wheel needs at run time, as CycloneDX
+	$(BIN)/python tools/sbom.py build/rmqha.cdx.json
+
+.venv/stamp: pyproject.toml tools/bootstrap.py requirements/build.lock requirements/dev.lock
 	$(PYTHON) tools/bootstrap.py .venv
 	@touch $@

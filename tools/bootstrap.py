@@ -3,8 +3,10 @@
     python3 tools/bootstrap.py [DIRECTORY]
 
 Looks for a Python of 3.11 or newer, makes a virtual environment with it and installs the package in place with pip.
-Some systems split `ensurepip` or `venv` off their Python; pip's wheel is then fetched from the package index. pip's own
-environment variables (PIP_INDEX_URL, PIP_CERT, proxies) are honoured.
+Every other package comes in the version and with a hash that requirements/*.lock name (`make lock` renews them), also
+what builds packages; a file with another hash ends it. Some systems split `ensurepip` or `venv` off their Python: the
+wheel of pip that the lock names is then fetched from the package index. pip's own environment variables
+(PIP_INDEX_URL, PIP_CERT, proxies) are honoured.
 This file is read by whatever `python3` is, so it keeps to what Python 3.6 understands.
 """
 
@@ -23,9 +25,12 @@ from pathlib import Path
 
 OLDEST = (3, 11)
 CANDIDATES = ["python3.13", "python3.12", "python3.11", "python3.14", "python3", "python"]
-EXTRAS = "spark,demo,dev"
 INDEX = "https://pypi.org/simple"
 ROOT = Path(__file__).resolve().parent.parent
+LOCKS = ROOT / "requirements"
+SOURCES = ["--only-binary", ":all:", "--no-binary", "pyspark"]
+"""Of all packages only Spark has no wheel: whatever else would have to be compiled here is refused, with a sentence."""
+BUILD_LOCK, DEV_LOCK = LOCKS / "build.lock", LOCKS / "dev.lock"
 
 
 def say(text):
@@ -90,32 +95,37 @@ def fetch(url):
         raise OSError(f"cannot fetch {url}: {error.reason}") from None
 
 
-def newest_pip(page, page_url):
-    """(URL, sha256 or "") of the newest final release of pip's wheel on an index page."""
+def locked(lock, name):
+    """(version, hashes) of a package in the text of a lock file."""
+    match = re.search(
+        r"^" + re.escape(name) + r"==(\S+)[^\n]*\\\n((?:[ ]+--hash=sha256:[0-9a-f]{64}(?: \\)?\n)+)", lock, re.M
+    )
+    if not match:
+        raise ValueError(f"the lock names no {name}: run make lock")
+    return match.group(1), set(re.findall("sha256:([0-9a-f]{64})", match.group(2)))
+
+
+def wheel_url(page, page_url, version):
+    """Where an index page offers pip's wheel of this version."""
     links = Links()
     links.feed(page)
-    wheels = []
     for link in links.found:
-        url, _, fragment = urllib.parse.urljoin(page_url, link).partition("#")
-        match = re.search(r"/pip-([0-9]+(?:\.[0-9]+)*)-py3-none-any\.whl$", url)
-        if match:
-            digest = fragment.partition("sha256=")[2]
-            wheels.append(([int(part) for part in match.group(1).split(".")], url, digest))
-    if not wheels:
-        raise ValueError(f"{page_url} offers no wheel of pip")
-    _, url, digest = max(wheels)
-    return url, digest
+        url = urllib.parse.urljoin(page_url, link).partition("#")[0]
+        if url.endswith(f"/pip-{version}-py3-none-any.whl"):
+            return url
+    raise ValueError(f"{page_url} offers no wheel of pip {version}, which requirements/build.lock names")
 
 
 def fetch_pip(directory):
     """Put pip's wheel into `directory`; returns its path. It runs from there without being installed."""
+    version, hashes = locked(BUILD_LOCK.read_text(), "pip")
     page_url = os.environ.get("PIP_INDEX_URL", INDEX).rstrip("/") + "/pip/"
-    url, digest = newest_pip(fetch(page_url).decode(), page_url)
+    url = wheel_url(fetch(page_url).decode(), page_url, version)
     name = url.rpartition("/")[2]
     say(f"fetching {name}")
     data = fetch(url)
-    if digest and hashlib.sha256(data).hexdigest() != digest:
-        raise ValueError(f"what came from {url} is not what the index promised")
+    if hashlib.sha256(data).hexdigest() not in hashes:
+        raise ValueError(f"what came from {url} is not what requirements/build.lock names")
     path = directory / name
     path.write_bytes(data)
     return path
@@ -161,14 +171,24 @@ def main():
     try:
         inside = make_environment(python, directory)
         pip = pip_command(inside, directory)
-        say(f"installing rmqha[{EXTRAS}]; the first time this fetches about 500 MB, most of it Spark")
-        target = f"{ROOT}[{EXTRAS}]"
-        subprocess.check_call([*pip, "install", "--disable-pip-version-check", "--editable", target])
+        install = [*pip, "install", "--disable-pip-version-check"]
+        say("installing what builds packages")
+        subprocess.check_call(
+            [*install, "--quiet", "--require-hashes", "--only-binary", ":all:", "-r", str(BUILD_LOCK)]
+        )
+        # from here on nothing is built by anything that is not locked
+        install = [str(inside), "-m", "pip", "install", "--disable-pip-version-check", "--no-build-isolation"]
+        say("installing what rmqha needs; the first time this fetches about 500 MB, most of it Spark")
+        subprocess.check_call([*install, "--require-hashes", *SOURCES, "-r", str(DEV_LOCK)])
+        subprocess.check_call([*install, "--quiet", "--no-deps", "--editable", str(ROOT)])
         # pip compiles what it copies, not what stays in place: every server would do so at each of its starts
         packages = [str(ROOT / name) for name in ("rmqha", "controller", "nameserver")]
         subprocess.check_call([str(inside), "-m", "compileall", "-q", *packages])
     except subprocess.CalledProcessError as error:
-        sys.exit(f"bootstrap: {' '.join(error.cmd[:4])} failed; what it said stands above")
+        sys.exit(
+            f"bootstrap: {' '.join(error.cmd[:4])} failed; what it said stands above. The locks serve Python 3.11 to "
+            f"3.13 on Linux, x86-64 and aarch64; this is Python {major}.{minor}"
+        )
     except (OSError, ValueError) as error:
         sys.exit(f"bootstrap: {error}")
     say("done")

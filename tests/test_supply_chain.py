@@ -1,0 +1,101 @@
+"""What gets into an environment: everything locked with hashes, the lock fits pyproject.toml, floors below which there
+are known vulnerabilities stay where they are."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from importlib import import_module
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+bootstrap: Any = import_module("tools.bootstrap")
+sbom: Any = import_module("tools.sbom")
+uv: Any = import_module("tools.uv")
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+LOCKS = {name: (ROOT / "requirements" / f"{name}.lock").read_text() for name in ("build", "dev")}
+SAFE = {"cbor2": "5.9", "h11": "0.16", "pyyaml": "6.0.1", "pyarrow": "18"}
+"""The oldest releases that no vulnerability is known of that reaches this code."""
+
+
+def asked() -> list[Requirement]:
+    extras = PROJECT["project"]["optional-dependencies"].values()
+    lines = [*PROJECT["project"]["dependencies"], *chain.from_iterable(extras)]
+    return [Requirement(line) for line in lines]
+
+
+def versions(lock: str) -> dict[str, list[Version]]:
+    found: dict[str, list[Version]] = {}
+    for name, version in re.findall(r"^(\S+?)==(\S+)", lock, re.M):
+        found.setdefault(canonicalize_name(name), []).append(Version(version))
+    return found
+
+
+def test_the_lock_has_all_that_the_project_asks_for() -> None:
+    """If not: `make lock`."""
+    locked = versions(LOCKS["dev"])
+    for wanted in asked():
+        found = locked.get(canonicalize_name(wanted.name), [])
+        assert found and all(wanted.specifier.contains(item) for item in found), wanted
+    build = versions(LOCKS["build"])
+    for line in PROJECT["build-system"]["requires"]:
+        wanted = Requirement(line)
+        assert all(wanted.specifier.contains(item) for item in build[wanted.name]), wanted
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_each_file_has_a_hash_and_comes_from_wherever_pip_is_told(name: str) -> None:
+    lock = LOCKS[name]
+    assert "://" not in lock and "--index" not in lock and " @ " not in lock
+    entries = re.findall(r"^[a-z].*$", lock, re.M)
+    assert entries and all(line.endswith(" \\") for line in entries)
+    assert len(sbom.lock_hashes(lock)) == len(entries)
+    assert all(hashes for hashes in sbom.lock_hashes(lock).values())
+
+
+@pytest.mark.parametrize(("name", "oldest"), SAFE.items())
+def test_floors_do_not_sink(name: str, oldest: str) -> None:
+    for wanted in asked():
+        if wanted.name == name:
+            floors = [Version(item.version) for item in wanted.specifier if item.operator == ">="]
+            assert floors and min(floors) >= Version(oldest)
+
+
+def test_the_environments_pip_is_the_lock_s() -> None:
+    version, hashes = bootstrap.locked(LOCKS["build"], "pip")
+    assert Version(version) >= Version("25.3") and hashes
+    page = f'<a href="../pip-1.0-py3-none-any.whl">old</a><a href="a/pip-{version}-py3-none-any.whl#sha256=0">new</a>'
+    url = bootstrap.wheel_url(page, "https://index.example/simple/pip/", version)
+    assert url == f"https://index.example/simple/pip/a/pip-{version}-py3-none-any.whl"
+    for wrong, given in ((bootstrap.locked, (LOCKS["build"], "pi")), (bootstrap.wheel_url, ("", "x", version))):
+        with pytest.raises(ValueError, match=r"make lock|offers no wheel"):
+            wrong(*given)
+
+
+def test_uv_hears_what_pip_was_told() -> None:
+    made = uv.environment({"PIP_INDEX_URL": "https://index.example/simple", "UV_INDEX": "https://own.example"})
+    assert made["UV_DEFAULT_INDEX"] == "https://index.example/simple"
+    assert made["UV_INDEX"] == "https://own.example" and "SSL_CERT_FILE" not in made
+
+
+def test_the_list_of_packages_is_cyclonedx() -> None:
+    made = sbom.document(LOCKS["dev"])
+    assert (made["bomFormat"], made["specVersion"]) == ("CycloneDX", "1.6")
+    refs = [item["bom-ref"] for item in made["components"]]
+    assert len(set(refs)) == len(refs)
+    known = {made["metadata"]["component"]["bom-ref"], *refs}
+    assert known == {edge["ref"] for edge in made["dependencies"]}
+    assert all(set(edge["dependsOn"]) <= known for edge in made["dependencies"])
+    scopes = {item["name"]: item["scope"] for item in made["components"]}
+    assert scopes["trio"] == scopes["h11"] == scopes["google-re2"] == "required"
+    assert scopes["pyspark"] == scopes["lz4"] == "optional"
+    assert "pytest" not in scopes
+    assert made == sbom.document(LOCKS["dev"])

