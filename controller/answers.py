@@ -15,6 +15,7 @@ from rmqha.ha.registered import encode_registered
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import MASTER_ID, BrokerId, Epoch, PhyOffset
+from rmqha.model.printable import is_printable
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
@@ -31,6 +32,8 @@ def text(ext: Mapping[str, str], name: str, default: str | None = None) -> str:
     value = ext.get(name, default)
     if value is None:
         raise InvalidRequestError(f"the request lacks the field {name}")
+    if not is_printable(value):
+        raise InvalidRequestError(f"the field {name} holds characters that cannot be printed")
     return value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,10 +12,13 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.message import java_string_hash
 from rmqha.model.principal import UNRESTRICTED, Principal
+from rmqha.model.printable import MAX_NAME_CHARS, name_fault, printable
 from rmqha.model.selector import Selector, SelectorError, parse_selector
 from rmqha.wire.command import FLAG_ONEWAY, Command, Language
 
 MAX_GROUPS_PER_CHANNEL = 256
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+"""Of groups and topics, as RocketMQ's clients check them."""
 MAX_SUBSCRIPTIONS = 1024
 MAX_HEARTBEAT_BYTES = 4 * 1024 * 1024
 MAX_NAME_LENGTH = 255
@@ -259,3 +263,17 @@ class ClientTable:
         if not group.channels:
             del self._consumers[name]
         return True
+
+
+def names_fault(body: Mapping[str, Any]) -> str:
+    """Why a heartbeat with these names is refused, by the rules of RocketMQ's clients for groups and topics, "" if it
+    is taken. Raises KeyError or TypeError if the body is no heartbeat."""
+    if fault := name_fault("clientID", str(body["clientID"])):
+        return fault
+    consumers = body.get("consumerDataSet") or []
+    groups = [str(item["groupName"]) for item in (*(body.get("producerDataSet") or []), *consumers)]
+    topics = [str(row["topic"]) for item in consumers for row in item.get("subscriptionDataSet") or []]
+    for what, name in (*(("group", group) for group in groups), *(("topic", topic) for topic in topics)):
+        if not _NAME.fullmatch(name) or len(name) > MAX_NAME_CHARS:
+            return f"the {what} {printable(name[:MAX_NAME_CHARS], lines=False)} is not ^[%|a-zA-Z0-9_-]+$ or too long"
+    return ""

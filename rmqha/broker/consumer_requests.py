@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from rmqha.broker.clients import MAX_GROUPS_PER_CHANNEL, MAX_HEARTBEAT_BYTES, ClientTable
+from rmqha.broker.clients import MAX_GROUPS_PER_CHANNEL, MAX_HEARTBEAT_BYTES, ClientTable, names_fault
 from rmqha.broker.groups import GroupTable
 from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.record_access import denied, require_reader
@@ -80,6 +80,8 @@ class ConsumerRequests:
         try:
             if not isinstance(body, dict):
                 raise TypeError
+            if fault := names_fault(body):
+                raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
             complete = not body.get("withoutSub") or self._clients.knows_subscriptions(body)
             if self._standing.is_serving:
                 self._provide(body)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 from rmqha import __version__
+from rmqha.cli.safe_text import safe_streams
 from rmqha.model.error import BrokenInvariantError, RemoteProtocolError, RmqhaError, UnreachableError, UsageError
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ def nearest(given: str, known: Sequence[str]) -> str:
 )
 def cli(security_file: str | None) -> None:
     """Broker groups with high availability that speak Apache RocketMQ 5's bytes."""
+    click.get_current_context().with_resource(safe_streams())
     if security_file:
         from rmqha.host import security
 
@@ -203,6 +205,11 @@ def exit_code(error: BaseException) -> int | None:
 
 def main(args: Sequence[str] | None = None) -> NoReturn:
     print_anything()
+    with safe_streams():
+        _run(args)
+
+
+def _run(args: Sequence[str] | None) -> NoReturn:
     try:
         cli.main(args=args, prog_name="rmqha", standalone_mode=False)
     except click.exceptions.Exit as error:

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from rmqha.cli.cluster_view import ClusterView, NodeView, notes, problems
+from rmqha.cli.safe_text import raw
+from rmqha.model.printable import printable
 
 WIDTH = 80
 
 
+class SafeConsole(Console):
+    """Styles what we say, never what peers say: no markup, and nothing of a text steers the terminal."""
+
+    def __init__(self, *, stderr: bool) -> None:
+        stream = raw(sys.stderr if stderr else sys.stdout)
+        super().__init__(file=stream, stderr=stderr, highlight=False, soft_wrap=False, markup=False, emoji=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else printable(segment.text)
+            yield segment if text == segment.text else Segment(text, segment.style)
+
+
 def console(*, stderr: bool = False) -> Console:
     """A console no wider than 80 columns, so that a table looks the same in a pipe and a terminal."""
-    found = Console(stderr=stderr, highlight=False, soft_wrap=False)
+    found = SafeConsole(stderr=stderr)
     if not found.is_terminal or found.width > WIDTH:
         found.width = WIDTH
     return found
@@ -28,8 +45,15 @@ def table(columns: Sequence[tuple[str, str]], rows: Sequence[Sequence[Any]]) -> 
     for heading, justify in columns:
         made.add_column(heading, justify="right" if justify == "right" else "left", no_wrap=True)
     for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else Text("" if cell is None else str(cell)) for cell in row))
+        made.add_row(*map(_cell, row))
     return made
+
+
+def _cell(value: Any) -> Text:
+    """One line, as wide as it will be shown."""
+    if isinstance(value, Text):
+        return value
+    return Text("" if value is None else printable(str(value), lines=False))
 
 
 def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:

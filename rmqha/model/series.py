@@ -10,6 +10,8 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from rmqha.model.printable import printable
+
 
 class Kind(Enum):
     """The value is Prometheus' name for it."""
@@ -82,7 +84,7 @@ class Sheet:
         self._add(series, Sample(known, count, "_count"))
 
     def _labels(self, series: Series, labels: Iterable[str]) -> dict[str, str]:
-        return {**self._base, **dict(zip(series.labels, labels, strict=True))}
+        return {**self._base, **dict(zip(series.labels, map(_label, labels), strict=True))}
 
     def _add(self, series: Series, sample: Sample) -> None:
         self.samples.setdefault(series, []).append(sample)
@@ -100,6 +102,11 @@ def filled(steps: Collecting) -> Sheet:
         except StopIteration as end:
             sheet: Sheet = end.value
             return sheet
+
+
+def _label(text: str) -> str:
+    """Of a name that a peer may have chosen."""
+    return text if text.isprintable() else printable(text, lines=False)
 
 
 def _bound(value: float) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteProtocolError
+from rmqha.model.printable import is_printable, name_fault
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps, loads
 from rmqha.wire.packed_registration import ZLIB_START, unpack
@@ -121,6 +122,11 @@ def parse_registration(request: Command, known_digest: Callable[[str], str] = la
     elif body:
         version, topics = _parse_topics(unpack(body) if _is_packed(ext, body) else loads(body))
     timeout = ext.get("heartbeatTimeoutMillis")
+    for name in ("clusterName", "brokerName", "brokerAddr", "haServerAddr"):
+        if fault := name_fault(name, ext.get(name, "")):
+            raise RemoteProtocolError(fault)
+    if not is_printable("".join(topics)):
+        raise RemoteProtocolError("the registration has a topic whose name cannot be printed")
     broker_id = _number(required(ext, "brokerId"), "brokerId")
     if broker_id < 0:
         raise RemoteProtocolError(f"brokerId {broker_id} is negative")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqha.broker.clients import MAX_GROUPS_PER_CHANNEL, ClientTable, parse_tags
+from rmqha.broker.clients import MAX_GROUPS_PER_CHANNEL, ClientTable, names_fault, parse_tags
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import java_string_hash
 from rmqha.wire import lenient_json
@@ -160,3 +160,29 @@ def test_who_consumes_a_topic(broker: Broker) -> None:
     broker.core.offsets.commit("Elsewhere", "U", 0, 1)
     reply = broker.ask(Command(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"}))
     assert lenient_json.loads(reply.body) == {"groupList": ["Gone", "Here"]}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (body("G\x1b[2J"), "the group G\\u001b[2J is not ^[%|a-zA-Z0-9_-]+$ or too long"),
+        (body("g" * 256), "is not ^[%|a-zA-Z0-9_-]+$ or too long"),
+        (body("", producers=("a b",)), "the group a b is not"),
+        (body("G", clientID="c\nd"), "clientID c\\u000ad holds characters that cannot be printed"),
+        (
+            {
+                "clientID": "c",
+                "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": [{"topic": "T\u202e"}]}],
+            },
+            "the topic T\\u202e is not",
+        ),
+    ],
+)
+def test_names_that_no_client_of_rocketmq_could_have_are_refused(content: dict[str, Any], words: str) -> None:
+    fault = names_fault(content)
+    assert words in fault and fault.isprintable()
+
+
+def test_names_of_rocketmq_are_taken() -> None:
+    names = body("%RETRY%G-1_x|y", producers=("CLIENT_INNER_PRODUCER",), clientID="10.0.0.1@1#7@Zürich")
+    assert names_fault(names) == "" == names_fault({"clientID": "c"})

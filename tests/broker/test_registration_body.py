@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -196,3 +197,19 @@ def test_the_compressed_body_says_the_same_of_routes(tmp_path: Path) -> None:
     packed = parse_registration(command)
     assert packed.version == plain.version and packed.topics.keys() == plain.topics.keys()
     assert packed.topics["Many"] == plain.topics["Many"]
+
+
+@pytest.mark.parametrize("field", ["clusterName", "brokerName", "brokerAddr", "haServerAddr"])
+@pytest.mark.parametrize("name", ["a\x1b[2J", "a\nb", "a\u202e", "a" * 256])
+def test_names_that_cannot_be_shown_are_refused(field: str, name: str) -> None:
+    ext = {"clusterName": "c", "brokerName": "b", "brokerAddr": "h:1", "haServerAddr": "h:2", "brokerId": "0"}
+    parse_registration(Command(RequestCode.REGISTER_BROKER, ext))
+    with pytest.raises(RemoteProtocolError, match=f"^{field} .*(cannot be printed|more than 255 characters)$"):
+        parse_registration(Command(RequestCode.REGISTER_BROKER, {**ext, field: name}))
+
+
+def test_topics_that_cannot_be_shown_are_refused() -> None:
+    ext = {"clusterName": "c", "brokerName": "b", "brokerAddr": "h:1", "brokerId": "0"}
+    table: dict[str, Any] = {"topicConfigSerializeWrapper": {"topicConfigTable": {"T\x1b": {}}}}
+    with pytest.raises(RemoteProtocolError, match="a topic whose name cannot be printed"):
+        parse_registration(Command(RequestCode.REGISTER_BROKER, ext, dumps(table)))

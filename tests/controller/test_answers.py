@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.answers import parse_log_end
+from controller.answers import InvalidRequestError, parse_log_end, text
 from controller.decisions.elect_master import LogEnd
 from controller.elections import log_end
 from rmqha.model.code import RequestCode
@@ -45,3 +45,9 @@ def test_another_replica_at_that_address_is_not_the_one_asked(replica_id: int, t
 @pytest.mark.parametrize("wrong", [{"brokerId": 3}, {"brokerName": "b"}, {"maxOffset": -1}, {"epochList": [1]}])
 def test_answers_of_others_and_nonsense_count_as_silence(wrong: dict[str, Any]) -> None:
     assert parse_log_end(dumps({**ANSWER, **wrong}), "a", OWN_ID) is None
+
+
+@pytest.mark.parametrize("name", ["a\x1b[2J", "a\nb", "\u202ea"])
+def test_names_that_cannot_be_shown_are_refused(name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="the field brokerName holds characters that cannot be printed"):
+        text({"brokerName": name}, "brokerName")

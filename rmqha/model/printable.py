@@ -1,0 +1,40 @@
+"""Text of peers as it may be shown: what steers a terminal, breaks a line or turns the order is escaped. Pure."""
+
+from __future__ import annotations
+
+import re
+
+_UNSHOWABLE = (
+    "\x00-\x08\x0b-\x1f\x7f-\x9f"  # control characters, ESC and CR among them
+    "\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # invisible, line ends, bidi
+    "\ud800-\udfff\U000e0000-\U000e007f"  # half characters, tags
+)
+_LINES = re.compile(f"[{_UNSHOWABLE}]")
+_WORDS = re.compile(f"[\t\n{_UNSHOWABLE}]")
+MAX_NAME_CHARS = 255
+
+
+def printable(text: str, *, lines: bool = True) -> str:
+    r"""`text` with such characters as \uXXXX, which JSON reads as the same characters. `lines`: line ends and tabs are
+    left as they are."""
+    return (_LINES if lines else _WORDS).sub(_escaped, text)
+
+
+def is_printable(text: str) -> bool:
+    """A name that could stand on one line."""
+    return _WORDS.search(text) is None
+
+
+def name_fault(what: str, name: str) -> str:
+    """ "" or why a name that a peer tells is refused."""
+    if not is_printable(name):
+        return f"{what} {printable(name[:MAX_NAME_CHARS], lines=False)} holds characters that cannot be printed"
+    return f"{what} has more than {MAX_NAME_CHARS} characters" if len(name) > MAX_NAME_CHARS else ""
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found.group())
+    if code <= 0xFFFF:
+        return f"\\u{code:04x}"
+    high, low = divmod(code - 0x10000, 0x400)
+    return f"\\u{0xD800 + high:04x}\\u{0xDC00 + low:04x}"

@@ -1,0 +1,126 @@
+"""Names that peers choose never steer a terminal, whichever command shows them."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from rich.text import Text
+
+from rmqha.cli.cluster_state import ClusterState, NodeRecord
+from rmqha.cli.cluster_view import ClusterView, GroupView, NodeView
+from rmqha.cli.diagnosis import doctor
+from rmqha.cli.diagnosis.finding import wrong
+from rmqha.cli.main import cli
+from rmqha.cli.render import console, print_cluster, table
+from rmqha.cli.safe_text import SafeText, raw, safe_streams
+from rmqha.host.tracer import HostTracer
+from rmqha.model.series import Kind, Series, Sheet
+
+HOSTILE = "x\x1b[2J\x1b]0;t\x07\x9b31m\r\u202e\u2066\x00[red]y[/red][link=http://z]:skull:"
+ROOT = Path(__file__).parent.parent.parent
+
+
+def is_harmless(text: str) -> bool:
+    return all(char in "\n\t" or char.isprintable() for char in text) and "[red]y[/red]" in text
+
+
+def test_tables_and_sentences_show_markup_and_escapes_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    out = console()
+    out.width = 400
+    out.print(table([("A", "left")], [[HOSTILE], [Text(HOSTILE, "red")]]))
+    out.print(HOSTILE, soft_wrap=True)
+    out.print(Text(HOSTILE, "bold"), soft_wrap=True)
+    text = capsys.readouterr().out
+    assert is_harmless(text) and text.count(":skull:") == 4 and "\\u001b[2J" in text
+
+
+def test_own_styles_still_reach_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    stream = io.StringIO()
+    out = console()
+    out.file = stream
+    out.print(Text(HOSTILE, "bold red"))
+    assert "\x1b[" in stream.getvalue() and "\x1b[2J" not in stream.getvalue()
+
+
+def view_of(state: dict[str, Any]) -> ClusterView:
+    record = NodeRecord("g-1", "broker", f"127.0.0.1:1{HOSTILE}", group="g", pid=0)
+    cluster = ClusterState(Path("/nowhere"), HOSTILE, "cp", "c.toml", {"g-1": record})
+    return ClusterView(cluster, {"g-1": NodeView(record, True, state=state)}, {"g": GroupView("g")})
+
+
+def test_status_shows_hostile_states(capsys: pytest.CaptureFixture[str]) -> None:
+    state = {
+        "role": HOSTILE,
+        "eventIndex": HOSTILE,
+        "follows": HOSTILE,
+        "oneCopySynced": True,
+        "whyNotWritable": HOSTILE,
+    }
+    out = console()
+    out.width = 500
+    print_cluster(view_of(state), out)
+    assert is_harmless(capsys.readouterr().out)
+
+
+def test_doctor_shows_hostile_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    with safe_streams():
+        doctor.show([wrong(HOSTILE, HOSTILE, HOSTILE, HOSTILE)], True)
+    assert is_harmless(capsys.readouterr().out)
+
+
+def test_logs_show_hostile_lines(tmp_path: Path) -> None:
+    record = NodeRecord("g-1", "broker", "127.0.0.1:1")
+    state = ClusterState(tmp_path, "c", "cp", "c.toml", {"g-1": record})
+    state.write()
+    state.log_path("g-1").parent.mkdir(parents=True)
+    state.output_path("g-1").write_text(HOSTILE + "\n")
+    tracer = HostTracer(str(state.log_path("g-1")))
+    tracer.event("refused", group=HOSTILE, x={HOSTILE: [HOSTILE + "\nforged line"]})
+    tracer.close()
+    assert state.log_path("g-1").read_text().isascii() and state.log_path("g-1").read_text().count("\n") == 1
+    found = CliRunner().invoke(cli, ["logs", "g-1", "--directory", str(tmp_path)])
+    assert found.exit_code == 0 and is_harmless(found.output)
+
+
+def test_what_commands_echo_is_safe_and_json_stays_json() -> None:
+    stream = io.StringIO()
+    safe = SafeText(stream)
+    safe.write(json.dumps({"a": HOSTILE}, ensure_ascii=False) + "\n")
+    safe.writelines([HOSTILE, "\n"])
+    first, second = stream.getvalue().splitlines()
+    assert json.loads(first) == {"a": HOSTILE} and is_harmless(first) and is_harmless(second)
+    before = sys.stdout
+    with safe_streams():
+        assert raw(sys.stdout) is before
+        with safe_streams():
+            assert raw(sys.stdout) is before
+    assert sys.stdout is before
+
+
+def test_labels_of_metrics_are_one_line() -> None:
+    sheet = Sheet({})
+    series = Series("x", Kind.GAUGE, "", ("topic",))
+    sheet.put(series, 1, HOSTILE)
+    assert is_harmless(sheet.samples[series][0].labels["topic"])
+
+
+def test_commands_have_no_other_way_to_the_terminal() -> None:
+    """Consoles are made in one place, and nobody writes to the streams behind the wrappers."""
+    found = []
+    for folder in ("cli", "drill"):
+        for path in sorted((ROOT / "rmqha" / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Call):
+                    called = ast.unparse(node.func)
+                    if called in ("Console", "rich.print") or called.endswith(("stdout.write", "stderr.write")):
+                        found.append(f"{path.name}: {called}")
+    assert found == []
