@@ -138,8 +138,7 @@ class ControllerMachine:
         elif code == RequestCode.RMQHA_RAFT_MESSAGE:
             message = decode_message(bytes(command.body))
             self._addresses.heard(message.sender, command.ext.get("address", ""))
-            with whole:
-                self._raft.step(now_ms, message)
+            self._step(now_ms, message)
         elif code in QUORUM_CODES:
             self._quorum.serve(now_ms, token, command)
         elif code == RequestCode.CONTROLLER_UPDATE_CONFIG:
@@ -156,7 +155,7 @@ class ControllerMachine:
         message = decode_message(data)
         if id_of(message.sender) != peer:
             raise RemoteProtocolError(f"Raft message of {message.sender} came from {peer}")
-        self._raft.step(now_ms, message)
+        self._step(now_ms, message)
         self._settle(now_ms)
 
     @whole
@@ -257,6 +256,10 @@ class ControllerMachine:
         return controller_state(now_ms, self._info, self._raft.state(now_ms), self._leadership)
 
     # --- inside -----------------------------------------------------------------------------------------------------
+
+    @whole
+    def _step(self, now_ms: int, message: AnyMessage) -> None:
+        self._raft.step(now_ms, message)
 
     def _leader_address(self) -> str:
         return self._addresses.of(self._raft.leader_id)

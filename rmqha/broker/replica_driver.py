@@ -27,7 +27,7 @@ from rmqha.ha.replica import Replica
 from rmqha.ha.static_replica import StaticReplica
 from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
-from rmqha.model.error import whole
+from rmqha.model.error import interrupted, whole
 from rmqha.model.identity import Role
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import Buffer, Clock, Tracer
@@ -117,17 +117,19 @@ class ReplicaDriver:
 
     def append(self, messages: list[NewMessage] | NewBatch) -> AppendedBatch:
         wall_ms = self._clock.wall_ms()
-        with whole:
+        try:  # the decorator's work, without its cost
             if isinstance(messages, NewBatch):
                 return self.store.append_batch(messages, wall_ms)
             if len(messages) == 1:
                 one = self.store.append(messages[0], wall_ms)
                 return AppendedBatch((one.phy_offset,), (one.queue_offset,), one.end_offset, one.store_timestamp_ms)
             return self.store.append_encoded(self.store.encode_batch(messages), wall_ms)
+        except Exception as error:  # noqa: BLE001  (it goes on, as what it means)
+            interrupted(error)
 
     def appended(self, end_offset: PhyOffset, waiter: Waiting | None) -> None:
         now_ms = self._clock.now_ms()
-        with whole:
+        try:
             self.store.commit(everything=waiter is not None)
             if waiter is not None:
                 self.replica.wait(now_ms, end_offset, waiter)
@@ -136,6 +138,8 @@ class ReplicaDriver:
                     self.wake_flush()
             self.replica.appended(now_ms)
             self._perform()
+        except Exception as error:  # noqa: BLE001  (it goes on, as what it means)
+            interrupted(error)
 
     @whole
     def commit(self) -> None:

@@ -16,7 +16,12 @@ An expected refusal of a decision is a returned value, not an exception; our own
 
 from __future__ import annotations
 
-from contextlib import ContextDecorator
+from collections.abc import Callable
+from functools import wraps
+from typing import NoReturn, ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class RmqhaError(Exception):
@@ -62,22 +67,26 @@ class RemoteError(RmqhaError):
         self.address = address
 
 
-class _Whole(ContextDecorator):
-    """What is inside is done as a whole, or the process ends: an exception that nobody foresaw becomes
-    BrokenInvariantError, one of the disk StoreError. Refusals, which come before anything is changed, stay."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or isinstance(error, UsageError | RemoteProtocolError | StoreError | BrokenInvariantError):
-            return
-        if isinstance(error, OSError):
-            raise StoreError(f"a change was interrupted, the disk failed: {error}; mend it and start again") from error
-        if isinstance(error, Exception):
-            raise BrokenInvariantError(
-                f"a change was interrupted by {type(error).__name__}: {error}; what holds is known after a restart"
-            ) from error
+def interrupted(error: Exception) -> NoReturn:
+    """A change whose parts belong together was interrupted by `error`: raise what ends the process. Refusals, which
+    come before anything is changed, and StoreError stay what they are."""
+    if isinstance(error, UsageError | RemoteProtocolError | StoreError | BrokenInvariantError):
+        raise error
+    if isinstance(error, OSError):
+        raise StoreError(f"a change was interrupted, the disk failed: {error}; mend it and start again") from error
+    raise BrokenInvariantError(
+        f"a change was interrupted by {type(error).__name__}: {error}; what holds is known after a restart"
+    ) from error
 
 
-whole = _Whole()
-"""Around a change whose parts belong together: a decorator, or for a `with`."""
+def whole(change: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Decorate a change that is done as a whole, or the process ends."""
+
+    @wraps(change)
+    def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        try:
+            return change(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001  (it goes on, as what it means)
+            interrupted(error)
+
+    return guarded
