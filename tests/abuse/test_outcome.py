@@ -1,11 +1,14 @@
-"""What counts as harm."""
+"""What counts as harm, and that docs/security.md tells of every attack."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from tests.abuse.catalogue import rows
 from tests.abuse.outcome import Bounds, Outcome, percentile_ms
 from tests.abuse.scene import Scene
 
@@ -65,3 +68,10 @@ def test_an_attacker_keeps_to_this_machine() -> None:
     scene = Scene({"master": "192.0.2.1:10911"}, "c", "b", 1, 1, 0, "t", "g", "o")
     with pytest.raises(ValueError, match=r"192\.0\.2\.1 is not this machine"):
         scene.connect("master")
+
+
+def test_the_page_tells_what_happens_under_each_attack() -> None:
+    """`python -m tests.abuse --rows` shows the table's rows."""
+    text = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    section = text[text.index("## Attacks that are tried") :].partition("\n## ")[0]
+    assert re.findall(r"^\| `.*$", section, re.MULTILINE) == rows()

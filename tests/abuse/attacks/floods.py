@@ -195,7 +195,7 @@ def delayed(scene: Scene, number: int) -> Iterator[Command]:
 
 
 REFUSED = "Refused, counted"
-FAIR = "Answered in turns: sessions share the broker, honest clients, replicas and controllers go on"
+FAIR = "Sessions take turns, so it holds up nobody else"
 ATTACKS = [
     Attack(
         "flood-26", "master", requests(Command(RequestCode.GET_BROKER_CONFIG)), "Requests for the configuration", FAIR
