@@ -9,6 +9,7 @@ proposed for the set only once it holds the tables: whoever can be elected has e
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -34,6 +35,10 @@ STALE_MS = MAX_HOLD_MS + 5_000
 MAX_OFFSETS_PER_ANSWER = 20_000
 MAX_FOLLOWER_COUNT = 64
 """Ids that may follow in one epoch; anyone can claim one."""
+
+
+Line = tuple[bool, bool, bool]
+"""A kind of wait: for the set, for its offsets, for this replica's offsets."""
 
 
 class Group(Protocol):
@@ -77,6 +82,11 @@ class _Wait:
     deadline_ms: int
     done: Callable[[str], None]
 
+    @property
+    def line(self) -> Line:
+        of_set_offsets = NO_STAMP if self.of_set is None else self.of_set[2]
+        return self.of_set is not None, of_set_offsets > NO_STAMP, self.own_offsets > NO_STAMP
+
 
 class TableFeed:
     """`members` gives all but this replica that are, or may by now be, in the SyncStateSet; None while the set is too
@@ -107,7 +117,8 @@ class TableFeed:
         self._followers: dict[BrokerId, _Follower] = {}
         self._foreign: set[BrokerId] = set()
         self._holds: dict[BrokerId, _Hold] = {}
-        self._waits: list[_Wait] = []
+        self._lines: dict[Line, deque[_Wait]] = {}
+        """Those of one kind, in the order of what they wait for: while the first waits, so do the others."""
         self._answered = NO_STAMP
         """Offsets that were answered under offsetSync=strict, or may have been by a master before."""
         self.stepped: Callable[[], None] = lambda: None
@@ -144,7 +155,7 @@ class TableFeed:
         self._take_back(command)
         self._release(broker_id)
         self._holds[broker_id] = _Hold(channel, command, now_ms + wait_ms)
-        if self._has_news(follower, offsets=bool(self._waits)) or wait_ms == 0:
+        if self._has_news(follower, offsets=self.waiting_count > 0) or wait_ms == 0:
             self._answer(broker_id)
         self._settle()
         if self._holds_tables(follower):
@@ -256,7 +267,7 @@ class TableFeed:
             },
             "metadataLevel": level,
             "metadataForeign": sorted(self._foreign),
-            "metadataWaitingCount": len(self._waits),
+            "metadataWaitingCount": self.waiting_count,
         }
 
     # --- strict changes -----------------------------------------------------------------------------------------------
@@ -295,10 +306,12 @@ class TableFeed:
     ) -> None:
         deadline_ms = self._clock.now_ms() + self._config.metadata_sync_timeout_ms
         wait = _Wait(of_set, own, own_offsets, deadline_ms, done)
-        self._waits.append(wait)
+        line = self._lines.setdefault(wait.line, deque())
+        line.append(wait)
         if self._unsaved(wait):
             self.save_tables_soon()
-        self._settle()
+        if len(line) == 1:
+            self._settle()
 
     def _unsaved(self, wait: _Wait) -> list[TableFile]:
         """Files of this replica that lack what is waited for."""
@@ -331,22 +344,38 @@ class TableFeed:
         return f"replica {', '.join(lacking)}" if lacking else ""
 
     def _settle(self, *, after_save: bool = False) -> None:
-        now_ms, waits, self._waits = self._clock.now_ms(), self._waits, []
-        for wait in waits:
-            missing = self._missing(wait)
-            if not missing:
-                if wait.own_offsets > self._answered:
-                    self._answered = wait.own_offsets
-                wait.done("")
-            elif after_save and (trouble := next((file.trouble for file in self._unsaved(wait) if file.trouble), "")):
-                wait.done(f"the change is made here but this replica's disk does not take it ({trouble}); ask again")
-            elif now_ms >= wait.deadline_ms:
-                timeout_ms = self._config.metadata_sync_timeout_ms
-                wait.done(
-                    f"the change is made here but {missing} has not confirmed it within {timeout_ms} ms; ask again"
-                )
-            else:
-                self._waits.append(wait)
+        """Each kind up to the first that still waits; after files were to be written all: some may have to hear of
+        trouble."""
+        now_ms = self._clock.now_ms()
+        for line in list(self._lines.values()):
+            still: list[_Wait] = []
+            for _ in range(len(line)):
+                if not line or (still and not after_save):
+                    break
+                wait = line.popleft()
+                if not self._is_ended(wait, now_ms, after_save):
+                    still.append(wait)
+            line.extendleft(reversed(still))
+
+    def _is_ended(self, wait: _Wait, now_ms: int, after_save: bool) -> bool:
+        """Answers, if it is time."""
+        missing = self._missing(wait)
+        if not missing:
+            if wait.own_offsets > self._answered:
+                self._answered = wait.own_offsets
+            wait.done("")
+        elif after_save and (trouble := next((file.trouble for file in self._unsaved(wait) if file.trouble), "")):
+            wait.done(f"the change is made here but this replica's disk does not take it ({trouble}); ask again")
+        elif now_ms >= wait.deadline_ms:
+            timeout_ms = self._config.metadata_sync_timeout_ms
+            wait.done(f"the change is made here but {missing} has not confirmed it within {timeout_ms} ms; ask again")
+        else:
+            return False
+        return True
+
+    @property
+    def waiting_count(self) -> int:
+        return sum(map(len, self._lines.values()))
 
     # --- time and role ------------------------------------------------------------------------------------------------
     def timeout(self) -> None:
@@ -366,8 +395,8 @@ class TableFeed:
         self._holds.clear()
         self._followers.clear()
         self._foreign.clear()
-        waits, self._waits = self._waits, []
-        for wait in waits:
+        lines, self._lines = self._lines, {}
+        for wait in (wait for line in lines.values() for wait in line):
             wait.done("this broker is no longer the master; whether the change survives is not known, ask again")
 
 

@@ -420,3 +420,24 @@ def test_a_strict_commit_waits_for_the_set(make_broker: Callable[..., Broker]) -
     broker.core.save()
     broker.core.feed.saved()
     assert channel.one().code == 0
+
+
+def test_many_changes_that_wait_for_the_disk_cost_no_more_each(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else who makes topics by the thousand, before the file is written, holds up everybody: each looked at all."""
+    core = broker.core
+    core.save_tables_soon = lambda: None
+    looks: list[int] = []
+    missing = core.feed._missing
+
+    def look(wait: Any) -> str:
+        looks.append(1)
+        return missing(wait)
+
+    monkeypatch.setattr(core.feed, "_missing", look)
+    channel = FakeChannel()
+    for number in range(200):
+        core.processor.received(channel, [update_topic(f"many-{number}")])
+    assert core.feed.waiting_count == 200
+    assert len(looks) < 10
+    core.save_tables()
+    assert [reply.code for reply in channel.take()] == [ResponseCode.SUCCESS] * 200
