@@ -14,6 +14,7 @@ from rmqha.broker.controller_route import ControllerRoute, is_redirect, named_le
 from rmqha.ha.action import CallController
 from rmqha.model.code import RequestCode
 from rmqha.model.error import UnreachableError
+from rmqha.port import Tracer
 from rmqha.wire.command import Command
 
 
@@ -32,12 +33,17 @@ class Client(Protocol):
 class ControllerLink:
     """One task per call; calls are few (a heartbeat every half second, and what a role change needs)."""
 
-    def __init__(self, driver: Answered, client: Client, addresses: list[str], nursery: trio.Nursery):
+    def __init__(
+        self, driver: Answered, client: Client, addresses: list[str], nursery: trio.Nursery, tracer: Tracer
+    ) -> None:
         self._driver = driver
         self._client = client
         self._addresses = addresses
         self._route = ControllerRoute(addresses)
         self._nursery = nursery
+        self._tracer = tracer
+        self._silent: set[str] = set()
+        """Addresses besides the target that did not answer the last heartbeat."""
         self._beating: set[str] = set()
         """Addresses besides the target that have a heartbeat to answer."""
 
@@ -57,8 +63,13 @@ class ControllerLink:
         """A heartbeat for a controller that may come to lead; whether and what it answers says nothing now."""
         try:
             await self._client.call(address, _copy(action.command), action.timeout_ms)
-        except UnreachableError:
-            pass
+            if address in self._silent:
+                self._silent.remove(address)
+                self._tracer.event("controller_answers", address=address)
+        except UnreachableError as error:
+            if address not in self._silent:
+                self._silent.add(address)
+                self._tracer.event("controller_silent", address=address, reason=str(error))
         finally:
             self._beating.remove(address)
 

@@ -251,7 +251,7 @@ async def _serve(
         static = not core.config.enable_controller_mode
         guard = HaGuard(core.config.ha_security, security.ambient.get())
         if not static:
-            driver.controller = ControllerLink(driver, client, controllers, nursery)
+            driver.controller = ControllerLink(driver, client, controllers, nursery, tracer)
         driver.ha = gate.ha = HaService(driver, tracer, nursery, guard, gate.boundary, plain=static)
         loops = BrokerLoops(core, clock)
         sync = _metadata_sync(core, client, tracer)

@@ -12,6 +12,7 @@ from rmqha.ha.action import CallController
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import UnreachableError
 from rmqha.wire.command import Command
+from tests.broker.support import ListTracer
 
 A, B, C = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
 TIMEOUT_MS = 1500
@@ -58,8 +59,8 @@ def action(call_id: int, code: int = RequestCode.BROKER_HEARTBEAT) -> CallContro
 
 
 async def test_every_controller_hears_a_heartbeat_and_the_driver_one_answer(nursery: trio.Nursery) -> None:
-    controllers, driver = Controllers(), Driver()
-    link = ControllerLink(driver, controllers, [A, B, C], nursery)
+    controllers, driver, tracer = Controllers(), Driver(), ListTracer()
+    link = ControllerLink(driver, controllers, [A, B, C], nursery, tracer)
     link.call(action(1))
     await wait_all_tasks_blocked()
     assert controllers.beats() == [A, B, C] and driver.replies == [(1, 0)]
@@ -69,9 +70,24 @@ async def test_every_controller_hears_a_heartbeat_and_the_driver_one_answer(nurs
     assert set(controllers.beats()) == {B, C} and driver.replies == [(1, 0), (2, 0)]
 
 
+async def test_a_controller_that_falls_silent_and_answers_again_is_told_once(nursery: trio.Nursery) -> None:
+    controllers, tracer = Controllers(dead={B}), ListTracer()
+    link = ControllerLink(Driver(), controllers, [A, B], nursery, tracer)
+    for call_id in range(2):
+        link.call(action(call_id))
+        await wait_all_tasks_blocked()
+    controllers.dead.clear()
+    link.call(action(2))
+    await wait_all_tasks_blocked()
+    assert tracer.events == [
+        ("controller_silent", {"address": B, "reason": f"{B} is dead"}),
+        ("controller_answers", {"address": B}),
+    ]
+
+
 async def test_another_request_goes_to_the_leader_only(nursery: trio.Nursery) -> None:
     controllers, driver = Controllers(leader=B), Driver()
-    link = ControllerLink(driver, controllers, [A, B, C], nursery)
+    link = ControllerLink(driver, controllers, [A, B, C], nursery, ListTracer())
     link.call(action(1, RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET))
     await wait_all_tasks_blocked()
     assert [address for address, _ in controllers.heard] == [A, B] and driver.replies == [(1, 0)]
@@ -79,7 +95,7 @@ async def test_another_request_goes_to_the_leader_only(nursery: trio.Nursery) ->
 
 async def test_a_frozen_follower_gets_one_heartbeat_at_a_time(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     controllers, driver = Controllers(frozen={B}), Driver()
-    link = ControllerLink(driver, controllers, [A, B], nursery)
+    link = ControllerLink(driver, controllers, [A, B], nursery, ListTracer())
     for call_id in range(4):
         link.call(action(call_id))
         await trio.sleep(0.5)
