@@ -23,6 +23,7 @@ class NamesrvConfig(ServerConfig):
     live_keys: ClassVar[frozenset[str]] = frozenset(
         {
             "liteHeartbeatTimeoutMillis",
+            "maxKvCount",
             "orderMessageEnable",
             "registerBrokerTimeoutMillis",
             "scanNotActiveBrokerInterval",
@@ -34,6 +35,8 @@ class NamesrvConfig(ServerConfig):
     kv_config_path: str = ""
     """File of the settings that request 100 stores; config-overrides.properties beside it has the keys that were
     changed at run time. Empty: both are forgotten when the process ends."""
+    max_kv_count: int = 100_000
+    """Own. No setting is stored beyond so many; each has 64 Ki characters at most."""
     order_message_enable: bool = False
     """Routes carry orderTopicConf, which `mqadmin updateTopic -o true` stores."""
     lite_heartbeat_timeout_millis: int = 5_000
@@ -53,6 +56,7 @@ class NamesrvConfig(ServerConfig):
     def check(self, source: str) -> None:
         super().check(source)
         self.require_range(source, "listen_port", 0, 65535)
+        self.require_range(source, "max_kv_count", 1, 10_000_000)
         self.require_range(source, "lite_heartbeat_timeout_millis", 100, 600_000)
         self.require_range(source, "register_broker_timeout_millis", 100, 3_600_000)
         self.require_range(source, "scan_not_active_broker_interval", 10, 60_000)

@@ -6,6 +6,7 @@ Each request is answered at once from memory; the only task beside the sessions 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -40,6 +41,7 @@ from rmqha.wire.config_answer import config_body, config_ext
 from rmqha.wire.lenient_json import dumps
 
 STATE_VERSION = 1
+MAX_SAVE_PAUSE_S = 0.2
 OVERRIDES_FILE = "config-overrides.properties"
 STANDARD_JSON_VERSION = 401
 """MQVersion ordinal of 4.9.4, the first whose clients read routes as strict JSON."""
@@ -74,6 +76,7 @@ class NameServer:
             self.follower = ElectionFollower(controllers, self.routes, tracer)
         self.remoting = Statistics()
         self.quotas = Quotas(config.quotas)
+        kv_config.max_count = config.max_kv_count
         self._far = FarPeer()
         self._told_of_loopback = False
         self._handlers: dict[int, Callable[[Command], Command]] = {
@@ -133,7 +136,11 @@ class NameServer:
     def received(self, session: Session, commands: list[Command]) -> None:
         for command in commands:
             reply = self.handle(session.id, command)
-            if not command.is_oneway:
+            if command.is_oneway:
+                continue
+            if command.code in _KEPT and reply.code == ResponseCode.SUCCESS:
+                self._kv_config.wait(partial(_answer, session, reply))
+            else:
                 session.send(reply)
 
     def closed(self, session: Session) -> None:
@@ -248,6 +255,7 @@ class NameServer:
 
     def _configure(self, config: NamesrvConfig) -> None:
         self.quotas.configure(config.quotas)
+        self._kv_config.max_count = config.max_kv_count
         self.routes.set_timeouts(
             lite_timeout_ms=config.lite_heartbeat_timeout_millis,
             register_timeout_ms=config.register_broker_timeout_millis,
@@ -306,6 +314,16 @@ class NameServer:
         return request.reply(body=dumps(self._tracer.told()))
 
 
+_KEPT = (RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG)
+"""Answered when what they changed is on the disk."""
+
+
+def _answer(session: Session, reply: Command, fault: str) -> None:
+    if fault:
+        reply.code, reply.remark = ResponseCode.SYSTEM_ERROR, fault
+    session.send(reply)
+
+
 def _shown(request: Command, topics: list[str]) -> list[str]:
     """Those that the account of the request may use."""
     principal = request.principal
@@ -355,12 +373,32 @@ async def run_name_server(
             await nursery.start(Site(config, server.routes, port, controllers, tracer).serve, exposure)
         tracer.event("name_server_started", address=config.listen_address, port=port)
         task_status.started(port)
+        nursery.start_soon(_save_settings, kv_config)
         if server.follower is not None:
             nursery.start_soon(_follow, server.follower, config)
         while True:
             server.routes.scan(clock.now_ms())
             server.look_at_addresses()
             await trio.sleep(server.live.current.scan_not_active_broker_interval / 1000)
+
+
+async def _save_settings(kv_config: KvConfig) -> None:
+    """One write serves everybody who changed something before it began, in a thread; then a pause as long, since
+    somebody may change settings all the time."""
+    wanted = trio.Event()
+    kv_config.save_soon = lambda: wanted.set()
+    try:
+        while True:
+            await wanted.wait()
+            wanted = trio.Event()
+            began_at_s, write = trio.current_time(), kv_config.unsaved()
+            if write is not None:
+                await trio.to_thread.run_sync(write)
+            kv_config.saved()
+            await trio.sleep(min(MAX_SAVE_PAUSE_S, trio.current_time() - began_at_s))
+    finally:
+        kv_config.save_soon = kv_config.save
+        kv_config.save()
 
 
 async def _follow(follower: ElectionFollower, config: NamesrvConfig) -> None:

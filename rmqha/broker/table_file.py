@@ -134,7 +134,7 @@ class TableFile:
                 data = self._attempted  # its write has failed
             self._attempted = data
             try:
-                config_table.write(self._disk, self._name, self._text(data.members))
+                self._put(self._text(data.members))
             except OSError as error:
                 self.trouble = str(error)
                 self.is_behind = True
@@ -158,6 +158,9 @@ class TableFile:
     @staticmethod
     def row_text(name: str, row: Any) -> bytes:
         return f"{encode_basestring(name)}:{config_table.pretty(row, _ROW_LINE)}".encode()
+
+    def _put(self, data: bytes) -> None:
+        config_table.write(self._disk, self._name, data)
 
     def _text(self, members: Mapping[str, Any]) -> bytes:
         parts: list[bytes] = []
