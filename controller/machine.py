@@ -314,6 +314,8 @@ class ControllerMachine:
             refusal = command.reply(ResponseCode.CONTROLLER_INVALID_REQUEST, remark=remark)
             self._actions.append(Reply(token, refusal))
             return
+        # a key that needs a restart may be named with the value that it has; it is not kept
+        changes = config.live_part(changes)[0]
         self._config = config
         self._overridden |= changes.keys()
         self._actions.append(SaveConfig(changes, token, None if command.is_oneway else command.reply()))

@@ -77,18 +77,21 @@ class _Store:
             if release is None:
                 raise UsageError(f"{path} is in use by another controller; give each its own controllerStorePath")
             self._release: Callable[[], None] = release
-            self.config = self._with_overrides(config)
+            self.config = self._with_overrides(config, tracer)
             self.log = DurableRaftLog(self.disk, config.controller_dleger_self_id, tracer, HostPrng())
         except StoreError as problem:
             raise UsageError(str(problem)) from None
         except OSError as error:
             raise UsageError(f"cannot use controllerStorePath {path}: {error.strerror or error}") from None
 
-    def _with_overrides(self, config: ControllerConfig) -> ControllerConfig:
+    def _with_overrides(self, config: ControllerConfig, tracer: HostTracer) -> ControllerConfig:
         self.overrides: dict[str, str] = {}
         if self.disk.exists(OVERRIDES_FILE):
             source = f"{self.disk.label}/{OVERRIDES_FILE}"
-            self.overrides = parse_properties(self.disk.read(OVERRIDES_FILE).decode(), source)
+            given = parse_properties(self.disk.read(OVERRIDES_FILE).decode(), source)
+            self.overrides, ignored = config.live_part(given)
+            if ignored:
+                tracer.event("config_overrides_ignored", keys=ignored, file=source)
             config, _ = config.updated(self.overrides, source)
         return config
 

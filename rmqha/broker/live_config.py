@@ -26,9 +26,12 @@ class LiveConfig(Generic[C]):
         if disk is not None and disk.exists(path):
             source = f"{disk.label}/{path}"
             try:
-                self._overrides = parse_properties(disk.read(path).decode(), source)
+                given = parse_properties(disk.read(path).decode(), source)
             except UnicodeDecodeError:
                 raise ConfigError(f"{source} is not UTF-8 text; restore it or remove it") from None
+            self._overrides, ignored = config.live_part(given)
+            if ignored:
+                tracer.event("config_overrides_ignored", keys=ignored, file=source)
             self.current, _ = config.updated(self._overrides, source)
             tracer.event("config_overridden", keys=sorted(self._overrides), file=source)
 
@@ -48,7 +51,8 @@ class LiveConfig(Generic[C]):
         config, later = self.current.updated(changes, source)
         if later:
             raise ConfigError(f"{', '.join(later)}: restart needed; write it to the server's file and restart it")
-        overrides = self._overrides | changes
+        # a key that needs a restart may be named with the value that it has; it is not kept
+        overrides = self._overrides | config.live_part(changes)[0]
         if self._disk is not None:
             lines = "".join(f"{key}={value}\n" for key, value in sorted(overrides.items()))
             directory = self._path.rpartition("/")[0]

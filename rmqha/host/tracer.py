@@ -33,6 +33,7 @@ HISTORY_COUNT = 1000
 WARNINGS = frozenset(
     {
         "audit_lost",
+        "config_overrides_ignored",
         "controller_paused",
         "controller_unfit",
         "controller_unreachable",

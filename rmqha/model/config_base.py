@@ -103,6 +103,16 @@ class Config:
         later = tuple(sorted(changed.keys() - self.live_keys))
         return dataclasses.replace(self, **{name: getattr(wanted, name) for name in live}), later
 
+    @classmethod
+    def live_part(cls, given: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
+        """Of a file of overrides what may count, by the keys' own names, and the keys that never may: one that needs a
+        restart stands in the server's own file alone, so no store brings its own accounts, TLS or addresses. Unknown
+        keys are left in, for `updated` to refuse."""
+        named = {cls.aliases.get(key, key): value for key, value in given.items()}
+        known = cls.keys()
+        live = {key: value for key, value in named.items() if key in cls.live_keys or key not in known}
+        return live, tuple(sorted(named.keys() - live.keys()))
+
     def check(self, source: str) -> None:
         """Raise ConfigError for values that contradict each other or leave their range."""
 

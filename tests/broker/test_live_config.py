@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -126,3 +127,37 @@ def test_a_number_that_no_server_can_live_with_is_refused(kind: type[Config]) ->
     for key in numbers:
         with pytest.raises(ConfigError, match="must"):
             kind().updated({key: "-5"}, "request")
+
+
+FOREIGN = "aclEnable=false\ntls.server.mode=disabled\nlistenPort=1\nfileReservedTime=7\n"
+
+
+def test_a_store_brings_no_security_and_no_restart_key_along(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker()
+    (broker.directory / PATH).parent.mkdir(parents=True, exist_ok=True)
+    (broker.directory / PATH).write_text(FOREIGN)
+    broker.close()
+    again = make_broker(acl_enable=True).start()
+    assert (again.core.config.acl_enable, again.core.config.file_reserved_time) == (True, 7)
+    (told,) = [fields for name, fields in again.tracer.events if name == "config_overrides_ignored"]
+    assert list(told["keys"]) == ["aclEnable", "listenPort", "tls.server.mode"]
+    assert update(again, "fileReservedTime=8").code == 0
+    assert (again.directory / PATH).read_text() == "fileReservedTime=8\n"
+
+
+def test_a_restart_key_with_the_value_that_it_has_is_not_kept(make_broker: Callable[..., Broker]) -> None:
+    """Else it would hide a change of the server's own file for ever."""
+    broker = make_broker().start()
+    alias = "maxHaTransferByteInSecond=1000000"
+    assert update(broker, f"aclEnable=false\nfileReservedTime=9\n{alias}").code == 0
+    assert (broker.directory / PATH).read_text() == "fileReservedTime=9\nhaTransferBytesPerSecond=1000000\n"
+
+
+def test_controllers_and_name_servers_do_the_same(tmp_path: Path) -> None:
+    for config in (ControllerConfig(acl_enable=True), NamesrvConfig(acl_enable=True)):
+        live, ignored = config.live_part({"aclEnable": "false", "scanNotActiveBrokerInterval": "100"})
+        assert (live, ignored) == ({"scanNotActiveBrokerInterval": "100"}, ("aclEnable",))
+        tracer = ListTracer()
+        (tmp_path / "o").write_text("aclEnable=false\n")
+        assert LiveConfig(HostDisk(tmp_path), config, tracer, "o").current.acl_enable
+        assert [name for name, _ in tracer.events][:1] == ["config_overrides_ignored"]

@@ -232,7 +232,11 @@ def _overrides(patient: Patient, papers: Papers) -> Iterator[Finding]:
     except RmqhaError as error:
         yield wrong(patient.name, "overrides", str(error), f"mend or remove {path}")
         return
-    for key, value in sorted(given.items()):
+    live, ignored = BrokerConfig.live_part(given)
+    if ignored:
+        sentence = f"{path} has keys that need a restart, which do not count there: {', '.join(ignored)}"
+        yield warn(patient.name, "overrides", sentence, f"take them out of {path}")
+    for key, value in sorted(live.items()):
         said = patient.properties.get(key)
         if said is not None and said != value:
             sentence = f"{key}={said} in {patient.source} is without effect: {value} was set while it ran"
