@@ -35,6 +35,8 @@ MEMORY_MS = 300_000
 """A node that nobody names any more is asked on for so long after its last answer."""
 KEEPALIVE_S = 15.0
 MAX_VIEWERS = 32
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
+"""Of one node: five thousand groups are some 3 MB of a controller's state. More ends the connection."""
 CLUSTER = ""
 """Name of the cluster's document; a group's is its name."""
 
@@ -107,7 +109,7 @@ class Watch:
         """Task of the name server; idle until somebody looks."""
         while True:
             await self._wanted.wait()
-            async with RemotingClient() as client:
+            async with RemotingClient(max_frame_bytes=MAX_ANSWER_BYTES) as client:
                 while self._viewers:
                     started = trio.current_time()
                     node_count = await self._guarded_round(client)
@@ -215,7 +217,9 @@ async def _ask(
 ) -> None:
     """Give the answer's JSON object to `take`; a node that has none leaves its place empty."""
     try:
-        body = loads(bytes((await ask(client, address, command)).body))
+        answer = bytes((await ask(client, address, command)).body)
+        # text that strict JSON does not take is read by Python's own hand, for seconds if a node wants it
+        body = await trio.to_thread.run_sync(loads, answer)
     except RmqhaError:
         return
     if isinstance(body, dict):

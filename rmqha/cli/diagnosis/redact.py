@@ -13,6 +13,7 @@ from collections.abc import Collection
 from typing import Any
 
 GONE = "[redacted]"
+MAX_LINE_CHARS = 64 * 1024
 MIN_SECRET_LENGTH = 4
 """A shorter one is taken out by its name only: its letters stand everywhere."""
 _HINT = r"(?:secret|passw|passphrase|pwd|token|credential|private|access[_.-]?key|api[_.-]?key|signature)"
@@ -25,7 +26,7 @@ _QUOTED = re.compile(_STRING)
 _VALUE = re.compile(rf"([\"']?\s*[=:]\s*|\s+)({_STRING}|\S+)")
 _WHOLE = re.compile(r"(?P<to>[\"']?\s*[:=]\s*)(?P<quote>[\"']?)(?P<value>.*?)(?P<end>[\"']?,?\s*)$")
 _LEFT_OF_KEY = re.compile(r"[\s\-{,\"'#]*$")
-_URL = re.compile(r"(?<=://)[^\s@'\"]*:[^\s'\"]*@")
+_PLAIN_WORD = re.compile(r"[^\s'\"]+")
 _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.S)
 _PEM_END = re.compile(r"\A.*-----END [A-Z ]*PRIVATE KEY-----", re.S)
 """Once all whole keys are gone: the end of a log may begin inside one."""
@@ -43,7 +44,9 @@ def redact(text: str, known: Collection[str] = ()) -> str:
     for secret in sorted((item for item in known if len(item) >= MIN_SECRET_LENGTH), key=len, reverse=True):
         for form in (secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]):
             text = text.replace(form, GONE)
-    text = _URL.sub(f"{GONE}@", _PEM_END.sub(GONE, _PEM.sub(GONE, text)))
+    text = _PEM_END.sub(GONE, _PEM.sub(GONE, text))
+    if "://" in text and "@" in text:
+        text = _PLAIN_WORD.sub(_without_user, text)
     document = _as_json(text)
     if document is not None:
         return json.dumps(_redacted(document), indent=1, ensure_ascii=False) + "\n"
@@ -93,6 +96,8 @@ def _line(line: str) -> str:
         return line
     body = line.rstrip("\r\n")
     end = line[len(body) :]
+    if len(body) > MAX_LINE_CHARS:
+        return f"{GONE} (a line of {len(body)} characters that names a secret){end}"
     for found in _NAME.finditer(body):
         if _HARMLESS.search(found.group()):
             continue
@@ -104,15 +109,30 @@ def _line(line: str) -> str:
             quote = whole["quote"]
             comma = "," if whole["end"].rstrip().endswith(",") and quote else ""
             return f"{head}{whole['to']}{quote}{GONE}{quote}{comma}{end}"
-        tail = _VALUE.sub(rf"\g<1>{GONE}", tail, count=1)
-        return head + _QUOTED.sub(GONE, _rest(tail)) + end
+        return head + _QUOTED.sub(GONE, _rest(_without_value(tail))) + end
     return line
 
 
+def _without_value(tail: str) -> str:
+    """What stands behind a name, without the first value in it."""
+    # spaces at the end would be tried from each of them on
+    words = tail.rstrip()
+    return _VALUE.sub(rf"\g<1>{GONE}", words, count=1) + tail[len(words) :]
+
+
 def _rest(tail: str) -> str:
-    """Further names behind the first."""
-    for found in _NAME.finditer(tail):
-        if not _HARMLESS.search(found.group()):
-            after = _VALUE.sub(rf"\g<1>{GONE}", tail[found.end() :], count=1)
-            return tail[: found.end()] + _rest(after)
-    return tail
+    """Further names behind the first; in a loop, since a line may hold thousands."""
+    parts, at = [], 0
+    while True:
+        names = (found for found in _NAME.finditer(tail, at) if not _HARMLESS.search(found.group()))
+        if (found := next(names, None)) is None:
+            return "".join((*parts, tail[at:]))
+        parts.append(tail[at : found.end()])
+        tail, at = _without_value(tail[found.end() :]), 0
+
+
+def _without_user(found: re.Match[str]) -> str:
+    """A word without the user and password of the URL in it."""
+    word = found.group()
+    start, end = word.find("://") + 3, word.rfind("@")
+    return f"{word[:start]}{GONE}{word[end:]}" if 3 <= start <= end and ":" in word[start:end] else word

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import string
+import time
 
 import pytest
 from hypothesis import given
@@ -118,3 +119,25 @@ def test_names(name: str, expected: bool) -> None:
 def test_a_file_of_json_stays_json() -> None:
     text = '{\n  "a": 1,\n  "secretKey": "x y",\n  "b": 2\n}'
     assert json.loads(redact(text)) == {"a": 1, "secretKey": GONE, "b": 2}
+
+
+PIECES = (
+    "://", "a:b@", "://a:", "password", "password ", "password: x ", "password='", 'password="\\\\', "secret=", " ",
+    "-----BEGIN ", "-----BEGIN A PRIVATE KEY-----", '"""', "\\\n", "password\n", "password) ",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("piece", PIECES)
+@pytest.mark.parametrize("end", ["", "\n", "x"])
+def test_no_text_that_others_made_takes_long(piece: str, end: str) -> None:
+    """Logs hold names and reasons that peers chose."""
+    for text in (piece * (60_000 // len(piece)) + end, "password" + piece * (200_000 // len(piece)) + end):
+        started = time.monotonic()
+        redact(text)
+        assert time.monotonic() - started < 5
+
+
+def test_the_user_of_an_address_goes_and_nothing_else() -> None:
+    assert redact("at http://u:p@h:1/x and a@b:1") == f"at http://{GONE}@h:1/x and a@b:1"
+    assert redact("'http://u:p@h' http://h:1/@") == f"'http://{GONE}@h' http://{GONE}@"
+    assert redact("http://h:1/ x@y") == "http://h:1/ x@y"
