@@ -74,7 +74,10 @@ def receive(
     if count < 0:
         return
     problem = consumer.statistics()["last_error"]
-    if not count and problem:
+    if passed_over := int(consumer.statistics()["too_large"]):
+        where = "to the dead letters" if group else "passed over"
+        click.echo(f"rmqha: {passed_over} too large when decompressed, {where}; the last: {problem}", err=True)
+    elif not count and problem:
         click.echo(f"rmqha: nothing was read from topic {topic}: {problem}", err=True)
         sys.exit(1)
     if output != "json":

@@ -52,6 +52,10 @@ def _missing(name: str) -> UsageError:
     return UsageError(f"{name} bodies need a package that is not installed: pip install 'rmqha[compression]'")
 
 
+class BodyTooLargeError(RemoteProtocolError):
+    """A body that stands for more bytes than its reader takes: reading it again will not help."""
+
+
 class Compression(NamedTuple):
     """How a producer compresses, and the system flag that says so."""
 
@@ -71,9 +75,9 @@ def compression(name: str) -> Compression:
     raise UsageError(f"there is no compression {name!r}; known are zlib, lz4 and zstd")
 
 
-def decompress(body: bytes | memoryview, sys_flag: int) -> bytes:
-    """The plain body. Raises RemoteProtocolError if it is not what `sys_flag` says, UsageError if the library for its
-    compression is not installed."""
+def decompress(body: bytes | memoryview, sys_flag: int, max_body_bytes: int = MAX_BODY_BYTES) -> bytes:
+    """The plain body. Raises BodyTooLargeError if it has more than `max_body_bytes`, RemoteProtocolError if it is not
+    what `sys_flag` says, UsageError if the library for its compression is not installed."""
     if not sys_flag & SYS_FLAG_COMPRESSED:
         return bytes(body)
     name = _NAME_OF.get(sys_flag & SYS_FLAG_COMPRESSION_MASK, "zlib")
@@ -87,23 +91,27 @@ def decompress(body: bytes | memoryview, sys_flag: int) -> bytes:
     else:
         reader, failure = zlib.decompressobj(), zlib.error
     try:
-        plain = _pieces(reader, memoryview(body)) if name == "zstd" else reader.decompress(body, MAX_BODY_BYTES + 1)
+        plain = (
+            _pieces(reader, memoryview(body), max_body_bytes)
+            if name == "zstd"
+            else reader.decompress(body, max_body_bytes + 1)
+        )
     except failure as error:
         raise RemoteProtocolError(f"a compressed body does not decompress: {error}") from error
-    if len(plain) > MAX_BODY_BYTES:
-        raise RemoteProtocolError(f"a compressed body holds more than {MAX_BODY_BYTES} bytes")
+    if len(plain) > max_body_bytes:
+        raise BodyTooLargeError(f"a compressed body holds more than {max_body_bytes} bytes")
     if not reader.eof:
         raise RemoteProtocolError(f"a compressed body ends before its {name} stream does")
     return bytes(plain)
 
 
-def _pieces(reader: Any, body: memoryview) -> bytes:
+def _pieces(reader: Any, body: memoryview, max_body_bytes: int) -> bytes:
     """zstandard's incremental reader knows no bound on its output, so its input is given little by little."""
     parts, size_bytes = [], 0
     for at in range(0, len(body), ZSTD_PIECE_BYTES):
         parts.append(reader.decompress(body[at : at + ZSTD_PIECE_BYTES]))
         size_bytes += len(parts[-1])
-        if size_bytes > MAX_BODY_BYTES or reader.eof:
+        if size_bytes > max_body_bytes or reader.eof:
             break
     return b"".join(parts)
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import trio
 
 from rmqha.client.assigned import Ahead, Assigned, number, reset_offsets
+from rmqha.client.compression import MAX_BODY_BYTES, BodyTooLargeError
 from rmqha.client.heartbeat import CALL_TIMEOUT_MS
 from rmqha.client.membership import TAG, Membership
 from rmqha.client.message import Message, MessageBatch, MessageView
@@ -86,12 +87,14 @@ class Consumer:
         standalone: bool = False,
         offset_file: str | os.PathLike[str] | None = None,
         security: Security | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         """`tags`: "*" or "A || B"; `selector`: SQL92 over the properties instead (brokers need enablePropertyFilter).
         `start`: where queues begin at first: "committed" (nothing committed: the first message), "first" or "last".
 
         By default the group's members share the queues. `offset_file` makes this a broadcast reader: it reads all
         queues and keeps its own offsets there. `standalone`: read all queues without joining the group, commit nothing.
+        `max_body_bytes`: what a compressed body may stand for.
 
         Raises UsageError for a wrong address, topic or expression."""
         check_topic(topic)
@@ -108,6 +111,7 @@ class Consumer:
             self._session, group, topic, tags, selector=selector, broadcast=offset_file is not None
         )
         self._start = start
+        self._max_body_bytes = max_body_bytes
         self._standalone = standalone
         self._offset_file = offset_file
         self._reads_all = standalone or offset_file is not None
@@ -122,7 +126,17 @@ class Consumer:
         self._unfinished: tuple[Assigned, int] | None = None
         self._ready_in, self._ready = trio.open_memory_channel[Ahead](0)
         self._counts = dict.fromkeys(
-            ("received", "pulls", "failed_pulls", "offset_moves", "rebalances", "commits", "failed_commits", "retried"),
+            (
+                "received",
+                "pulls",
+                "failed_pulls",
+                "offset_moves",
+                "rebalances",
+                "commits",
+                "failed_commits",
+                "retried",
+                "too_large",
+            ),
             0,
         )
         self._last_error = ""
@@ -171,17 +185,36 @@ class Consumer:
     async def receive(self) -> Message:
         """The next message; waits as long as it takes, so bound it with `trio.move_on_after`.
 
+        One whose compressed body stands for more than `max_body_bytes` goes to the group's dead letters (`statistics`
+        counts it as too_large); outside a group it is passed over.
+
         Raises UsageError if its body needs a library that is not installed, RemoteProtocolError if it does not
         decompress; the next call gives the same message again."""
         self._finish()
-        batch = self._batch
-        if batch is None or batch.assigned.dropped or batch.index == len(batch.messages):
-            batch = await self._next_batch()
-        message = batch.messages[batch.index].message()
+        while True:
+            batch = self._batch
+            if batch is None or batch.assigned.dropped or batch.index == len(batch.messages):
+                batch = await self._next_batch()
+            view = batch.messages[batch.index]
+            try:
+                message = view.message()
+            except BodyTooLargeError as error:
+                await self._refuse(view, error)
+                batch.index += 1
+                batch.assigned.finished = max(batch.assigned.finished, view.queue_offset + 1)
+            else:
+                break
         batch.index += 1
         self._unfinished = batch.assigned, message.queue_offset + 1
         self._counts["received"] += 1
         return message
+
+    async def _refuse(self, view: MessageView, error: RmqhaError) -> None:
+        """To the dead letters with a message that nobody here will read. Raises as `retry`: it comes again then."""
+        if not self._reads_all:
+            await self.retry(view, delay_level=-1)
+        self._counts["too_large"] += 1
+        self._last_error = f"message {view.msg_id} of {view.topic} at {view.queue_id}/{view.queue_offset}: {error}"
 
     def batches(self) -> Batches:
         """All that arrives, in batches whose messages are decoded when they are looked at."""
@@ -189,7 +222,8 @@ class Consumer:
 
     async def receive_batch(self) -> MessageBatch:
         """The next messages of one queue, up to PULL_MAX_COUNT, the rest of a batch that `receive` began. Waits as long
-        as it takes."""
+        as it takes. A view whose `body` raises BodyTooLargeError is handed to the dead letters by `retry` with
+        delay_level=-1."""
         self._finish()
         batch = self._batch
         if batch is None or batch.assigned.dropped or batch.index == len(batch.messages):
@@ -530,7 +564,14 @@ class Consumer:
                 raise RemoteError(answer.code, answer.remark or "", assigned.address)
         is_retry = assigned.queue.topic != self._topic
         tags = None if is_retry else self._membership.tags
-        messages = MessageBatch(assigned.queue.broker_name, body, from_offset=offset, tags=tags, is_retry=is_retry)
+        messages = MessageBatch(
+            assigned.queue.broker_name,
+            body,
+            from_offset=offset,
+            tags=tags,
+            is_retry=is_retry,
+            max_body_bytes=self._max_body_bytes,
+        )
         assigned.pulled = next_offset
         assigned.preferred_id = suggested
         return messages

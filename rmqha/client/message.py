@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
-from rmqha.client.compression import decompress
+from rmqha.client.compression import MAX_BODY_BYTES, BodyTooLargeError, decompress
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.message import (
     PROPERTY_INNER_BASE,
@@ -124,7 +124,7 @@ class MessageView:
         """Raises as `decompress`."""
         _, sys_flag, _, _, at, size, _, _, _, _, _ = self._parts
         view = self._batch.buffer[at : at + size]
-        return decompress(view, sys_flag) if sys_flag & SYS_FLAG_COMPRESSED else view
+        return decompress(view, sys_flag, self._batch.max_body_bytes) if sys_flag & SYS_FLAG_COMPRESSED else view
 
     @property
     def raw_properties(self) -> bytes:
@@ -193,7 +193,7 @@ class MessageView:
             queue_id,
             QueueOffset(queue_offset),
             phy_offset,
-            decompress(body, sys_flag) if sys_flag & SYS_FLAG_COMPRESSED else body,
+            decompress(body, sys_flag, batch.max_body_bytes) if sys_flag & SYS_FLAG_COMPRESSED else body,
             decode_properties(raw),
             offset_message_id(self._store_host(), phy_offset),
             _INT64.unpack_from(buffer, start + _BORN_AT)[0],
@@ -249,7 +249,7 @@ class MessageBatch(Sequence[MessageView]):
     """The wanted messages of one pull's answer, in the order of their queue. `len`, an index and a loop decode nothing
     but what is asked of each view; `messages()` decodes all."""
 
-    __slots__ = ("_views", "broker_name", "buffer", "is_retry")
+    __slots__ = ("_views", "broker_name", "buffer", "is_retry", "max_body_bytes")
 
     def __init__(
         self,
@@ -259,14 +259,16 @@ class MessageBatch(Sequence[MessageView]):
         from_offset: int = 0,
         tags: frozenset[str] | None = None,
         is_retry: bool = False,
+        max_body_bytes: int = MAX_BODY_BYTES,
     ) -> None:
         """Messages below `from_offset` and those with another tag than `tags` are left out. `is_retry`: the records are
-        a retry topic's, and each names the topic it was sent to.
+        a retry topic's, and each names the topic it was sent to. A compressed body stands for `max_body_bytes` at most.
 
         Raises as `decompress`, and RemoteProtocolError if the bytes are no records."""
         self.broker_name = broker_name
         self.buffer = memoryview(body)
         self.is_retry = is_retry
+        self.max_body_bytes = max_body_bytes
         try:
             views = self._find(from_offset)
         except BadRecordError as error:
@@ -292,7 +294,7 @@ class MessageBatch(Sequence[MessageView]):
         """The batch without its first `index` messages; itself for 0."""
         if not index:
             return self
-        rest = MessageBatch(self.broker_name, b"", is_retry=self.is_retry)
+        rest = MessageBatch(self.broker_name, b"", is_retry=self.is_retry, max_body_bytes=self.max_body_bytes)
         rest.buffer, rest._views = self.buffer, self._views[index:]
         return rest
 
@@ -317,9 +319,12 @@ class MessageBatch(Sequence[MessageView]):
             parts = locate(buffer, at, end, unpack_phy_offset(buffer, at + _PHY_OFFSET_AT)[0])
             at += parts[0]
             if parts[1] & SYS_FLAG_INNER_BATCH:
-                views += [
-                    view for view in self._members(MessageView(self, parts), parts) if view.queue_offset >= from_offset
-                ]
+                whole = MessageView(self, parts)
+                try:
+                    views += [view for view in self._members(whole, parts) if view.queue_offset >= from_offset]
+                except BodyTooLargeError:
+                    # it is told where it is read, as one message: a pull that failed would be repeated for ever
+                    views.append(whole)
             elif parts[3] >= from_offset:
                 views.append(MessageView(self, parts))
         return views

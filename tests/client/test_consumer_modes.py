@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import zlib
 from pathlib import Path
 
 import pytest
 import trio
 
+from rmqha.client.compression import BodyTooLargeError
 from rmqha.client.consumer import Consumer
 from rmqha.client.message import Message, MessageBatch
 from rmqha.client.producer import Producer
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, UsageError
+from rmqha.model.message import SYS_FLAG_INNER_BATCH
 from rmqha.store import sidecar
 from rmqha.wire.command import Command
 from tests.client.fake import FakeCluster, Stored, encode_stored
@@ -267,3 +271,37 @@ async def test_a_group_that_comes_later_is_read_too_and_no_data_moves(monkeypatc
             fill(later, ["second"], queue_count=1)
             assert bodies(await take(consumer, 1)) == ["second"]
         assert [item.body for item in fake.groups["g-a"].stored] == [b"first"]
+
+
+def bomb(size_bytes: int, queue_offset: int = 0) -> Stored:
+    body = zlib.compress(bytes(size_bytes), 9)
+    return Stored("T", 0, queue_offset, body, {"UNIQ_KEY": f"U{queue_offset}"}, 1, {})
+
+
+async def test_a_body_that_inflates_too_far_goes_to_the_dead_letters_and_the_next_is_read() -> None:
+    async with FakeCluster() as fake, Producer(fake.namesrv):
+        fake.group.stored += [bomb(10_000_001), bomb(1000, 1)]
+        async with Consumer(fake.namesrv, "G", "T", max_body_bytes=1_000_000) as consumer:
+            (message,) = await take(consumer, 1)
+            assert (message.queue_offset, len(message.body)) == (1, 1000)
+            found = consumer.statistics()
+            assert (found["too_large"], found["retried"]) == (1, 1)
+            assert "message U0 of T at 0/0: a compressed body holds more than 1000000 bytes" in str(found["last_error"])
+        asked = [item.ext for item in fake.group.master.requests if item.code == RequestCode.CONSUMER_SEND_MSG_BACK]
+        assert [(ext["delayLevel"], ext["originTopic"]) for ext in asked] == [("-1", "T")]
+        assert fake.group.offsets["G", "T", 0] == 2
+
+
+async def test_outside_a_group_it_is_passed_over() -> None:
+    async with FakeCluster() as fake, Producer(fake.namesrv):
+        fake.group.stored += [bomb(10_000_001), bomb(1000, 1)]
+        async with Consumer(fake.namesrv, "x", "T", standalone=True, start="first", max_body_bytes=9999) as consumer:
+            (message,) = await take(consumer, 1)
+            assert message.queue_offset == 1 and consumer.statistics()["too_large"] == 1
+
+
+def test_a_batch_in_a_record_that_inflates_too_far_is_one_message_and_stalls_no_queue() -> None:
+    item = dataclasses.replace(bomb(5000), sys_flag=1 | SYS_FLAG_INNER_BATCH)
+    (view,) = MessageBatch("g", encode_stored(item), max_body_bytes=4999)
+    with pytest.raises(BodyTooLargeError, match="more than 4999 bytes"):
+        view.message()
