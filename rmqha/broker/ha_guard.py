@@ -1,33 +1,41 @@
-"""TLS and accounts of the HA port (haSecurity): over before the first byte of RocketMQ's protocol. Shell.
+"""Who may connect to the HA port (haSecurity): over before the first byte of RocketMQ's protocol. Shell.
 
-    slave → master   [TLS handshake, with tls.enable]
-    slave → master   [MAGIC, then the frame of request 52031, signed, with credentialsFile]
-    master → slave   [the frame of its answer]
+    slave → master   [TLS handshake]
+    slave → master   MAGIC, then request 52031: who it is, its random number
+    master → slave   the answer: the master's random number
+    slave → master   request 52031: the slave's proof (`rmqha.wire.ha_proof`)
+    master → slave   the answer: the master's proof, or why not
     …                the HA stream as ever
 
-The three are told apart by their first bytes: a TLS record begins with 0x16, an HA handshake with a small number, a
-plain report (static groups) with the high half of an offset far below MAGIC.
+What is proved is the secret of haSecretFile, else the secret key of the account that the greeting names. `permissive`
+masters take greetings of version 1 too, which earlier releases send: one frame signed with an account, which proves
+nothing about this connection. The kinds are told apart by their first bytes: a TLS record begins with 0x16, an HA
+handshake with a small number, a plain report (static groups) with the high half of an offset far below MAGIC.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import secrets
+from collections.abc import Callable
+from hashlib import sha256
 from typing import NamedTuple
 
 import trio
 
-from rmqha.host.security import Security, accept, connect
+from rmqha.host.security import NO_SECURITY, Security, accept, connect
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteProtocolError, UnreachableError
-from rmqha.wire.acl import refusal, sign
+from rmqha.model.offset import BrokerId
+from rmqha.wire.acl import ACCESS_KEY, authenticate
+from rmqha.wire.acl_needs import needs
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
-from rmqha.wire.ha_proof import HaClaim
+from rmqha.wire.ha_proof import NONCE_BYTES, VERSION, Greeting, HaClaim
 
 MAGIC = b"rqHA"
 MAX_GREETING_BYTES = 16 * 1024
 ANSWER_TIMEOUT_MS = 3_000
-VERSION = "1"
 
 
 class Welcome(NamedTuple):
@@ -41,42 +49,75 @@ class Welcome(NamedTuple):
 
 
 class HaGuard:
-    """`security` is what the process has; `mode` is haSecurity."""
+    """`security` is what the process has; `mode` is haSecurity; `own` says who this replica is as it greets."""
 
-    def __init__(self, mode: str, security: Security) -> None:
-        self._enforcing = mode == "enforcing"
-        self._security = security if mode != "disabled" else Security()
+    def __init__(
+        self,
+        mode: str,
+        security: Security,
+        own: Callable[[], HaClaim] = lambda: HaClaim(BrokerId(0), ""),
+    ) -> None:
+        is_open = mode in ("open", "disabled") or (mode == "auto" and security.secret is None)
+        self._enforcing = mode == "enforcing" or (mode == "auto" and not is_open)
+        self._only_tls = mode == "enforcing"
+        self._takes_version_1 = mode == "permissive"
+        self._security = NO_SECURITY if is_open else security
+        self._secret = self._security.secret
+        self._own = own
 
+    # --- slave ------------------------------------------------------------------------------------------------------
     async def dial(self, stream: trio.SocketStream, address: str) -> trio.abc.Stream:
         """A slave's end, ready for the HA handshake. Raises UnreachableError; the connection is closed then."""
         if not self._enforcing:
             return stream
-        secured = await connect(stream, self._security.client_tls, address)
-        if self._security.credentials is None:
+        security = self._security
+        has_tls = self._only_tls or security.server_tls is not None
+        secured = await connect(stream, security.client_tls if has_tls else None, address)
+        credentials = security.credentials
+        if self._secret is not None:
+            key, ext = self._secret.current, {}
+        elif credentials is not None:
+            key, ext = credentials.secret_key.encode(), {ACCESS_KEY: credentials.access_key}
+        else:
             return secured
-        greeting = Command(RequestCode.RMQHA_HA_GREETING, {"version": VERSION})
-        sign(greeting, self._security.credentials)
-        reason = "no answer to the signed greeting; see its haSecurity"
+        reason = "no answer to the greeting; see its haSecurity and haSecretFile"
         try:
             with trio.move_on_after(ANSWER_TIMEOUT_MS / 1000):
-                await secured.send_all(MAGIC + encode_frame(greeting))
-                answer = await _command(secured, b"")
-                if answer is not None and answer.code == ResponseCode.SUCCESS:
+                reason = await self._greet(secured, key, ext)
+                if not reason:
                     return secured
-                if answer is not None:
-                    reason = answer.remark or f"it answered {answer.code}"
         except (trio.BrokenResourceError, RemoteProtocolError) as error:
             reason = f"{reason} ({error})"
         await trio.aclose_forcefully(secured)
         raise UnreachableError(f"{address} takes no HA connection from here: {reason}")
 
+    async def _greet(self, stream: trio.abc.Stream, key: bytes, ext: dict[str, str]) -> str:
+        """ "" if both have proved themselves, else why not. Raises trio.BrokenResourceError, RemoteProtocolError."""
+        claim, nonce = self._own(), secrets.token_hex(NONCE_BYTES)
+        hello = {**ext, **claim.to_ext(), "version": VERSION, "nonce": nonce}
+        answer = await _asked(stream, hello, MAGIC)
+        if answer.code != ResponseCode.SUCCESS:
+            return answer.remark or f"it answered {answer.code}"
+        if answer.ext.get("version") != VERSION:
+            return "it knows greetings of version 1 only; upgrade it, with haSecurity=permissive everywhere meanwhile"
+        greeting = Greeting(claim, nonce, answer.ext.get("nonce", ""), _binding_of_master(stream))
+        answer = await _asked(stream, {"version": VERSION, "proof": greeting.proof("slave", key)})
+        if answer.code != ResponseCode.SUCCESS:
+            return answer.remark or f"it answered {answer.code}"
+        if not greeting.is_proof(answer.ext.get("proof", ""), "master", key):
+            return "it has not proved that it knows the secret: it is no replica of this group"
+        return ""
+
+    # --- master -----------------------------------------------------------------------------------------------------
     async def welcome(self, stream: trio.SocketStream, host: str) -> Welcome:
         """A master's end. The caller bounds the time and closes `stream`. Raises trio.BrokenResourceError."""
         tls = self._security.server_tls
-        secured = await accept(stream, None if tls is None else dataclasses.replace(tls, only=self._enforcing))
+        if tls is not None:
+            tls = dataclasses.replace(tls, only=self._only_tls)
+        secured = await accept(stream, tls)
         if secured is None:
             return Welcome(stream, refused="no TLS, which haSecurity=enforcing asks for")
-        if self._security.accounts is None:
+        if self._security.accounts is None and self._secret is None:
             return Welcome(secured)
         first = b""
         while len(first) < len(MAGIC) and MAGIC.startswith(first):
@@ -85,18 +126,85 @@ class HaGuard:
                 return Welcome(secured, refused="nothing was said")
             first += more
         if first != MAGIC:
-            return Welcome(secured, bytes(first), "no signed greeting" if self._enforcing else "")
+            refused = "no greeting, which its haSecurity asks for" if self._enforcing else ""
+            return Welcome(secured, bytes(first), refused)
         try:
             greeting = await _command(secured, b"")
+            if greeting is None or greeting.code != RequestCode.RMQHA_HA_GREETING:
+                return Welcome(secured, refused="no greeting")
+            if greeting.ext.get("version") == VERSION:
+                binding = tls.certificate_digest if tls is not None and isinstance(secured, trio.SSLStream) else b""
+                return await self._examine(secured, greeting, binding)
+            return await self._old_greeting(secured, greeting, host)
         except RemoteProtocolError as error:
             return Welcome(secured, refused=str(error))
-        if greeting is None or greeting.code != RequestCode.RMQHA_HA_GREETING:
-            return Welcome(secured, refused="no signed greeting")
-        self._security.accounts.refresh()
-        refused = refusal(self._security.accounts.access, greeting, host)
-        code = ResponseCode.NO_PERMISSION if refused else ResponseCode.SUCCESS
-        await secured.send_all(encode_frame(greeting.reply(code, {"version": VERSION}, remark=refused or None)))
-        return Welcome(secured, refused=refused)
+
+    async def _examine(self, stream: trio.abc.Stream, hello: Command, binding: bytes) -> Welcome:
+        key, refused = self._key_of(hello)
+        if refused:
+            return await _refuse(stream, hello, refused)
+        claim, nonce = HaClaim.from_ext(hello.ext), secrets.token_hex(NONCE_BYTES)
+        own = self._own()
+        if (claim.cluster_name, claim.broker_name) != (own.cluster_name, own.broker_name):
+            return await _refuse(stream, hello, f"this is a broker of the group {own.broker_name}")
+        greeting = Greeting(claim, hello.ext.get("nonce", ""), nonce, binding)
+        await stream.send_all(encode_frame(hello.reply(ext={"version": VERSION, "nonce": nonce})))
+        second = await _command(stream, b"")
+        if second is None or second.code != RequestCode.RMQHA_HA_GREETING:
+            return Welcome(stream, refused="no proof followed its greeting")
+        if not greeting.is_proof(second.ext.get("proof", ""), "slave", key):
+            return await _refuse(
+                stream, second, "it does not know the secret: compare its haSecretFile with this one's"
+            )
+        proof = greeting.proof("master", key)
+        await stream.send_all(encode_frame(second.reply(ext={"version": VERSION, "proof": proof})))
+        return Welcome(stream, claim=claim)
+
+    def _key_of(self, hello: Command) -> tuple[bytes, str]:
+        """What the peer must know, or why it need not try."""
+        if self._secret is not None:
+            return self._secret.current, ""
+        assert self._security.accounts is not None
+        name = hello.ext.get(ACCESS_KEY, "")
+        account = self._security.accounts.access.accounts.get(name)
+        if account is None:
+            return b"", f"there is no account {name!r}"
+        return account.credentials.secret_key.encode(), account.refusal(needs(hello))
+
+    async def _old_greeting(self, stream: trio.abc.Stream, greeting: Command, host: str) -> Welcome:
+        if not self._takes_version_1 or self._security.accounts is None:
+            return await _refuse(
+                stream, greeting, "a greeting of an earlier release, which only haSecurity=permissive takes"
+            )
+        account, refused = authenticate(self._security.accounts.access, greeting, host)
+        if account is not None and not refused:
+            refused = account.refusal(needs(greeting))
+        if refused:
+            return await _refuse(stream, greeting, refused)
+        await stream.send_all(encode_frame(greeting.reply(ext={"version": "1"})))
+        return Welcome(stream)
+
+
+async def _refuse(stream: trio.abc.Stream, asked: Command, reason: str) -> Welcome:
+    await stream.send_all(encode_frame(asked.reply(ResponseCode.NO_PERMISSION, {"version": VERSION}, remark=reason)))
+    return Welcome(stream, refused=reason)
+
+
+async def _asked(stream: trio.abc.Stream, ext: dict[str, str], before: bytes = b"") -> Command:
+    """The answer to request 52031. Raises RemoteProtocolError, trio.BrokenResourceError."""
+    await stream.send_all(before + encode_frame(Command(RequestCode.RMQHA_HA_GREETING, ext)))
+    answer = await _command(stream, b"")
+    if answer is None:
+        raise RemoteProtocolError("it closed the connection")
+    return answer
+
+
+def _binding_of_master(stream: trio.abc.Stream) -> bytes:
+    """Digest of the certificate that the other end has shown."""
+    if not isinstance(stream, trio.SSLStream):
+        return b""
+    shown: bytes | None = stream.getpeercert(binary_form=True)
+    return sha256(shown).digest() if shown else b""
 
 
 async def _command(stream: trio.abc.Stream, data: bytes) -> Command | None:

@@ -51,6 +51,7 @@ from rmqha.store.config import StoreConfig
 from rmqha.store.identity_file import IdentityFile
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
+from rmqha.wire.ha_proof import HaClaim
 
 HAND_OVER_MS = 6000
 """Of the ten seconds that a stop may take (ruling 24), what is left for handing over; the rest is for the flush."""
@@ -249,7 +250,7 @@ async def _serve(
     async with client, trio.open_nursery() as nursery:
         core.topics.changed, core.tables.when_routed = link.changed, link.when_told
         static = not core.config.enable_controller_mode
-        guard = HaGuard(core.config.ha_security, security.ambient.get())
+        guard = HaGuard(core.config.ha_security, security.ambient.get(), partial(_claim, core))
         if not static:
             driver.controller = ControllerLink(driver, client, controllers, nursery, tracer)
         driver.ha = gate.ha = HaService(driver, tracer, nursery, guard, gate.boundary, plain=static)
@@ -280,6 +281,13 @@ async def _serve(
         await stopping.wait()
         await _leave(core, link, loops, tracer)
         nursery.cancel_scope.cancel()
+
+
+def _claim(core: BrokerCore) -> HaClaim:
+    """Who this replica is as it greets a master."""
+    config, replica = core.config, core.replica
+    broker_id = BrokerId(replica.broker_id or 0)
+    return HaClaim(broker_id, config.address, config.broker_cluster_name, config.broker_name, replica.epoch)
 
 
 async def _call_consumer(channel: Channel, command: Command, timeout_ms: int, done: Done) -> None:

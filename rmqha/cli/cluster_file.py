@@ -143,7 +143,11 @@ class _Controllers:
 
 
 SECTIONS = ("cluster", "namesrv", "controllers", "group", "broker", "node", "security")
-SECURITY_KEYS = [key for key in list(ServerConfig.keys()) if key.startswith(("acl", "credentials", "tls."))]
+SECURITY_KEYS = [
+    key for key in list(ServerConfig.keys()) if key.startswith(("acl", "credentials", "haSecretFile", "tls."))
+]
+SECRET_FILE = "ha.secret"
+"""In the directory of the cluster; `up` makes it."""
 KINDS = {str: "a text", int: "a whole number", bool: "true or false"}
 
 
@@ -291,7 +295,8 @@ class _Layout:
 
     def common_properties(self, name: str) -> dict[str, str]:
         log_file = str(self.root / name / "log" / f"{name}.log")
-        return {"listenAddress": self.ip, "logFile": log_file, **self.security}
+        secret = {} if "haSecretFile" in self.security else {"haSecretFile": str(self.root / SECRET_FILE)}
+        return {"listenAddress": self.ip, "logFile": log_file, **secret, **self.security}
 
     def controller_properties(self, name: str) -> dict[str, str]:
         ids = {peer: f"n{number}" for number, (peer, _) in enumerate(self.controllers)}

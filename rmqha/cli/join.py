@@ -12,7 +12,7 @@ import click
 import trio
 
 from rmqha.cli.answer import json_object
-from rmqha.cli.cluster_file import NodeSpec, load, properties_text
+from rmqha.cli.cluster_file import SECRET_FILE, NodeSpec, load, properties_text
 from rmqha.cli.cluster_state import ClusterState, NodeRecord, last_line, write_atomic
 from rmqha.cli.cluster_view import ask
 from rmqha.cli.launch import last_words, launch
@@ -21,6 +21,7 @@ from rmqha.cli.options import directory_option, echo_json, output_option
 from rmqha.cli.preflight import check_ports
 from rmqha.host.disk import make_directories
 from rmqha.host.remoting import RemotingClient
+from rmqha.host.shared_secret import make_secret_file
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
 from rmqha.wire.command import Command
@@ -102,6 +103,7 @@ def new_node(state: ClusterState, name: str, learner: bool) -> NodeSpec:
 def _write_node(state: ClusterState, spec: NodeSpec) -> None:
     head = load(Path(state.cluster_file), ha_mode=state.ha_mode, directory=state.directory)
     make_directories(state.node_directory(spec.name))
+    make_secret_file(state.directory / SECRET_FILE)
     write_atomic(state.config_path(spec.name), properties_text(head, spec))
     state.nodes[spec.name] = NodeRecord.of(spec)
     state.write()

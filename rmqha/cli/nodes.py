@@ -13,6 +13,7 @@ from typing import Any
 import click
 import trio
 
+from rmqha.cli.cluster_file import SECRET_FILE
 from rmqha.cli.cluster_state import FILE, LOCK, ClusterState, NodeRecord
 from rmqha.cli.cluster_view import ClusterView
 from rmqha.cli.launch import launch, wait_well
@@ -203,7 +204,7 @@ def purge(directory: Path | None, yes: bool) -> None:
         for name in state.nodes:
             if (made := state.node_directory(name)).is_dir():
                 shutil.rmtree(made)
-        for file in (FILE, LOCK):
+        for file in (FILE, LOCK, SECRET_FILE):
             (state.directory / file).unlink(missing_ok=True)
     state.forget_as_last()
     left = sorted(path.name for path in state.directory.iterdir())

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import trio
 
-from rmqha.cli.cluster_file import ClusterSpec, NodeKind, load, promise, properties_text
+from rmqha.cli.cluster_file import SECRET_FILE, ClusterSpec, NodeKind, load, promise, properties_text
 from rmqha.cli.cluster_state import ClusterState, write_atomic
 from rmqha.cli.cluster_view import ClusterView
 from rmqha.cli.launch import launch, wait_well
@@ -16,6 +16,7 @@ from rmqha.cli.preflight import check_cluster
 from rmqha.cli.status import show
 from rmqha.cli.supervisor import Process, stop_all
 from rmqha.host.disk import make_directories
+from rmqha.host.shared_secret import make_secret_file
 from rmqha.model.error import UsageError
 
 STOP_TIMEOUT_S = 5.0
@@ -57,6 +58,7 @@ def prepare(spec: ClusterSpec, running: ClusterState | None) -> ClusterState:
                 make_directories(state.node_directory(node.name))
                 if not state.nodes[node.name].alive:
                     write_atomic(state.config_path(node.name), properties_text(spec, node))
+            make_secret_file(state.directory / SECRET_FILE)
             state.write()
     except OSError as error:
         raise UsageError(f"cannot write {error.filename or state.directory}: {error.strerror}") from None

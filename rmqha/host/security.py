@@ -10,12 +10,14 @@ import ssl
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
 from rmqha.host.live_files import LiveFiles, refuse_if_open_to_others
+from rmqha.host.shared_secret import secret_file
 from rmqha.model.access import Credentials
 from rmqha.model.config import ServerConfig, parse_properties
 from rmqha.model.error import UnreachableError, UsageError
@@ -29,6 +31,7 @@ T = TypeVar("T")
 TLS_HANDSHAKE_TIMEOUT_MS = 5_000
 _TLS_RECORD = b"\x16"
 """First byte of a client's hello; a remoting frame begins with the high byte of a length far below that."""
+_CERTIFICATE_BEGIN, _CERTIFICATE_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 _CLIENT_AUTH = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
 
 
@@ -37,6 +40,8 @@ class ServerTls:
     context: ssl.SSLContext
     only: bool
     """Plain connections are closed."""
+    certificate_digest: bytes = b""
+    """SHA-256 of the certificate that clients are shown."""
 
 
 class Security:
@@ -49,14 +54,17 @@ class Security:
         client_tls: ssl.SSLContext | LiveFiles[ssl.SSLContext] | None = None,
         credentials: Credentials | LiveFiles[Credentials] | None = None,
         accounts: AccessFile | None = None,
+        secret: LiveFiles[bytes] | None = None,
     ) -> None:
         self._server_tls = server_tls
         self._client_tls = client_tls
         self._credentials = credentials
         self.accounts = accounts
+        self.secret = secret
+        """What the servers of this cluster share (haSecretFile)."""
         self.audit: AuditLog | None = None
         """Where requests are noted; each process sets it once, before it serves."""
-        given = (server_tls, client_tls, credentials, accounts)
+        given = (server_tls, client_tls, credentials, accounts, secret)
         self.files: list[LiveFiles[Any]] = [item for item in given if isinstance(item, LiveFiles)]
         """What somebody should look at now and then (`rmqha.host.security_watch`)."""
 
@@ -103,7 +111,8 @@ def from_config(config: ServerConfig) -> Security:
         if config.credentials_file:
             credentials = credentials_file("credentialsFile", config.credentials_file)
         accounts = AccessFile(Path(config.acl_file)) if config.acl_enable else None
-    return Security(_server_files(config), _client_files(config), credentials, accounts)
+    secret = secret_file(config.ha_secret_file) if config.ha_secret_file else None
+    return Security(_server_files(config), _client_files(config), credentials, accounts, secret)
 
 
 def for_client(path: str) -> Security:
@@ -154,7 +163,15 @@ def _server_tls(config: ServerConfig) -> ServerTls:
         if not config.tls_server_trust_cert_path:
             raise UsageError("tls.server.need.client.auth needs tls.server.trustCertPath, the PEM file of the issuers")
         _load_trust(context, "tls.server.trustCertPath", config.tls_server_trust_cert_path)
-    return ServerTls(context, config.tls_server_mode == "enforcing")
+    first = _first_certificate(Path(config.tls_server_cert_path).read_text("latin-1"))
+    return ServerTls(context, config.tls_server_mode == "enforcing", sha256(first).digest())
+
+
+def _first_certificate(text: str) -> bytes:
+    """DER of the one that a server shows as its own; the context has found it good."""
+    begin = text.index(_CERTIFICATE_BEGIN)
+    end = text.index(_CERTIFICATE_END, begin) + len(_CERTIFICATE_END)
+    return ssl.PEM_cert_to_DER_cert(text[begin:end])
 
 
 def _client_tls(config: ServerConfig) -> ssl.SSLContext:

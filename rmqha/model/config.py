@@ -88,6 +88,10 @@ class ServerConfig(Config):
     tls_client_key_path: str = key_field("tls.client.keyPath", "")
     """Private key of that certificate, PEM, not encrypted; empty: it is in the same file."""
 
+    ha_secret_file: str = ""
+    """Own. A file with the secret that the servers of a cluster share, 0600: replicas prove it on their HA ports, and
+    controllers sign what they tell each other. `rmqha up` and `rmqha generate` make one (docs/security.md)."""
+
     def warnings(self) -> list[str]:
         """One sentence for each way in which others than this machine may reach the server unasked."""
         found = []
@@ -201,10 +205,12 @@ class BrokerConfig(ServerConfig):
 
     ha_mode: str = ""
     """Own. `ap` or `cp` (docs/guarantees.md); empty is AP with the plain keys as they stand."""
-    ha_security: str = "disabled"
-    """Own. `enforcing`: replicas connect to each other's HA ports by TLS (with tls.enable) and a signed greeting (with
-    credentialsFile), and take nothing else; `permissive` takes both kinds and connects plainly. Apache's replicas know
-    neither, so `disabled`."""
+    ha_security: str = "auto"
+    """Own. Who may connect to the HA port. `auto`: replicas that prove the secret of haSecretFile, by TLS too if that
+    is set up; without that file whoever reaches it, so only on loopback. `open`: whoever reaches it; groups with
+    Apache's replicas need that. `enforcing`: replicas that come by TLS (with tls.enable) and prove the secret, or the
+    account of credentialsFile; `permissive` takes all kinds and connects plainly. `disabled` is an older name of open.
+    """
     broker_role: str = "ASYNC_MASTER"
     """ASYNC_MASTER answers after its own append; SYNC_MASTER waits for inSyncReplicas. haMode=cp overrules it. SLAVE:
     only in a static group."""
@@ -484,18 +490,26 @@ class BrokerConfig(ServerConfig):
     def _check_ha_security(self, source: str) -> None:
         """Every replica is now a slave and now a master."""
         mode = self.ha_security
-        if mode not in ("disabled", "permissive", "enforcing"):
-            raise ConfigError(f"{source}: haSecurity = {mode!r} must be disabled, permissive or enforcing")
-        if mode == "disabled":
+        if mode not in ("auto", "open", "disabled", "permissive", "enforcing"):
+            raise ConfigError(f"{source}: haSecurity = {mode!r} must be auto, open, permissive or enforcing")
+        if mode == "auto" and not self.ha_secret_file and not is_loopback(self.listen_address):
+            raise ConfigError(
+                f"{source}: listenAddress = {self.listen_address} opens the HA port to others: set haSecretFile to a"
+                " file that all replicas share (`rmqha generate secret`), or haSecurity=open if Apache's brokers copy"
+                " from this one; whoever reaches it may then copy the log and forge acknowledgements"
+            )
+        if mode in ("auto", "open", "disabled"):
             return
         has_certificate = bool(self.tls_server_cert_path) and self.tls_server_mode != "disabled"
-        if not has_certificate and not self.acl_enable:
-            raise ConfigError(f"{source}: haSecurity = {mode} needs tls.server.certPath or aclEnable=true, or both")
+        if not has_certificate and not self.acl_enable and not self.ha_secret_file:
+            raise ConfigError(
+                f"{source}: haSecurity = {mode} needs haSecretFile, tls.server.certPath or aclEnable=true"
+            )
         for ours, theirs, is_missing in (
             ("tls.server.certPath", "tls.enable=true", has_certificate and not self.tls_enable),
             ("tls.enable", "tls.server.certPath", self.tls_enable and not has_certificate),
-            ("aclEnable", "credentialsFile", self.acl_enable and not self.credentials_file),
-            ("credentialsFile", "aclEnable=true", bool(self.credentials_file) and not self.acl_enable),
+            ("aclEnable", "credentialsFile", self._greets_by_account and not self.credentials_file),
+            ("credentialsFile", "aclEnable=true", self._is_credentials_alone),
         ):
             if mode == "enforcing" and is_missing:
                 raise ConfigError(
@@ -503,13 +517,25 @@ class BrokerConfig(ServerConfig):
                     " slave and at times the master"
                 )
 
+    @property
+    def _is_credentials_alone(self) -> bool:
+        return bool(self.credentials_file) and not self.acl_enable and not self.ha_secret_file
+
+    @property
+    def _greets_by_account(self) -> bool:
+        return self.acl_enable and not self.ha_secret_file
+
     def warnings(self) -> list[str]:
         found = super().warnings()
-        if self.ha_security != "enforcing" and not is_loopback(self.listen_address):
+        beyond = not is_loopback(self.listen_address)
+        if self.ha_security in ("open", "disabled", "permissive") and beyond:
             found.append(
-                f"listenAddress = {self.listen_address}: whoever reaches port {self.ha_port} may copy the log, in the"
-                " clear; set haSecurity=enforcing, or give the HA port a network of its own"
+                f"haSecurity = {self.ha_security}: whoever reaches port {self.ha_port} may copy the log, and who comes"
+                " from a replica's host may acknowledge in its name what it does not have, so that messages are lost;"
+                " set haSecretFile and haSecurity=auto, or give the HA port a network of its own"
             )
+        elif beyond and not (self.tls_enable and self.tls_server_cert_path):
+            found.append(f"port {self.ha_port}: the log passes in the clear between replicas; set tls.enable and tls.*")
         return found
 
     def _check_static(self, source: str) -> None:

@@ -100,6 +100,8 @@ class ScriptedController:
         self.set_epoch = 1
         self.members = [broker_id]
         self.reachable = True
+        self.addresses: dict[int, str] = {}
+        """Of replicas that have registered."""
 
     def reply(self, command: Command) -> Command | None:
         if not self.reachable:
@@ -120,7 +122,8 @@ class ScriptedController:
         ext = {"masterEpoch": str(self.epoch), "syncStateSetEpoch": str(self.set_epoch)}
         if self.master_id is not None:
             ext |= {"masterBrokerId": str(self.master_id), "masterAddress": self.master_address}
-            ext["registered"] = json.dumps({str(number): ["127.0.0.1:1"] for number in range(1, 10)})
+            known = {str(number): ["127.0.0.1:1"] for number in range(1, 10)}
+            ext["registered"] = json.dumps(known | {str(key): [item] for key, item in self.addresses.items()})
         return ext
 
     def body(self) -> bytes:

@@ -26,7 +26,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         ("brokerNmae=x", "brokerName"),
         ("listenPort=many", "listenPort"),
         ("haMode=cp\ninSyncReplicas=1\nenableAutoInSyncReplicas=true", "contradicts"),
-        ("listenAddress=0.0.0.0", "brokerIP1"),
+        ("listenAddress=0.0.0.0\nhaSecurity=open", "brokerIP1"),
         ("controllerAddr=nowhere", "controllerAddr"),
     ],
 )

@@ -35,7 +35,7 @@ class Registry:
     def __init__(self) -> None:
         self.controller = ScriptedController()
         self.controller.master_id = None
-        self.addresses: dict[int, str] = {}
+        self.addresses = self.controller.addresses
         self.ha_addresses: dict[int, str] = {}
         self.registered: dict[str, int] = {}
         self.requests: list[Command] = []

@@ -42,11 +42,24 @@ def test_each_way_in_is_one_sentence_with_its_key(changes: dict[str, Any], key: 
 
 
 def test_a_broker_also_guards_its_ha_port() -> None:
-    keys = {**SECURE, "tls_enable": True, "credentials_file": "tools.yml"}
-    (found,) = BrokerConfig(**keys).warnings()
-    assert "port 10912" in found and "set haSecurity=enforcing" in found
+    keys = {**SECURE, "tls_enable": True, "credentials_file": "tools.yml", "ha_secret_file": "ha.secret"}
+    for mode in ("open", "disabled", "permissive"):
+        (found,) = BrokerConfig(**keys, ha_security=mode).warnings()
+        assert f"haSecurity = {mode}" in found and "port 10912" in found and "messages are lost" in found
     assert BrokerConfig(**keys, ha_security="enforcing").warnings() == []
+    assert BrokerConfig(**keys).warnings() == []
+    (found,) = BrokerConfig(**{**keys, "tls_enable": False}).warnings()
+    assert "in the clear" in found
     assert BrokerConfig().warnings() == []
+
+
+def test_a_ha_port_beyond_loopback_needs_the_secret_or_a_word() -> None:
+    beyond = {"listenAddress": "0.0.0.0", "brokerIP1": "10.0.0.1"}
+    with pytest.raises(ConfigError, match=r"set haSecretFile to a file that all replicas share .* or haSecurity=open"):
+        BrokerConfig.from_properties(beyond, "x.conf")
+    for more in ({"haSecretFile": "ha.secret"}, {"haSecurity": "open"}, {"haSecurity": "disabled"}):
+        assert BrokerConfig.from_properties({**beyond, **more}, "x.conf")
+    assert BrokerConfig.from_properties({}, "x.conf").ha_security == "auto"
 
 
 def test_log_formats_are_two() -> None:

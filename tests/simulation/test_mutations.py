@@ -61,7 +61,7 @@ FOUND_BY = {
     "another place is told": "rough:1",
     "consumers see the end (A3)": "plain:1",
     "a master that goes on serves what it has on disk (A7)": "rough:3",
-    "idle queues begin at 0 again (A20)": "idle:2",
+    "idle queues begin at 0 again (A20)": "idle:20",
     "a consumer that waits goes on one further": "consumers:1",
     "consumers begin at the end of their queues": "consumers:3",
     "the queues are not cut (A6)": "loose:7",

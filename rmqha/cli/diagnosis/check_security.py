@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from rmqha.cli.diagnosis.finding import Finding, ok, warn, wrong
@@ -22,6 +23,8 @@ def check_security(patient: Patient) -> Iterator[Finding]:
         return
     names = ServerConfig.keys()
     shared = {key: value for key, value in patient.properties.items() if key in names}
+    if patient.config_path is None and not Path(shared.get("haSecretFile", "")).exists():
+        shared.pop("haSecretFile", None)  # `rmqha up` will make it
     try:
         files = security.from_config(ServerConfig.from_properties(shared, patient.source)).files
         if path := patient.properties.get("webCredentialsFile"):

@@ -126,6 +126,7 @@ def k8s(
     Example: rmqha generate k8s --namespace mq | kubectl apply -f -
     """
     from rmqha.cli.generate.kubernetes import Plan, manifests
+    from rmqha.host.shared_secret import new_secret
 
     for option, value in (("--name", name), ("--namespace", namespace), ("--group", group)):
         if not _LABEL.fullmatch(value) or len(value) > _MAX_LABEL_LENGTH:
@@ -138,7 +139,8 @@ def k8s(
         raise UsageError(f"--storage {storage!r} must be a size as Kubernetes writes it, for example 50Gi")
     if not re.fullmatch(r"\S+", image):
         raise UsageError(f"--image {image!r} must be the name of an image, without blanks")
-    plan = Plan(name, namespace, image, group, replicas, int(controllers), name_servers, mode, storage)
+    counts = (replicas, int(controllers), name_servers)
+    plan = Plan(name, namespace, image, group, *counts, mode, storage, new_secret())
     for made in (plan.controller_set, plan.namesrv_set, plan.broker_set):
         if len(made) > _MAX_SET_LENGTH:
             raise UsageError(
@@ -146,6 +148,24 @@ def k8s(
                 "give a shorter --name or --group"
             )
     click.echo(manifests(plan), nl=False)
+
+
+@generate.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def secret(file: Path) -> None:
+    """A new secret for haSecretFile, in FILE with mode 0600; every server of the cluster needs the same one.
+
+    Example: rmqha generate secret /etc/rmqha/ha.secret
+    """
+    from rmqha.host.shared_secret import make_secret_file
+
+    try:
+        made = make_secret_file(file)
+    except OSError as error:
+        raise UsageError(f"cannot write {file}: {error.strerror}") from None
+    if not made:
+        raise UsageError(f"{file} exists: servers may know what it holds; remove it first if you mean to replace it")
+    click.echo(f"haSecretFile={file.absolute()}")
 
 
 @generate.command()

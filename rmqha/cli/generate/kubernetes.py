@@ -13,7 +13,8 @@ import yaml
 from rmqha.cli.preset import PRESETS
 
 NAMESRV_PORT, CONTROLLER_PORT, BROKER_PORT, HTTP_PORT = 9876, 9878, 10911, 9900
-CONF_DIR, DATA_DIR, SCRATCH_DIR = "/etc/rmqha", "/var/lib/rmqha", "/tmp"
+CONF_DIR, SECRET_DIR, DATA_DIR, SCRATCH_DIR = "/etc/rmqha", "/etc/rmqha-secret", "/var/lib/rmqha", "/tmp"
+SECRET_FILE = "ha.secret"
 GRACE_S = 30
 """A stopping server needs ten seconds at most."""
 USER_ID = 10001
@@ -44,6 +45,8 @@ class Plan(NamedTuple):
     name_servers: int = 2
     ha_mode: str = "cp"
     storage: str = "50Gi"
+    secret: str = "0" * 64
+    """Of haSecretFile; each cluster has its own."""
 
     @property
     def controller_set(self) -> str:
@@ -69,6 +72,7 @@ def manifests(plan: Plan) -> str:
     """All documents, to be read by `kubectl apply -f -`."""
     documents = [
         _config_map(plan),
+        _secret(plan),
         *_servers(plan, plan.controller_set, "controller", plan.controllers, CONTROLLER_PORT, "1Gi"),
         *_servers(plan, plan.namesrv_set, "namesrv", plan.name_servers, NAMESRV_PORT, "1Gi"),
         *_servers(plan, plan.broker_set, "broker", plan.replicas, BROKER_PORT, plan.storage),
@@ -87,6 +91,7 @@ def _config_map(plan: Plan) -> dict[str, Any]:
     peers = ";".join(f"n{n}-{address}" for n, address in enumerate(controllers.split(";")))
     # logs go to standard output, where the cluster collects them
     common = {"listenAddress": "0.0.0.0", "httpHost": "0.0.0.0", "httpPort": str(HTTP_PORT)}
+    common["haSecretFile"] = f"{SECRET_DIR}/{SECRET_FILE}"
     data = {
         "controller.conf": common
         | {
@@ -111,6 +116,11 @@ def _config_map(plan: Plan) -> dict[str, Any]:
     }
     texts = {name: "".join(f"{key}={value}\n" for key, value in keys.items()) for name, keys in data.items()}
     return _document("v1", "ConfigMap", plan, f"{plan.name}-conf", "conf") | {"data": texts}
+
+
+def _secret(plan: Plan) -> dict[str, Any]:
+    """What replicas prove on their HA ports, and controllers sign with."""
+    return _document("v1", "Secret", plan, f"{plan.name}-ha", "conf") | {"stringData": {SECRET_FILE: plan.secret}}
 
 
 def start_script(plan: Plan, kind: str) -> str:
@@ -163,7 +173,7 @@ def _pod(plan: Plan, kind: str, ports: list[dict[str, Any]], labels: dict[str, s
     def probe(path: str, **times: int) -> dict[str, Any]:
         return {"httpGet": {"path": path, "port": "http"}, "timeoutSeconds": 2, **times}
 
-    mounts = [("conf", CONF_DIR), ("data", DATA_DIR), ("scratch", SCRATCH_DIR)]
+    mounts = [("conf", CONF_DIR), ("secret", SECRET_DIR), ("data", DATA_DIR), ("scratch", SCRATCH_DIR)]
     container = {
         "name": kind,
         "image": plan.image,
@@ -198,6 +208,8 @@ def _pod(plan: Plan, kind: str, ports: list[dict[str, Any]], labels: dict[str, s
         "containers": [container],
         "volumes": [
             {"name": "conf", "configMap": {"name": f"{plan.name}-conf"}},
+            # read by the group of the pod, which is the server's own
+            {"name": "secret", "secret": {"secretName": f"{plan.name}-ha", "defaultMode": 0o440}},
             {"name": "scratch", "emptyDir": {"medium": "Memory"}},
         ],
     }

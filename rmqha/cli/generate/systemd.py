@@ -12,6 +12,11 @@ KINDS = {
 }
 HIDDEN = tuple(Path(name) for name in ("/home", "/root", "/run/user", "/tmp", "/var/tmp"))
 """What ProtectHome and PrivateTmp take out of a unit's sight."""
+SECRET = """
+# What all servers of a cluster share: `rmqha generate secret /etc/rmqha/ha.secret`, the same file on every machine, and
+# haSecretFile=/run/credentials/rmqha-{kind}@NAME.service/ha.secret in the configuration.
+LoadCredential=ha.secret:/etc/rmqha/ha.secret
+"""
 STOP_TIMEOUT_S = 20
 """A server hands over and flushes for ten seconds at most, then ends by itself."""
 
@@ -23,6 +28,7 @@ def hidden_from_units(paths: Iterable[Path]) -> Path | None:
 
 def unit(kind: str, program: str) -> str:
     """The text of rmqha-KIND@.service. `program` is the absolute path of the rmqha command."""
+    credential = "" if kind == "namesrv" else SECRET.format(kind=kind)
     return f"""# Written by `rmqha generate systemd {kind}`. Save it as /etc/systemd/system/rmqha-{kind}@.service, write
 # /etc/rmqha/NAME.conf with logFile empty (journald has the log then), and run: systemctl enable --now rmqha-{kind}@NAME
 [Unit]
@@ -51,7 +57,7 @@ OOMScoreAdjust=-500
 StateDirectory=rmqha/{kind}/%i
 WorkingDirectory=/var/lib/rmqha/{kind}/%i
 UMask=0027
-
+{credential}
 CapabilityBoundingSet=
 AmbientCapabilities=
 NoNewPrivileges=yes

@@ -176,16 +176,21 @@ def test_an_unknown_key_and_replicas_that_differ(spec: ClusterSpec) -> None:
         ("enableControllerMode=false", "config", Verdict.WARN, "nobody takes its place"),
         ("haMode=cp\ninSyncReplicas=2\ntotalReplicas=3", "config", Verdict.WRONG, "contradicts haMode=cp"),
         (
-            "listenAddress=0.0.0.0\nbrokerIP1=127.0.0.1",
+            "listenAddress=0.0.0.0\nhaSecurity=open\nbrokerIP1=127.0.0.1",
             "config",
             Verdict.WARN,
             "whoever reaches this server may ask it for anything",
         ),
-        ("listenAddress=0.0.0.0", "config", Verdict.WRONG, "brokerIP1: clients cannot reach 0.0.0.0"),
+        ("listenAddress=0.0.0.0\nhaSecurity=open", "config", Verdict.WRONG, "brokerIP1: clients cannot reach 0.0.0.0"),
         ("controllerAddr=10.9.8.7:9878", "config", Verdict.WRONG, "10.9.8.7:9878 would be told 127.0.0.1"),
         ("controllerAddr=ctl.example:9878", "address", Verdict.WRONG, "ctl.example is told 127.0.0.1 and cannot"),
         ("brokerIP1=10.9.8.7", "address", Verdict.WRONG, "told 10.9.8.7, but it listens on 127.0.0.1 only"),
-        ("listenAddress=0.0.0.0\nbrokerIP1=203.0.113.9", "address", Verdict.WARN, "is not an address of this machine"),
+        (
+            "listenAddress=0.0.0.0\nhaSecurity=open\nbrokerIP1=203.0.113.9",
+            "address",
+            Verdict.WARN,
+            "is not an address of this machine",
+        ),
     ],
 )
 def test_dangerous_keys(lines: str, check: str, verdict: Verdict, words: str, tmp_path: Path) -> None:
@@ -234,7 +239,7 @@ def test_files_of_accounts_and_certificates(spec: ClusterSpec, tmp_path: Path) -
     assert f"others may open it: chmod 600 {accounts}" in told(findings, "broker-a-1", "config", Verdict.WRONG)
     accounts.chmod(0o600)
     findings, _ = look(spec)
-    assert "files of certificates and accounts can be used: 1" in told(findings, "broker-a-1", "security", Verdict.OK)
+    assert "files of certificates and accounts can be used: 2" in told(findings, "broker-a-1", "security", Verdict.OK)
 
 
 def test_a_store_that_everybody_may_read_is_told(spec: ClusterSpec) -> None:
