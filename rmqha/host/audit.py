@@ -1,7 +1,8 @@
 """The audit log: who asked for what, from where, and whether it was allowed; one JSON object a line. Shell.
 
 The event loop only puts entries into a bounded queue; a thread of its own writes them. What is asked in the same way
-again and again within a moment is one line with a `count`, so that a flood neither hides nor rotates away the rest.
+again and again from one address within a moment is one line with a `count`, and of what is refused to an address only
+so many are lines of their own: a flood neither hides nor rotates away the rest.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
@@ -25,9 +26,12 @@ from rmqha.wire.acl import ACCESS_KEY
 from rmqha.wire.command import Command
 
 QUEUE_COUNT = 10_000
+"""Half of it is open to refused requests: a flood of them leaves room for what was let in."""
 GATHER_S = 0.2
 """How long entries wait for others that are the same."""
 CLOSE_TIMEOUT_S = 2.0
+MAX_REFUSED_LINES = 20
+"""Of one address in each GATHER_S; the rest is one line with their number."""
 MAX_TEXT_CHARS = 256
 MAX_FACT_COUNT = 20
 MAX_BODY_BYTES = 64 * 1024
@@ -182,7 +186,7 @@ class AuditLog:
         code: int = 0,
     ) -> None:
         """As `request`, for what is no remoting command. Never waits: beyond QUEUE_COUNT entries are lost, counted."""
-        if len(self._queue) >= QUEUE_COUNT:
+        if len(self._queue) >= (QUEUE_COUNT // 2 if refusal else QUEUE_COUNT):
             self._dropped_count += 1
             return
         facts = tuple((name[:MAX_TEXT_CHARS], value[:MAX_TEXT_CHARS]) for name, value in islice(about, MAX_FACT_COUNT))
@@ -219,14 +223,25 @@ class AuditLog:
         self._write_queued()
 
     def _write_queued(self) -> None:
-        same: dict[Entry, int] = {}
-        times: dict[Entry, int] = {}
+        firsts: dict[Entry, Entry] = {}
+        counts: Counter[Entry] = Counter()
+        refused: Counter[str] = Counter()
+        more: Counter[str] = Counter()
         for _ in range(len(self._queue)):
             entry = self._queue.popleft()
-            key = entry._replace(at_ms=0)
-            times.setdefault(key, entry.at_ms)
-            same[key] = same.get(key, 0) + 1
-        lines = [self._line(entry, times[entry], count) for entry, count in same.items()]
+            host = entry.peer.rpartition(":")[0]
+            key = entry._replace(at_ms=0, peer=host)
+            if key not in firsts:
+                if not entry.allowed and refused[host] >= MAX_REFUSED_LINES:
+                    more[host] += 1
+                    continue
+                refused[host] += not entry.allowed
+                firsts[key] = entry
+            counts[key] += 1
+        lines = [self._line(entry, counts[key]) for key, entry in firsts.items()]
+        for host, count in more.items():
+            more_refused = {"time": self._now(), "server": self._server, "event": "more_refused", "from": host}
+            lines.append(json.dumps({**more_refused, "count": count}))
         if self._dropped_count != self._told_count:
             count = self._dropped_count - self._told_count
             self._told_count += count
@@ -242,9 +257,9 @@ class AuditLog:
     def _now(self) -> str:
         return stamp(self._clock.wall_ms())
 
-    def _line(self, entry: Entry, at_ms: int, count: int) -> str:
+    def _line(self, entry: Entry, count: int) -> str:
         view = {
-            "time": stamp(at_ms),
+            "time": stamp(entry.at_ms),
             "server": self._server,
             "from": entry.peer,
             "account": entry.account or None,

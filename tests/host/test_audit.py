@@ -129,6 +129,25 @@ def test_a_flood_of_the_same_is_one_line_and_hides_nothing(tmp_path: Path, kept:
     assert found[-1]["request"] == "UPDATE_BROKER_CONFIG"
 
 
+def test_a_flood_of_refused_requests_is_bounded_by_address_and_hides_nobody_elses(
+    tmp_path: Path, tracer: HostTracer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "GATHER_S", 5)
+    made = opened(tmp_path, tracer)
+    for number in range(audit.QUEUE_COUNT):
+        made.tell(f"10.0.0.2:{number}", "X", [("topic", f"{number % 1000}")], "no")
+    assert made.lost_count == audit.QUEUE_COUNT // 2
+    made.tell("10.0.0.3:1", "UPDATE")
+    made.tell("10.0.0.3:1", "X", refusal="no")
+    made.close()
+    found = [line for line in lines(tmp_path) if line.get("event") != "lost"]
+    flood = [line for line in found if line["from"].startswith("10.0.0.2") and "event" not in line]
+    (more,) = [line for line in found if line.get("event") == "more_refused"]
+    assert len(flood) == audit.MAX_REFUSED_LINES and more["from"] == "10.0.0.2"
+    assert sum(line["count"] for line in flood) + more["count"] == audit.QUEUE_COUNT // 2
+    assert [line["request"] for line in found if line["from"] == "10.0.0.3:1"] == ["UPDATE"]
+
+
 def test_what_finds_no_room_is_counted_and_told(
     tmp_path: Path, tracer: HostTracer, kept: AuditLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,7 +174,7 @@ def test_a_disk_that_does_not_take_it_holds_up_nobody(tmp_path: Path, tracer: Ho
     made.tell("a", "X")
     assert told.wait(10)
     for number in range(audit.QUEUE_COUNT + 5):
-        made.tell(f"{number}", "X")
+        made.tell(f"{number}:1", "X")
     assert made.lost_count == 5
     blocked.set()
     made.close()
