@@ -13,6 +13,10 @@ from rmqha.model.offset import BrokerId, Epoch
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 
+MAX_EPOCH = 2**31 - 1
+"""RocketMQ's masterEpoch and syncStateSetEpoch are an int."""
+MAX_BROKER_ID = 2**63 - 1
+
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
@@ -48,17 +52,17 @@ def _parse(command: Command) -> GroupInfo | None:
     ext = command.ext
     if "masterEpoch" not in ext:
         return None
-    master_id = int(ext.get("masterBrokerId") or -1)
+    master_id = _number(ext.get("masterBrokerId") or -1, MAX_BROKER_ID)
     members, set_epoch = _set_of(command)
     total = ext.get("totalReplicas")
     return GroupInfo(
         master_id=BrokerId(master_id) if master_id > 0 else None,
         master_address=ext.get("masterAddress", ""),
         master_ha_address=ext.get("masterHaAddress", ""),
-        epoch=Epoch(int(ext["masterEpoch"])),
+        epoch=Epoch(_number(ext["masterEpoch"])),
         members=members,
         set_epoch=set_epoch,
-        total_replicas=int(total) if total else None,
+        total_replicas=_number(total) if total else None,
         elected_unclean=ext.get("electedUnclean") == "true",
         drained_ids=as_members([int(item) for item in ext.get("drainedIds", "").split(";") if item]),
         registered=ext.get("registered", ""),
@@ -82,4 +86,12 @@ def _set_of(command: Command) -> tuple[Members | None, int]:
     members = as_members([int(item) for item in listed]) if isinstance(listed, list) else None
     ext = command.ext
     set_epoch = ext.get("newSyncStateSetEpoch") or ext.get("syncStateSetEpoch") or shown.get("syncStateSetEpoch") or 0
-    return members, int(set_epoch)
+    return members, _number(set_epoch)
+
+
+def _number(value: str | int, most: int = MAX_EPOCH) -> int:
+    """Raises ValueError for one that no replica could keep."""
+    found = int(value)
+    if not -1 <= found <= most:
+        raise ValueError(f"{str(value)[:40]} is out of range")
+    return found
