@@ -276,3 +276,27 @@ async def test_a_send_that_was_passed_on_is_refused_at_once_while_there_is_no_co
     story.forwarder.role_changed()
     command = Command(RequestCode.SEND_MESSAGE_V2, {FORWARDED: "127.0.0.1:7"})
     assert not story.forwarder.hold(story.client, [command])
+
+
+async def test_a_send_that_meets_a_bug_later_takes_no_other_with_it(story: Story) -> None:
+    class Hostile(Client):
+        failed: str = ""
+
+        def fail(self, error: Exception, commands: Sequence[Command]) -> None:
+            self.failed = f"{error!r} {[command.opaque for command in commands]}"
+
+    def admit(channel: Channel, commands: list[Command]) -> None:
+        if channel is hostile:
+            raise KeyError("topic")
+        story.admitted += [command.opaque for command in commands]
+
+    hostile = Hostile()
+    story.forwarder._admit = admit
+    story.replica.hands_over = True
+    assert story.send(1, client=hostile) and story.send(2) and story.send(3, client=hostile)
+    story.replica.hands_over = False
+    await trio.sleep(0.1)
+    assert hostile.failed == "KeyError('topic') [3]"
+    assert story.admitted == [2]
+    story.replica.hands_over = True
+    assert story.send(4), "nothing of it is held any more"

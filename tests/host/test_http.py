@@ -142,6 +142,23 @@ async def test_a_bug_of_a_handler_is_told_and_the_server_goes_on() -> None:
         assert (await ask(port, get("/echo")))[0] == 200
 
 
+async def test_a_bug_of_a_connection_is_told_and_the_server_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*arguments: object) -> None:
+        raise KeyError("x" * 5000)
+
+    troubles: list[str] = []
+    async with running(ROUTES, troubles) as port:
+        monkeypatch.setattr(http._Connection, "_request", broken)
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            await stream.send_all(get("/echo").encode())
+            with trio.fail_after(5):
+                assert await stream.receive_some() == b""
+        monkeypatch.undo()
+        assert (await ask(port, get("/echo")))[0] == 200
+    [told] = troubles
+    assert told.startswith("a connection: KeyError") and len(told) == http.TROUBLE_CHARS
+
+
 async def test_a_connection_serves_several_requests_also_pipelined() -> None:
     twice = "GET /echo?n=1 HTTP/1.1\nHost: localhost\n\n" + get("/echo?n=2")
     async with running(ROUTES) as port:
