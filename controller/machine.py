@@ -40,7 +40,7 @@ from rmqha.raft.node import RaftNode, Ready
 from rmqha.raft.quorum import id_of
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
-from rmqha.wire.config_answer import config_body, config_ext
+from rmqha.wire.config_answer import ConfigAnswer
 from rmqha.wire.raft_codec import decode_message, encode_message
 from rmqha.wire.raft_message import AnyMessage, Entry, EntryKind, Snapshot
 
@@ -66,6 +66,7 @@ class ControllerMachine:
         an earlier request 1009 has changed."""
         self._config = config
         self._overridden = overridden
+        self._config_answer = ConfigAnswer()
         self._wall_offset_ms = wall_offset_ms
         self._raft = raft
         self._tracer = tracer
@@ -292,8 +293,8 @@ class ControllerMachine:
                     }
                 )
             case RequestCode.CONTROLLER_GET_CONFIG:
-                ext = config_ext(self._config, self._overridden)
-                return command.reply(ext=ext, body=config_body(self._config))
+                ext, body = self._config_answer.of(self._config, frozenset(self._overridden))
+                return command.reply(ext=ext, body=body)
             case RequestCode.RMQHA_GET_CONTROLLER_STATE:
                 return command.reply(body=lenient_json.dumps(self.state(now_ms)))
             case _:

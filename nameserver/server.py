@@ -37,7 +37,7 @@ from rmqha.model.standing import Standing
 from rmqha.port import Clock
 from rmqha.wire.bodies import Registration, encode_cluster_info, encode_topic_route, parse_registration, required
 from rmqha.wire.command import Command
-from rmqha.wire.config_answer import config_body, config_ext
+from rmqha.wire.config_answer import ConfigAnswer
 from rmqha.wire.lenient_json import dumps
 
 STATE_VERSION = 1
@@ -75,6 +75,7 @@ class NameServer:
             controllers = parse_addresses(config.controller_addr, "controllerAddr")
             self.follower = ElectionFollower(controllers, self.routes, tracer)
         self.remoting = Statistics()
+        self._config_answer = ConfigAnswer()
         self.quotas = Quotas(config.quotas)
         kv_config.max_count = config.max_kv_count
         self._far = FarPeer()
@@ -263,7 +264,8 @@ class NameServer:
 
     def _get_config(self, request: Command) -> Command:
         config = self.live.current
-        return request.reply(ext=config_ext(config, self.live.overridden), body=config_body(config))
+        ext, body = self._config_answer.of(config, self.live.overridden)
+        return request.reply(ext=ext, body=body)
 
     def _update_config(self, request: Command) -> Command:
         """Live keys apply at once and are kept beside kvConfigPath; any other key and nothing changes (ruling 25)."""

@@ -23,7 +23,7 @@ from rmqha.model.offset import MASTER_ID, OPEN_END, BrokerId, Epoch
 from rmqha.port import Clock
 from rmqha.wire import lenient_json
 from rmqha.wire.command import PROTOCOL_VERSION, Command
-from rmqha.wire.config_answer import config_body, config_ext
+from rmqha.wire.config_answer import ConfigAnswer
 
 VERSION_NAME = "V5_4_0"
 """The RocketMQ version whose protocol we speak; mqadmin shows it."""
@@ -49,6 +49,7 @@ class AdminRequests:
     ) -> None:
         self._live = live
         self._config = live.current
+        self._config_answer = ConfigAnswer()
         self._driver = driver
         self._send = send
         self._pull = pull
@@ -184,8 +185,8 @@ class AdminRequests:
     def _broker_config(self, channel: Channel, command: Command) -> Command:
         config = self._live.current
         version = DataVersion(0, 0, self._started_at_ms).to_json()
-        ext = {"version": lenient_json.dumps(version).decode(), **config_ext(config, self._live.overridden)}
-        return command.reply(ResponseCode.SUCCESS, ext, config_body(config))
+        ext, body = self._config_answer.of(config, self._live.overridden)
+        return command.reply(ResponseCode.SUCCESS, {"version": lenient_json.dumps(version).decode(), **ext}, body)
 
     def _update_config(self, channel: Channel, command: Command) -> Command:
         try:

@@ -5,14 +5,14 @@ Codes 32, 203, 204, 207, 208, 222, 303, 314, 343 and 352; notice 220 tells the m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from rmqha.broker.clients import ClientTable, Member, Subscription
 from rmqha.broker.groups import GroupTable
 from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.pull import PullProcessor
-from rmqha.broker.request import Channel, Feed, Handler, RequestError, answer_when, number, text, truth
+from rmqha.broker.request import Channel, Feed, Handler, RequestError, Work, answer_when, number, text, truth
 from rmqha.broker.table_requests import require_master
 from rmqha.broker.topics import TopicConfig, TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
@@ -147,24 +147,29 @@ class GroupRequests:
         first_ms = self._stored_at_ms(topic, queue_id, self._log.queue_range(topic, queue_id)[0])
         return command.reply(ResponseCode.SUCCESS, {"timestamp": str(first_ms or -1)})
 
-    def _consume_stats(self, channel: Channel, command: Command) -> Command:
+    def _consume_stats(self, channel: Channel, command: Command) -> Work:
         group = text(command, "consumerGroup")
-        table: dict[lenient_json.ObjectKey, dict[str, int]] = {}
-        per_second = 0.0
-        for topic in self._topics_to_show(group, command):
-            known = self._topics.get(topic)
-            if known is None:
-                continue
-            for queue_id in range(known.read_queue_count):
-                consumed = self._offsets.query(group, topic, queue_id) or 0
-                table[self._queue(topic, queue_id)] = {
+        shown = [name for name in dict.fromkeys(self._topics_to_show(group, command)) if self._topics.get(name)]
+        per_second = sum(self._pull.rates.per_second((group, topic)) for topic in shown)
+        table = lenient_json.Entries(entry for topic in shown for entry in self._consumed(group, topic))
+        members = {"consumeTps": round(per_second, 2), "offsetTable": table}
+        body = yield from lenient_json.dumps_in_steps(members)
+        return command.reply(body=body)
+
+    def _consumed(self, group: str, topic: str) -> Iterator[tuple[lenient_json.ObjectKey, dict[str, int]]]:
+        """How far the group is in each queue of the topic."""
+        known = self._topics.get(topic)
+        for queue_id in range(0 if known is None else known.read_queue_count):
+            consumed = self._offsets.query(group, topic, queue_id) or 0
+            yield (
+                self._queue(topic, queue_id),
+                {
                     "brokerOffset": self._log.queue_range(topic, queue_id)[1],
                     "consumerOffset": consumed,
                     "lastTimestamp": self._stored_at_ms(topic, queue_id, consumed - 1),
                     "pullOffset": max(consumed, self._pull.pulled_to(group, topic, queue_id)),
-                }
-            per_second += self._pull.rates.per_second((group, topic))
-        return command.reply(body=lenient_json.dumps({"consumeTps": round(per_second, 2), "offsetTable": table}))
+                },
+            )
 
     def _topics_to_show(self, group: str, command: Command) -> list[str]:
         """The topics asked for, else those with offsets; of a connected group, only what it subscribes to."""

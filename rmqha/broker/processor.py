@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Protocol
 
 from rmqha.broker.consumer_requests import ConsumerRequests
 from rmqha.broker.pull import PullProcessor
-from rmqha.broker.request import Channel, Handler, RequestError
+from rmqha.broker.request import Channel, Handler, RequestError, Work
 from rmqha.broker.retry import SendBackProcessor
 from rmqha.broker.send import SendProcessor
 from rmqha.broker.transaction_service import TransactionService
@@ -70,7 +70,7 @@ class BrokerProcessor:
             self._send.process(channel, sends)
 
     def _one(self, channel: Channel, command: Command) -> None:
-        reply: Command | None
+        reply: Command | Work | None
         try:
             later = self._later.get(command.code)
             if later is not None:
@@ -82,13 +82,26 @@ class BrokerProcessor:
                 reply = command.reply(code, remark=remark)
             else:
                 reply = handler(channel, command)
-        except RequestError as refusal:
-            reply = command.reply(refusal.code, {}, remark=str(refusal))
-        except (RemoteProtocolError, DamagedError) as error:
-            reply = command.reply(ResponseCode.SYSTEM_ERROR, {}, remark=str(error))
+        except (RequestError, RemoteProtocolError, DamagedError) as error:
+            reply = _refused(command, error)
+        if isinstance(reply, Generator):
+            channel.work(self._in_steps(channel, command, reply))
+        elif reply is not None and not command.is_oneway:
+            channel.send(reply)
+
+    def _in_steps(self, channel: Channel, command: Command, work: Work) -> Iterator[None]:
+        try:
+            reply = yield from work
+        except (RequestError, RemoteProtocolError, DamagedError) as error:
+            reply = _refused(command, error)
         if reply is not None and not command.is_oneway:
             channel.send(reply)
 
     def closed(self, channel: Channel) -> None:
         self._pull.closed(channel)
         self._consumers.closed(channel)
+
+
+def _refused(command: Command, error: RequestError | RemoteProtocolError | DamagedError) -> Command:
+    code = error.code if isinstance(error, RequestError) else ResponseCode.SYSTEM_ERROR
+    return command.reply(code, {}, remark=str(error))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Protocol
 
 from rmqha.model.code import ResponseCode
@@ -23,13 +23,20 @@ class Channel(Protocol):
         """For one that shall not wait for what else this turn of the event loop brings."""
         ...
 
+    def work(self, steps: Iterator[None]) -> None:
+        """Do the steps of a costly request, with other connections' turns in between."""
+        ...
+
     def fail(self, error: Exception, commands: Sequence[Command]) -> None:
         """A request that was kept for later has met an exception that nobody foresaw: close, trace, count. Raises
         `error` if that is not enough."""
         ...
 
 
-Handler = Callable[[Channel, Command], Command | None]
+Work = Generator[None, None, Command | None]
+"""A costly request in steps of a millisecond at most; what it returns is the answer. The state may change between two
+steps."""
+Handler = Callable[[Channel, Command], Command | Work | None]
 """Answers one request, None: by `channel.send`, perhaps later; raises RequestError to refuse it."""
 
 

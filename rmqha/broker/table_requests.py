@@ -8,7 +8,7 @@ from typing import Protocol
 from rmqha.broker.delay_offsets import DelayOffsetTable
 from rmqha.broker.groups import MAX_GROUP_BYTES, GroupTable, group_name_fault, settings_fault
 from rmqha.broker.offsets import OffsetTable
-from rmqha.broker.request import Channel, Feed, Handler, RequestError, answer_when, number, text, truth
+from rmqha.broker.request import Channel, Feed, Handler, RequestError, Work, answer_when, number, text, truth
 from rmqha.broker.statistics import Rates
 from rmqha.broker.topics import (
     BROKER_ONLY_TOPICS,
@@ -155,9 +155,11 @@ class TableRequests:
             raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
         return command.reply(body=lenient_json.dumps(topic.to_json()))
 
-    def _all_topics(self, channel: Channel, command: Command) -> Command:
-        body = self._topics.to_json(*_slice(command, "topicSeq", "maxTopicNum"))
-        return command.reply(ResponseCode.SUCCESS, {"totalTopicNum": str(len(self._topics))}, lenient_json.dumps(body))
+    def _all_topics(self, channel: Channel, command: Command) -> Work:
+        members = self._topics.members(*_slice(command, "topicSeq", "maxTopicNum"))
+        ext = {"totalTopicNum": str(len(self._topics))}
+        body = yield from lenient_json.dumps_in_steps(members)
+        return command.reply(ResponseCode.SUCCESS, ext, body)
 
     def _topic_stats(self, channel: Channel, command: Command) -> Command:
         name = text(command, "topic")
@@ -193,12 +195,15 @@ class TableRequests:
         self._groups.put(body)
         answer_when(self._feed.wait, channel, command.reply())
 
-    def _all_groups(self, channel: Channel, command: Command) -> Command:
-        body = self._groups.to_json(*_slice(command, "groupSeq", "maxGroupNum"))
-        return command.reply(ResponseCode.SUCCESS, {"totalGroupNum": str(len(self._groups))}, lenient_json.dumps(body))
+    def _all_groups(self, channel: Channel, command: Command) -> Work:
+        members = self._groups.members(*_slice(command, "groupSeq", "maxGroupNum"))
+        ext = {"totalGroupNum": str(len(self._groups))}
+        body = yield from lenient_json.dumps_in_steps(members)
+        return command.reply(ResponseCode.SUCCESS, ext, body)
 
-    def _all_offsets(self, channel: Channel, command: Command) -> Command:
-        return command.reply(body=lenient_json.dumps(self._offsets.to_json(), unquoted_integer_keys=True))
+    def _all_offsets(self, channel: Channel, command: Command) -> Work:
+        body = yield from lenient_json.dumps_in_steps(self._offsets.members(), unquoted_integer_keys=True)
+        return command.reply(body=body)
 
     def _delay_offsets(self, channel: Channel, command: Command) -> Command:
         """What counts on no copy that a member of the SyncStateSet may lack: Apache's slaves take it as it is."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,6 +133,8 @@ class Session:
         """What was received, but has not been fed to the parser."""
         self._left: list[Command] = []
         """Requests that wait for the next slice."""
+        self._works: deque[Iterator[None]] = deque()
+        """What requests have begun and goes on before the next ones."""
         self._slice_done = trio.Event()
         """Set at the end of a slice of what a task of its own has read."""
         self._is_paused = False
@@ -224,6 +227,10 @@ class Session:
             self._write_some(handle, frame, 1)
         except OSError:
             self._abort()
+
+    def work(self, steps: Iterator[None]) -> None:
+        """Do the steps of a costly request in this session's turns, before its next requests."""
+        self._works.append(steps)
 
     async def call(self, command: Command, timeout_ms: int | None) -> Command:
         """Send a request and wait for its response, whatever its code. Sets the request's opaque.
@@ -324,7 +331,7 @@ class Session:
     @property
     def _has_backlog(self) -> bool:
         """Something that was read has not been handled."""
-        return bool(self._left or self._unread) or self._parser.has_more
+        return bool(self._left or self._unread or self._works) or self._parser.has_more
 
     def _serve(self) -> bool:
         """The poller's call: read once if nothing is left of before, handle a slice, answer. Whether there is more."""
@@ -414,15 +421,19 @@ class Session:
         requests, start, end = self._left, 0, 0
         began_s = time.monotonic()
         try:
-            requests = requests or self._next_requests()
-            count = len(requests)
-            self._corked = count > 0
+            self._corked = True
+            count = 0
+            if not self._works or self._work_on(began_s):
+                requests = requests or self._next_requests()
+                count = len(requests)
             while end < count:
                 start, end = end, end + 1
                 if requests[start].code in TOGETHER:
                     while end < count and requests[end].code in TOGETHER:
                         end += 1
                 self._received(self, requests if end - start == count else requests[start:end])
+                if self._works and not self._work_on(began_s):
+                    break
                 if end < count and (self._queued_bytes > SLICE_QUEUED_BYTES or time.monotonic() - began_s > SLICE_S):
                     break
         except RemoteProtocolError:
@@ -432,6 +443,15 @@ class Session:
             end = len(requests)
         self._left = requests[end:]
         self._corked = False
+
+    def _work_on(self, began_s: float) -> bool:
+        """Whether all is done that requests have begun."""
+        while self._works:
+            for _ in self._works[0]:
+                if time.monotonic() - began_s > SLICE_S:
+                    return False
+            self._works.popleft()
+        return True
 
     def _next_requests(self) -> list[Command]:
         """Parsed now. Raises RemoteProtocolError."""

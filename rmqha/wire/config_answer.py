@@ -46,6 +46,23 @@ def config_body(config: Config) -> bytes:
     return "".join(f"{key}={value}\n" for key, value in sorted(config.to_properties().items())).encode()
 
 
+class ConfigAnswer:
+    """Field and body, made once for each state of the keys: any account may ask, again and again."""
+
+    def __init__(self) -> None:
+        self._config: Config | None = None
+        self._overridden: frozenset[str] = frozenset()
+        self._ext: dict[str, str] = {}
+        self._body = b""
+
+    def of(self, config: Config, overridden: frozenset[str]) -> tuple[dict[str, str], bytes]:
+        """The field is the caller's own."""
+        if config is not self._config or overridden != self._overridden:
+            self._ext, self._body = config_ext(config, overridden), config_body(config)
+            self._config, self._overridden = config, overridden
+        return dict(self._ext), self._body
+
+
 def parse_keys(reply: Command, source: str) -> ToldKeys:
     """Raises ConfigError for a body that is no properties text, RemoteProtocolError for a field that is not ours."""
     try:

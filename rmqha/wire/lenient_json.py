@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from itertools import islice
 from json.encoder import encode_basestring
 from math import isinf
-from typing import Any
+from typing import Any, NamedTuple
 
 from rmqha.model.error import RemoteProtocolError
 
 MAX_DEPTH = 64
+STEP_COUNT = 32
+"""Members that `dumps_in_steps` writes in one step: of tables some 0.3 ms."""
 
 _TOKEN = re.compile(
     r"""[ \t\n\r]*(?:(?P<punctuation>[{}\[\],:])|(?P<quote>")|(?P<number>-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?)"""
@@ -96,6 +99,27 @@ def dumps(value: Any, *, unquoted_integer_keys: bool = False) -> bytes:
             # an ObjectKey, or a mapping or sequence of another class: the library's encoder knows them not
             return _dumps_slowly(value, False)
     return _dumps_slowly(value, True)
+
+
+class Entries(NamedTuple):
+    """An object whose members are made one after another, as they are written."""
+
+    pairs: Iterable[tuple[Any, Any]]
+
+
+def dumps_in_steps(members: Mapping[str, Any], *, unquoted_integer_keys: bool = False) -> Generator[None, None, bytes]:
+    """As `dumps` of an object of which some members are `Entries`: a step for each STEP_COUNT of those."""
+    parts: list[bytes] = []
+    for name, value in members.items():
+        if not isinstance(value, Entries):
+            parts.append(_encode(name).encode() + b":" + dumps(value, unquoted_integer_keys=unquoted_integer_keys))
+            continue
+        pairs, chunks = iter(value.pairs), list[bytes]()
+        while chunk := dict(islice(pairs, STEP_COUNT)):
+            chunks.append(dumps(chunk, unquoted_integer_keys=unquoted_integer_keys)[1:-1])
+            yield
+        parts.append(_encode(name).encode() + b":{" + b",".join(chunks) + b"}")
+    return b"{" + b",".join(parts) + b"}"
 
 
 def _dumps_slowly(value: Any, unquoted_integer_keys: bool) -> bytes:

@@ -76,6 +76,10 @@ class FakeChannel:
 
     send_at_once = send
 
+    def work(self, steps: Iterator[None]) -> None:
+        for _ in steps:
+            pass
+
     def fail(self, error: Exception, commands: Sequence[Command]) -> None:
         raise error
 

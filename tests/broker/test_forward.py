@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -34,6 +34,9 @@ class Client:
         self.answers.append((command.opaque, command.code))
 
     send_at_once = send
+
+    def work(self, steps: Iterator[None]) -> None:
+        raise AssertionError("nothing costly is held")
 
     def fail(self, error: Exception, commands: Sequence[Command]) -> None:
         raise error

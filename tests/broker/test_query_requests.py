@@ -65,7 +65,7 @@ def test_an_answer_fits_into_a_frame(broker: Broker) -> None:
     for limit, expected in ((3 * size, 3), (3 * size - 1, 2), (1, 1)):
         requests._body_limit_bytes = limit
         reply = requests.handlers()[RequestCode.QUERY_MESSAGE](FakeChannel(), query("k"))
-        assert reply is not None
+        assert isinstance(reply, Command)
         assert bytes(reply.body) == bytes(whole.body)[-expected * size :]
     assert broker.config.max_frame_bytes > FRAME_SPARE_BYTES
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Iterator
 
 import pytest
 import trio
@@ -149,6 +150,7 @@ async def test_how_long_each_stood_in_line(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 FLOOD_COUNT = 500
+COSTLY = 3
 
 
 class Slow(Busy):
@@ -210,6 +212,54 @@ async def test_a_flood_by_some_holds_up_nobody_else(secure: bool, monkeypatch: p
                     opaques += [command.opaque for command in parser.feed(bytes(await stream.receive_some(65536)))]
                 assert opaques == list(range(FLOOD_COUNT))
         for stream in [*streams, honest]:
+            await trio.aclose_forcefully(stream)
+        nursery.cancel_scope.cancel()
+    trio.lowlevel.remove_instrument(turn)
+
+
+class Costly(Slow):
+    """Request 3 takes 200 steps of a millisecond."""
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        for command in commands:
+            if command.code == COSTLY:
+                session.work(self._steps(session, command))
+            else:
+                super().received(session, [command])
+
+    def _steps(self, session: Session, command: Command) -> Iterator[None]:
+        for _ in range(200):
+            self.served.append((COSTLY, self.turn.count))
+            self.now_s += 0.001
+            yield
+        session.send(command.reply())
+
+
+async def test_a_costly_request_is_done_in_slices_and_what_follows_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = TurnCount()
+    service = Costly(turn)
+    monkeypatch.setattr(module, "time", service)
+    monkeypatch.setattr(session_module, "time", service)
+    trio.lowlevel.add_instrument(turn)
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: serve(service, "127.0.0.1:0", max_frame_bytes=65536, task_status=task_status)
+        )
+        costly, honest = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(2)]
+        await costly.send_all(b"".join(encode_frame(Command(code, opaque=code)) for code in (COSTLY, 1, COSTLY, 2)))
+        for _ in range(5):
+            before = len(service.served)
+            await honest.send_all(encode_frame(Command(7)))
+            with trio.fail_after(10):
+                await honest.receive_some(65536)
+            assert [code for code, _ in service.served[before:]].index(7) <= 25, "it waited for the costly one"
+        assert len(service.served) < 200
+        parser, opaques = FrameParser(65536), list[int]()
+        with trio.fail_after(10):
+            while len(opaques) < 4:
+                opaques += [command.opaque for command in parser.feed(bytes(await costly.receive_some(65536)))]
+        assert opaques == [COSTLY, 1, COSTLY, 2]
+        for stream in (costly, honest):
             await trio.aclose_forcefully(stream)
         nursery.cancel_scope.cancel()
     trio.lowlevel.remove_instrument(turn)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from rmqha.sim.clock import SimClock
@@ -226,6 +226,10 @@ class SimChannel:
         self._conn.send(encode_frame(command))
 
     send_at_once = send
+
+    def work(self, steps: Iterator[None]) -> None:
+        for _ in steps:
+            pass
 
     def fail(self, error: Exception, commands: Sequence[Command]) -> None:
         raise error

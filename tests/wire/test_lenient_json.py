@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.model.error import RemoteProtocolError
-from rmqha.wire.lenient_json import MAX_DEPTH, ObjectKey, dumps, loads
+from rmqha.wire.lenient_json import MAX_DEPTH, Entries, ObjectKey, dumps, dumps_in_steps, loads
 from tests.golden.reader import frames
 
 SCALARS = (
@@ -111,3 +112,23 @@ def test_depth_is_bounded(opening: str) -> None:
     for depth in (MAX_DEPTH + 2, 100_000):
         with pytest.raises(RemoteProtocolError):
             loads(opening * depth + "{1:2}")
+
+
+def test_an_object_written_in_steps_is_the_same() -> None:
+    table = {f"topic-{number}": {"perm": 6, "9": [number]} for number in range(100)}
+    offsets = {f"t{number}@g": {0: number, 1: 5} for number in range(70)}
+    body = {"dataVersion": {"counter": 1}, "table": table, "empty": {}, "x": "é"}
+    steps = dumps_in_steps({**body, "table": Entries(iter(table.items())), "empty": Entries(())})
+    assert _run(steps) == (4, dumps(body))
+    steps = dumps_in_steps({"offsetTable": Entries(offsets.items())}, unquoted_integer_keys=True)
+    assert _run(steps)[1] == dumps({"offsetTable": offsets}, unquoted_integer_keys=True)
+
+
+def _run(steps: Generator[None, None, bytes]) -> tuple[int, bytes]:
+    count = 0
+    while True:
+        try:
+            next(steps)
+            count += 1
+        except StopIteration as end:
+            return count, end.value
