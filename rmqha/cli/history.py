@@ -17,6 +17,7 @@ from rmqha.cli.options import directory_option, echo_json, output_option
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError
+from rmqha.model.printable import printable
 from rmqha.wire.command import Command
 
 
@@ -47,7 +48,8 @@ def line(event: dict[str, Any]) -> str:
     """One event for people."""
     at = datetime.fromtimestamp(event["at_ms"] / 1000).astimezone()
     fields = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("at_ms", "node", "event"))
-    return f"{at:%H:%M:%S}.{event['at_ms'] % 1000:03} {event['node']:<12} {event['event']} {fields}".rstrip()
+    told = printable(f"{event['event']} {fields}", lines=False)
+    return f"{at:%H:%M:%S}.{event['at_ms'] % 1000:03} {event['node']:<12} {told}".rstrip()
 
 
 @click.command(epilog="Example: rmqha history -n 20")

@@ -11,6 +11,7 @@ from rmqha.cli.options import complete_group, echo_json, namesrv_option, output_
 from rmqha.client.admin import Admin
 from rmqha.client.outgoing import check_topic
 from rmqha.model.error import UsageError
+from rmqha.model.printable import printable
 
 MAX_QUEUE_COUNT = 1024
 _SYSTEM = frozenset(
@@ -54,7 +55,7 @@ def list_command(every: bool, namesrv: str, output: str) -> None:
         echo_json(names)
     else:
         for name in names:
-            click.echo(name)
+            click.echo(printable(name, lines=False))
 
 
 @topic.command(epilog="Example: rmqha topic create orders --queues 16")

@@ -5,7 +5,11 @@ from __future__ import annotations
 import ast
 import io
 import json
+import os
+import socket
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +21,14 @@ from rmqha.cli.cluster_state import ClusterState, NodeRecord
 from rmqha.cli.cluster_view import ClusterView, GroupView, NodeView
 from rmqha.cli.diagnosis import doctor
 from rmqha.cli.diagnosis.finding import wrong
-from rmqha.cli.main import cli
+from rmqha.cli.main import cli, main
 from rmqha.cli.render import console, print_cluster, table
 from rmqha.cli.safe_text import SafeText, raw, safe_streams
+from rmqha.cli.supervisor import start_stamp
 from rmqha.host.tracer import HostTracer
 from rmqha.model.series import Kind, Series, Sheet
+from rmqha.wire.command import Command
+from rmqha.wire.frame import FrameParser, encode_frame
 
 HOSTILE = "x\x1b[2J\x1b]0;t\x07\x9b31m\r\u202e\u2066\x00[red]y[/red][link=http://z]:skull:"
 ROOT = Path(__file__).parent.parent.parent
@@ -49,6 +56,89 @@ def test_own_styles_still_reach_a_terminal(monkeypatch: pytest.MonkeyPatch) -> N
     out.file = stream
     out.print(Text(HOSTILE, "bold red"))
     assert "\x1b[" in stream.getvalue() and "\x1b[2J" not in stream.getvalue()
+
+
+FORGED = HOSTILE + "\nforged line"
+ELECTION = {"masterEpoch": 1, "brokerId": 1, "causeText": FORGED, "reason": FORGED, "atMs": 0}
+REPLICA = {"brokerId": FORGED, "address": FORGED, "inSyncStateSet": True, "isMaster": False, "notElectable": FORGED}
+EXPLANATION = {
+    "version": 1, "answer": FORGED, "nextTotalReplicas": FORGED, "totalReplicas": FORGED, "eligible": [],
+    "masterBrokerId": None, "replicas": [REPLICA | {"diskProblem": FORGED}], "elections": [ELECTION],
+}  # fmt: skip
+
+
+class Liar:
+    """A server that answers what it likes; `fails`: refusals whose remarks steer a terminal."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self._fails = fails
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self._listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                peer, _ = self._listener.accept()
+            except OSError:
+                return
+            parser = FrameParser(1 << 20)
+            with peer:
+                while data := peer.recv(65536):
+                    for request in parser.feed(data):
+                        peer.sendall(encode_frame(self._answer(request)))
+
+    def _answer(self, request: Command) -> Command:
+        if self._fails:
+            return request.reply(1, remark=FORGED)
+        event = {"at_ms": 0, "event": FORGED, FORGED: FORGED, "x": FORGED}
+        body = {"topicList": [FORGED], "events": [event], **EXPLANATION}
+        return request.reply(ext={"isLeader": "true"}, body=json.dumps(body).encode())
+
+
+@pytest.fixture(params=[False, True])
+def liar(request: pytest.FixtureRequest) -> Iterator[Liar]:
+    found = Liar(fails=request.param)
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["topic", "list", "--namesrv", "{}"],
+        ["topic", "list", "--namesrv", "{}", "-o", "json"],
+        ["describe", "topic", "T", "--namesrv", "{}"],
+        ["explain", "g", "--controller", "{}"],
+        ["quorum", "show", "--controller", "{}"],
+        ["health", "--namesrv", "{}", "--timeout", "2"],
+        ["history", "--directory", "DIR"],
+        ["status", "--directory", "DIR"],
+        ["top", "--once", "--directory", "DIR"],
+        ["describe", "group", "g", "--directory", "DIR"],
+    ],
+    ids=" ".join,
+)
+def test_whatever_a_server_answers_no_command_is_steered(
+    liar: Liar, command: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    stamp = start_stamp(os.getpid())
+    record = NodeRecord("g-1", "broker", liar.address, group="g", pid=os.getpid(), process_start=stamp or "")
+    controller = NodeRecord("c-1", "controller", liar.address, liar.address, pid=os.getpid(), process_start=stamp or "")
+    ClusterState(tmp_path, "c", "cp", "c.toml", {"g-1": record, "c-1": controller}).write()
+    with pytest.raises(SystemExit):
+        main([str(tmp_path) if word == "DIR" else word.format(liar.address) for word in command])
+    shown = capfd.readouterr()
+    text = shown.out + shown.err
+    assert text and all(char == "\n" or char.isprintable() for char in text), text
+    if command[:2] in (["topic", "list"], ["history", "--directory"]):
+        assert not any(line.startswith("forged") for line in text.splitlines()), text
 
 
 def view_of(state: dict[str, Any]) -> ClusterView:
