@@ -24,7 +24,7 @@ records must read them in the log, and only falls behind further."""
 INDEX_STEP_SHARE = 8
 MIN_INDEX_STEP_BYTES = 2 * 1024
 INDEX_STEP_MS = 4
-"""A slice that takes longer is followed by half of it, up to MIN_INDEX_STEP_BYTES."""
+"""A slice that takes longer is followed by a smaller one."""
 INDEX_COPY_MS = 500
 """Pause while this replica copies a master's log: that goes first."""
 INDEX_RETRY_MS = 60_000
@@ -54,7 +54,7 @@ class BrokerLoops:
         self._save_wanted = trio.Event()
         self._tables_wanted = trio.Event()
         self._search_wanted = trio.Event()
-        self._index_slice = SliceSize(MIN_INDEX_STEP_BYTES, MAX_INDEX_STEP_BYTES, INDEX_STEP_MS)
+        self._index_slice = SliceSize(MIN_INDEX_STEP_BYTES, MAX_INDEX_STEP_BYTES)
         self._sleeps_until_ms: int | None = None
         self._moved: trio.Event | None = None
         self.sync_count = 0
@@ -168,9 +168,10 @@ class BrokerLoops:
     def _build_some(self) -> bool:
         """A slice; True if more remains. A record may have thousands of keys, so the time that slices take counts."""
         index, started_ms = self._core.store.index, self._clock.now_ms()
+        before = index.position
         due_bytes = max(INDEX_STEP_BYTES, index.behind_bytes // INDEX_STEP_SHARE)
-        more = index.build(min(self._index_slice.size, due_bytes))
-        self._index_slice.took(self._clock.now_ms() - started_ms)
+        more = index.build(min(self._index_slice.size_bytes, due_bytes))
+        self._index_slice.took(self._clock.now_ms() - started_ms, index.position - before, INDEX_STEP_MS)
         return more
 
     async def _run_searches(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, assert_never
 
+from rmqha.broker.slice_size import SliceSize
 from rmqha.broker.waiter import HandOverWaiter, Waiting
 from rmqha.ha.action import (
     Action,
@@ -45,6 +46,11 @@ COPY_BYTES = 4 * 1024 * 1024
 BACKLOG_BYTES = 16 * 1024 * 1024
 """So is done too with a backlog that would take a tenth of a second record by record. With less a broker never waits
 for NumPy to be imported."""
+MIN_DISPATCH_BYTES = 4 * 1024
+DISPATCH_MS = 8
+"""A slice that takes longer is followed by a smaller one: the first record of a queue makes a file, which costs as much
+as a thousand records, and clients make queues. In bulk COPY_DISPATCH_MS counts."""
+COPY_DISPATCH_MS = 100
 
 
 class HaPort(Protocol):
@@ -79,6 +85,7 @@ class ReplicaDriver:
         self._tracer = tracer
         self._performing = False
         self._serving = False
+        self._dispatch_slice = SliceSize(MIN_DISPATCH_BYTES, COPY_BYTES)
         self._writable = False
         self.ha: HaPort
         self.controller: ControllerPort
@@ -234,9 +241,12 @@ class ReplicaDriver:
 
     def dispatch(self) -> bool:
         """Put one slice of committed records into the queues; True if more remains."""
-        before = self.store.dispatched_offset
+        before, started_ms = self.store.dispatched_offset, self._clock.now_ms()
         in_bulk = self.is_copying or self.store.dispatch_behind_bytes >= BACKLOG_BYTES
-        more = self.store.dispatch(COPY_BYTES if in_bulk else DISPATCH_BYTES)
+        limit_bytes = COPY_BYTES if in_bulk else DISPATCH_BYTES
+        more = self.store.dispatch(min(limit_bytes, self._dispatch_slice.size_bytes))
+        done_bytes, taken_ms = self.store.dispatched_offset - before, self._clock.now_ms() - started_ms
+        self._dispatch_slice.took(taken_ms, done_bytes, COPY_DISPATCH_MS if in_bulk else DISPATCH_MS)
         if self.store.dispatched_offset > before:
             if self.replica.role is Role.PROMOTING:
                 # Only the way to serving waits for the queues; a master that serves is spared the call per batch.

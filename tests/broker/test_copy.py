@@ -135,3 +135,19 @@ def test_a_master_dispatches_in_small_slices_unless_much_waits(broker: Broker, m
     monkeypatch.setattr(replica_driver, "BACKLOG_BYTES", 100)
     broker.ask(send_command(body=bytes(1000)))
     assert limits == [replica_driver.DISPATCH_BYTES, replica_driver.COPY_BYTES]
+
+
+def test_slices_that_take_long_become_small(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each record of a new queue makes a file: half a MiB of them held up everything for seconds."""
+    limits: list[int] = []
+    dispatch = broker.store.dispatch
+
+    def slow(limit_bytes: int) -> bool:
+        limits.append(limit_bytes)
+        broker.clock.ms += 50
+        return dispatch(limit_bytes)
+
+    monkeypatch.setattr(broker.store, "dispatch", slow)
+    for _ in range(3):
+        broker.ask(send_command(body=bytes(1000)))
+    assert limits[:1] + limits[-1:] == [replica_driver.DISPATCH_BYTES, replica_driver.MIN_DISPATCH_BYTES]
