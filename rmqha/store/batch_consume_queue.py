@@ -270,6 +270,7 @@ class BatchConsumeQueues:
     """
 
     directory = DIRECTORY
+    to_make_count = 0
 
     def __init__(
         self, disk: Disk, file_size_bytes: int, queues: ConsumeQueues, log: CommitLog, guard: Lock, tracer: Tracer

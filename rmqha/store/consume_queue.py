@@ -316,6 +316,7 @@ class ConsumeQueues:
         self.unit_count = 0
         """Entries of all queues together, counted from 0 on also where the first were removed."""
         self._runs: dict[tuple[str, int], list[tuple[int, bytearray]]] = {}
+        self.to_make_count = 0
         """What was collected: per queue, runs of consecutive units with the entry number of the first."""
         self._dirty: set[tuple[str, int]] = set()
         self._dirty_guard = Lock()
@@ -386,6 +387,7 @@ class ConsumeQueues:
         runs = self._runs.get((topic, queue_id))
         if runs is None:
             self._runs[topic, queue_id] = [(queue_offset, bytearray(units))]
+            self.to_make_count += (topic, queue_id) not in self.table
         elif runs[-1][0] + len(runs[-1][1]) // UNIT_BYTES == queue_offset:
             runs[-1][1].extend(units)
         else:
@@ -441,6 +443,7 @@ class ConsumeQueues:
 
     def forget(self) -> None:
         self._runs.clear()
+        self.to_make_count = 0
 
     def remove(self, topic: str) -> None:
         """Remove a topic's queues: its entries are elsewhere now. The caller holds off `sync`."""

@@ -102,6 +102,9 @@ class Derived(Protocol):
     when the disk fails.
     """
 
+    to_make_count: int
+    """New queues among what has been collected: each will make a file."""
+
     @property
     def directory(self) -> str:
         """Where its files are, under the store's root."""

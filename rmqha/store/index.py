@@ -59,6 +59,7 @@ class Index:
     """All index files, oldest first. Derived state."""
 
     directory = DIRECTORY
+    to_make_count = 0
 
     def __init__(self, disk: Disk, log: CommitLog, layout: IndexLayout, tracer: Tracer) -> None:
         self._disk = disk

@@ -31,6 +31,8 @@ from rmqha.store.record import (
 
 BULK_BYTES = 1024 * 1024
 """From so much log on that is committed and not dispatched, NumPy is faster than a loop over the records."""
+MAX_MADE_COUNT = 16
+"""New queues of one batch: each makes a file, which takes about a millisecond."""
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_\-]{1,255}", re.ASCII)
 _CHOICES = "remove this replica's store and let it copy the group's, if another replica has this record whole"
 
@@ -136,6 +138,7 @@ class Reput:
     def __init__(self, log: CommitLog, derived: Sequence[Derived], fresh: FreshRecords, tracer: Tracer) -> None:
         self._log = log
         self._derived = derived
+        self._first = derived[0]
         self._fresh = fresh.follow()
         self._tracer = tracer
         self.position = 0
@@ -158,7 +161,7 @@ class Reput:
         try:
             position = self._collect_fresh(stop, end_offset)
             for start, view, at, parts in walk(self._log, position, end_offset):
-                if start >= stop:
+                if start >= stop or self._first.to_make_count >= MAX_MADE_COUNT:
                     more = True
                     break
                 if parts is None:
@@ -177,7 +180,7 @@ class Reput:
     def _collect_fresh(self, stop: int, end_offset: int) -> int:
         """From `position` on, what need not be read; where that ends."""
         fresh, collects, position = self._fresh, [derived.collect for derived in self._derived], self.position
-        while fresh:
+        while fresh and self._first.to_make_count < MAX_MADE_COUNT:
             item = fresh[0]
             start = item[0]
             if start < position:

@@ -80,3 +80,21 @@ def test_what_was_given_up_is_read(monkeypatch: pytest.MonkeyPatch, max_count: i
     commit_all(store)
     assert bodies(store) == [b"x" * 300 + b"%d" % number for number in range(30)]
     assert all(store.index.query("T", f"{number}").records for number in range(30))
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_a_batch_makes_few_queues_at_a_time(monkeypatch: pytest.MonkeyPatch, read: bool) -> None:
+    """Each makes a file: a client that writes to very many new ones must not hold up everybody."""
+    monkeypatch.setattr("rmqha.store.reput.MAX_MADE_COUNT", 3)
+    disk = sim_disk()
+    store = open_store(disk)
+    for number in range(10):
+        store.append(message(number, queue_id=number), 1)
+    if read:
+        store._offsets.fresh.clear()
+    store.set_confirm_offset(store.max_phy_offset)
+    made = []
+    while store.dispatch(1 << 20):
+        made.append(len(store._queues.table))
+    assert made == [3, 6, 9]
+    assert [bodies(store, queue_id=number) for number in range(10)] == [[b"body-%d" % n] for n in range(10)]
