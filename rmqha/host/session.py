@@ -440,6 +440,7 @@ class Session:
             raise
         except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
             self.fail(error, requests[start:end])
+            self._works.clear()
             end = len(requests)
         self._left = requests[end:]
         self._corked = False

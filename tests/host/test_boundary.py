@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from rmqha.wire.frame import FrameParser, encode_frame
 
 FRAME_LIMIT = 1 << 20
 BAD = 99
+LATER = 98
 
 
 class Trace:
@@ -48,12 +50,19 @@ class Faulty:
 
     def received(self, session: Session, commands: list[Command]) -> None:
         for command in commands:
-            if command.code == BAD and self.error is not None:
+            if command.code == LATER:
+                session.work(self.steps())
+            elif command.code == BAD and self.error is not None:
                 raise self.error
-            if command.code == BAD:
+            elif command.code == BAD:
                 session.send(command.reply(remark="\ud800"))  # no UTF-8 has it
             else:
                 session.send(command.reply(body=command.body))
+
+    def steps(self) -> Iterator[None]:
+        yield
+        if self.error is not None:
+            raise self.error
 
     def closed(self, session: Session) -> None:
         self.closed_count += 1
@@ -95,6 +104,18 @@ async def test_one_request_closes_its_session_and_ends_nothing_else(error: Excep
     assert "Traceback" in fields["traceback"]
     assert (type(error).__name__ if error else "UnicodeEncodeError") in fields["traceback"]
     assert len(fields["traceback"]) <= MAX_TRACED_CHARS
+
+
+async def test_so_does_one_that_is_worked_on_in_steps() -> None:
+    here = Running(Faulty(KeyError("group")))
+    async with trio.open_nursery() as nursery:
+        port = await nursery.start(here.run)
+        async with RemotingClient() as honest, RemotingClient() as other:
+            with pytest.raises(UnreachableError):
+                await other.call(f"127.0.0.1:{port}", Command(LATER), 5000)
+            assert (await honest.call(f"127.0.0.1:{port}", Command(1), 5000)).code == 0
+        nursery.cancel_scope.cancel()
+    assert (here.counts.failed_request_count, here.counts.session_count) == (1, 0)
 
 
 async def test_what_was_asked_before_is_answered() -> None:
