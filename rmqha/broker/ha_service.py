@@ -180,7 +180,8 @@ class HaService:
                 welcome = await self._guard.welcome(stream, host)
                 audit = security.ambient.get().audit
                 if audit is not None:
-                    audit.tell(peer, "HA_CONNECTION", refusal=welcome.refused)
+                    proved = {} if welcome.claim is None else welcome.claim.to_ext()
+                    audit.tell(peer, "HA_CONNECTION", proved.items(), welcome.refused)
                 if welcome.refused:
                     self._refused(peer, welcome.refused)
                     return None

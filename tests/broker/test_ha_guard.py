@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import ssl
 from collections.abc import AsyncIterator
@@ -15,7 +16,9 @@ import trio
 import trio.testing
 
 from rmqha.broker.ha_guard import MAGIC, HaGuard, Welcome
+from rmqha.host.audit import AuditLog
 from rmqha.host.security import Security, ambient, from_config
+from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig, ServerConfig
 from rmqha.model.error import ConfigError, UnreachableError
@@ -88,6 +91,8 @@ def hello(**fields: str) -> bytes:
 async def test_replicas_that_enforce_it_replicate_and_take_nobody_else(files: Path, tmp_path: Path) -> None:
     ours = secured(files, tmp_path)
     ambient.set(ours)
+    audited: list[str] = []
+    ours.audit = AuditLog("broker", audited.append, HostTracer(write=lambda line: None))
     async with shells(tmp_path) as here:
         first = await here.start("a", ha_security="enforcing", **GROUP)
         for _ in range(5):
@@ -116,6 +121,11 @@ async def test_replicas_that_enforce_it_replicate_and_take_nobody_else(files: Pa
             assert reply.code == ResponseCode.NO_PERMISSION and remark in (reply.remark or "")
         assert any("ha_refused" in line and "account reader" in line for line in first.lines)
         await here.until_state(first, ackUnion=[1, 2])
+    ours.audit.close()
+    kept = [json.loads(line) for text in audited for line in text.splitlines()]
+    told = [line for line in kept if line.get("request") == "HA_CONNECTION"]
+    assert any(line["allowed"] and line["about"]["brokerId"] == "2" for line in told)
+    assert any("account reader is not an admin" in line.get("reason", "") and not line["allowed"] for line in told)
 
 
 async def test_a_permissive_master_takes_both_kinds(files: Path, tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ import trio.testing
 from nameserver.config import NamesrvConfig
 from nameserver.web.lookup import MAX_LOOKUPS, MAX_MESSAGES, MAX_WAITING, PULL_GROUP, refusal
 from rmqha.host.accounts import AccessFile
+from rmqha.host.audit import AuditLog
 from rmqha.host.remoting import RemotingClient, serve
-from rmqha.host.security import Security
+from rmqha.host.security import Security, ambient
+from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.message import encode_properties, offset_message_id
 from rmqha.store.record import decode
@@ -178,6 +180,22 @@ async def test_the_servers_own_account_is_never_lent_to_a_visitor(tmp_path: Path
         assert (status, found["refused"], found["messages"]) == (200, True, [])
         assert "webCredentialsFile" in found["notes"][0]
         assert [peer.asked for peer in site.brokers] == [[], [], []]
+
+
+async def test_a_lookup_is_kept_in_the_audit_log() -> None:
+    audited: list[str] = []
+    secured = Security()
+    secured.audit = AuditLog("namesrv", audited.append, HostTracer(write=lambda line: None))
+    token = ambient.set(secured)
+    try:
+        async with shop() as site:
+            await look(site, by="key", topic="T", key="k")
+    finally:
+        ambient.reset(token)
+    secured.audit.close()
+    kept = [json.loads(line) for text in audited for line in text.splitlines()]
+    (line,) = [line for line in kept if line.get("request") == "PAGE_LOOK_UP"]
+    assert line["about"] == {"by": "key", "topic": "T", "key": "k"} and line["from"].startswith("127.0.0.1:")
 
 
 async def test_the_pages_account_signs_what_it_asks(tmp_path: Path) -> None:
