@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from rmqha.host.disk import HostDisk
 from rmqha.model.message import encode_properties
 from rmqha.model.offset import PhyOffset
 from rmqha.store import record_starts, reput
@@ -11,7 +14,7 @@ from rmqha.store.config import StoreConfig
 from rmqha.store.record import SYS_INNER_BATCH, encode, topic_field
 from rmqha.store.record_starts import LANDMARK_COUNT, MAX_WALK_COUNT
 from rmqha.store.store import Store
-from tests.store.support import message, open_store, sim_disk
+from tests.store.support import GOLD, MINI, message, open_store, sim_disk, unpack
 
 BODY_AT = 88
 WIDE = StoreConfig(
@@ -130,3 +133,21 @@ def test_offsets_outside_the_log_are_none() -> None:
     whole(store)
     for offset in (-1, -(1 << 63), store.max_phy_offset, store.max_phy_offset + 1, (1 << 63) - 1):
         assert store.verified_record_at(offset) is None
+
+
+@pytest.mark.parametrize(
+    ("archive", "path", "config"),
+    [("n0", "n0", GOLD), ("mini-v6-v2-propcrc", "plain", MINI), ("mini-v6-v2-propcrc", "propcrc", MINI)],
+)
+def test_every_record_that_apaches_broker_stored_counts(
+    tmp_path: Path, archive: str, path: str, config: StoreConfig
+) -> None:
+    """Half messages, delayed ones, batches, IPv6 hosts, long topics: each is known by its queue's entry alone."""
+    unpack(archive, tmp_path)
+    store = open_store(HostDisk(tmp_path / path), config)
+    starts = [at for at, _, _, parts in reput.walk(store._log, store.min_phy_offset, store.max_phy_offset) if parts]
+    assert starts
+    for start in starts:
+        at = store.verified_record_at(start)
+        assert at is not None and store._starts._has_entry(at.record), start
+    store.close()
