@@ -3,15 +3,17 @@ around `rmqha.wire.acl`."""
 
 from __future__ import annotations
 
+import secrets
 from functools import partial
 from typing import TYPE_CHECKING
 
 from rmqha.model.access import address_matches
-from rmqha.model.code import ResponseCode
+from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.principal import Principal
 from rmqha.wire.acl import ACCESS_KEY, authenticate
 from rmqha.wire.acl_needs import needs
 from rmqha.wire.command import Command
+from rmqha.wire.session_signature import NONCE_BYTES, VERSION, SessionSignatures
 
 if TYPE_CHECKING:
     from rmqha.host.accounts import AccessFile
@@ -25,26 +27,39 @@ class Guard:
     others carry the account as their `principal`."""
 
     def __init__(
-        self, service: Service, accounts: AccessFile, statistics: Statistics, audit: AuditLog | None = None
+        self,
+        service: Service,
+        accounts: AccessFile,
+        statistics: Statistics,
+        audit: AuditLog | None = None,
+        wanted: str = "any",
     ) -> None:
+        """`wanted`: aclSignature."""
         self._service = service
         self._accounts = accounts
         self._statistics = statistics
         self._audit = audit
         self._principals: dict[Session, dict[str, Principal]] = {}
         """Of the accounts that have asked, by connection."""
+        self._wanted = wanted
+        self._own_forms: dict[Session, SessionSignatures] = {}
+        """Of connections that have asked for a random number."""
 
     def opened(self, session: Session) -> None:
         self._service.opened(session)
 
     def closed(self, session: Session) -> None:
         self._principals.pop(session, None)
+        self._own_forms.pop(session, None)
         self._service.closed(session)
 
     def received(self, session: Session, commands: list[Command]) -> None:
         host = _host(session.peer)
         allowed = []
         for command in commands:
+            if command.code == RequestCode.RMQHA_OPEN_SESSION:
+                session.send(self._open(session, command))
+                continue
             reason = self._admit(session, command, host)
             if not reason:
                 if self._audit is not None:
@@ -57,6 +72,13 @@ class Guard:
         if allowed:
             session.known()
             self._service.received(session, allowed)
+
+    def _open(self, session: Session, command: Command) -> Command:
+        """Always the same number for one connection: counting never begins again."""
+        own_form = self._own_forms.get(session)
+        if own_form is None:
+            own_form = self._own_forms[session] = SessionSignatures(secrets.token_hex(NONCE_BYTES))
+        return command.reply(ext={"version": VERSION, "nonce": own_form.nonce})
 
     def _denied(self, peer: str, command: Command, reason: str) -> None:
         """Here, or by whoever serves it."""
@@ -73,7 +95,7 @@ class Guard:
 
     def _admit(self, session: Session, command: Command, host: str) -> str:
         """ "" if it may be served, and who asks is noted in it; else why not."""
-        account, reason = authenticate(self._accounts.access, command, host)
+        account, reason = authenticate(self._accounts.access, command, host, self._own_forms.get(session), self._wanted)
         if reason or account is None:
             return reason
         reason = account.refusal(needs(command))

@@ -21,10 +21,13 @@ from rmqha.host.process import session_room
 from rmqha.host.quota_gate import QuotaGate
 from rmqha.host.security import Security, accept, ambient, connect
 from rmqha.host.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, Session, Statistics
+from rmqha.model.access import Credentials
+from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import UnreachableError
 from rmqha.model.quota import Quotas
-from rmqha.wire.acl import sign
+from rmqha.wire.acl import ACCESS_KEY, sign
 from rmqha.wire.command import FLAG_ONEWAY, Command
+from rmqha.wire.session_signature import VERSION, SessionSigner
 
 FIRST_REQUEST_TIMEOUT_MS = 2_000
 MAX_SESSION_COUNT = 20_000
@@ -104,7 +107,9 @@ class _Door:
         self._guard: Guard | None = None
         self._service = service
         if security.accounts is not None:
-            self._service = self._guard = Guard(service, security.accounts, counts, security.audit)
+            self._service = self._guard = Guard(
+                service, security.accounts, counts, security.audit, security.acl_signature
+            )
         elif security.audit is not None:
             self._service = Audited(service, security.audit)
         self._max_frame_bytes = max_frame_bytes
@@ -248,6 +253,8 @@ class RemotingClient:
         self._on_request = on_request
         self._on_closed = on_closed
         self._peers: dict[str, _Peer] = {}
+        self._sign_own: set[str] = set()
+        """Servers that take our own signatures: they are never again sent Apache's, which cover less."""
         self._statistics = Statistics()
         self._nursery: trio.Nursery | None = None
 
@@ -281,17 +288,25 @@ class RemotingClient:
             session = await self._session(address, network.DIAL_TIMEOUT_MS if timeout_ms is None else timeout_ms)
             if timeout_ms is not None:
                 timeout_ms = max(1, timeout_ms - round((trio.current_time() - started) * 1000))
-        if self._security.credentials is not None:
-            sign(command, self._security.credentials)
+        self._sign(session, command)
         return await session.call(command, timeout_ms)
+
+    def _sign(self, session: Session, command: Command) -> None:
+        """In the turn in which it is sent: requests are counted in that order."""
+        credentials = self._security.credentials
+        if credentials is None:
+            return
+        if isinstance(session.attachment, SessionSigner):
+            session.attachment.sign(command, credentials)
+        else:
+            sign(command, credentials)
 
     async def oneway(self, address: str, *commands: Command, timeout_ms: int = network.DIAL_TIMEOUT_MS) -> None:
         """Queue requests that get no response. Raises UnreachableError if there is no connection."""
         session = await self._session(address, timeout_ms)
         for command in commands:
             command.flag |= FLAG_ONEWAY
-            if self._security.credentials is not None:
-                sign(command, self._security.credentials)
+            self._sign(session, command)
             session.send(command)
 
     def oneway_at_once(self, address: str, command: Command) -> bool:
@@ -300,8 +315,7 @@ class RemotingClient:
         if peer is None or peer.session is None or peer.session.closed:
             return False
         command.flag |= FLAG_ONEWAY
-        if self._security.credentials is not None:
-            sign(command, self._security.credentials)
+        self._sign(peer.session, command)
         peer.session.send_at_once(command)
         return True
 
@@ -338,12 +352,16 @@ class RemotingClient:
             self._statistics.opened_count += 1
             self._statistics.session_count += 1
             session = Session(self._statistics.opened_count, stream, address, self._statistics, self._max_frame_bytes)
-            peer.session = session
-            peer.ready.set()
             try:
-                await session.run(
-                    lambda _, commands: self._received(session, commands), idle_timeout_ms=None, reader_writes=False
-                )
+                if self._security.credentials is None:
+                    peer.session = session
+                    peer.ready.set()
+                    await self._run(session)
+                else:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self._open, address, peer, session, self._security.credentials)
+                        await self._run(session)
+                        nursery.cancel_scope.cancel()
             finally:
                 self._statistics.session_count -= 1
         finally:
@@ -352,6 +370,31 @@ class RemotingClient:
                 del self._peers[address]
         if self._on_closed is not None:
             self._on_closed(address)
+
+    async def _run(self, session: Session) -> None:
+        await session.run(
+            lambda _, commands: self._received(session, commands), idle_timeout_ms=None, reader_writes=False
+        )
+
+    async def _open(self, address: str, peer: _Peer, session: Session, credentials: Credentials) -> None:
+        """Agree on the form of signatures; then the connection is ready."""
+        hello = Command(RequestCode.RMQHA_OPEN_SESSION, {"version": VERSION, ACCESS_KEY: credentials.access_key})
+        try:
+            answer = await session.call(hello, network.DIAL_TIMEOUT_MS)
+            if answer.code == ResponseCode.SUCCESS and (nonce := answer.ext.get("nonce")):
+                session.attachment = SessionSigner(nonce)
+                self._sign_own.add(address)
+            elif address in self._sign_own:
+                raise UnreachableError(
+                    f"{address} no longer takes rmqha's own signatures, as it did before: it has no accounts now, is"
+                    " another program, or somebody stands between; restart this process if that is meant"
+                )
+        except UnreachableError as error:
+            peer.error = error
+            session.close()
+            return
+        peer.session = session
+        peer.ready.set()
 
     def _received(self, session: Session, commands: list[Command]) -> None:
         for command in commands:

@@ -55,11 +55,14 @@ class Security:
         credentials: Credentials | LiveFiles[Credentials] | None = None,
         accounts: AccessFile | None = None,
         secret: LiveFiles[bytes] | None = None,
+        acl_signature: str = "any",
     ) -> None:
         self._server_tls = server_tls
         self._client_tls = client_tls
         self._credentials = credentials
         self.accounts = accounts
+        self.acl_signature = acl_signature
+        """Which form of signatures the accounts must use (aclSignature)."""
         self.secret = secret
         """What the servers of this cluster share (haSecretFile)."""
         self.audit: AuditLog | None = None
@@ -112,7 +115,7 @@ def from_config(config: ServerConfig) -> Security:
             credentials = credentials_file("credentialsFile", config.credentials_file)
         accounts = AccessFile(Path(config.acl_file)) if config.acl_enable else None
     secret = secret_file(config.ha_secret_file) if config.ha_secret_file else None
-    return Security(_server_files(config), _client_files(config), credentials, accounts, secret)
+    return Security(_server_files(config), _client_files(config), credentials, accounts, secret, config.acl_signature)
 
 
 def for_client(path: str) -> Security:

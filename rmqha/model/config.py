@@ -88,6 +88,9 @@ class ServerConfig(Config):
     tls_client_key_path: str = key_field("tls.client.keyPath", "")
     """Private key of that certificate, PEM, not encrypted; empty: it is in the same file."""
 
+    acl_signature: str = "any"
+    """Own. Which signatures accounts may use: `any`, also Apache's form, which covers less; `admin`: accounts that may
+    everything only rmqha's own form; `own`: all accounts (docs/security.md)."""
     ha_secret_file: str = ""
     """Own. A file with the secret that the servers of a cluster share, 0600: replicas prove it on their HA ports, and
     controllers sign what they tell each other. `rmqha up` and `rmqha generate` make one (docs/security.md)."""
@@ -139,6 +142,7 @@ class ServerConfig(Config):
         for name, known in (
             ("tls_server_mode", ("disabled", "permissive", "enforcing")),
             ("tls_server_need_client_auth", ("none", "optional", "require")),
+            ("acl_signature", ("any", "admin", "own")),
         ):
             if getattr(self, name) not in known:
                 key = type(self).__dataclass_fields__[name].metadata["key"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 from base64 import b64encode
+from typing import Protocol
 
 from rmqha.model.access import AccessList, Account, Credentials, address_matches
 from rmqha.wire.acl_needs import needs
@@ -46,15 +47,29 @@ def _java_order(name: str) -> bytes:
     return name.encode("utf-16-be", "surrogatepass")
 
 
+class OwnForm(Protocol):
+    """Signatures of our own form on one connection (`rmqha.wire.session_signature`)."""
+
+    def is_good(self, command: Command, secret_key: str) -> bool: ...
+
+
+OWN_FORM_FIELDS = ("SignatureForm", "SignatureCount")
+
+
 def sign(command: Command, credentials: Credentials) -> None:
+    for name in OWN_FORM_FIELDS:
+        command.ext.pop(name, None)
     command.ext[ACCESS_KEY] = credentials.access_key
     command.ext.pop(SIGNATURE, None)
     command.ext[SIGNATURE] = signature(command, credentials.secret_key)
 
 
-def authenticate(access: AccessList, command: Command, host: str) -> tuple[Account | None, str]:
+def authenticate(
+    access: AccessList, command: Command, host: str, own_form: OwnForm | None = None, wanted: str = "any"
+) -> tuple[Account | None, str]:
     """The account that a request from `host` is signed with, None for an address that needs none; and "" or why it is
-    not let in, in one sentence that names no secret."""
+    not let in, in one sentence that names no secret. `own_form`: of a connection that has asked for it; `wanted`:
+    aclSignature."""
     if any(address_matches(pattern, host) for pattern in access.white_addresses):
         return _on_behalf_of(access, command, None)
     key = command.ext.get(ACCESS_KEY)
@@ -64,10 +79,24 @@ def authenticate(access: AccessList, command: Command, host: str) -> tuple[Accou
     if account is None:
         return None, f"there is no account {key!r}"
     if not any(address_matches(pattern, host) for pattern in account.white_addresses):
-        given = command.ext.get(SIGNATURE, "")
-        if not hmac.compare_digest(given.encode(), signature(command, account.credentials.secret_key).encode()):
-            return account, f"the signature of account {key} is wrong: check its secret key"
+        reason = _signature_refusal(account, command, own_form, wanted)
+        if reason:
+            return account, reason
     return _on_behalf_of(access, command, account)
+
+
+def _signature_refusal(account: Account, command: Command, own_form: OwnForm | None, wanted: str) -> str:
+    key, secret_key = account.credentials.access_key, account.credentials.secret_key
+    if OWN_FORM_FIELDS[0] in command.ext:
+        if own_form is None:
+            return f"account {key} signs as for another connection: this one has not asked for it (request 52033)"
+        good = own_form.is_good(command, secret_key)
+    elif wanted == "own" or (wanted == "admin" and account.admin):
+        return f"aclSignature={wanted}: account {key} must sign in rmqha's own form, not Apache's"
+    else:
+        given = command.ext.get(SIGNATURE, "")
+        good = hmac.compare_digest(given.encode(), signature(command, secret_key).encode())
+    return "" if good else f"the signature of account {key} is wrong: check its secret key"
 
 
 def _on_behalf_of(access: AccessList, command: Command, account: Account | None) -> tuple[Account | None, str]:
