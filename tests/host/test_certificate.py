@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ssl
 from datetime import UTC, datetime
 
 import pytest
 import trustme
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rmqha.host.certificate import earliest_end_ms
 
 END = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
+GOOD = trustme.CA().cert_pem.bytes().decode()
 
 
 @pytest.mark.parametrize("end", [END, END.replace(year=2051)])
@@ -39,3 +43,12 @@ def test_the_first_to_end_counts() -> None:
 )
 def test_what_is_no_certificate_has_no_end(text: str) -> None:
     assert earliest_end_ms(text) is None
+
+
+@given(st.binary(max_size=200), st.integers(0, 400))
+def test_whatever_a_file_holds_is_no_crash(noise: bytes, at: int) -> None:
+    """Broken DER inside good PEM."""
+    der = ssl.PEM_cert_to_DER_cert(GOOD)
+    bent = der[:at] + noise + der[at + len(noise) :]
+    found = earliest_end_ms(ssl.DER_cert_to_PEM_cert(bent))
+    assert found is None or isinstance(found, int)

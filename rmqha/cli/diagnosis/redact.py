@@ -122,7 +122,7 @@ def _without_value(tail: str) -> str:
 
 def _rest(tail: str) -> str:
     """Further names behind the first; in a loop, since a line may hold thousands."""
-    parts, at = [], 0
+    parts, at = list[str](), 0
     while True:
         names = (found for found in _NAME.finditer(tail, at) if not _HARMLESS.search(found.group()))
         if (found := next(names, None)) is None:
