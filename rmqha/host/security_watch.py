@@ -74,11 +74,16 @@ class SecurityWatch:
             self._told[item] = item.problem
             about = {"key": item.key, "file": item.path}
             if item.problem and item.problem != before:
-                self._tracer.event("security_file_refused", **about, reason=item.problem)
+                self._tell("security_file_refused", about, item.problem)
             elif before and not item.problem:
-                self._tracer.event("security_file_mended", **about)
+                self._tell("security_file_mended", about)
             elif item in changed and not item.problem:
-                self._tracer.event("security_file_loaded", **about)
+                self._tell("security_file_loaded", about)
+
+    def _tell(self, name: str, about: dict[str, str], problem: str = "") -> None:
+        self._tracer.event(name, **about, **({"reason": problem} if problem else {}))
+        if self._security.audit is not None:
+            self._security.audit.tell("", name.upper(), about.items(), problem)
 
 
 def _refreshed(files: Sequence[LiveFiles[Any]]) -> list[LiveFiles[Any]]:

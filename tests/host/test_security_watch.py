@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import trio
 import trustme
 
+from rmqha.host.audit import AuditLog
 from rmqha.host.security import NO_SECURITY, Security, from_config
 from rmqha.host.security_watch import SecurityWatch, collect, view
 from rmqha.host.tracer import HostTracer
@@ -122,6 +124,8 @@ async def test_accounts_and_credentials_are_watched_too(tmp_path: Path, tracer: 
     own = secret_file(tmp_path / "keys", "accessKey: operator\nsecretKey: abcdefgh\n")
     served = from_config(ServerConfig(acl_enable=True, acl_file=acl, credentials_file=own))
     watch = SecurityWatch(served, tracer)
+    audited: list[str] = []
+    served.audit = AuditLog("broker", audited.append, tracer)
     write(acl, ACCOUNTS.replace("operator", "keeper"))
     write(own, "accessKey: keeper\nsecretKey: abcdefgh\n")
     await watch.look()
@@ -138,6 +142,12 @@ async def test_accounts_and_credentials_are_watched_too(tmp_path: Path, tracer: 
         ("security_file_refused", "credentialsFile"),
         ("security_file_mended", "aclFile"),
     ]
+    served.audit.close()
+    kept = [json.loads(line) for text in audited for line in text.splitlines()]
+    assert {(line["request"], line["about"]["key"], line["allowed"]) for line in kept} >= {
+        ("SECURITY_FILE_LOADED", "aclFile", True),
+        ("SECURITY_FILE_REFUSED", "aclFile", False),
+    }
     assert served.credentials.access_key == "keeper"
 
 
