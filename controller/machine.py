@@ -150,6 +150,10 @@ class ControllerMachine:
             return
         self._settle(now_ms)
 
+    def may_have_peer_at(self, host: str) -> bool:
+        """Whether another controller of the group may connect from there."""
+        return self._addresses.may_be_at(host)
+
     @whole
     def raft_received(self, now_ms: int, peer: str, data: bytes) -> None:
         """A message from controller `peer`. Raises RemoteProtocolError if it is none, or not from that peer."""

@@ -6,6 +6,8 @@ A controller that was added after the last entry known here says it itself, with
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+
 from controller.config import ControllerConfig
 from rmqha.raft.node import RaftNode
 from rmqha.raft.quorum import id_of
@@ -39,6 +41,12 @@ class PeerAddresses:
         """(bare id, address) of every member, by id."""
         return [(id_of(member), self.of(member)) for member in self._raft.configuration.members]
 
+    def may_be_at(self, host: str) -> bool:
+        """Whether one of the group may connect from there: by its address, or as it is known by a name, which nobody
+        looks up here."""
+        addresses = [*self._config.peers.values(), *(address for _, address in self.members())]
+        return any(_is_name(item) or item == host for item in map(_host, addresses) if item)
+
     def finding(self) -> str:
         """One sentence about the group at the start, "" if there is nothing to tell."""
         configuration, own = self._raft.configuration, self._raft.node_id
@@ -52,3 +60,15 @@ class PeerAddresses:
             return ""
         told = ";".join(f"{node}-{address}" for node, address in log.items())
         return f"controllerDLegerPeers differs from the group's own record, which is used: {told}"
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")
+
+
+def _is_name(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return True
+    return False

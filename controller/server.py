@@ -206,7 +206,8 @@ class ControllerServer:
         elif command.code == RequestCode.RMQHA_GET_SECURITY_STATE:
             session.send(command.reply(body=lenient_json.dumps(security_watch.view(security.ambient.get()))))
         else:
-            session.is_urgent |= command.code == RequestCode.RMQHA_RAFT_MESSAGE
+            if command.code == RequestCode.RMQHA_RAFT_MESSAGE and not session.is_urgent:
+                session.is_urgent = machine.may_have_peer_at(session.peer.rpartition(":")[0].strip("[]"))
             machine.request(now_ms, session.id, session, command)
 
     def closed(self, session: Session) -> None:

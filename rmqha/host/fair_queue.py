@@ -1,10 +1,10 @@
 """Who is served next: one order for those who ask for little, one for all, so that each gets his share of the time
 whatever number of requests it sends. No clock.
 
-Each has a bucket that fills with the time it is given and leaks. `least` takes the one with the least in its bucket (so
-one small request waits for the slice that is being served, not for a round of all who always want more), `oldest` the
-one who has waited longest (so those with much in their buckets are served too, however many others come). A server
-gives half of its time to each order.
+Of each it is known what a slice of its work has taken lately. `least` takes one with the shortest slices (so a small
+request waits for the slice that is being served, not for a round of all who always want more), `oldest` the one who has
+waited longest (so those with long slices are served too, however many others come). A server gives half of its time to
+each order.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable
 
-LEAK = 0.04
-"""Of the time: what a session may take all the time and count as one that takes little. 200 sends a second take 2 %."""
-GRAIN_S = 0.0005
-"""Who differs by less counts as equal: then it is first come, first served."""
-MAX_USED_S = 0.1
+NEW_SHARE = 0.25
+"""Of the last slice in what is known of a place."""
+GRAIN_US = 64
+"""Slices below it count as equally short, those up to twice as long too, and so on."""
 
 
 class Place:
     """Of one who is served again and again by `serve`, a slice of its work in each call; True: there is more."""
 
-    __slots__ = ("_ticket", "_used_at_s", "_used_s", "came_at_s", "is_urgent", "is_waiting", "serve")
+    __slots__ = ("_cost_us", "_ticket", "came_at_s", "is_urgent", "is_waiting", "serve")
 
     def __init__(self, serve: Callable[[], bool | None]) -> None:
         self.serve = serve
@@ -32,18 +31,17 @@ class Place:
         self.is_urgent = False
         self.came_at_s = 0.0
         """Since when it has waited."""
-        self._used_s = 0.0
-        self._used_at_s = 0.0
+        self._cost_us = 0.0
         self._ticket = 0
 
-    def used_s(self, now_s: float) -> float:
-        """What is in the bucket."""
-        return max(0.0, self._used_s - (now_s - self._used_at_s) * LEAK)
+    @property
+    def length(self) -> int:
+        """Of its slices; 0 for the shortest, then one more for each doubling."""
+        return (int(self._cost_us) // GRAIN_US).bit_length()
 
-    def charge(self, now_s: float, cost_s: float) -> None:
-        """It has been served so long, until now."""
-        self._used_s = min(MAX_USED_S, self.used_s(now_s) + cost_s)
-        self._used_at_s = now_s
+    def charge(self, cost_us: float) -> None:
+        """A slice of it took so long."""
+        self._cost_us += (cost_us - self._cost_us) * NEW_SHARE
 
 
 class FairQueue:
@@ -59,20 +57,20 @@ class FairQueue:
         """Those who left early may still be counted."""
         return len(self._by_age)
 
-    def join(self, place: Place, now_s: float) -> None:
+    def join(self, place: Place) -> None:
         if place.is_waiting:
             return
         place.is_waiting = True
         self._next_ticket = place._ticket = self._next_ticket + 1
         self._by_age[place] = None
         self._by_age.move_to_end(place)
-        heapq.heappush(self._by_use, (int(place.used_s(now_s) / GRAIN_S), place._ticket, place))
+        heapq.heappush(self._by_use, (place.length, place._ticket, place))
         if len(self._by_use) > 2 * len(self._by_age) + 64:
             self._by_use = [item for item in self._by_use if item[2].is_waiting and item[2]._ticket == item[1]]
             heapq.heapify(self._by_use)
 
     def least(self) -> Place | None:
-        """The one that has had the least, no longer in the queue."""
+        """The one with the shortest slices, no longer in the queue."""
         heap = self._by_use
         while heap:
             _, ticket, place = heapq.heappop(heap)

@@ -83,7 +83,7 @@ class Poller:
             self._extra_s += ended_s - now_s
             if not more:
                 return
-        line.join(place, now_s)
+        line.join(place)
         if self._is_parked:
             self._is_parked = False
             os.eventfd_write(self._wake, 1)
@@ -145,7 +145,7 @@ class Poller:
                 break
             more, now_s = self._serve(place, now_s)
             if more:
-                line.join(place, now_s)
+                line.join(place)
             if now_s >= end_s:
                 break
         return now_s
@@ -153,13 +153,13 @@ class Poller:
     def _serve(self, place: Place, now_s: float) -> tuple[bool, float]:
         """Whether it wants more, and the time when it ends."""
         self.waited_ms = int((now_s - place.came_at_s) * 1000)
+        began_ns = time.thread_time_ns()
         more = bool(place.serve())
-        ended_s = time.monotonic()
-        place.charge(ended_s, ended_s - now_s)
-        return more, ended_s
+        place.charge((time.thread_time_ns() - began_ns) / 1000)
+        return more, time.monotonic()
 
 
 def _join(line: FairQueue, place: Place, now_s: float) -> None:
     if not place.is_waiting:
         place.came_at_s = now_s
-        line.join(place, now_s)
+        line.join(place)

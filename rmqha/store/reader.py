@@ -24,8 +24,8 @@ from rmqha.store.reput import bad_record
 
 _SYS_FLAG = struct.Struct(">i")
 _SYS_FLAG_AT = 36
-MAX_FILTERED_COUNT = 16_000
-"""Entries that one pull looks at before it answers RETRY_IMMEDIATELY."""
+MAX_FILTERED_COUNT = 2_000
+"""Entries that one pull looks at before it answers RETRY_IMMEDIATELY: a millisecond's work. RocketMQ: 800."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rmqha.host.fair_queue import MAX_USED_S, FairQueue, Place
+from rmqha.host.fair_queue import GRAIN_US, FairQueue, Place
 
 SLICE_S = 0.002
 
@@ -22,7 +22,7 @@ class Server:
     def places(self, count: int, *, waiting: bool = True) -> list[Place]:
         made = [Place(lambda: True) for _ in range(count)]
         for place in made if waiting else ():
-            self.queue.join(place, self.now_s)
+            self.queue.join(place)
         return made
 
     def serve(self, cost_of: Callable[[Place], float], again: Callable[[Place], bool] = lambda place: True) -> Place:
@@ -31,9 +31,9 @@ class Server:
         assert place is not None
         cost_s = cost_of(place)
         self.now_s += cost_s
-        place.charge(self.now_s, cost_s)
+        place.charge(cost_s * 1e6)
         if again(place):
-            self.queue.join(place, self.now_s)
+            self.queue.join(place)
         return place
 
 
@@ -42,7 +42,7 @@ def test_first_come_first_served_among_equals(order: str) -> None:
     server = Server()
     places = server.places(5)
     for place in places:
-        server.queue.join(place, 0)
+        server.queue.join(place)
     assert len(server.queue) == 5
     assert [getattr(server.queue, order)() for _ in range(6)] == [*places, None]
     assert len(server.queue) == 0
@@ -70,7 +70,7 @@ def test_who_asks_for_little_waits_for_two_slices_not_for_a_round(flood_count: i
     while len(waits_s) < 200:
         if server.now_s >= due_s and not honest.is_waiting:
             came_at_s, due_s = server.now_s, server.now_s + 0.005
-            server.queue.join(honest, server.now_s)
+            server.queue.join(honest)
         served = server.serve(lambda place: 0.0001 if place is honest else SLICE_S, lambda place: place is not honest)
         if served is honest:
             waits_s.append(server.now_s - came_at_s)
@@ -89,12 +89,34 @@ def test_nobody_is_left_out_however_many_ask_for_little() -> None:
     assert turns >= 1
 
 
-def test_a_bucket_leaks_and_has_a_bound() -> None:
+def test_what_a_slice_takes_counts_by_doublings() -> None:
     place = Place(lambda: True)
-    place.charge(10.0, 5.0)
-    assert place.used_s(10.0) == MAX_USED_S
-    assert 0 < place.used_s(11.0) < MAX_USED_S
-    assert place.used_s(13.0) == 0.0
+    assert place.length == 0
+    for _ in range(100):
+        place.charge(2000)
+    assert 2000 / 2**place.length < GRAIN_US <= 2000 / 2 ** (place.length - 1)
+    long = place.length
+    place.charge(100)
+    assert long - 1 <= place.length <= long, "one short slice makes nobody short"
+    for _ in range(100):
+        place.charge(50)
+    assert place.length == 0
+
+
+@pytest.mark.parametrize("cost_us", [500, 2000, 20_000])
+def test_costly_single_requests_do_not_count_as_short(cost_us: int) -> None:
+    """A hundred that wait for each answer, and an honest one whose sends take a tenth of all time."""
+    server = Server()
+    flood = server.places(100)
+    (honest,) = server.places(1, waiting=False)
+    for _ in range(300):
+        server.serve(lambda place: cost_us / 1e6)
+    for _ in range(50):
+        server.queue.join(honest)
+        before_s, served = server.now_s, None
+        while served is not honest:
+            served = server.serve(lambda place: 0.0001 if place is honest else cost_us / 1e6, flood.__contains__)
+        assert server.now_s - before_s <= 2 * cost_us / 1e6 + 0.0002
 
 
 def test_who_has_left_is_not_served() -> None:
@@ -102,8 +124,8 @@ def test_who_has_left_is_not_served() -> None:
     gone, here = server.places(2)
     gone.is_waiting = False
     assert (server.queue.least(), server.queue.least()) == (here, None)
-    server.queue.join(gone, 0)
-    server.queue.join(here, 0)
+    server.queue.join(gone)
+    server.queue.join(here)
     gone.is_waiting = False
     assert (server.queue.oldest(), server.queue.oldest()) == (here, None)
 
@@ -112,7 +134,7 @@ def test_who_left_and_came_again_stands_at_the_end() -> None:
     server = Server()
     first, second = server.places(2)
     first.is_waiting = False
-    server.queue.join(first, 0)
+    server.queue.join(first)
     assert [server.queue.oldest(), server.queue.oldest(), server.queue.oldest()] == [second, first, None]
 
 
@@ -122,5 +144,5 @@ def test_what_was_taken_by_age_does_not_pile_up() -> None:
     for _ in range(1000):
         place = server.queue.oldest()
         assert place is not None
-        server.queue.join(place, 0)
+        server.queue.join(place)
     assert len(server.queue._by_use) <= 2 * 3 + 64

@@ -105,6 +105,9 @@ class Busy:
     def monotonic(self) -> float:
         return self.now_s
 
+    def thread_time_ns(self) -> int:
+        return round(self.now_s * 1e9)
+
     def opened(self, session: Session) -> None:
         """Nothing to do."""
 
