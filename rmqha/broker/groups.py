@@ -12,6 +12,7 @@ from rmqha.broker.table_file import ROWS, TableFile, Unsaved
 from rmqha.broker.topics import MAX_QUEUE_COUNT, MAX_TOPIC_LENGTH, topic_name_fault
 from rmqha.model.config import BrokerConfig
 from rmqha.model.message import RETRY_PREFIX
+from rmqha.model.quota import TokenBucket
 from rmqha.port import Clock, Disk
 from rmqha.wire.lenient_json import Entries
 
@@ -81,6 +82,7 @@ class GroupTable:
     def configure(self, config: BrokerConfig) -> None:
         self._auto_create = config.auto_create_subscription_group
         self._max_count = config.max_group_count
+        self._creations = TokenBucket(config.auto_create_max_per_second, self._clock.now_ms())
 
     def get(self, name: str) -> Mapping[str, Any] | None:
         return self._groups.get(name)
@@ -96,6 +98,9 @@ class GroupTable:
         is no room, and where groups are an operator's to make."""
         group = self._groups.get(name)
         if group is None and self._auto_create and not group_name_fault(name) and not self.no_room_for(name):
+            if not self._creations.has(self._clock.now_ms()):
+                return None  # it shows itself again
+            self._creations.take(1)
             group = default_group(name)
             self.put(group)
         return group

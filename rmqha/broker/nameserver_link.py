@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import perf_counter
 from zlib import crc32
 
 import trio
@@ -22,6 +23,10 @@ from rmqha.wire.command import Command
 
 CALL_TIMEOUT_MS = 3000
 LEAVE_TIMEOUT_MS = 1000
+MAX_PAUSE_S = 0.5
+PAUSE_FACTOR = 9
+"""After a registration whose body took t to make, changes of topics gather for 9 t: somebody may make topics all the
+time, and each registration has them all."""
 
 
 class NameServerLink:
@@ -46,6 +51,10 @@ class NameServerLink:
             for address in addresses
         }
         self._news = {address: trio.Event() for address in addresses}
+        self._urgent = trio.Event()
+        """The role changes: nothing waits for company."""
+        self._body_s = 0.0
+        """How long the last body took to be made."""
         self._unreachable: set[str] = set()
         """Traced as such: one line when it starts, none per attempt."""
         self._waits: list[tuple[int, Callable[[], None]]] = []
@@ -65,7 +74,12 @@ class NameServerLink:
             # An old master may hold records that its group never agreed on.
             self._aligned = False
         self._role = action.role
+        self._hurry()
         self.changed()
+
+    def _hurry(self) -> None:
+        self._urgent.set()
+        self._urgent = trio.Event()
 
     def changed(self) -> None:
         """Role or topics have changed: every name server is told at once."""
@@ -134,6 +148,9 @@ class NameServerLink:
                     await self._news[address].wait()
             else:
                 await self._tell(client, address, registration, step, standing)
+                if step is Step.REGISTER:
+                    with trio.move_on_after(min(MAX_PAUSE_S, PAUSE_FACTOR * self._body_s)):
+                        await self._urgent.wait()
 
     async def _tell(
         self, client: RemotingClient, address: str, registration: Registration, step: Step, standing: Standing
@@ -171,9 +188,11 @@ class NameServerLink:
         }
 
     async def _register(self, client: RemotingClient, address: str, broker_id: BrokerId) -> None:
+        began_at_s = perf_counter()
         body, digest = self._topics.registration()
         if self._config.compressed_register:
             body = self._topics.packed_registration()
+        self._body_s = perf_counter() - began_at_s
         ext = {
             **self._names(),
             "brokerId": str(broker_id),
@@ -196,6 +215,7 @@ class NameServerLink:
     async def leave(self) -> None:
         """Stopping: off every list. A name server that does not answer within a second is left to notice by itself."""
         self._stopped = True
+        self._hurry()
         self.changed()
         with trio.move_on_after(LEAVE_TIMEOUT_MS / 1000):
             await self._left.wait()

@@ -378,6 +378,9 @@ class SendProcessor:
         no_room = self._topics.no_room_for(request.topic)
         if no_room:
             raise _Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist: {no_room}")
+        too_many = self._topics.too_many_creations()
+        if too_many:
+            raise _Refused(ResponseCode.SYSTEM_BUSY, f"topic[{request.topic}] not exist: {too_many}")
         topic = self._topics.create_for_send(request.topic, request.default_topic, request.default_queue_count)
         if topic is None:
             remark = f"topic[{request.topic}] not exist, apply first please!{SEE_FAQ}"

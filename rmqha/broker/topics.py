@@ -16,6 +16,7 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.delay_level import SCHEDULE_TOPIC, parse_delay_levels
 from rmqha.model.message import CHECK_MAX_TOPIC, HALF_TOPIC, OP_TOPIC
+from rmqha.model.quota import TokenBucket
 from rmqha.port import Clock, Disk
 from rmqha.wire.lenient_json import Entries, dumps
 from rmqha.wire.packed_registration import pack
@@ -189,6 +190,7 @@ class TopicTable:
     def configure(self, config: BrokerConfig) -> None:
         self._auto_create = config.auto_create_topic_enable
         self._max_count = config.max_topic_count
+        self._creations = TokenBucket(config.auto_create_max_per_second, self._clock.now_ms())
 
     def __len__(self) -> int:
         return len(self._topics)
@@ -204,6 +206,13 @@ class TopicTable:
         if name in self._topics or len(self._topics) < self._max_count:
             return ""
         return f"this broker has as many topics as maxTopicCount allows, {self._max_count}: delete some or raise it"
+
+    def too_many_creations(self) -> str:
+        """Why no first send may make a topic now, "" if one may, which counts."""
+        if not self._creations.has(self._clock.now_ms()):
+            return "first sends make topics faster than autoCreateMaxPerSecond allows; try again later"
+        self._creations.take(1)
+        return ""
 
     # --- changes ----------------------------------------------------------------------------------------------------
     def create_for_send(self, name: str, default_topic: str, client_queue_count: int) -> TopicConfig | None:

@@ -160,7 +160,7 @@ QUOTA_KEYS = frozenset(
 )
 """Change while a broker or a name server runs."""
 _BROKER_LIVE_KEYS = """
-    accessMessageInMemoryMaxRatio autoCreateSubscriptionGroup autoCreateTopicEnable
+    accessMessageInMemoryMaxRatio autoCreateMaxPerSecond autoCreateSubscriptionGroup autoCreateTopicEnable
     cleanFileForciblyEnable commitLogMaxBytes
     deleteFileBatchMax deleteWhen diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio
     enablePropertyFilter fileReservedTime flushIntervalCommitLog haTransferBytesPerSecond longPollingMaxMs
@@ -328,6 +328,9 @@ class BrokerConfig(ServerConfig):
     """Most queues of a topic created so."""
     auto_create_subscription_group: bool = True
     """Make an unknown consumer group when it first shows itself."""
+    auto_create_max_per_second: int = 100
+    """Own. Topics, and groups, that first uses make in a second; the next first send is answered SYSTEM_BUSY. A topic
+    costs files of its queues on each replica, so that a flood of names would end the mastership."""
     max_topic_count: int = 100_000
     """Own. No topic is made beyond so many, by an operator or a first send; those of retries and dead letters, two at
     most per group, count too and are always made."""
@@ -437,7 +440,7 @@ class BrokerConfig(ServerConfig):
             if value not in ("strict", "periodic"):
                 raise ConfigError(f"{source}: {key} = {value!r} must be strict or periodic")
         self.require_range(source, "metadata_sync_timeout_ms", 100, 60_000)
-        for name in ("max_topic_count", "max_group_count", "max_client_count"):
+        for name in ("auto_create_max_per_second", "max_topic_count", "max_group_count", "max_client_count"):
             self.require_range(source, name, 1, 10_000_000)
         self.require_range(source, "access_message_in_memory_max_ratio", 0, 100)
         self.require_range(source, "flush_interval_commit_log", 1, 600_000)

@@ -118,7 +118,8 @@ def test_attributes_of_a_topic_are_bounded(broker: Broker) -> None:
     assert broker.core.topics.get("T") is None
 
 
-def test_one_heartbeat_makes_no_more_groups_than_a_channel_may_have(broker: Broker) -> None:
+def test_one_heartbeat_makes_no_more_groups_than_a_channel_may_have(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(auto_create_max_per_second=10_000).start()
     ask(broker, heartbeat(*(f"G{number}" for number in range(1000))))
     assert len(broker.core.groups) == clients.MAX_GROUPS_PER_CHANNEL
 
@@ -161,3 +162,17 @@ def test_only_short_selectors_are_remembered() -> None:
     short, long = "a = 1", "a = 1" + " OR a = 2" * 200
     assert parse_selector(short) is parse_selector(short)
     assert parse_selector(long) is not parse_selector(long)
+
+
+def test_first_uses_make_only_so_many_in_a_second(make_broker: Callable[..., Broker]) -> None:
+    """Each topic costs files on each replica: a flood of names cost the mastership."""
+    broker = make_broker(auto_create_max_per_second=2).start()
+    codes = [ask(broker, send_command(name)).code for name in ("A", "B", "C", "A")]
+    assert codes == [0, 0, ResponseCode.SYSTEM_BUSY, 0]
+    assert ask(broker, create("D")).code == 0  # an operator's
+    ask(broker, heartbeat("G", "H", "I"))
+    assert [broker.core.groups.get(name) is not None for name in "GHI"] == [True, True, False]
+    broker.clock.ms += 500
+    assert ask(broker, send_command("C")).code == 0
+    ask(broker, heartbeat("G", "H", "I"))
+    assert broker.core.groups.get("I") is not None
