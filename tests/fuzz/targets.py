@@ -13,6 +13,7 @@ import cbor2
 from controller.event import BrokerIdApplied, BrokerRegistered, Cause, MasterElected, decode_events, encode_events
 from controller.image import decode_image, encode_image
 from controller.replicas_info import ReplicasInfo
+from nameserver.web.records import peeks
 from rmqha.broker.queue_ends import parse as parse_queue_ends
 from rmqha.client.compression import decompress
 from rmqha.client.message import decode_messages
@@ -259,6 +260,7 @@ TARGETS: dict[str, Target] = {
     "selector": Target(_selector, (SelectorError,), _begin(*SELECTORS)),
     "properties": Target(decode_properties, (), lambda: [encode_properties(PROPERTIES)]),
     "route": Target(lambda data: parse_route("T", data), REMOTE, _begin(json.dumps(ROUTE).encode())),
+    "looked-up": Target(lambda data: peeks("b", data, 128), REMOTE, lambda: [_log()]),
     "pulled": Target(lambda data: decode_messages("b", data), REMOTE, lambda: [_log()]),
     "body": Target(_bodies, REMOTE, _begin(b"plain", zlib.compress(b"b" * 50))),
     "record": Target(_record, (BadRecordError,), lambda: [_log()]),

@@ -323,8 +323,8 @@ async def test_a_crowd_of_requests_leaves_everybody_else_a_turn() -> None:
             await trio.sleep_until(due)
             delays.append(trio.current_time() - due)
         nursery.cancel_scope.cancel()
-    # the clients run in the same thread: half of what is measured is theirs
-    assert sorted(delays)[90] < 0.06
+    # without turns it is half a second; the clients run in the same thread, half of what is measured is theirs
+    assert sorted(delays)[90] < 0.2
 
 
 async def test_a_port_in_use_is_a_usage_error() -> None:

@@ -20,10 +20,10 @@ SLOW = (
 @pytest.mark.parametrize("text", SLOW)
 def test_no_pattern_is_slow(text: str) -> None:
     pattern = Pattern(text)
-    started = time.monotonic()
+    started = time.thread_time()
     for body in (b"a" * TEXT_BYTES, b"a" * 40 + b"!", b"x" * TEXT_BYTES):
         pattern.is_in(body)
-    assert time.monotonic() - started < LIMIT_S
+    assert time.thread_time() - started < LIMIT_S
 
 
 def test_what_matches() -> None:

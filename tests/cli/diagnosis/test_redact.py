@@ -132,9 +132,9 @@ PIECES = (
 def test_no_text_that_others_made_takes_long(piece: str, end: str) -> None:
     """Logs hold names and reasons that peers chose."""
     for text in (piece * (60_000 // len(piece)) + end, "password" + piece * (200_000 // len(piece)) + end):
-        started = time.monotonic()
+        started = time.thread_time()
         redact(text)
-        assert time.monotonic() - started < 5
+        assert time.thread_time() - started < 5
 
 
 def test_the_user_of_an_address_goes_and_nothing_else() -> None:

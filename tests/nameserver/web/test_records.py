@@ -56,9 +56,9 @@ def test_a_bomb_costs_no_more_than_what_is_shown(kind: str) -> None:
         body = body[: 1 << 17]  # a broker's largest body is 4 MiB, and this one need not end
     answer = record(body, flags) * 32
     tracemalloc.start()
-    started = time.monotonic()
+    started = time.thread_time()
     found = peeks("broker-a", answer, 100)
-    elapsed_s, most_bytes = time.monotonic() - started, tracemalloc.get_traced_memory()[1]
+    elapsed_s, most_bytes = time.thread_time() - started, tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(found) == 32 and {len(item.message.body) for item in found} == {BODY_START_BYTES}
     assert elapsed_s < 1.0
