@@ -18,6 +18,9 @@ from rmqha.store.reput import Reput, walk
 
 MAX_WALK_COUNT = 1024
 """Records that one question passes over, about a millisecond's work; what it has found shortens the next one's way."""
+MAX_OLD_WALK_COUNT = 32
+"""The same among records that have been dispatched: only those of a kind that no queue takes are found so, which
+RocketMQ has not stored since 4.3, and anybody can name an offset that is none."""
 LANDMARK_COUNT = 64
 """One record of so many that are passed over is remembered."""
 MAX_LANDMARKS = 1024
@@ -81,8 +84,9 @@ class RecordStarts:
         dispatch goes on, and some that were passed over before."""
         landmarks, dispatched = self._landmarks, self._reput.position
         del landmarks[: bisect_left(landmarks, dispatched)]
+        most = MAX_WALK_COUNT
         if phy_offset < dispatched:
-            start = self._log.file_start(phy_offset)
+            start, most = self._log.file_start(phy_offset), MAX_OLD_WALK_COUNT
         else:
             place = bisect_right(landmarks, phy_offset)
             start = landmarks[place - 1] if place else dispatched
@@ -90,7 +94,7 @@ class RecordStarts:
             for count, (position, _, _, parts) in enumerate(walk(self._log, start, self._log.end_offset)):
                 if position >= phy_offset:
                     return position == phy_offset and parts is not None
-                if count == MAX_WALK_COUNT:
+                if count == most:
                     self._remember(position)
                     return False
                 if count and count % LANDMARK_COUNT == 0:

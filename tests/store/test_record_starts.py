@@ -12,7 +12,7 @@ from rmqha.model.offset import PhyOffset
 from rmqha.store import record_starts, reput
 from rmqha.store.config import StoreConfig
 from rmqha.store.record import SYS_INNER_BATCH, encode, topic_field
-from rmqha.store.record_starts import LANDMARK_COUNT, MAX_WALK_COUNT
+from rmqha.store.record_starts import LANDMARK_COUNT, MAX_OLD_WALK_COUNT, MAX_WALK_COUNT
 from rmqha.store.store import Store
 from tests.store.support import GOLD, MINI, message, open_store, sim_disk, unpack
 
@@ -125,6 +125,27 @@ def test_a_question_walks_so_far_and_the_next_one_goes_on(monkeypatch: pytest.Mo
     whole(store)
     walked = 0
     assert store.verified_record_at(last) is not None and not walked
+
+
+def test_an_offset_that_is_none_costs_little_among_old_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = open_store(sim_disk(), WIDE)
+    for _ in range(3 * MAX_OLD_WALK_COUNT):
+        store.append(message(), 1)
+    inner = store.max_phy_offset + BODY_AT
+    store.append(message(body=planted(inner, sys_flag=4)), 1)
+    whole(store)
+    walked = 0
+    walk = reput.walk
+
+    def counted(*args: object) -> object:
+        nonlocal walked
+        for item in walk(*args):  # type: ignore[arg-type]
+            walked += 1
+            yield item
+
+    monkeypatch.setattr(record_starts, "walk", counted)
+    assert store.verified_record_at(inner) is None
+    assert walked <= MAX_OLD_WALK_COUNT + 1
 
 
 def test_offsets_outside_the_log_are_none() -> None:
