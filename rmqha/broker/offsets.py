@@ -35,15 +35,6 @@ _RESET = "reset"
 _UNQUOTED_ID = re.compile(rb"[{,]\s*[0-9]+\s*:")
 
 
-class Unsaved(bytes):
-    """Content of the file that is still to be written."""
-
-    order: int
-    """Later contents have higher ones."""
-    stamp: Stamp
-    """Of the newest change in it."""
-
-
 Place = tuple[str, int]
 """"topic@group" and queue id."""
 
@@ -68,6 +59,38 @@ class OffsetChange(NamedTuple):
         key, queue_id, offset, epoch, sequence, is_reset = value
         known = int(offset) if int(offset) >= 0 else None
         return cls(str(key), int(queue_id), known, Stamp(int(epoch), int(sequence)), is_reset is True)
+
+
+class Unsaved(NamedTuple):
+    """What the file must hold: copies, which no later commit touches. `content` takes long; a thread may call it."""
+
+    order: int
+    """Later ones have higher ones."""
+    stamp: Stamp
+    """Of the newest change in it."""
+    version: dict[str, int]
+    offsets: Mapping[str, Mapping[int, int]]
+    stamps: Mapping[Place, Stamp]
+    removed: Mapping[Place, Stamp]
+    resets: Mapping[Place, int]
+    unknown: Mapping[str, Any]
+
+    def content(self) -> bytes:
+        """What Apache's brokers do not know they pass over."""
+        versions, removed = self._by_key(self.stamps), self._by_key(self.removed)
+        own = {_VERSIONS: versions} if versions else {}
+        whole = _to_json(self.version, self.offsets) | own | ({_REMOVED: removed} if removed else {})
+        return config_table.encode({**whole, **self.unknown})
+
+    def _by_key(self, stamps: Mapping[Place, Stamp]) -> dict[str, dict[str, str]]:
+        """Queue ids as text: fastjson2 cannot pass over an unquoted integer key in a member that it does not know
+        (ruling 32)."""
+        table: dict[str, dict[str, str]] = {}
+        for place in sorted(stamps):
+            key, queue_id = place
+            text = str(stamps[place]) + (f":{_RESET}" if place in self.resets else "")
+            table.setdefault(key, {})[str(queue_id)] = text
+        return table
 
 
 class OffsetTable:
@@ -308,15 +331,7 @@ class OffsetTable:
     # --- file and bodies ----------------------------------------------------------------------------------------------
     def to_json(self) -> dict[str, Any]:
         """Body of request 43; queue ids stay integers."""
-        topics: dict[str, list[str]] = {}
-        for key in sorted(self._offsets):
-            topic, _, group = key.rpartition("@")
-            topics.setdefault(group, []).append(topic)
-        return {
-            "dataVersion": self.version.to_json(),
-            "groupTopicMap": topics,
-            "offsetTable": {key: dict(sorted(self._offsets[key].items())) for key in sorted(self._offsets)},
-        }
+        return _to_json(self.version.to_json(), self._offsets)
 
     def members(self) -> dict[str, Any]:
         """As `to_json`, for `dumps_in_steps`."""
@@ -331,31 +346,22 @@ class OffsetTable:
             "offsetTable": Entries((key, dict(sorted(found.items()))) for key in keys if (found := find(key))),
         }
 
-    def _whole(self) -> dict[str, Any]:
-        """Content of the file. What Apache's brokers do not know they pass over."""
-        versions, removed = self._stamps_by_key(self._stamps), self._stamps_by_key(self._removed)
-        own = {_VERSIONS: versions} if versions else {}
-        return self.to_json() | own | ({_REMOVED: removed} if removed else {}) | self._unknown
-
-    def _stamps_by_key(self, stamps: Mapping[Place, Stamp]) -> dict[str, dict[str, str]]:
-        """Queue ids as text: fastjson2 cannot pass over an unquoted integer key in a member that it does not know
-        (ruling 32)."""
-        table: dict[str, dict[str, str]] = {}
-        for place in sorted(stamps):
-            key, queue_id = place
-            text = str(stamps[place]) + (f":{_RESET}" if place in self._resets else "")
-            table.setdefault(key, {})[str(queue_id)] = text
-        return table
-
     def unsaved(self) -> Unsaved | None:
         """What the file must hold, None if it does; the caller writes it with `write`, in a thread if it likes."""
         if not self._dirty:
             return None
         self._dirty = False
         self._made_count += 1
-        made = Unsaved(config_table.encode(self._whole()))
-        made.order, made.stamp = self._made_count, self.stamp
-        return made
+        return Unsaved(
+            self._made_count,
+            self.stamp,
+            self.version.to_json(),
+            {key: queues.copy() for key, queues in self._offsets.items()},
+            self._stamps.copy(),
+            self._removed.copy(),
+            self._resets.copy(),
+            self._unknown,
+        )
 
     def write(self, data: Unsaved) -> None:
         """When it returns the file holds `data`, or something newer that another thread has written. Raises OSError;
@@ -364,12 +370,25 @@ class OffsetTable:
             if data.order <= self._written_order:
                 return
             try:
-                config_table.write(self._disk, _TABLE, data)
+                config_table.write(self._disk, _TABLE, data.content())
             except OSError:
                 self._dirty = True
                 raise
             self._written_order = data.order
             self.saved_stamp = data.stamp
+
+
+def _to_json(version: dict[str, int], offsets: Mapping[str, Mapping[int, int]]) -> dict[str, Any]:
+    topics: dict[str, list[str]] = {}
+    keys = sorted(offsets)
+    for key in keys:
+        topic, _, group = key.rpartition("@")
+        topics.setdefault(group, []).append(topic)
+    return {
+        "dataVersion": version,
+        "groupTopicMap": topics,
+        "offsetTable": {key: dict(sorted(offsets[key].items())) for key in keys},
+    }
 
 
 def _lacks_quotes(disk: Disk) -> bool:

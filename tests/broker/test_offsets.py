@@ -207,6 +207,6 @@ def test_our_own_members_have_quoted_keys_and_the_old_form_is_written_anew(tmp_p
     again = OffsetTable(HostDisk(tmp_path))
     assert again.changes_since(NO_STAMP, 10) == table.changes_since(NO_STAMP, 10)
     rewritten = again.unsaved()
-    assert rewritten is not None and bytes(rewritten) == text
+    assert rewritten is not None and rewritten.content() == text
     path.write_bytes(text)
     assert OffsetTable(HostDisk(tmp_path)).unsaved() is None
