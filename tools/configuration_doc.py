@@ -38,7 +38,7 @@ def _remarks(cls: type) -> dict[str, str]:
             named = isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
             says = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
             if named and says:
-                found[field.target.id] = " ".join(str(after.value.value).split())  # type: ignore[union-attr, attr-defined]
+                found[field.target.id] = " ".join(str(after.value.value).split())  # type: ignore[attr-defined]
     return found
 
 
