@@ -245,14 +245,20 @@ ATTACKS = [
     Attack("bad-frames", "master", bad_frames, "Bytes that are no frame", "The connection is closed", churns=True),
     Attack("answers-to-nothing", "master", replies_to_nothing, "Responses that nobody asked for", "Dropped"),
     Attack("big-heartbeats", "master", made(big_heartbeat), "Heartbeats with 9,000 subscriptions", FAIR),
-    Attack("new-groups", "master", made(new_groups), "Heartbeats that make groups", "The table of groups is bounded"),
-    Attack("new-topics", "master", made(new_topics), "Sends that make topics", "The table of topics is bounded"),
+    Attack("new-groups", "master", made(new_groups), "Heartbeats that make groups", "`maxGroupCount` bounds the table"),
+    Attack(
+        "new-topics",
+        "master",
+        made(new_topics),
+        "Sends that make topics",
+        "SYSTEM_BUSY beyond `autoCreateMaxPerSecond`; `maxTopicCount` bounds the table",
+    ),
     Attack(
         "new-topics-17",
         "master",
         made(new_topics_by_admin),
         "Requests that make topics",
-        "The table of topics is bounded",
+        "`maxTopicCount` bounds the table",
         in_short=False,
     ),
     Attack(

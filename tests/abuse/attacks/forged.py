@@ -233,18 +233,23 @@ def foreign_things(scene: Scene, number: int) -> Iterator[Command]:
         "beginTimestamp": "0",
         "endTimestamp": str(2**62),
     }
-    checks = {"clientID": "guest", "producerDataSet": [{"groupName": scene.group}], "consumerDataSet": []}
     while True:
         yield send_request(scene, scene.topic, b"00000000 forged")
         yield Command(RequestCode.PULL_MESSAGE, pull)
         yield Command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, reset)
         yield Command(RequestCode.UPDATE_CONSUMER_OFFSET, commit)
         yield Command(RequestCode.QUERY_MESSAGE, query)
-        yield Command(RequestCode.HEART_BEAT, {}, json.dumps(checks).encode())
-        yield Command(RequestCode.UNREGISTER_CLIENT, {"clientID": "guest", "producerGroup": scene.group})
         yield Command(RequestCode.CONSUMER_SEND_MSG_BACK, {"group": scene.group, "offset": "0", "delayLevel": "0"})
         end = {"topic": HALF_TOPIC, "producerGroup": scene.group, "tranStateTableOffset": "0", "commitLogOffset": "0"}
         yield Command(RequestCode.END_TRANSACTION, {**end, "commitOrRollback": "8"})
+
+
+def foreign_producers(scene: Scene, number: int) -> Iterator[Command]:
+    """Somebody who says that he is a producer of the honest clients' group, and that they have gone."""
+    body = {"clientID": "guest", "producerDataSet": [{"groupName": scene.group}], "consumerDataSet": []}
+    while True:
+        yield Command(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
+        yield Command(RequestCode.UNREGISTER_CLIENT, {"clientID": "guest", "producerGroup": scene.group})
 
 
 def unsigned(scene: Scene, number: int) -> Iterator[Command]:
@@ -354,10 +359,18 @@ ATTACKS = [
         "foreign-things",
         "master",
         made(foreign_things),
-        "Topics and groups of others: send, pull, reset, commit, checks",
+        "Topics and groups of others: send, pull, reset, commit, send back, end a transaction",
         NO_RIGHT,
         setups=PROTECTED,
-        answers=REFUSED,
+        answers=frozenset((*REFUSED, 1)),
+    ),
+    Attack(
+        "foreign-producers",
+        "master",
+        made(foreign_producers),
+        "Members of a producer group of others",
+        "They hear no transaction checks without a right on the topic, and unregister only themselves",
+        setups=PROTECTED,
     ),
     Attack(
         "unsigned", "master", made(unsigned, account=""), "Requests without a signature", NO_RIGHT, setups=PROTECTED
