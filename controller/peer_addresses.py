@@ -6,9 +6,8 @@ A controller that was added after the last entry known here says it itself, with
 
 from __future__ import annotations
 
-from ipaddress import ip_address
-
 from controller.config import ControllerConfig
+from rmqha.ha.registered import is_name, same_host
 from rmqha.raft.node import RaftNode
 from rmqha.raft.quorum import id_of
 
@@ -45,7 +44,7 @@ class PeerAddresses:
         """Whether one of the group may connect from there: by its address, or as it is known by a name, which nobody
         looks up here."""
         addresses = [*self._config.peers.values(), *(address for _, address in self.members())]
-        return any(_is_name(item) or item == host for item in map(_host, addresses) if item)
+        return any(is_name(item) or same_host(item, host) for item in map(_host, addresses) if item)
 
     def finding(self) -> str:
         """One sentence about the group at the start, "" if there is nothing to tell."""
@@ -64,11 +63,3 @@ class PeerAddresses:
 
 def _host(address: str) -> str:
     return address.rpartition(":")[0].strip("[]")
-
-
-def _is_name(host: str) -> bool:
-    try:
-        ip_address(host)
-    except ValueError:
-        return True
-    return False

@@ -20,6 +20,7 @@ from controller.config import ControllerConfig
 from controller.event import Cause
 from controller.machine import ControllerMachine
 from controller.metrics import collect, standing
+from controller.raft_guard import RaftGuard, raft_security
 from controller.raft_log import DurableRaftLog
 from rmqha.host import security, security_watch
 from rmqha.host.boundary import Boundary
@@ -108,7 +109,19 @@ class _Store:
 class ControllerServer:
     """Service of the controller's port (`rmqha.host.remoting.Service`) and driver of the machine."""
 
-    def __init__(self, tracer: HostTracer, client: RemotingClient, nursery: trio.Nursery, poller: Poller) -> None:
+    def __init__(
+        self,
+        tracer: HostTracer,
+        client: RemotingClient,
+        raft_client: RemotingClient,
+        raft_guard: RaftGuard,
+        nursery: trio.Nursery,
+        poller: Poller,
+    ) -> None:
+        """`raft_client` asks the other controllers, `client` everybody else."""
+        self._raft_client = raft_client
+        self._raft_guard = raft_guard
+        self._raft_refusal = ""
         self._tracer = tracer
         self._poller = poller
         self._client = client
@@ -201,7 +214,11 @@ class ControllerServer:
             self._pump()
 
     def _serve(self, machine: ControllerMachine, now_ms: int, session: Session, command: Command) -> None:
-        if command.code == RequestCode.RMQHA_GET_HISTORY:
+        if command.code == RequestCode.RMQHA_RAFT_MESSAGE and self._refuses(machine, session, command):
+            return
+        if command.code == RequestCode.RMQHA_OPEN_SESSION and self._raft_guard.opens_sessions:
+            session.send(self._raft_guard.open(session, command))
+        elif command.code == RequestCode.RMQHA_GET_HISTORY:
             session.send(command.reply(body=lenient_json.dumps(self._tracer.told())))
         elif command.code == RequestCode.RMQHA_GET_SECURITY_STATE:
             session.send(command.reply(body=lenient_json.dumps(security_watch.view(security.ambient.get()))))
@@ -210,7 +227,15 @@ class ControllerServer:
                 session.is_urgent = machine.may_have_peer_at(session.peer.rpartition(":")[0].strip("[]"))
             machine.request(now_ms, session.id, session, command)
 
+    def _refuses(self, machine: ControllerMachine, session: Session, command: Command) -> bool:
+        reason = self._raft_guard.refusal(session, command, machine.may_have_peer_at)
+        if reason and reason != self._raft_refusal:
+            self._raft_refusal = reason  # traced once
+            self._tracer.event("raft_refused", peer=session.peer, reason=reason)
+        return bool(reason)
+
     def closed(self, session: Session) -> None:
+        self._raft_guard.closed(session)
         ending = trio.current_effective_deadline() == float("-inf")
         if self._machine is not None and not ending:
             self._machine.session_closed(self._clock.now_ms(), session.id)
@@ -343,7 +368,7 @@ class ControllerServer:
             queue, receive = trio.open_memory_channel[Command](MAX_RAFT_QUEUED)
             self._raft_queues[peer] = (address, queue)
             self._nursery.start_soon(self._send_raft, address, receive)
-        if not queue.statistics().current_buffer_used and self._client.oneway_at_once(address, command):
+        if not queue.statistics().current_buffer_used and self._raft_client.oneway_at_once(address, command):
             return
         try:
             queue.send_nowait(command)
@@ -359,7 +384,7 @@ class ControllerServer:
                 while True:
                     waiting.append(queue.receive_nowait())
             try:
-                await self._client.oneway(address, *waiting)
+                await self._raft_client.oneway(address, *waiting)
                 reachable = True
             except UnreachableError as error:
                 if reachable:
@@ -414,9 +439,14 @@ async def run_controller(
     """
     # the store is closed last, when no worker thread writes any more
     with ExitStack() as cleanup:
-        async with RemotingClient(max_frame_bytes=config.max_frame_bytes) as client, trio.open_nursery() as nursery:
+        secured = security.ambient.get()
+        async with (
+            RemotingClient(max_frame_bytes=config.max_frame_bytes) as client,
+            RemotingClient(max_frame_bytes=config.max_frame_bytes, security=raft_security(secured)) as raft_client,
+            trio.open_nursery() as nursery,
+        ):
             poller = Poller()
-            server = ControllerServer(tracer, client, nursery, poller)
+            server = ControllerServer(tracer, client, raft_client, RaftGuard(secured), nursery, poller)
             port: int = await nursery.start(
                 lambda task_status: serve(
                     server,

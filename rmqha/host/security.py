@@ -83,6 +83,10 @@ class Security:
     def credentials(self) -> Credentials | None:
         return _now(self._credentials)
 
+    def signing_as(self, credentials: Credentials) -> Security:
+        """The same TLS towards others, with another account."""
+        return Security(client_tls=self._client_tls, credentials=credentials)
+
     def signing_by(self, credentials: LiveFiles[Credentials] | None) -> Security:
         """The same TLS towards others, with an account of its own or none; its file is looked at with the others."""
         if credentials is not None:
