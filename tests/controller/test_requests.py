@@ -209,7 +209,7 @@ def test_config_live_keys_apply_and_are_saved_others_need_a_restart() -> None:
     assert update("enableElectUncleanMaster=true\nscanInactiveMasterInterval=700\n").code == 0
     assert node.machine.config.enable_elect_unclean_master
     assert node.machine.config.scan_not_active_broker_interval == 700
-    assert cluster.saved == [{"enableElectUncleanMaster": "true", "scanInactiveMasterInterval": "700"}]
+    assert cluster.saved == [{"enableElectUncleanMaster": "true", "scanNotActiveBrokerInterval": "700"}]
     for text, expected in (
         ("controllerStorePath=/x\nenableElectUncleanMaster=false\n", "restart needed"),
         ("enableElectUncleanMastr=true\n", "nearest known key is enableElectUncleanMaster"),
