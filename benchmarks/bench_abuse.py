@@ -2,15 +2,11 @@
 and to memory; and what all protections together cost a busy producer.
 
 The attacks are those of tests/abuse, the attacker and all servers share the machine. Each row's quiet p99 is that of
-the same cluster before. The rates are measured in turns: no protection, all of them, and, with RMQHA_BEFORE=DIRECTORY,
-the servers of another checkout with all protections that it has.
+the same cluster before. The rates are measured in turns: no protection, all of them.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -60,31 +56,15 @@ def attacks_on(setup: str, scratch: Path, seconds: float, connections: tuple[int
     return rows
 
 
-@contextmanager
-def servers_of(checkout: str) -> Iterator[None]:
-    """Servers that are started in this block run the code of `checkout`; "": of this one."""
-    old = os.environ.get("PYTHONPATH")
-    if checkout:
-        os.environ["PYTHONPATH"] = checkout
-    try:
-        yield
-    finally:
-        if old is None:
-            os.environ.pop("PYTHONPATH", None)
-        else:
-            os.environ["PYTHONPATH"] = old
-
-
-def send_rate(scratch: Path, *, protected: bool, checkout: str, seconds: float) -> float:
+def send_rate(scratch: Path, *, protected: bool, seconds: float) -> float:
     document = quickstart("cp", 3, {"mappedFileSizeCommitLog": 64 * 1024 * 1024})
     keys = Keys(scratch / "keys")
     token = ambient.set(keys.servers()) if protected else None
     if protected:
-        keys.protect(document, of_before=bool(checkout))
+        keys.protect(document)
     try:
         with Cluster.of(document, scratch, quiet=True) as cluster:
-            with servers_of(checkout):
-                trio.run(cluster.up)
+            trio.run(cluster.up)
             return trio.run(group_rate, cluster, BODY, seconds)["per second"]
     finally:
         if token is not None:
@@ -92,15 +72,12 @@ def send_rate(scratch: Path, *, protected: bool, checkout: str, seconds: float) 
 
 
 def rates(scratch: Path, seconds: float, rounds: int) -> list[dict[str, Any]]:
-    before = os.environ.get("RMQHA_BEFORE", "")
-    kinds = [("none", False, ""), ("all", True, "")]
-    kinds += [("none, servers of before", False, before), ("all, servers of before", True, before)] if before else []
-    found: dict[str, list[float]] = {name: [] for name, _, _ in kinds}
+    found: dict[str, list[float]] = {"none": [], "all": []}
     for turn in range(rounds):
-        for name, protected, checkout in kinds:
-            place = scratch / f"{turn}-{name.replace(' ', '-').replace(',', '')}"
+        for name in found:
+            place = scratch / f"{turn}-{name}"
             place.mkdir()
-            found[name].append(send_rate(place, protected=protected, checkout=checkout, seconds=seconds))
+            found[name].append(send_rate(place, protected=name == "all", seconds=seconds))
     plain = median(found["none"])
     return [
         {"protections": name, "rounds": rounds, "sends per second": median(values), "of none": median(values) / plain}

@@ -36,8 +36,11 @@ accounts:
   groupPerms:
   - guest=PUB|SUB
 """
-QUOTAS: dict[str, str | int | bool] = {}
-"""Keys of brokers that exist in this release."""
+QUOTAS: dict[str, str | int | bool] = {
+    "quota.account.requestsPerSecond": 2000,
+    "quota.account.bytesPerSecond": 50_000_000,
+}
+"""Far above what the honest clients ask for."""
 
 
 class Keys:
@@ -73,10 +76,10 @@ class Keys:
         """Of this process, when it asks servers as they ask each other."""
         return for_client(str(self.client("operator")))
 
-    def protect(self, document: dict[str, Any], *, of_before: bool = False) -> None:
-        """All protections into a cluster file; `of_before`: those that older releases know."""
+    def protect(self, document: dict[str, Any]) -> None:
+        """All protections into a cluster file."""
         here = self._directory
-        document["broker"] |= {"haSecurity": "enforcing", **({} if of_before else QUOTAS)}
+        document["broker"] |= {"haSecurity": "enforcing", **QUOTAS}
         document["security"] = {
             "aclEnable": True,
             "aclFile": str(here / "acl.yml"),
