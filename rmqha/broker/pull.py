@@ -37,6 +37,10 @@ MAX_PULL_COUNT = 1024
 MAX_PULL_BYTES = 4 * 1024 * 1024
 DEFAULT_PULL_BYTES = 256 * 1024
 MAX_HOLD_COUNT = 100_000
+MAX_HOLD_COUNT_OF_ONE = 16
+"""Pulls of one connection that wait at one queue: one for each of its groups. Every message is shown to all of them."""
+TICK_MS = 100
+"""Holds whose time is up within the same one are looked for together."""
 SLAVE_ANSWER_DELAY_MS = 100
 """A slave that has nothing for a waiting consumer tells it so after this pause: it asks again at once."""
 _PHY_OFFSET = struct.Struct(">q")
@@ -61,6 +65,10 @@ class PullLog(Protocol):
         tags_codes: frozenset[int] | None,
         matches: Matches | None = None,
     ) -> PullResult: ...
+
+
+_Queue = tuple[str, int]
+"""Topic and queue id."""
 
 
 class _Filter(NamedTuple):
@@ -123,7 +131,11 @@ class PullProcessor:
         self._memory_bytes = memory_bytes
         self.readers: Callable[[], Mapping[int, int]] = dict
         """Replicas that could serve reads instead of a master, or a slave itself: end of the log by id."""
-        self._holds: dict[tuple[str, int], list[_Hold]] = {}
+        self._holds: dict[_Queue, list[_Hold]] = {}
+        self._held: dict[Channel, dict[_Queue, int]] = {}
+        """How many of them each connection has, by queue."""
+        self._due: dict[int, dict[_Queue, None]] = {}
+        """The queues of holds whose time is up in a tick."""
         self._refusing = False
         self.rates = Rates()
         """Messages by (group, topic)."""
@@ -319,12 +331,17 @@ class PullProcessor:
     def _hold_or_answer(
         self, channel: Channel, command: Command, pull: _Pull, wait_ms: int, looked_to: QueueOffset
     ) -> None:
-        if wait_ms <= 0 or self._refusing or self.hold_count >= MAX_HOLD_COUNT:
+        key = pull.topic, pull.queue_id
+        own_count = self._held.get(channel, {}).get(key, 0)
+        is_full = self.hold_count >= MAX_HOLD_COUNT or own_count >= MAX_HOLD_COUNT_OF_ONE
+        if wait_ms <= 0 or self._refusing or is_full:
             master = self._is_master()
             channel.send(self._reply(command, pull, self._empty(pull, looked_to, master), master))
             return
         hold = _Hold(channel, command, pull, looked_to, self._clock.now_ms() + wait_ms)
-        self._holds.setdefault((pull.topic, pull.queue_id), []).append(hold)
+        self._holds.setdefault(key, []).append(hold)
+        self._held.setdefault(channel, {})[key] = own_count + 1
+        self._due.setdefault(hold.deadline_ms // TICK_MS, {})[key] = None
         self.hold_count += 1
 
     def dispatched(self, grown: Iterable[tuple[str, int]]) -> None:
@@ -369,8 +386,12 @@ class PullProcessor:
     def timeout(self) -> None:
         """Answer the holds whose time is up."""
         now_ms, master = self._clock.now_ms(), self._is_master()
-        for key in list(self._holds):
-            self._sweep(key, lambda hold: hold.deadline_ms <= now_ms and self._give_up(hold, master))
+        tick = now_ms // TICK_MS
+        for due in sorted(item for item in self._due if item <= tick):
+            for key in [key for key in self._due.pop(due) if key in self._holds]:
+                self._sweep(key, lambda hold: hold.deadline_ms <= now_ms and self._give_up(hold, master))
+                if due == tick and key in self._holds:  # some of them may be due later in it
+                    self._due.setdefault(tick, {})[key] = None
 
     def deadline_ms(self) -> int | None:
         return min((hold.deadline_ms for holds in self._holds.values() for hold in holds), default=None)
@@ -387,7 +408,7 @@ class PullProcessor:
         self.role_changed()
 
     def closed(self, channel: Channel) -> None:
-        for key in list(self._holds):
+        for key in list(self._held.get(channel, ())):
             self._sweep(key, lambda hold: hold.channel is channel)
 
     def _give_up(self, hold: _Hold, master: bool) -> bool:
@@ -395,15 +416,27 @@ class PullProcessor:
         hold.channel.send(self._reply(hold.command, hold.pull, result, master))
         return True
 
-    def _sweep(self, key: tuple[str, int], is_done: Callable[[_Hold], bool]) -> None:
+    def _sweep(self, key: _Queue, is_done: Callable[[_Hold], bool]) -> None:
         """Take out the holds of a queue for which `is_done` is true."""
-        holds = self._holds[key]
-        kept = [hold for hold in holds if not _is_done(hold, is_done)]
-        self.hold_count -= len(holds) - len(kept)
+        kept: list[_Hold] = []
+        for hold in self._holds[key]:
+            if _is_done(hold, is_done):
+                self._forget(key, hold.channel)
+            else:
+                kept.append(hold)
         if kept:
             self._holds[key] = kept
         else:
             del self._holds[key]
+
+    def _forget(self, key: _Queue, channel: Channel) -> None:
+        self.hold_count -= 1
+        held = self._held[channel]
+        held[key] -= 1
+        if not held[key]:
+            del held[key]
+            if not held:
+                del self._held[channel]
 
 
 def _is_done(hold: _Hold, is_done: Callable[[_Hold], bool]) -> bool:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rmqha.broker.pull import MAX_HOLD_COUNT_OF_ONE
 from rmqha.broker.topics import TopicConfig
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import encode_properties
@@ -315,3 +316,52 @@ def test_stopping_broker_holds_nothing(broker: Broker) -> None:
     broker.core.pull.refuse()
     assert channel.one().code == ResponseCode.PULL_NOT_FOUND
     assert broker.ask(pull_command(offset=1, sysFlag="6")).code == ResponseCode.PULL_NOT_FOUND
+
+
+def test_one_connection_waits_at_a_queue_for_each_of_its_groups_and_no_more(broker: Broker) -> None:
+    """Every message is shown to all that wait: thousands of one connection's would hold up the others."""
+    broker.ask(send_command())
+    greedy, other = FakeChannel(), FakeChannel("127.0.0.1:5")
+    pulls = [pull_command(offset=1, sysFlag="6", consumerGroup=f"G{number}") for number in range(20)]
+    broker.core.processor.received(greedy, pulls)
+    refused = greedy.take()
+    assert [reply.code for reply in refused] == [ResponseCode.PULL_NOT_FOUND] * (20 - MAX_HOLD_COUNT_OF_ONE)
+    broker.core.processor.received(other, pulls[:1])
+    assert other.take() == []
+    broker.ask(send_command())
+    assert len(greedy.take()) == MAX_HOLD_COUNT_OF_ONE
+    assert len(other.take()) == 1
+    assert broker.core.pull.hold_count == 0
+    broker.core.processor.received(greedy, [pull_command(offset=2, sysFlag="6")])
+    assert broker.core.pull.hold_count == 1
+
+
+def test_a_connection_that_closes_takes_its_own_pulls_with_it(broker: Broker) -> None:
+    broker.ask(send_command())
+    leaving, staying = FakeChannel(), FakeChannel("127.0.0.1:5")
+    for channel in (leaving, staying, leaving):
+        broker.core.processor.received(channel, [pull_command(offset=1, sysFlag="6")])
+    broker.core.processor.closed(leaving)
+    broker.core.processor.closed(leaving)
+    assert broker.core.pull.hold_count == 1
+    broker.ask(send_command())
+    assert leaving.take() == []
+    assert staying.one().code == 0
+    assert (broker.core.pull._held, broker.core.pull._holds) == ({}, {})
+
+
+@pytest.mark.parametrize("first_ms", [1, 99, 100, 101, 250])
+def test_each_pull_is_told_when_its_own_time_is_up(broker: Broker, first_ms: int) -> None:
+    broker.ask(send_command())
+    channel = FakeChannel()
+    waits_ms = [first_ms, first_ms + 3, first_ms + 150]
+    for wait_ms in waits_ms:
+        broker.core.processor.received(
+            channel, [pull_command(offset=1, sysFlag="6", suspendTimeoutMillis=f"{wait_ms}")]
+        )
+    told_at_ms = []
+    for ms in range(1, 500):
+        broker.run(1)
+        told_at_ms += [ms] * len(channel.take())
+    assert told_at_ms == waits_ms
+    assert broker.core.pull._due == {}
