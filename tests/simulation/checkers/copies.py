@@ -46,6 +46,8 @@ class Copies:
         if len(holders) < needed:
             # a slave acknowledges bytes as they come; half a record is no message, and a new master cuts it
             end = PhyOffset(end_of_records(master, end))
+            if end <= max(start, master.store.min_phy_offset):
+                return  # what was acknowledged is older than the log; a file that was rolled holds no message
             holders = self._holders(master, start, end, synced=synced)
         if len(holders) < needed:
             raise InvariantError(
