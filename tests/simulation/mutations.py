@@ -20,7 +20,6 @@ from controller.decisions.elect_master import Choice, Electorate, choose, electe
 from controller.decisions.sync_state_set import alter_sync_state_set
 from nameserver.route_info import RouteTable
 from rmqha.broker import send, transaction_service
-from rmqha.broker.admin import AdminRequests
 from rmqha.broker.consumer_requests import ConsumerRequests
 from rmqha.broker.pull import PullProcessor
 from rmqha.broker.replica_driver import ReplicaDriver
@@ -188,15 +187,6 @@ def _all_dispatched(self: Store, limit_bytes: int) -> bool:
 def _shortest_log(answers: Any, *args: Any, **kwargs: Any) -> Choice:
     winner = min(answers, key=lambda item: (answers[item].epoch, answers[item].max_offset, item))
     return Choice(winner, "planted")
-
-
-_REAL_EPOCHS = AdminRequests._epoch_cache
-
-
-def _without_its_id(self: AdminRequests, channel: Channel, command: Command) -> Command:
-    reply = _REAL_EPOCHS(self, channel, command)
-    reply.ext.clear()
-    return reply
 
 
 def _masters_unknown(answers: Any, *args: Any, **kwargs: Any) -> Choice:
@@ -448,9 +438,6 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "power loss forgotten (ruling 3)": lambda: patch.object(Store, "unclean", property(lambda self: False)),
     "whole again at once (ruling 3)": lambda: patch.object(HaClient, "is_caught_up", property(lambda self: True)),
     "an older master is followed (ruling 4)": lambda: patch.object(Replica, "_apply", _old_news_too),
-    "who answers at its address is the replica (A9)": lambda: patch.object(
-        AdminRequests, "_epoch_cache", _without_its_id
-    ),
     "the highest epoch is not on disk (ruling 4)": lambda: patch.object(Store, "accept_epoch", _epoch_in_memory),
     "CP shrinks without the controller (ruling 5)": lambda: patch.object(SetKeeper, "replied", _shrinks_alone),
     "CP takes sends without its members (ruling 5)": lambda: patch.object(

@@ -24,7 +24,6 @@ FOUND_BY = {
     "power loss forgotten (ruling 3)": "plain:9",
     "whole again at once (ruling 3)": "disks:1",
     "an older master is followed (ruling 4)": "stale:1",
-    "who answers at its address is the replica (A9)": "idle:6007321@30",
     "the highest epoch is not on disk (ruling 4)": "told:2",
     "CP shrinks without the controller (ruling 5)": "rough:7",
     "CP takes sends without its members (ruling 5)": "alone:2",
