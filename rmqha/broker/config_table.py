@@ -16,6 +16,10 @@ from rmqha.broker.lineage import Stamp
 from rmqha.port import Disk
 from rmqha.store import config_file
 
+LOST_CHANGE_COUNT = 100_000
+"""More changes than a life of a master can have told and not saved."""
+MAX_COUNTER = 2**31 - 1
+
 T = TypeVar("T")
 
 
@@ -36,8 +40,14 @@ class DataVersion:
         self.state_version = state_version
         self.timestamp = wall_ms
 
-    def skip_to(self, counter: int) -> None:
-        self.counter = max(self.counter, counter)
+    def new_epoch(self, epoch: int) -> None:
+        """This replica became master of `epoch`. If it was before, it was killed, and may have told slaves of changes
+        that its file lacks: the counter leaves them behind, so that no version is given twice. It stays an int of Java:
+        fastjson2 reads no larger one."""
+        if epoch == self.state_version:
+            self.counter += LOST_CHANGE_COUNT
+        elif self.counter > MAX_COUNTER // 2:
+            self.counter = 0
 
     def to_json(self) -> dict[str, int]:
         return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}

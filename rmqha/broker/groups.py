@@ -117,10 +117,10 @@ class GroupTable:
             self._commit(name)
 
     def new_epoch(self, epoch: int) -> None:
-        """This replica became master. The file follows with the next change or `save`. The counter goes on from the
-        wall time, as that of the topics."""
+        """This replica became master. The file follows with the next change or `save`. The counter goes on as
+        that of the topics."""
         self.epoch = epoch
-        self.version.skip_to(self._clock.wall_ms() * 1000)
+        self.version.new_epoch(epoch)
         self.version.advance(epoch, self._clock.wall_ms())
         self._lineage.advance(self.version.stamp, [])
         self.file.touch()

@@ -287,10 +287,10 @@ class TopicTable:
         """This replica became master: what it tells name servers and slaves outranks what older masters told. The file
         follows with the next change or `save`: a failover waits for no disk.
 
-        The counter goes on from the wall time: a master that was killed and restarts in its old epoch may have told
-        slaves of changes that its file lacks, and no version is given twice."""
+        A master that was killed and restarts in its old epoch may have told slaves of changes that its file lacks: no
+        version is given twice (`DataVersion.new_epoch`)."""
         self.epoch = epoch
-        self.version.skip_to(self._clock.wall_ms() * 1000)
+        self.version.new_epoch(epoch)
         self._advance([])
         self.file.touch()
         self.changed()

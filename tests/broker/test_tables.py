@@ -376,3 +376,33 @@ def test_slaves_of_apaches_are_told_of_the_topics_that_they_need_as_masters(tmp_
     assert name in lenient_json.loads(reply.body)["topicConfigTable"]
     assert broker.ask(send_command(topic=name)).code == ResponseCode.NO_PERMISSION
     broker.close()
+
+
+@pytest.mark.parametrize("table", [TopicTable, GroupTable])
+def test_a_version_is_an_int_of_java_and_given_once(tmp_path: Path, table: type[Any]) -> None:
+    """fastjson2 reads the counter as an int: Apache's name server refused registrations with a larger one."""
+    clock, disk = FakeClock(), HostDisk(tmp_path)
+
+    def opened() -> Any:
+        return TopicTable(disk, BrokerConfig(), clock) if table is TopicTable else GroupTable(disk, clock)
+
+    told: set[Any] = set()
+    for epoch in (1, 1, 2, 2, 2, 3):
+        life = opened()
+        life.new_epoch(epoch)
+        for _ in range(3):
+            if isinstance(life, TopicTable):
+                life.put(TopicConfig("T", 1, 1))
+            else:
+                life.get_or_create(f"G{len(told)}")
+            assert life.version.stamp not in told and life.version.counter < 2**31
+            told.add(life.version.stamp)
+        # killed: the file lacks the last life
+
+
+def test_a_counter_near_its_end_begins_anew_with_the_next_epoch(tmp_path: Path) -> None:
+    groups = GroupTable(HostDisk(tmp_path), FakeClock())
+    groups.new_epoch(1)
+    groups.version.counter = 2**31 - 2
+    groups.new_epoch(2)
+    assert groups.version.counter == 1

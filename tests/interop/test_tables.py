@@ -39,6 +39,9 @@ class Written:
         self._groups = GroupTable(disk, clock)
         self._offsets = OffsetTable(disk)
         self._delays = DelayOffsetTable(disk, clock, log)
+        for table in (self._topics, self._groups):
+            for epoch in (1, 1, 2):
+                table.new_epoch(epoch)
         self._offsets.new_epoch(random.randrange(1, 2**31), random.randrange(2**40))
         for _ in range(random.randrange(1, 12)):
             self._change()
