@@ -5,6 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import trio
+from trio.testing import wait_all_tasks_blocked
 
 from rmqha.host.remoting import serve
 from rmqha.host.session import Session, Statistics
@@ -71,6 +72,7 @@ async def test_a_server_loses_no_task_and_no_descriptor() -> None:
                 task_status=task_status,
             )
         )
+        await wait_all_tasks_blocked()  # the poller has opened what it needs
         before = descriptors(), tasks()
         for _ in range(max(50, int(fuzz_seconds() * CONNECTIONS_PER_SECOND))):
             stream = await trio.open_tcp_stream("127.0.0.1", start)

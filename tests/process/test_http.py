@@ -15,6 +15,7 @@ import controller.metrics
 import nameserver.metrics
 import rmqha.broker.metrics
 import rmqha.host.event_counts
+import rmqha.host.security_watch
 import rmqha.model.remoting_series
 from controller.event import Cause
 from rmqha.client.consumer import Consumer
@@ -22,8 +23,12 @@ from rmqha.client.outgoing import OutgoingMessage
 from rmqha.client.producer import Producer
 from rmqha.drill.cluster import BROKERS, Cluster, quickstart
 
-SELDOM = {"rmqha_controller_follower_lag_entries"}
-"""The only controller of this cluster has no follower."""
+SELDOM = {
+    "rmqha_controller_follower_lag_entries",
+    "rmqha_audit_log_lost_total",
+    "rmqha_certificate_expiry_timestamp_seconds",
+}
+"""The only controller of this cluster has no follower; it has no accounts, so no audit log, and no certificate."""
 CAUSES = {cause.name.lower() for cause in Cause}
 
 
@@ -40,6 +45,7 @@ def listed() -> set[str]:
         controller.metrics,
         nameserver.metrics,
         rmqha.host.event_counts,
+        rmqha.host.security_watch,
         rmqha.model.remoting_series,
     )
     return {item.name for module in modules for item in module.SERIES}

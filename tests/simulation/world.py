@@ -192,8 +192,10 @@ class World:
             found = self._run()
         except InvariantError as violation:
             failure = str(violation)
-        except Exception:  # noqa: BLE001  (a crash of production code is a finding like any other)
-            failure = traceback.format_exc()
+        except Exception as error:  # noqa: BLE001  (a crash of production code is a finding like any other)
+            # a checker that an event reaches in the midst of a change ends that change, which says so
+            verdict = error.__cause__
+            failure = str(verdict) if isinstance(verdict, InvariantError) else traceback.format_exc()
         return Report(
             self.seed,
             failure,
