@@ -83,7 +83,7 @@ FOUND_BY = {
     "a snapshot gives all groups the first one's set": "groups:3",
     "one eligible set for all groups": "groups:23",
     "a master that knows no delay offset begins behind what waits": "delays:1",
-    "delay offsets count without the copies": "delays:60",
+    "delay offsets count without the copies": "delays:156",
     "one vote elects a leader (Raft)": "plain:2",
     "votes are forgotten (Raft)": "controllers:1",
     "one copy commits (Raft)": "rough:7",
