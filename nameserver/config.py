@@ -24,6 +24,7 @@ class NamesrvConfig(ServerConfig):
         {
             "liteHeartbeatTimeoutMillis",
             "maxKvCount",
+            "maxRouteCount",
             "orderMessageEnable",
             "registerBrokerTimeoutMillis",
             "scanNotActiveBrokerInterval",
@@ -37,6 +38,9 @@ class NamesrvConfig(ServerConfig):
     changed at run time. Empty: both are forgotten when the process ends."""
     max_kv_count: int = 100_000
     """Own. No setting is stored beyond so many; each has 64 Ki characters at most."""
+    max_route_count: int = 200_000
+    """Own. No registration is taken whose topics would make more routes than this: topics of all groups, each counted
+    once for each group that has it."""
     order_message_enable: bool = False
     """Routes carry orderTopicConf, which `mqadmin updateTopic -o true` stores."""
     lite_heartbeat_timeout_millis: int = 5_000
@@ -57,6 +61,7 @@ class NamesrvConfig(ServerConfig):
         super().check(source)
         self.require_range(source, "listen_port", 0, 65535)
         self.require_range(source, "max_kv_count", 1, 10_000_000)
+        self.require_range(source, "max_route_count", 1, 100_000_000)
         self.require_range(source, "lite_heartbeat_timeout_millis", 100, 600_000)
         self.require_range(source, "register_broker_timeout_millis", 100, 3_600_000)
         self.require_range(source, "scan_not_active_broker_interval", 10, 60_000)

@@ -17,6 +17,8 @@ from rmqha.wire.lenient_json import dumps, loads
 ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
 MAX_ENTRY_COUNT = 100_000
 MAX_ENTRY_CHARS = 64 * 1024
+MAX_TABLE_CHARS = 16 * 1024 * 1024
+"""Names and values of all settings: they stay in memory, and each write of the file has them all."""
 _TABLE = "configTable"
 
 
@@ -60,6 +62,9 @@ class KvConfig:
         if disk is not None and disk.exists(path):
             self._table = _parse(disk.read(path), f"{disk.label}/{path}")
         self._count = sum(map(len, self._table.values()))
+        self._chars = sum(
+            len(space) + len(key) + len(value) for space, found in self._table.items() for key, value in found.items()
+        )
         if self._file is not None:
             name = self._file.row_name
             rows = {name(space, key): value for space, found in self._table.items() for key, value in found.items()}
@@ -80,6 +85,10 @@ class KvConfig:
         if len(namespace) + len(key) + len(value) > MAX_ENTRY_CHARS:
             raise RemoteProtocolError(f"a setting has at most {MAX_ENTRY_CHARS} characters")
         settings = self._table.get(namespace, {})
+        added = len(namespace) + len(key) + len(value)
+        added -= len(namespace) + len(key) + len(settings[key]) if key in settings else 0
+        if added > 0 and self._chars + added > MAX_TABLE_CHARS:
+            raise RemoteProtocolError(f"the settings of a name server have at most {MAX_TABLE_CHARS} characters")
         if key not in settings:
             if self._count >= self.max_count:
                 raise RemoteProtocolError(
@@ -88,13 +97,16 @@ class KvConfig:
                 )
             self._count += 1
         settings[key] = value
+        self._chars += added
         self._table[namespace] = settings
         self._changed(namespace, key, value)
 
     def delete(self, namespace: str, key: str) -> None:
         settings = self._table.get(namespace, {})
-        if settings.pop(key, None) is not None:
+        value = settings.pop(key, None)
+        if value is not None:
             self._count -= 1
+            self._chars -= len(namespace) + len(key) + len(value)
             if not settings:
                 del self._table[namespace]
             self._changed(namespace, key, None)

@@ -66,9 +66,17 @@ class Registered:
     refusal: str = ""
 
 
+MAX_ROUTE_COUNT = 200_000
+
+
 class RouteTable:
-    def __init__(self, tracer: Tracer, *, lite_timeout_ms: int, register_timeout_ms: int) -> None:
+    def __init__(
+        self, tracer: Tracer, *, lite_timeout_ms: int, register_timeout_ms: int, max_route_count: int = MAX_ROUTE_COUNT
+    ) -> None:
         self._tracer = tracer
+        self.max_route_count = max_route_count
+        self._route_count = 0
+        """Topics of all groups, each counted once for each group that has it."""
         self._lite_timeout_ms = lite_timeout_ms
         self._register_timeout_ms = register_timeout_ms
         self._groups: dict[str, _Group] = {}
@@ -126,6 +134,11 @@ class RouteTable:
                 refusal=f"broker group {request.broker_name} is registered in cluster {group.cluster_name}, "
                 f"not {request.cluster_name}; a brokerName must be unique"
             )
+        if self._is_full(request):
+            return Registered(
+                refusal=f"this name server keeps as many routes as maxRouteCount allows, {self.max_route_count}: "
+                "raise it, or look who registers so many topics"
+            )
         if group is None:
             group = self._groups[request.broker_name] = _Group(request.cluster_name)
         if self._outranked(group, session_id, request):
@@ -138,6 +151,13 @@ class RouteTable:
         if moved or retopiced:
             self._trace_route(request.broker_name, group)
         return Registered(*self._master_of(group, request.address))
+
+    def _is_full(self, request: Registration) -> bool:
+        name, topics = request.broker_name, request.topics or {}
+        if self._route_count + len(topics) <= self.max_route_count:
+            return False
+        added = sum(name not in self._topics.get(topic, {}) for topic in topics)
+        return self._route_count + added > self.max_route_count
 
     def _outranked(self, group: _Group, session_id: int, request: Registration) -> bool:
         """Ruling 14: another address holds the id under a higher state version (the epoch of the master), or this
@@ -232,6 +252,7 @@ class RouteTable:
         for topic, data in request.topics.items():
             queues = self._topics.setdefault(topic, {})
             if queues.get(request.broker_name) != data:
+                self._route_count += request.broker_name not in queues
                 queues[request.broker_name] = data
                 changed = True
         group.topics_digest = request.digest
@@ -284,6 +305,7 @@ class RouteTable:
             group = self._groups.get(broker_name)
             if cluster_name is None or group is None or group.cluster_name == cluster_name:
                 del queues[broker_name]
+                self._route_count -= 1
                 if group is not None:
                     group.topics_digest = ""
         if not queues:
@@ -311,6 +333,7 @@ class RouteTable:
         """Forget the queues of one group."""
         for topic in [topic for topic, queues in self._topics.items() if broker_name in queues]:
             del self._topics[topic][broker_name]
+            self._route_count -= 1
             if not self._topics[topic]:
                 del self._topics[topic]
 

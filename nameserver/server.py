@@ -69,6 +69,7 @@ class NameServer:
             tracer,
             lite_timeout_ms=config.lite_heartbeat_timeout_millis,
             register_timeout_ms=config.register_broker_timeout_millis,
+            max_route_count=config.max_route_count,
         )
         self.follower: ElectionFollower | None = None
         if config.controller_addr:
@@ -257,6 +258,7 @@ class NameServer:
     def _configure(self, config: NamesrvConfig) -> None:
         self.quotas.configure(config.quotas)
         self._kv_config.max_count = config.max_kv_count
+        self.routes.max_route_count = config.max_route_count
         self.routes.set_timeouts(
             lite_timeout_ms=config.lite_heartbeat_timeout_millis,
             register_timeout_ms=config.register_broker_timeout_millis,

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nameserver import kv_config
 from nameserver.kv_config import KvConfig
 from rmqha.host.disk import HostDisk
 from rmqha.model.error import RemoteProtocolError
@@ -81,3 +82,18 @@ def test_as_many_as_max_kv_count_allows(tmp_path: Path) -> None:
     kv.delete("n", "b")
     kv.put("m", "c", "1")
     assert KvConfig(HostDisk(tmp_path), "kv.json").namespace("m") == {"c": "1"}
+
+
+def test_the_settings_are_bounded_in_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_config, "MAX_TABLE_CHARS", 20)
+    found = KvConfig()
+    found.put("n", "a", "12345678")
+    found.put("n", "b", "12345678")
+    with pytest.raises(RemoteProtocolError, match="at most 20 characters"):
+        found.put("n", "c", "")
+    found.put("n", "a", "8765432")
+    with pytest.raises(RemoteProtocolError, match="at most 20 characters"):
+        found.put("n", "b", "1234567890")
+    assert found.get("n", "b") == "12345678"
+    found.delete("n", "b")
+    found.put("n", "c", "12345678")

@@ -455,3 +455,23 @@ def test_topics_of_a_cluster() -> None:
     assert story.table.topics_of_cluster("c") == ["S", "T"]
     assert story.table.topics_of_cluster("d") == ["T"]
     assert story.table.topics_of_cluster("none") == []
+
+
+def test_the_routes_are_bounded_and_a_full_table_takes_what_it_has() -> None:
+    story = Story()
+    story.table.max_route_count = 5
+    story.register(A, 0, topics=("T", "U", "V"))
+    story.register(B, 0, group="h", topics=("T", "U"))
+    version = DataVersion(2, 1, 1)
+    topics = dict.fromkeys(("T", "W"), TOPIC)
+    refused = story.table.register(1, 0, Registration("c", "h", 0, B, f"{B}2", version, topics, False, None))
+    assert "maxRouteCount" in refused.refusal and story.route("W") is None
+    foreign = Registration("c", "i", 0, "9.9.9.9:9", "9.9.9.9:10", version, topics, False, None)
+    assert "maxRouteCount" in story.table.register(1, 0, foreign).refusal and story.addresses("i") == {}
+    story.register(A, 0, topics=("T", "U", "V"), counter=3)
+    story.table.delete_topic("V")
+    story.register(B, 0, group="h", topics=("T", "W"), counter=4)
+    assert story.route("W") == ["h"]
+    story.table.delete_topics("g")
+    story.register(A, 0, topics=("X", "Y"), counter=5)
+    assert story.route("Y") == ["g"]

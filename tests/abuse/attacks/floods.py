@@ -241,7 +241,7 @@ ATTACKS = [
         in_short=False,
     ),
     Attack("flood-delayed", "master", made(delayed), "Delayed messages without waiting", FAIR, in_short=False),
-    Attack("big-bodies", "master", big_bodies, "Sends of one MiB without waiting", FAIR),
+    Attack("big-bodies", "master", big_bodies, "Sends of one MiB without waiting", FAIR, missed_p99_ms=10_000),
     Attack("bad-frames", "master", bad_frames, "Bytes that are no frame", "The connection is closed", churns=True),
     Attack("answers-to-nothing", "master", replies_to_nothing, "Responses that nobody asked for", "Dropped"),
     Attack("big-heartbeats", "master", made(big_heartbeat), "Heartbeats with 9,000 subscriptions", FAIR),
@@ -252,6 +252,7 @@ ATTACKS = [
         made(new_topics),
         "Sends that make topics",
         "SYSTEM_BUSY beyond `autoCreateMaxPerSecond`; `maxTopicCount` bounds the table",
+        missed_p99_ms=20_000,
     ),
     Attack(
         "new-topics-17",
