@@ -60,6 +60,10 @@ def settings_fault(group: Mapping[str, Any]) -> str:
     return ""
 
 
+CREATION_SHARE = 5
+"""So many groups may first uses make for each topic that they may: a group costs no file of its own."""
+
+
 class GroupTable:
     """Settings per consumer group, each in the form in which the file and the wire carry it. Changes are made here at
     once and reach the disk together (`file`): whoever must not be answered before waits for that."""
@@ -82,7 +86,7 @@ class GroupTable:
     def configure(self, config: BrokerConfig) -> None:
         self._auto_create = config.auto_create_subscription_group
         self._max_count = config.max_group_count
-        self._creations = TokenBucket(config.auto_create_max_per_second, self._clock.now_ms())
+        self._creations = TokenBucket(CREATION_SHARE * config.auto_create_max_per_second, self._clock.now_ms())
 
     def get(self, name: str) -> Mapping[str, Any] | None:
         return self._groups.get(name)

@@ -328,9 +328,9 @@ class BrokerConfig(ServerConfig):
     """Most queues of a topic created so."""
     auto_create_subscription_group: bool = True
     """Make an unknown consumer group when it first shows itself."""
-    auto_create_max_per_second: int = 100
-    """Own. Topics, and groups, that first uses make in a second; the next first send is answered SYSTEM_BUSY. A topic
-    costs files of its queues on each replica, so that a flood of names would end the mastership."""
+    auto_create_max_per_second: int = 20
+    """Own. Topics that first sends make in a second; the next one is answered SYSTEM_BUSY. A topic costs files of its
+    queues on each replica, so that a flood of names would end the mastership. Groups: five times as many."""
     max_topic_count: int = 100_000
     """Own. No topic is made beyond so many, by an operator or a first send; those of retries and dead letters, two at
     most per group, count too and are always made."""
