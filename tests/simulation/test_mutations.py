@@ -63,7 +63,7 @@ FOUND_BY = {
     "idle queues begin at 0 again (A20)": "idle:42",
     "a consumer that waits goes on one further": "consumers:1",
     "consumers begin at the end of their queues": "consumers:3",
-    "the queues are not cut (A6)": "loose:7",
+    "the queues are not cut (A6)": "loose:16",
     "learners are replicas like others (ruling 1)": "learners:1",
     "an old master takes the name back (ruling 14)": "routes:5",
     "what a broken connection began goes on in the next": "torn:1",
