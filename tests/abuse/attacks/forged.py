@@ -332,6 +332,7 @@ ATTACKS = [
         made(foreign_groups),
         "Registrations of many groups with many topics",
         "The tables are bounded; with accounts NO_PERMISSION",
+        in_short=False,  # what is registered stays for two minutes, longer than the suite waits
     ),
     Attack(
         "new-kv",
