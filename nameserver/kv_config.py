@@ -85,8 +85,7 @@ class KvConfig:
         if len(namespace) + len(key) + len(value) > MAX_ENTRY_CHARS:
             raise RemoteProtocolError(f"a setting has at most {MAX_ENTRY_CHARS} characters")
         settings = self._table.get(namespace, {})
-        added = len(namespace) + len(key) + len(value)
-        added -= len(namespace) + len(key) + len(settings[key]) if key in settings else 0
+        added = len(value) - len(settings[key]) if key in settings else len(namespace) + len(key) + len(value)
         if added > 0 and self._chars + added > MAX_TABLE_CHARS:
             raise RemoteProtocolError(f"the settings of a name server have at most {MAX_TABLE_CHARS} characters")
         if key not in settings:

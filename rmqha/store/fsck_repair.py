@@ -16,7 +16,7 @@ from rmqha.port import Disk, ReadDisk
 from rmqha.store import epoch_file, sidecar
 from rmqha.store.boot_file import PATH as BOOT_PATH
 from rmqha.store.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_PATH, PROGRESS_PATH, Checkpoint
-from rmqha.store.config_file import with_quoted_keys
+from rmqha.store.config_file import TABLE_LIMIT_BYTES, with_quoted_keys
 from rmqha.store.epoch_file import BadEpochFileError, HighestEpochFile
 from rmqha.store.finding import Finding, Kind
 from rmqha.store.fsck import Report, check
@@ -30,7 +30,6 @@ from rmqha.store.problem import disk_errors, place, usage_errors
 from rmqha.store.record import BLANK, MAGIC_BLANK
 
 ZEROS = bytes(1 << 20)
-TABLE_LIMIT_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
