@@ -121,6 +121,12 @@ class TableFile:
         self._whole.clear()
         return Unsaved(self._made_count, self.changed_count, members())
 
+    def save(self, members: Callable[[], Mapping[str, Any]]) -> None:
+        """Write what the file lacks, here and now. Raises OSError."""
+        data = self.unsaved(members)
+        if data is not None:
+            self.write(data)
+
     # --- any thread ---------------------------------------------------------------------------------------------------
     def write(self, data: Unsaved) -> None:
         """When it returns the file holds `data`, or something newer that another thread has written. Raises OSError;

@@ -345,9 +345,7 @@ class TopicTable:
 
     def save(self) -> None:
         """Write the file if it is behind the table. Raises OSError."""
-        data = self.unsaved()
-        if data is not None:
-            self.file.write(data)
+        self.file.save(self._members)
 
     def unsaved(self, *, in_flight: bool = False) -> Unsaved | None:
         """What the file lacks, for `file.write`."""
