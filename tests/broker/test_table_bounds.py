@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rmqha.broker import clients
-from rmqha.broker.groups import MAX_GROUP_BYTES
+from rmqha.broker.groups import CREATION_SHARE, MAX_GROUP_BYTES
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.selector import parse_selector
 from rmqha.wire.command import Command
@@ -170,9 +170,10 @@ def test_first_uses_make_only_so_many_in_a_second(make_broker: Callable[..., Bro
     codes = [ask(broker, send_command(name)).code for name in ("A", "B", "C", "A")]
     assert codes == [0, 0, ResponseCode.SYSTEM_BUSY, 0]
     assert ask(broker, create("D")).code == 0  # an operator's
-    ask(broker, heartbeat("G", "H", "I"))
-    assert [broker.core.groups.get(name) is not None for name in "GHI"] == [True, True, False]
+    names = [f"G{number}" for number in range(2 * CREATION_SHARE + 1)]
+    ask(broker, heartbeat(*names))
+    assert [name for name in names if broker.core.groups.get(name) is None] == names[-1:]
     broker.clock.ms += 500
     assert ask(broker, send_command("C")).code == 0
-    ask(broker, heartbeat("G", "H", "I"))
-    assert broker.core.groups.get("I") is not None
+    ask(broker, heartbeat(*names))
+    assert broker.core.groups.get(names[-1]) is not None

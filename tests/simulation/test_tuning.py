@@ -51,7 +51,12 @@ LEFT_OUT = {
     },
     "the checkers look for every message by its key": {"message_index_enable"},
     "no client sends batches into batch queues": {"mapper_file_size_batch_consume_queue"},
-    "topics of the simulation are made by the first message": {"auto_create_topic_enable"},
+    "topics and groups of the simulation are made by their first use": {
+        "auto_create_subscription_group", "auto_create_topic_enable",
+    },
+    "bounds that a run's few names never reach: tests/broker/test_table_bounds.py": {
+        "auto_create_max_per_second", "max_client_count", "max_group_count", "max_topic_count",
+    },
     "refuses what a test of one machine counts: tests/ha/test_replica.py": {"min_in_sync_replicas"},
     "a choice to lose: the operator of the simulation makes it by name": {"enable_elect_unclean_master"},
 }  # fmt: skip
