@@ -129,7 +129,8 @@ class Faults:
         most_ms: int = 0,
     ) -> None:
         def start() -> None:
-            if not process.alive:
+            # `stop` has started all; who dies later, in the last trial, stays away until that is over
+            if not process.alive and not self._over:
                 self._tell("start", process.host)
                 process.boot()
 

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from .options import seed_options
+from .run import Run
 from .themes import power_cuts, short_logs
 from .world import World
 
@@ -34,6 +35,13 @@ def test_old_files_leave_while_faults_run(seed: int) -> None:
     assert not report.failure, report.failure
     assert report.audit is not None
     assert report.audit.acked_count > 0
+
+
+@pytest.mark.parametrize("seed", (71100035, 71300701))
+def test_a_restart_that_is_due_after_the_faults_starts_nobody(seed: int) -> None:
+    """The last trial of `heirs` keeps a master away that a fault had left to be started."""
+    report = Run(seed, "heirs").world().run()
+    assert not report.failure, report.failure
 
 
 def test_a_seed_gives_the_same_trace_in_every_process() -> None:
