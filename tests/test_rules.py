@@ -6,6 +6,7 @@ docs/rules.md lists the rules with these tests; the simulation undoes more of th
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -408,3 +409,18 @@ def test_the_page_of_rules_names_every_rule_and_test() -> None:
         (line,) = [each for each in lines if each.startswith(f"| {number} | {undone} |")]
         assert f"`{story.__name__}`" in line, line
     assert {row[0] for row in RULES} == {str(number) for number in range(1, 14)} | {"16", "18", "19", "26", "31"}
+
+
+def test_every_rule_that_is_cited_is_on_the_page() -> None:
+    top = PAGE.parents[1]
+    places = [
+        path for room in ("rmqha", "controller", "nameserver", "tests", "docs") for path in (top / room).rglob("*")
+    ]
+    cited = {
+        number
+        for path in places
+        if path.suffix in (".py", ".md")
+        for number in re.findall(r"\b[rR]uling (\d+)", path.read_text())
+    }
+    defined = set(re.findall(r"^\| (\d+) \|", PAGE.read_text(), re.MULTILINE))
+    assert cited - defined == set()
