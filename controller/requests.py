@@ -182,7 +182,13 @@ class Requests:
             raise InvalidRequestError("acceptedEpoch is out of range")
         if self._leadership.must_wait(name, asked):
             return
-        events = register(self._info.group(name), request, now_ms + self._wall_offset_ms)
+        group = self._info.group(name)
+        events = register(
+            group,
+            request,
+            lambda item: group is not None and self._leadership.is_alive(now_ms, group, item),
+            now_ms + self._wall_offset_ms,
+        )
         if isinstance(events, Refusal):
             self._refuse(asked, events)
             return

@@ -1,11 +1,13 @@
 """A broker reports for duty (1003). Pure.
 
 An unclean boot takes the replica out of the set before anything else (ruling 3). The first totalReplicas that a
-replica declares is the group's (ruling 15): later, different declarations change nothing and are shown.
+replica declares is the group's (ruling 15): later, different declarations change nothing and are shown. One that begins
+to promise CP must declare a number, and none below that of the replicas that live: a majority of it would be too few.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from controller.decisions.refusal import Refusal
@@ -34,7 +36,9 @@ class Registration:
     """The highest master epoch that the replica has accepted; None: it does not say."""
 
 
-def register(group: Group | None, request: Registration, at_ms: int = 0) -> list[Event] | Refusal:
+def register(
+    group: Group | None, request: Registration, is_alive: Callable[[BrokerId], bool], at_ms: int = 0
+) -> list[Event] | Refusal:
     """The events, [] if nothing is new. `at_ms`: the wall clock, for people."""
     broker_id = request.broker_id
     if group is None or broker_id not in group.replicas:
@@ -42,7 +46,7 @@ def register(group: Group | None, request: Registration, at_ms: int = 0) -> list
             ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED,
             f"{request.broker_name} has no replica {broker_id} here; apply for the id first",
         )
-    if problem := _problem(request):
+    if problem := _problem(request) or _too_few(group, request, is_alive):
         return Refusal(ResponseCode.CONTROLLER_INVALID_REQUEST, problem)
     if request.async_learner and broker_id in group.electable_ids and group.electable_ids == (broker_id,):
         return Refusal(
@@ -92,3 +96,19 @@ def _problem(request: Registration) -> str:
     if request.ha_mode not in ("", "ap", "cp"):
         return f"haMode = {request.ha_mode!r} must be ap or cp"
     return ""
+
+
+def _too_few(group: Group, request: Registration, is_alive: Callable[[BrokerId], bool]) -> str:
+    """A replica that promised CP before stays: its group has begun to go by the number that it has."""
+    if request.ha_mode != "cp" or request.async_learner or group.replicas[request.broker_id].ha_mode == "cp":
+        return ""
+    if not request.total_replicas:
+        return "haMode=cp needs totalReplicas; set it to the number of the group's replicas in each of their files"
+    ids = [item for item in group.counted_ids if item == request.broker_id or is_alive(item)]
+    if request.total_replicas >= len(ids):
+        return ""
+    return (
+        f"totalReplicas = {request.total_replicas} is too small for haMode=cp: {group.broker_name} has {len(ids)} "
+        f"replicas ({', '.join(map(str, ids))}), and a message needs a majority of them; set totalReplicas to their "
+        "number in each of their files"
+    )

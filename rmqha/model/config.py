@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from rmqha.model.config_base import Config as Config
 from rmqha.model.config_base import key_field as key_field
@@ -221,7 +221,7 @@ class BrokerConfig(ServerConfig):
     flush_disk_type: str = "ASYNC_FLUSH"
     """ASYNC_FLUSH syncs each flushIntervalCommitLog; SYNC_FLUSH before an acknowledgement, on slaves too."""
     total_replicas: int = 1
-    """Replicas of the group. The controller keeps the number once the first replica has told it."""
+    """Replicas of the group; must be given with haMode=cp. The controller keeps the number that it is told first."""
     in_sync_replicas: int = 1
     """Replicas, the master included, that must hold a record under SYNC_MASTER. AP only."""
     min_in_sync_replicas: int = 1
@@ -425,6 +425,13 @@ class BrokerConfig(ServerConfig):
     def ha_address(self) -> str:
         return join_address(self.broker_ip2 or self.broker_ip1 or self.listen_address, self.ha_port)
 
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str], source: str) -> Self:
+        config = super().from_properties(properties, source)
+        if config.mode is HaMode.CP and "totalReplicas" not in properties:
+            raise ConfigError(f"{source}: haMode=cp needs totalReplicas; set it to the number of the group's replicas")
+        return config
+
     def check(self, source: str) -> None:
         super().check(source)
         if self.ha_mode not in ("", "ap", "cp"):
@@ -484,15 +491,9 @@ class BrokerConfig(ServerConfig):
         self._check_retention(source)
         if self.in_sync_replicas < self.min_in_sync_replicas:
             raise ConfigError(f"{source}: inSyncReplicas must not be below minInSyncReplicas")
-        if self.mode is HaMode.CP:
-            for key, wrong in (
-                ("enableAutoInSyncReplicas", self.enable_auto_in_sync_replicas),
-                ("inSyncReplicas", self.in_sync_replicas != 1),
-            ):
-                if wrong:
-                    raise ConfigError(
-                        f"{source}: {key} contradicts haMode=cp, which waits for the whole set; remove one"
-                    )
+        if self.mode is HaMode.CP and (self.enable_auto_in_sync_replicas or self.in_sync_replicas != 1):
+            key = "enableAutoInSyncReplicas" if self.enable_auto_in_sync_replicas else "inSyncReplicas"
+            raise ConfigError(f"{source}: {key} contradicts haMode=cp, which waits for the whole set; remove one")
 
     def _check_ha_security(self, source: str) -> None:
         """Every replica is now a slave and now a master."""

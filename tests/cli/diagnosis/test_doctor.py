@@ -169,8 +169,13 @@ def test_an_unknown_key_and_replicas_that_differ(spec: ClusterSpec) -> None:
     [
         ("haMode=ap\ntotalReplicas=3", "config", Verdict.WARN, "the master dies: what it had acknowledged and not yet"),
         ("haMode=ap\ntotalReplicas=3", "config", Verdict.WARN, "of about the last 500 ms"),
-        ("haMode=cp", "config", Verdict.WARN, "what this disk loses is lost"),
-        ("haMode=cp\ndiskProbeIntervalMillis=0", "config", Verdict.WARN, "does not move the mastership away"),
+        ("haMode=cp\ntotalReplicas=1", "config", Verdict.WARN, "what this disk loses is lost"),
+        (
+            "haMode=cp\ntotalReplicas=3\ndiskProbeIntervalMillis=0",
+            "config",
+            Verdict.WARN,
+            "does not move the mastership away",
+        ),
         ("transientStorePoolEnable=true", "config", Verdict.WARN, "that nobody waits for"),
         ("inSyncReplicas=2\ntotalReplicas=3", "config", Verdict.WARN, "inSyncReplicas=2 without effect"),
         ("enableControllerMode=false", "config", Verdict.WARN, "nobody takes its place"),

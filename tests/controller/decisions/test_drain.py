@@ -147,12 +147,12 @@ def test_a_group_shrinks_to_the_replicas_that_count() -> None:
 def test_a_member_that_comes_back_as_a_learner_leaves_the_set_but_not_as_the_last() -> None:
     group = make_group(2, sync_state_set=(1, 2))
     request = Registration("g", BrokerId(2), "127.0.0.1:2", "", 2, "ap", async_learner=True)
-    events = register(group, request)
+    events = register(group, request, bool)
     assert events == [BrokerRegistered("g", BrokerId(2), "127.0.0.1:2", "", 2, "ap", True)]
     assert isinstance(events[0], BrokerRegistered)
     assert applied(group, events[0]).sync_state_set == (1,)
     alone = make_group(1, sync_state_set=(1,))
-    refused = register(alone, Registration("g", BrokerId(1), "127.0.0.1:1", "", 1, "ap", async_learner=True))
+    refused = register(alone, Registration("g", BrokerId(1), "127.0.0.1:1", "", 1, "ap", async_learner=True), bool)
     assert isinstance(refused, Refusal) and "last member" in refused.remark
 
 
