@@ -8,6 +8,12 @@ N ?= 2000
 HOURS ?= 24
 FUZZ_SECONDS ?= 30
 CASES ?= 1000000
+WORKERS ?= 2
+# a module's tests stay with one worker, in their order; tests/conftest.py says which modules go first
+PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# else every server that a test starts, and every collection, compiles what it imports
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help env demo test interop chaos abuse browser drills lint types sim sim-many sim-day fuzz fuzz-frames bench lock test-lowest sbom clean
 
@@ -19,8 +25,8 @@ env: .venv/stamp ## only the environment, .venv, with the rmqha command in it
 demo: .venv/stamp ## a group of three, two killed masters, nothing lost: MODE=cp|ap, INPUT=my.jsonl
 	$(BIN)/python examples/demo.py --mode $(MODE) $(if $(INPUT),--input "$(INPUT)")
 
-test: .venv/stamp ## everything but what needs the real RocketMQ or minutes of faults
-	$(BIN)/pytest tests -m "not interop and not chaos and not browser and not abuse"
+test: .venv/stamp ## everything but what needs the real RocketMQ or minutes of faults; WORKERS=2 at once
+	$(BIN)/pytest tests $(PARALLEL) -m "not interop and not chaos and not browser and not abuse"
 	@echo "left to others: make interop (the real RocketMQ), make chaos (minutes of faults), make abuse (minutes of attacks), make browser (Chromium), make sim (200 seeds), make fuzz"
 
 interop: .venv/stamp ## beside the real Apache RocketMQ

@@ -13,6 +13,11 @@ from rmqha.cli.cluster_state import FILE, ClusterState
 from rmqha.model.error import UsageError
 
 IDENTITY_FILE = "brokerIdentity"
+LOWEST_PORT, HIGHEST_PORT = 12000, 32000
+PORT_BLOCK = 10
+"""Ports that are claimed together."""
+_claimed: dict[int, int] = {}
+"""First port of each block that this process claimed → the descriptor that keeps it."""
 
 
 def check_cluster(spec: ClusterSpec) -> ClusterState | None:
@@ -118,10 +123,26 @@ def free_ports(count: int) -> int:
     """The first of `count` neighbouring ports on loopback that nobody has: for tests, drills and the demo.
 
     They lie below the range that the system hands out to clients, so that no connection takes one before the server.
-    Where the search begins depends on the process, so that two at a time seldom choose the same."""
-    low, high = 12000, 32000 - count
-    for step in range(0, high - low, count):
-        base = low + (os.getpid() * count + step) % (high - low)
-        if not any(cannot_bind("127.0.0.1", port) for port in range(base, base + count)):
+    They stay this process's own until it ends, so that nobody else is given the port of a server that is being
+    restarted; this process itself gets them again as soon as no server listens on any of them."""
+    size = -(-count // PORT_BLOCK) * PORT_BLOCK
+    low, high = LOWEST_PORT, HIGHEST_PORT - size
+    first = os.getpid() * size  # two processes that begin at the same moment do not try the same ones
+    for step in range(0, high - low, size):
+        base = low + (first + step) % (high - low)
+        in_use = any(cannot_bind("127.0.0.1", port) for port in range(base, base + count))
+        if not in_use and all(_claim_block(block) for block in range(base, base + size, PORT_BLOCK)):
             return base
-    raise UsageError(f"no {count} neighbouring ports are free on 127.0.0.1 between {low} and {high}")
+    raise UsageError(f"no {count} neighbouring ports are free on 127.0.0.1 between {low} and {HIGHEST_PORT}")
+
+
+def _claim_block(port: int) -> bool:
+    """Bind the UDP port of a block's first number, which nothing here uses, until this process ends."""
+    if port not in _claimed:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as claim:
+            try:
+                claim.bind(("127.0.0.1", port))
+            except OSError:
+                return False
+            _claimed[port] = claim.detach()
+    return True

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+
+from rmqha.cli.preflight import free_ports
 
 HEAVY = ("rich", "pyspark", "pyarrow", "numpy", "hypothesis")
 
@@ -52,7 +52,7 @@ def test_sigterm_ends_it_in_order(tmp_path: Path) -> None:
     """Without a controller it waits as a slave; the store is closed all the same."""
     path = tmp_path / "broker.conf"
     path.write_text(
-        f"listenPort={free_port()}\ncontrollerAddr=127.0.0.1:1\nnamesrvAddr=127.0.0.1:1\n"
+        f"listenPort={free_ports(4) + 2}\ncontrollerAddr=127.0.0.1:1\nnamesrvAddr=127.0.0.1:1\n"
         f"storePathRootDir={tmp_path}/store\nmappedFileSizeCommitLog=1048576\nmaxMessageSize=100000\n"
     )
     command = [sys.executable, "-m", "rmqha.cli.main", "broker", "-c", str(path)]
@@ -67,19 +67,3 @@ def test_sigterm_ends_it_in_order(tmp_path: Path) -> None:
         assert process.wait(timeout=20) == 0
     assert " stopped " in rest
     assert not (tmp_path / "store" / "abort").exists()
-
-
-def free_port() -> int:
-    """A port whose neighbours −2 and +1 are free too, at the moment of asking."""
-    for _ in range(50):
-        with ExitStack() as stack:
-            first = stack.enter_context(socket.socket())
-            first.bind(("127.0.0.1", 0))
-            port: int = first.getsockname()[1]
-            try:
-                for number in (port - 2, port + 1):
-                    stack.enter_context(socket.socket()).bind(("127.0.0.1", number))
-            except OSError:
-                continue
-            return port
-    raise AssertionError("no three free ports")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import replace
@@ -118,3 +120,15 @@ def test_what_runs_must_be_what_the_file_says(spec: ClusterSpec, taken: int) -> 
         check_cluster(spec)
     with pytest.raises(UsageError, match="broker-a-2 runs but is not in my"):
         check_cluster(replace(spec, nodes=spec.nodes[:2]))
+
+
+def test_nobody_else_is_given_the_ports_of_a_server_that_is_being_restarted() -> None:
+    """Both processes begin their search at the same place, and nothing listens at that moment."""
+    base = free_ports(25)
+    assert free_ports(25) == base, "its own ports, once they are free again"
+    script = (
+        f"import os; os.getpid = lambda: {os.getpid()}; from rmqha.cli.preflight import free_ports as f; print(f(25))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    other = int(done.stdout)
+    assert not set(range(base, base + 25)) & set(range(other, other + 25))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +11,7 @@ import trio
 from controller.config import ControllerConfig
 from controller.raft_guard import RaftGuard, raft_security
 from controller.server import run_controller
+from rmqha.cli.preflight import free_ports
 from rmqha.host import security
 from rmqha.host.remoting import RemotingClient
 from rmqha.host.security import NO_SECURITY, Security, from_config
@@ -23,14 +23,6 @@ from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 from rmqha.wire.session_signature import SessionSigner
 from tests.host.test_security import secret_file
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(item.getsockname()[1]) for item in sockets]
-    for item in sockets:
-        item.close()
-    return ports
 
 
 class Peer:
@@ -72,7 +64,8 @@ def test_with_a_secret_a_message_must_be_signed_on_this_connection(tmp_path: Pat
 
 
 async def test_three_controllers_elect_behind_the_secret_and_hear_no_stranger(tmp_path: Path) -> None:
-    ports = free_ports(3)
+    base = free_ports(3)
+    ports = [base, base + 1, base + 2]
     peers = ";".join(f"n{number}-127.0.0.1:{port}" for number, port in enumerate(ports))
     security.ambient.set(sharing(tmp_path))
     refused = trio.Event()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from rmqha.cli.preflight import free_ports
 from rmqha.spark import session
 from rmqha.spark.java import java_home
 from tests.store.log_writer import LogWriter, Message
@@ -24,12 +24,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.chaos]
 ROOT = Path(__file__).parents[2]
 START_S = 120
 COUNT = 20_000
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def wheel(directory: Path) -> Path:
@@ -44,7 +38,7 @@ def wheel(directory: Path) -> Path:
 class Cluster:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.address = f"spark://127.0.0.1:{free_port()}"
+        self.address = f"spark://127.0.0.1:{free_ports(1)}"
         self._started: list[subprocess.Popen[bytes]] = []
         port = self.address.rpartition(":")[2]
         self._start("master", "master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0")
