@@ -58,8 +58,8 @@ class ControllerConfig(ServerConfig):
     scan_not_active_broker_interval: int = 500
     """Period at which every group without a live master is looked at again. RocketMQ: 5000."""
     total_replicas: int = 0
-    """Own. Replicas that must answer before the first election of a group; 0 takes the number that the brokers
-    declare (a group of Apache brokers then gets its first asker as master, as in RocketMQ)."""
+    """Own. Replicas that must answer before the first election of a group, if the brokers declare no larger number; 0
+    takes theirs (a group of Apache brokers then gets its first asker as master, as in RocketMQ)."""
     default_heartbeat_timeout_mills: int = 2000
     """Own. Assumed of a broker that has not yet said how long a silence it allows itself. RocketMQ: 10000."""
     suspect_heartbeats: int = 2

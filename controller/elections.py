@@ -14,10 +14,11 @@ from controller.action import Action, Notify, Reply
 from controller.answers import elect_answer, parse_log_end
 from controller.change import Asked, Change
 from controller.config import ControllerConfig
+from controller.decisions.at_stake import bytes_at_stake
 from controller.decisions.elect_master import Electorate, LogEnd, Wish, choose, elected, electorate
 from controller.decisions.refusal import Refusal
 from controller.event import ACCEPTS_LOSS, Cause
-from controller.heartbeat import NO_LOG, BrokerKey, HeartbeatTable
+from controller.heartbeat import BrokerKey, HeartbeatTable
 from controller.probes import Probes
 from controller.replicas_info import Group
 from rmqha.model.code import RequestCode, ResponseCode
@@ -118,7 +119,7 @@ class Elections:
                 group,
                 candidates,
                 wish,
-                total_replicas=config.total_replicas or group.total_replicas,
+                total_replicas=max(config.total_replicas, group.total_replicas),
                 unclean_allowed=unclean_allowed,
             )
             if isinstance(found, Electorate) or wish.cause in LEAVES_A_LIVE_MASTER:
@@ -218,8 +219,7 @@ class Elections:
         return timeout_ms * SWITCH_PATIENCE if is_led else timeout_ms
 
     def _reported_end(self, group: Group, broker_id: BrokerId) -> LogEnd:
-        broker = self._table.get(BrokerKey(group.broker_name, broker_id))
-        return broker.log_end if broker is not None else NO_LOG
+        return self._table.log_end(BrokerKey(group.broker_name, broker_id))
 
     def _reported_epochs(self, group: Group, broker_id: BrokerId) -> tuple[Epoch, ...]:
         """Of its log, and the one that it has accepted: a master of that epoch may have written, and be away."""
@@ -246,8 +246,8 @@ class Elections:
         reason = f"{ballot.wish.why}; {reason}" if ballot.wish.why else reason
         at_stake = None
         if who.cause in (Cause.UNCLEAN_BY_OPERATOR, Cause.UNCLEAN_AUTOMATIC):
-            at_stake = self._bytes_at_stake(group, answers[winner])
-            reason = f"{reason}; {at_stake} bytes at stake"
+            at_stake = bytes_at_stake(answers[winner], [self._reported_end(group, item) for item in group.replicas])
+            reason = f"{reason}; at least {at_stake} bytes at stake"
         at_ms = now_ms + self._wall_offset_ms
         event = elected(group, winner, who.cause, epochs, live, at_ms=at_ms, reason=reason[:MAX_REASON_CHARS])
         if at_stake is not None:
@@ -260,11 +260,6 @@ class Elections:
             )
         answer = partial(elect_answer, group=group, bytes_at_stake=at_stake)
         self._propose(Change(name, (event,), ballot.asked, answer))
-
-    def _bytes_at_stake(self, group: Group, end: LogEnd) -> int:
-        """What may be lost: bytes that any replica has reported and the new master does not have."""
-        most = max((self._reported_end(group, item).max_offset for item in group.replicas), default=end.max_offset)
-        return max(0, most - end.max_offset)
 
     def _give_up(self, now_ms: int, ballot: Ballot, remark: str) -> None:
         """An election that cannot be held, or that found nobody."""

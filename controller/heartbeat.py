@@ -213,6 +213,11 @@ class HeartbeatTable:
     def get(self, key: BrokerKey) -> BrokerLive | None:
         return self._brokers.get(key)
 
+    def log_end(self, key: BrokerKey) -> LogEnd:
+        """As last reported, NO_LOG if it was not."""
+        broker = self._brokers.get(key)
+        return NO_LOG if broker is None else broker.log_end
+
     def is_alive(self, now_ms: int, key: BrokerKey) -> bool:
         broker = self._brokers.get(key)
         return now_ms - self._paused_ms < self.grace_until_ms if broker is None else broker.alive

@@ -315,6 +315,7 @@ class Requests:
             text(ext, "brokerControllerIdsToClean", ""),
             flag(ext, "isCleanLivingBroker") or flag(ext, "cleanLivingBroker"),
             lambda broker_id: group is not None and self._leadership.is_alive(now_ms, group, broker_id),
+            lambda broker_id: self._leadership.table.log_end(BrokerKey(name, broker_id)),
             now_ms + self._wall_offset_ms,
         )
         if isinstance(result, Refusal):

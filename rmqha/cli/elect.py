@@ -12,9 +12,12 @@ from rmqha.cli.cluster_state import ClusterState
 from rmqha.cli.cluster_view import ClusterView, GroupView, NodeView, ask_leader, look
 from rmqha.cli.members import ask_group, node_of
 from rmqha.cli.options import complete_group, complete_node, directory_option, echo_json, output_option
+from rmqha.ha.alignment import consistent_point
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode
+from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
+from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.wire.command import Command
 
 ELECT_TIMEOUT_MS = 5000
@@ -118,15 +121,32 @@ def _best_member(view: ClusterView, group: GroupView) -> NodeView:
 
 
 def at_stake(view: ClusterView, group: GroupView, chosen: NodeView) -> str:
-    """What may be lost if `chosen` becomes master although it is not in the set."""
-    own = int(chosen.state.get("maxPhyOffset", 0))
+    """What may be lost if `chosen` becomes master although it is not in the set. Epochs come before ends: of what was
+    written under an epoch that it has not, nothing is kept, however long its log is."""
+    own_end = int(chosen.state.get("maxPhyOffset", 0))
     parts = []
     for node in view.replicas(group.name):
         if node is chosen:
             continue
         if not node.answers:
             parts.append(f"what {node.node.name} has beyond that is unknown, it does not answer")
-        elif (more := int(node.state.get("maxPhyOffset", 0)) - own) > 0:
-            parts.append(f"{node.node.name} has {more:,} bytes more, which would be cut")
+        elif lost := _cut_bytes(node.state, chosen.state):
+            last = _history(node.state).last
+            epoch = last.epoch if last is not None else "none"
+            parts.append(f"{node.node.name}, whose last epoch is {epoch}, has {lost:,} bytes more, which would be cut")
     loss = "; ".join(parts) or "no replica has more"
-    return f"{chosen.node.name} ends at byte {own:,}, epoch {chosen.state.get('epoch')}: {loss}"
+    last = _history(chosen.state).last
+    return f"{chosen.node.name} ends at byte {own_end:,}, epoch {last.epoch if last is not None else 'none'}: {loss}"
+
+
+def _history(state: dict[str, Any]) -> EpochHistory:
+    return EpochHistory(EpochEntry(Epoch(epoch), PhyOffset(start)) for epoch, start in state.get("epochs") or ())
+
+
+def _cut_bytes(state: dict[str, Any], master: dict[str, Any]) -> int:
+    """Bytes that the replica would cut to follow a master that now ends where `master` does."""
+    end, master_end = (PhyOffset(int(item.get("maxPhyOffset", 0))) for item in (state, master))
+    point = consistent_point(_history(state), end, _history(master))
+    if point is None:
+        return end - int(state.get("minPhyOffset", 0))
+    return end - min(point, master_end)

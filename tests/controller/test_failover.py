@@ -522,17 +522,6 @@ def test_electing_the_master_again_names_it() -> None:
         assert b'"syncStateSet":[1,2,3]' in bytes(answer.body)
 
 
-def test_bytes_at_stake_are_told() -> None:
-    cluster, brokers = group_of(3)
-    assert cluster.alter([1]).code == 0
-    brokers[0].max_offset, brokers[1].max_offset = 5000, 1500
-    cluster.run(600)
-    cluster.crash(brokers[0])
-    cluster.run(100)
-    assert cluster.elect(2, unclean=True).code == 0
-    assert dict(cluster.tracer.events)["unclean_election"]["bytes_at_stake"] == 3500
-
-
 def test_a_failed_election_is_tried_again_by_itself() -> None:
     cluster, brokers = group_of(3)
     brokers[1].probes = brokers[2].probes = "silent"

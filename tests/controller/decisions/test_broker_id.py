@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from controller.decisions.at_stake import bytes_at_stake, lacking_bytes
 from controller.decisions.broker_id import apply_broker_id, next_broker_id
 from controller.decisions.clean import clean_brokers
+from controller.decisions.elect_master import LogEnd
 from controller.decisions.refusal import Refusal
 from controller.decisions.register import Registration, register
 from controller.event import (
@@ -17,9 +19,10 @@ from controller.event import (
     MasterElected,
     MemberRemoved,
 )
+from controller.heartbeat import NO_LOG
 from controller.replicas_info import ReplicasInfo
 from rmqha.model.code import ResponseCode
-from rmqha.model.offset import BrokerId, Epoch
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from tests.controller.values import ids, make_group
 
 
@@ -134,7 +137,7 @@ def test_registration_with_nonsense_is_refused(request_: Registration) -> None:
     ],
 )
 def test_clean(text: str, clean_living: bool, alive: tuple[int, ...], expected: tuple[int, ...] | None) -> None:
-    result = clean_brokers(make_group(3), "g", text, clean_living, lambda item: item in alive)
+    result = clean_brokers(make_group(3), "g", text, clean_living, lambda item: item in alive, lambda _: NO_LOG)
     if expected is None:
         assert isinstance(result, Refusal)
         assert result.code == ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA
@@ -142,5 +145,58 @@ def test_clean(text: str, clean_living: bool, alive: tuple[int, ...], expected: 
         assert result == BrokersCleaned("g", ids(*expected))
 
 
+@pytest.mark.parametrize(
+    ("members", "eligible", "unclean", "text", "words"),
+    [
+        (
+            (1,),
+            (),
+            (),
+            "1",
+            "replica 1 of g is sure to hold every acknowledged message, and replica 3 lacks 3500 bytes or",
+        ),
+        ((1,), (), (), "1;2", "replica 3 lacks 3500 bytes or more of it"),
+        ((1,), (), (), "1;3", "replica 2 lacks 1 bytes or more of it"),
+        ((1,), (2,), (), "1;2", "only replica 1, 2 of g is sure"),
+        ((1,), (2,), (), "1", ""),
+        ((1, 2), (), (), "2", ""),
+        ((), (), (1,), "1", "replica 3 lacks 3500 bytes or more"),
+        ((), (), (1, 2), "1", ""),
+        ((), (), (), "1", ""),
+        ((1,), (), (), "", ""),
+        ((1,), (), (), "1;2;3", ""),
+        ((1,), (), (), "2;3", ""),
+        ((4,), (), (), "4", "lacks an unknown number of bytes of it"),
+    ],
+)
+def test_the_last_that_hold_everything_are_not_cleaned_from_between_others(
+    members: tuple[int, ...], eligible: tuple[int, ...], unclean: tuple[int, ...], text: str, words: str
+) -> None:
+    group = make_group(4 if 4 in members else 3, sync_state_set=members, eligible=eligible, master_id=None)
+    group.unclean_ids = ids(*unclean)
+    ends = {1: (4, 5000), 2: (3, 9000), 3: (4, 1500)}
+
+    def end_of(item: int) -> LogEnd:
+        return LogEnd(Epoch(ends[item][0]), PhyOffset(ends[item][1])) if item in ends else NO_LOG
+
+    result = clean_brokers(group, "g", text, True, lambda _: False, end_of)
+    assert words in (result.remark if isinstance(result, Refusal) else "")
+    assert isinstance(result, Refusal) == bool(words)
+
+
+def test_epochs_come_before_ends() -> None:
+    own = LogEnd(Epoch(3), PhyOffset(5000))
+    for epoch, end, lacking in (
+        (3, 5000, 0),
+        (3, 6500, 1500),
+        (4, 4000, 1),
+        (4, 6500, 1500),
+        (2, 5000, 0),
+        (2, 5001, 1),
+    ):
+        assert lacking_bytes(own, LogEnd(Epoch(epoch), PhyOffset(end))) == lacking
+    assert bytes_at_stake(own, []) == 0
+
+
 def test_clean_of_an_unknown_group() -> None:
-    assert isinstance(clean_brokers(None, "g", "", True, lambda _: False), Refusal)
+    assert isinstance(clean_brokers(None, "g", "", True, lambda _: False, lambda _: NO_LOG), Refusal)

@@ -32,6 +32,15 @@ def test_resize(replicas: int, total: int, under_way: int, wanted: int, expected
         assert result == expected
 
 
+@pytest.mark.parametrize(("wanted", "taken"), [(1, False), (2, False), (3, True), (4, True)])
+def test_a_first_election_is_not_made_smaller(wanted: int, taken: bool) -> None:
+    """The controllers have lost their disk and one of three is away: it may have what the others lack."""
+    group = make_group(1, sync_state_set=(), master_id=None, set_known=False, total_replicas=3)
+    result = resize(group, "g", wanted)
+    assert isinstance(result, Refusal) != taken
+    assert taken or (isinstance(result, Refusal) and "3 replicas of g must report before its first" in result.remark)
+
+
 def test_a_group_that_nobody_knows() -> None:
     result = resize(None, "x", 3)
     assert isinstance(result, Refusal) and "there is no group x" in result.remark
