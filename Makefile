@@ -30,10 +30,13 @@ test: .venv/stamp ## everything but what needs the real RocketMQ or minutes of f
 	@echo "left to others: make interop (the real RocketMQ), make chaos (minutes of faults), make abuse (minutes of attacks), make browser (Chromium), make sim (200 seeds), make fuzz"
 
 interop: .venv/stamp ## beside the real Apache RocketMQ
-	$(BIN)/pytest tests -m interop
+	$(BIN)/pytest tests/interop $(PARALLEL) -m interop
 
 chaos: .venv/stamp ## faults on real processes
-	$(BIN)/pytest tests -m chaos
+	status=0; \
+	$(BIN)/pytest tests/chaos $(PARALLEL) -m "chaos and not timed" || status=1; \
+	$(BIN)/pytest tests/chaos -m "chaos and timed" || status=1; \
+	exit $$status
 
 abuse: .venv/stamp ## attacks beside honest traffic on real processes
 	$(BIN)/pytest tests/abuse -m abuse
@@ -61,7 +64,7 @@ sim-day: .venv/stamp ## a simulated day (HOURS=24) without a fault: no election,
 	$(SIM_PYTHON) -m tests.simulation --day --hours $(HOURS) $(if $(SEED),--seed $(SEED))
 
 fuzz: .venv/stamp ## hostile bytes, FUZZ_SECONDS=30 for each parser
-	RMQHA_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz
+	RMQHA_FUZZ_SECONDS=$(FUZZ_SECONDS) $(BIN)/pytest tests/fuzz -n $(WORKERS) --dist worksteal
 
 fuzz-frames: .venv/stamp ## CASES=1000000 damaged streams through a server's sessions: no task and no descriptor is left
 	RMQHA_FRAME_CASES=$(CASES) $(BIN)/pytest tests/fuzz/test_sessions.py -s

@@ -6,21 +6,21 @@ from collections.abc import Callable
 
 import pytest
 
-LINES = pytest.StashKey[list[str]]()
+TOLD = "told"
 Tell = Callable[[str], None]
 
 
 @pytest.fixture
 def tell(request: pytest.FixtureRequest) -> Tell:
     """Tell a line of the summary."""
-    lines = request.config.stash.setdefault(LINES, [])
-
-    def say(text: str) -> None:
-        lines.append(f"{request.node.name}: {text}")
-
-    return say
+    return lambda text: request.node.user_properties.append((TOLD, f"{request.node.name}: {text}"))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    for line in terminalreporter.config.stash.get(LINES, []):
-        terminalreporter.write_line(line)
+    """Of the reports, which also come from other processes."""
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    for report in reports:
+        if isinstance(report, pytest.TestReport) and report.when == "call":
+            for name, line in report.user_properties:
+                if name == TOLD:
+                    terminalreporter.write_line(str(line))

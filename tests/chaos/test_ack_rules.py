@@ -13,7 +13,7 @@ from rmqha.drill.cluster import BROKERS, Cluster, quickstart, wall_ms
 from rmqha.drill.traffic import Traffic
 from tests.chaos.conftest import Tell
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.timed]
 STALL_BOUND_MS = 2000
 """haAckStallBoundMs, as it stands by default."""
 NOISE_MS = 1500

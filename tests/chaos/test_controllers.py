@@ -38,6 +38,7 @@ async def kill_master(cluster: Cluster, traffic: Traffic, victim: str) -> Failov
     return failover
 
 
+@pytest.mark.timed
 async def test_a_group_goes_on_without_name_server_and_controller(tmp_path: Path, tell: Tell) -> None:
     with trio.fail_after(90), Cluster.of(quickstart("cp"), tmp_path) as cluster:
         await cluster.up()

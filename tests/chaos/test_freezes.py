@@ -73,6 +73,7 @@ async def test_a_frozen_master_is_replaced_and_acknowledges_nothing_stale(
         check_same_bytes([cluster.store(name) for name in BROKERS], end)
 
 
+@pytest.mark.timed
 async def test_a_frozen_slave_holds_up_sends_for_the_stall_bound_at_most(tmp_path: Path, tell: Tell) -> None:
     with trio.fail_after(90), Cluster.of(quickstart("cp"), tmp_path) as cluster:
         await cluster.up()

@@ -15,7 +15,7 @@ from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, until, w
 from rmqha.drill.traffic import Traffic
 from tests.chaos.conftest import Tell
 
-pytestmark = pytest.mark.chaos
+pytestmark = [pytest.mark.chaos, pytest.mark.timed]
 PROBE_TIMEOUT_MS = 1500
 """diskProbeTimeoutMillis of these brokers; 5 s by default."""
 PROBE_INTERVAL_MS = 1000

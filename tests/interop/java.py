@@ -6,6 +6,7 @@ pom.xml fetches anew. Without Java 17, javac or Maven everything here fails with
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -61,12 +62,15 @@ def cache_directory() -> Path:
 
 
 def fetch(mvn: str) -> Path:
-    """The directory with all jars; the first call downloads about 90 MB. Raises MissingError."""
+    """The directory with all jars; the first call downloads about 90 MB while others wait. Raises MissingError."""
     directory = cache_directory()
     if directory.is_dir():
         return directory
     directory.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
+    with (directory.parent / "lock").open("w") as lock, tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if directory.is_dir():  # another process was faster
+            return directory
         lib = Path(scratch) / "lib"
         command = [mvn, "-q", "-B", "-f", str(POM), "-Dmaven.wagon.http.retryHandler.count=3"]
         command += ["dependency:copy-dependencies", f"-DoutputDirectory={lib}", "-DincludeScope=runtime"]
@@ -77,11 +81,7 @@ def fetch(mvn: str) -> Path:
         if done.returncode or not any(lib.glob("rocketmq-broker-*.jar")):
             said = (done.stdout + done.stderr).strip().splitlines() or ["it said nothing"]
             raise MissingError(f"Maven could not fetch Apache RocketMQ: {said[0]}")
-        try:
-            lib.rename(directory)
-        except OSError:
-            if not directory.is_dir():  # else another run was faster
-                raise
+        lib.rename(directory)
     return directory
 
 

@@ -19,7 +19,7 @@ from rmqha.spark import session
 from rmqha.spark.java import java_home
 from tests.store.log_writer import LogWriter, Message
 
-pytestmark = [pytest.mark.spark, pytest.mark.chaos]
+pytestmark = [pytest.mark.chaos, pytest.mark.spark]
 
 ROOT = Path(__file__).parents[2]
 START_S = 120

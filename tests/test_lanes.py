@@ -1,0 +1,106 @@
+"""`.ci/run` runs every lane whatever fails, and tells; a test that a lane marks lies where the lane looks for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MAKE = """\
+#!/bin/sh
+echo "$@" >> "$RECORD"
+echo "output of $1"
+if [ "$1" = "$HANGING" ]; then exec sleep 60; fi
+for name in $FAILING; do if [ "$1" = "$name" ]; then exit 2; fi; done
+"""
+LANES = {
+    *("lint", "types", "sbom", "test-lowest", "test", "sim", "fuzz", "browser", "chaos", "abuse", "interop"),
+}
+FOLDERS = {"interop": "interop", "chaos": "chaos", "abuse": "abuse", "browser": "nameserver/web"}
+
+
+class Run:
+    """`.ci/run` with a make that only writes down what it is asked for."""
+
+    def __init__(self, directory: Path, **environment: str) -> None:
+        make, record = directory / "make", directory / "record"
+        make.write_text(MAKE)
+        make.chmod(0o755)
+        path = f"{directory}:{os.environ['PATH']}"
+        self.done = subprocess.run(
+            [str(ROOT / ".ci" / "run")],
+            env={**os.environ, "PATH": path, "RECORD": str(record), **environment},
+            capture_output=True,
+            text=True,
+            timeout=50,
+            check=False,
+        )
+        self.targets = [line.split()[0] for line in record.read_text().splitlines()]
+
+    @property
+    def failed(self) -> list[str]:
+        """The lanes that the end names."""
+        end = re.split(r"^=== \d+ s$", self.done.stdout, flags=re.M)[-1]
+        return sorted(re.findall(r"^make (\S+?):? ", end, re.M))
+
+
+def test_all_lanes_run_and_are_told(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    assert run.done.returncode == 0, run.done
+    assert run.targets[0] == "env"
+    assert sorted(run.targets[1:]) == sorted(LANES)
+    for name in LANES:
+        assert run.done.stdout.count(f"output of {name}\n") == 1
+    assert run.failed == []
+
+
+@pytest.mark.parametrize("failing", [*sorted(LANES), "types fuzz interop"])
+def test_a_failing_lane_fails_the_run_and_lets_the_others_run(tmp_path: Path, failing: str) -> None:
+    run = Run(tmp_path, FAILING=failing)
+    assert run.done.returncode == 1
+    assert sorted(run.targets[1:]) == sorted(LANES)
+    assert run.failed == sorted(failing.split())
+
+
+def test_without_an_environment_nothing_runs(tmp_path: Path) -> None:
+    run = Run(tmp_path, FAILING="env")
+    assert run.done.returncode == 2
+    assert run.targets == ["env"]
+
+
+def test_a_lane_that_hangs_is_ended_and_the_end_comes_in_time(tmp_path: Path) -> None:
+    run = Run(tmp_path, HANGING="chaos", RMQHA_CI_SECONDS="8")
+    assert run.done.returncode == 1
+    assert run.targets[-1] == "chaos"
+    assert run.failed == ["abuse", "chaos", "interop"]
+    assert "make chaos: FAILED, ended after its" in run.done.stdout
+    assert "make interop: FAILED, not run" in run.done.stdout
+
+
+@pytest.mark.parametrize("mark", FOLDERS)
+def test_what_a_lane_runs_lies_where_it_looks(mark: str) -> None:
+    """`make test` leaves out what is marked; the lane looks into its folder alone, which is quicker to collect."""
+    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if re.search(rf"mark\.{mark}\b", path.read_text())]
+    assert marked
+    assert [path for path in marked if not path.is_relative_to(ROOT / "tests" / FOLDERS[mark])] == []
+    (recipe,) = re.findall(rf"^{mark}:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.M)
+    assert f"tests/{FOLDERS[mark]}" in recipe
+
+
+def test_what_a_worker_measured_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "test_told.py").write_text("def test_fault(tell):\n    tell('done in 12 ms')\n")
+    options = ["-p", "tests.chaos.conftest", "-c", os.devnull, "--rootdir", str(tmp_path), "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "-n", "1", str(tmp_path)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert "\ntest_fault: done in 12 ms\n" in done.stdout, done
