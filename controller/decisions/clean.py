@@ -65,6 +65,6 @@ def _why_kept(
     kept = ", ".join(map(str, sorted(holders)))
     return (
         f"only replica {kept} of {group.broker_name} is sure to hold every acknowledged message, and replica {best} "
-        f"lacks {stake} of it: start replica {kept}, or accept that loss by an unclean election of another one and clean"
-        " then"
+        f"lacks {stake} of it: start replica {kept}, or accept that loss by an unclean election of another one and "
+        "clean then"
     )

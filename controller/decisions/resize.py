@@ -35,8 +35,8 @@ def resize(group: Group | None, broker_name: str, total_replicas: int) -> GroupR
     if not group.set_known and total_replicas < group.total_replicas:
         return _refused(
             f"{group.total_replicas} replicas of {broker_name} must report before its first election, since nobody "
-            f"knows which of them has most; with {total_replicas} one would lead unasked: start them, or elect with unclean, "
-            "which says the bytes at stake"
+            f"knows which of them has most; with {total_replicas} one would lead unasked: start them, or elect with "
+            "unclean, which says the bytes at stake"
         )
     return GroupResizing(broker_name, total_replicas)
 

@@ -6,6 +6,10 @@ waits, nothing of it being written here, and goes to the new master, or is taken
 that was killed and is started again as a slave, or was overtaken, passes sends on too. A new master, which has nobody
 in its set yet, lets sends wait for the moment that this takes instead of refusing them: a Java client would use up its
 tries at once. Requests of one connection keep their order.
+
+A request reaches the new master once, or again if nothing of it can have been written: there was no connection, or the
+new master says so (UNWRITTEN). What came of any other try that was not answered is open, and its client is told so: the
+brokers never store twice what was sent once.
 """
 
 from __future__ import annotations
@@ -16,9 +20,9 @@ from typing import Protocol
 
 import trio
 
-from rmqha.broker.request import Channel
+from rmqha.broker.request import FORWARDED, UNWRITTEN, Channel
 from rmqha.model.code import ResponseCode
-from rmqha.model.error import UnreachableError
+from rmqha.model.error import NotSentError, UnreachableError
 from rmqha.model.identity import Role
 from rmqha.port import Clock, Tracer
 from rmqha.wire.acl import ON_BEHALF_OF
@@ -29,10 +33,8 @@ HOLD_MS = 2500
 MAX_HELD_COUNT = 1000
 """Requests held at a time; more are refused with code 14."""
 POLL_S = 0.005
-TOO_FEW = "in-sync replicas not enough"
-"""How a refusal begins that a new master gives, nothing written, until the others are in its set."""
-FORWARDED = "forwardedBy"
-"""Field of a request that was passed on: it is not passed on again."""
+DUPLICATE_POSSIBLE = "duplicatePossible"
+"""Field of an answer with code 14, on which every client tries again: the message may be there already."""
 
 
 class HandedOver(Protocol):
@@ -149,7 +151,7 @@ class SendForwarder:
         self._answer(channel, command, ResponseCode.SERVICE_NOT_AVAILABLE, "the master has changed; ask for the route")
 
     async def _pass_on(self, channel: Channel, command: Command, master: str, timeout_ms: int) -> bool:
-        """False: the new master does not take it yet."""
+        """False: the new master does not take it yet, and has written nothing of it."""
         ext = command.ext | {FORWARDED: self._own_address}
         if command.principal.is_restricted:
             ext[ON_BEHALF_OF] = command.principal.access_key
@@ -159,9 +161,15 @@ class SendForwarder:
                 await self._client.oneway(master, request)
                 return True
             reply = await self._client.call(master, request, timeout_ms)
-        except UnreachableError:
+        except NotSentError:
             return False
-        if reply.code == ResponseCode.SERVICE_NOT_AVAILABLE or (reply.remark or "").startswith(TOO_FEW):
+        except UnreachableError as error:
+            remark = f"the message was passed on to the new master and may be stored, its answer is lost: {error}"
+            code = ResponseCode.SERVICE_NOT_AVAILABLE
+            channel.send(command.reply(code, {DUPLICATE_POSSIBLE: "true"}, remark=remark))
+            self._tracer.event("forwarded_answer_lost", master_address=master, reason=str(error))
+            return True
+        if reply.ext.get(UNWRITTEN) == "true":
             return False
         self.forwarded_count += 1
         if not self._told:

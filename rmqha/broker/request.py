@@ -9,6 +9,11 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.error import RmqhaError
 from rmqha.wire.command import Command
 
+FORWARDED = "forwardedBy"
+"""Field of a request that another broker passes on for its client (`rmqha.broker.forward`)."""
+UNWRITTEN = "unwritten"
+"""Field of an answer to such a request: it was refused before anything was written, so it may be repeated."""
+
 
 class Channel(Protocol):
     """A client's connection as processors see it, hashable by identity; `rmqha.host.remoting.Session` is one."""
@@ -46,6 +51,11 @@ class RequestError(RmqhaError):
     def __init__(self, code: ResponseCode, remark: str) -> None:
         super().__init__(remark)
         self.code = code
+
+
+def not_admitted(command: Command, code: ResponseCode, remark: str) -> Command:
+    """The answer to a request that the group does not take now, nothing being written."""
+    return command.reply(code, {UNWRITTEN: "true"} if FORWARDED in command.ext else {}, remark=remark)
 
 
 def text(command: Command, name: str) -> str:

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from typing import NamedTuple, Protocol
 
 from rmqha.broker.record_access import require_producer
-from rmqha.broker.request import Channel, RequestError
+from rmqha.broker.request import Channel, RequestError, not_admitted
 from rmqha.broker.retry import RetryRules
 from rmqha.broker.schedule import to_schedule
 from rmqha.broker.statistics import Rates
@@ -186,8 +186,10 @@ class SendProcessor:
         code, remark = self._log.admission()
         if code is not ResponseCode.SUCCESS:
             self.failed_count += len(commands)
+            self.refused_count += len(commands)
             for command in commands:
-                self._refuse(channel, command, code, remark)
+                if not command.flag & FLAG_ONEWAY:
+                    channel.send(not_admitted(command, code, remark))
             return
         born_host = host_of(channel.peer)
         self._has_made_topic = False

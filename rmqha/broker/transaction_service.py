@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from rmqha.broker.clients import ClientTable
 from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.record_access import owner_topic, require_producer, require_topic
-from rmqha.broker.request import Channel, RequestError, number, text, truth
+from rmqha.broker.request import Channel, RequestError, not_admitted, number, text, truth
 from rmqha.broker.schedule import Appends, ScheduleLog
 from rmqha.broker.topics import TopicTable
 from rmqha.broker.transaction import (
@@ -166,6 +166,11 @@ class TransactionService:
 
     def admit(self, channel: Channel, command: Command) -> None:
         """The same for one that has been held long enough."""
+        code, remark = self._appends.admission()
+        if code is not ResponseCode.SUCCESS:
+            if not command.is_oneway:
+                channel.send(not_admitted(command, code, remark))
+            return
         try:
             self._end(channel, command)
         except RequestError as refusal:
@@ -174,9 +179,6 @@ class TransactionService:
 
     def _end(self, channel: Channel, command: Command) -> None:
         """Raises RequestError."""
-        code, remark = self._appends.admission()
-        if code is not ResponseCode.SUCCESS:
-            raise RequestError(code, remark)
         outcome = number(command, "commitOrRollback")
         if outcome not in (0, SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_ROLLBACK):
             raise RequestError(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")

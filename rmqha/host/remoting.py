@@ -23,7 +23,7 @@ from rmqha.host.security import Security, accept, ambient, connect
 from rmqha.host.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, Session, Statistics
 from rmqha.model.access import Credentials
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import UnreachableError
+from rmqha.model.error import NotSentError, UnreachableError
 from rmqha.model.quota import Quotas
 from rmqha.wire.acl import ACCESS_KEY, sign
 from rmqha.wire.command import FLAG_ONEWAY, Command
@@ -279,8 +279,8 @@ class RemotingClient:
         return self._statistics.as_dict()
 
     async def call(self, address: str, command: Command, timeout_ms: int | None) -> Command:
-        """The response, whatever its code. Raises UnreachableError: refused, closed or not answered in time. None: the
-        caller bounds the time by a scope of its own."""
+        """The response, whatever its code. Raises NotSentError if there is no connection, UnreachableError if it closes
+        or no answer comes in time. None: the caller bounds the time by a scope of its own."""
         started = trio.current_time()
         peer = self._peers.get(address)
         session = peer.session if peer is not None else None
@@ -302,7 +302,7 @@ class RemotingClient:
             sign(command, credentials)
 
     async def oneway(self, address: str, *commands: Command, timeout_ms: int = network.DIAL_TIMEOUT_MS) -> None:
-        """Queue requests that get no response. Raises UnreachableError if there is no connection."""
+        """Queue requests that get no response. Raises NotSentError if there is no connection."""
         session = await self._session(address, timeout_ms)
         for command in commands:
             command.flag |= FLAG_ONEWAY
@@ -330,7 +330,7 @@ class RemotingClient:
         peer = self._peers.get(address)
         if peer is None or (peer.session is not None and peer.session.closed):
             if self._nursery is None:
-                raise UnreachableError(f"{address}: the client is closed")
+                raise NotSentError(f"{address}: the client is closed")
             peer = self._peers[address] = _Peer()
             self._nursery.start_soon(self._connect, address, peer)
         with trio.move_on_after(timeout_ms / 1000):
@@ -338,8 +338,8 @@ class RemotingClient:
         if peer.session is not None:
             return peer.session
         if peer.error is not None:
-            raise UnreachableError(str(peer.error))
-        raise UnreachableError(f"{address} did not answer a connection within {timeout_ms} ms")
+            raise NotSentError(str(peer.error))
+        raise NotSentError(f"{address} did not answer a connection within {timeout_ms} ms")
 
     async def _connect(self, address: str, peer: _Peer) -> None:
         """Task of one connection, from dial to close."""

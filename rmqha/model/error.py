@@ -9,7 +9,8 @@
     │                       a machine or the log may be half changed: the process ends (rmqha.host.boundary)
     ├── RemoteError         a peer answered with a response code other than success (has .code, .remark)
     ├── RemoteProtocolError a peer sent bytes that are not the protocol: the connection is closed
-    └── UnreachableError    no answer: refused, closed or timed out
+    └── UnreachableError    no answer: refused, closed or timed out; the peer may have done what was asked
+        └── NotSentError    (an UnreachableError) there was no connection: the peer has not been asked
 
 An expected refusal of a decision is a returned value, not an exception; our own nonsense is an `assert`.
 """
@@ -53,6 +54,10 @@ class RemoteProtocolError(RmqhaError):
 
 
 class UnreachableError(RmqhaError):
+    pass
+
+
+class NotSentError(UnreachableError):
     pass
 
 

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 import pytest
 import trio
 
-from rmqha.broker.forward import FORWARDED, HOLD_MS, MAX_HELD_COUNT, SendForwarder
-from rmqha.broker.request import Channel
+from rmqha.broker.forward import DUPLICATE_POSSIBLE, HOLD_MS, MAX_HELD_COUNT, SendForwarder
+from rmqha.broker.request import FORWARDED, UNWRITTEN, Channel
 from rmqha.model.access import AccessList
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.error import UnreachableError
+from rmqha.model.error import NotSentError, UnreachableError
 from rmqha.model.identity import Role
 from rmqha.model.principal import Principal
 from rmqha.wire.acl import ON_BEHALF_OF
@@ -29,9 +31,11 @@ class Client:
 
     def __init__(self) -> None:
         self.answers: list[tuple[int, int]] = []
+        self.replies: list[Command] = []
 
     def send(self, command: Command) -> None:
         self.answers.append((command.opaque, command.code))
+        self.replies.append(command)
 
     send_at_once = send
 
@@ -69,12 +73,26 @@ class Replica:
         self.role, self.hands_over, self.newest_master_address = Role.SLAVE, False, master_address
 
 
+class Fate(Enum):
+    """What comes of one request that is passed on, beside any answer in its words."""
+
+    NO_CONNECTION = "nobody listens"
+    NOT_YET = "refused, nothing written"
+    TOO_FEW = "refused, nothing written, in other words"
+    LOST = "the request is lost on its way"
+    ANSWER_LOST = "stored, the answer is lost"
+    DEMOTED = "stored, and the new master is deposed before its set has it"
+
+
 @dataclass
 class NextMaster:
-    """`codes`: what it answers first; then SUCCESS. None: no connection."""
+    """`codes`: what it answers first; then SUCCESS."""
 
-    codes: list[int | None] = field(default_factory=list)
+    codes: list[int | Fate] = field(default_factory=list)
     remark: str = ""
+    ext: dict[str, str] = field(default_factory=lambda: {"queueOffset": "7"})
+    body: bytes = b""
+    stored: list[bytes] = field(default_factory=list)
     seen: list[Command] = field(default_factory=list)
     oneways: list[Command] = field(default_factory=list)
 
@@ -82,10 +100,22 @@ class NextMaster:
         await trio.lowlevel.checkpoint()
         assert address == NEXT and 0 < timeout_ms <= HOLD_MS
         code = self.codes.pop(0) if self.codes else 0
-        if code is None:
-            raise UnreachableError("no")
+        if code is Fate.NO_CONNECTION:
+            raise NotSentError("no")
         self.seen.append(command)
-        return command.reply(code, {"queueOffset": "7"}, remark=self.remark if code else None)
+        if code in (Fate.ANSWER_LOST, Fate.DEMOTED, 0, 10, 11, 12):
+            self.stored.append(bytes(command.body))
+        match code:
+            case Fate.LOST | Fate.ANSWER_LOST:
+                raise UnreachableError("closed")
+            case Fate.NOT_YET:
+                return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, {UNWRITTEN: "true"})
+            case Fate.TOO_FEW:
+                return command.reply(ResponseCode.SYSTEM_ERROR, {UNWRITTEN: "true"})
+            case Fate.DEMOTED:
+                return command.reply(ResponseCode.SERVICE_NOT_AVAILABLE, {})
+        assert isinstance(code, int)
+        return command.reply(code, dict(self.ext), self.body, self.remark if code else None)
 
     async def oneway(self, address: str, command: Command) -> None:
         await trio.lowlevel.checkpoint()
@@ -169,7 +199,7 @@ async def test_a_switch_that_fails_lets_the_old_master_take_them(story: Story) -
 
 
 async def test_the_new_master_is_waited_for_until_it_has_taken_over(story: Story) -> None:
-    story.next.codes = [None, ResponseCode.SERVICE_NOT_AVAILABLE, None, ResponseCode.SERVICE_NOT_AVAILABLE]
+    story.next.codes = [Fate.NO_CONNECTION, Fate.NOT_YET, Fate.NO_CONNECTION, Fate.NOT_YET]
     story.switch()
     assert story.send(1)
     await trio.sleep(0.1)
@@ -177,12 +207,12 @@ async def test_the_new_master_is_waited_for_until_it_has_taken_over(story: Story
 
 
 async def test_a_new_master_whose_set_is_too_small_yet_is_waited_for(story: Story) -> None:
-    """Its other refusals of that code are final."""
-    story.next.codes, story.next.remark = [ResponseCode.SYSTEM_ERROR] * 2, "in-sync replicas not enough: 1 of 2"
+    """Its other refusals of that code are final, whatever their words."""
+    story.next.codes = [Fate.TOO_FEW] * 2
     story.switch()
     assert story.send(1)
     await trio.sleep(0.1)
-    story.next.codes, story.next.remark = [ResponseCode.SYSTEM_ERROR], "request queueId[9] is illegal"
+    story.next.codes, story.next.remark = [ResponseCode.SYSTEM_ERROR], "in-sync replicas not enough"
     assert story.send(2)
     await trio.sleep(0.1)
     assert story.client.answers == [(1, 0), (2, ResponseCode.SYSTEM_ERROR)]
@@ -194,6 +224,61 @@ async def test_any_other_refusal_of_the_new_master_is_the_answer(story: Story) -
     assert story.send(1)
     await trio.sleep(0.1)
     assert story.client.answers == [(1, ResponseCode.TOPIC_NOT_EXIST)]
+
+
+async def test_what_was_sent_once_is_stored_once_and_the_answer_says_no_more_than_the_new_master(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Every three fates in a row."""
+    fates: list[int | Fate] = [*Fate, 0, 12, 14, 17]
+    for codes in itertools.product(fates, repeat=3):
+        async with trio.open_nursery() as nursery:
+            story = Story(nursery)
+            story.next.codes = list(codes)
+            story.switch()
+            assert story.send(1)
+            await trio.sleep(0.1)
+            nursery.cancel_scope.cancel()
+        (reply,) = story.client.replies
+        last = next((code for code in codes if code not in SAFE_TO_REPEAT), 0)
+        assert len(story.next.stored) == (last in (Fate.ANSWER_LOST, Fate.DEMOTED, 0, 12)), codes
+        assert reply.code == (14 if isinstance(last, Fate) else last), codes
+        assert (reply.ext.get(DUPLICATE_POSSIBLE) == "true") == (last in (Fate.LOST, Fate.ANSWER_LOST)), codes
+
+
+SAFE_TO_REPEAT = (Fate.NO_CONNECTION, Fate.NOT_YET, Fate.TOO_FEW)
+
+
+@pytest.mark.parametrize("code", ResponseCode)
+async def test_the_new_masters_words_are_the_answer(story: Story, code: ResponseCode) -> None:
+    story.next.codes, story.next.body, story.next.remark = [code], b"told", "so it is"
+    story.next.ext = {"msgId": "m", "queueOffset": "9"}
+    story.switch()
+    assert story.send(1)
+    await trio.sleep(0.1)
+    (reply,) = story.client.replies
+    assert (reply.opaque, reply.code, reply.ext, bytes(reply.body)) == (1, code, story.next.ext, b"told")
+    assert reply.remark == ("so it is" if code else None) and len(story.next.seen) == 1
+
+
+async def test_who_does_not_say_that_nothing_is_written_is_not_asked_again(story: Story) -> None:
+    """An answer 14 of Apache's broker, of an earlier release, or of one that was deposed while the send waited."""
+    story.next.codes = [ResponseCode.SERVICE_NOT_AVAILABLE, 0]
+    story.switch()
+    assert story.send(1)
+    await trio.sleep(1)
+    assert (story.client.answers, len(story.next.seen)) == ([(1, ResponseCode.SERVICE_NOT_AVAILABLE)], 1)
+
+
+async def test_a_lost_answer_is_told_as_such(story: Story) -> None:
+    story.next.codes = [Fate.ANSWER_LOST]
+    story.switch()
+    assert story.send(1)
+    await trio.sleep(1)
+    (reply,) = story.client.replies
+    assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE, "every client tries again, under the same UNIQ_KEY"
+    assert "may be stored, its answer is lost: closed" in (reply.remark or "")
+    assert story.events == ["forwarded_answer_lost"]
 
 
 async def test_waiting_ends_before_the_client_gives_up(story: Story) -> None:

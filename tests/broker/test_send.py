@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmqha.broker.request import FORWARDED, UNWRITTEN
 from rmqha.broker.send import SendProcessor, host_of
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import decode_properties, encode_properties
@@ -203,10 +204,20 @@ def test_oneway_is_written_and_never_answered(broker: Broker) -> None:
     assert channel.take() == [] and len(stored(broker)) == 1
 
 
+def passed_on() -> Command:
+    """A send by way of another broker."""
+    command = send_command()
+    command.ext[FORWARDED] = "127.0.0.1:7"
+    return command
+
+
 def test_too_few_replicas_refuse_before_anything_is_written(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker(ha_mode="cp", total_replicas=3).start()
     reply = broker.ask(send_command())
     assert reply.code == ResponseCode.SYSTEM_ERROR and "in-sync replicas not enough" in (reply.remark or "")
+    assert UNWRITTEN not in reply.ext, "nobody has passed it on"
+    refused = broker.ask(passed_on())
+    assert (refused.code, refused.ext) == (ResponseCode.SYSTEM_ERROR, {UNWRITTEN: "true"})
     assert broker.store.max_phy_offset == 0 and broker.core.topics.get("T") is None
 
 
@@ -224,11 +235,13 @@ def test_timeouts_and_demotion_end_waits_with_their_codes(make_broker: Callable[
     broker.run(3001)
     late = channel.one()
     assert late.code == ResponseCode.FLUSH_SLAVE_TIMEOUT and late.ext["queueOffset"] == "0"
-    broker.core.processor.received(channel, [send_command()])
+    broker.core.processor.received(channel, [passed_on()])
     broker.controller.master_id, broker.controller.epoch = 2, 2
     broker.run(1000)
-    assert channel.one().code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert broker.ask(send_command()).code == ResponseCode.SERVICE_NOT_AVAILABLE
+    written = channel.one()
+    assert written.code == ResponseCode.SERVICE_NOT_AVAILABLE and UNWRITTEN not in written.ext
+    refused = broker.ask(passed_on())
+    assert (refused.code, refused.ext) == (ResponseCode.SERVICE_NOT_AVAILABLE, {UNWRITTEN: "true"})
 
 
 def test_sync_flush_answers_after_the_disk(make_broker: Callable[..., Broker]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rmqha.broker import transaction_service
-from rmqha.broker.request import Channel
+from rmqha.broker.request import FORWARDED, UNWRITTEN, Channel
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import decode_properties, encode_properties
@@ -459,6 +459,8 @@ def test_too_few_replicas_take_no_end_and_ask_nobody(make_broker: Callable[..., 
     assert reply.code == ResponseCode.SYSTEM_ERROR and "in-sync replicas not enough" in (reply.remark or "")
     oneway(broker, Command(RequestCode.END_TRANSACTION, {"commitOrRollback": COMMIT}))
     broker.run(ROUND_MS)
+    end = Command(RequestCode.END_TRANSACTION, {"commitOrRollback": COMMIT, FORWARDED: "127.0.0.1:7"})
+    assert broker.ask(end).ext == {UNWRITTEN: "true"}
     assert broker.store.max_phy_offset == 0
 
 

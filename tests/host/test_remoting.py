@@ -12,7 +12,7 @@ from rmqha.host import remoting
 from rmqha.host import session as session_module
 from rmqha.host.remoting import RemotingClient, serve
 from rmqha.host.session import Statistics
-from rmqha.model.error import RemoteProtocolError, UnreachableError, UsageError
+from rmqha.model.error import NotSentError, RemoteProtocolError, UnreachableError, UsageError
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from tests.host.support import FRAME_LIMIT, HEART_BEAT, SEND, CountingStream, Recorder, running, serve_one
@@ -106,8 +106,9 @@ async def test_a_lost_connection_is_told_and_opened_again() -> None:
     async with running(service) as address, RemotingClient(on_closed=lost.append) as client:
         await client.call(address, Command(1), 5_000)
         service.answer = lambda _: service.sessions[0].close()
-        with pytest.raises(UnreachableError, match="closed the connection before it answered"):
+        with pytest.raises(UnreachableError, match="closed the connection before it answered") as caught:
             await client.call(address, Command(1), 5_000)
+        assert not isinstance(caught.value, NotSentError), "it may have been served"
         service.answer = lambda command: command.reply()
         await client.call(address, Command(1), 5_000)
         assert (lost, len(service.sessions)) == ([address], 2)
@@ -120,8 +121,9 @@ async def test_a_lost_connection_is_told_and_opened_again() -> None:
 async def test_no_answer_in_time_leaves_the_connection_open() -> None:
     service = Recorder(lambda _: None)
     async with running(service) as address, RemotingClient() as client:
-        with pytest.raises(UnreachableError, match="did not answer request 1 within"):
+        with pytest.raises(UnreachableError, match="did not answer request 1 within") as caught:
             await client.call(address, Command(1), 50)
+        assert not isinstance(caught.value, NotSentError), "it was served"
         # the late answer belongs to nobody and is dropped
         service.sessions[0].send(service.batches[0][0].reply())
         service.answer = lambda command: command.reply(ext={"a": "b"})
@@ -135,9 +137,9 @@ async def test_nobody_there() -> None:
         pass
     async with RemotingClient() as client:
         for _ in range(2):
-            with pytest.raises(UnreachableError, match="Connection refused"):
+            with pytest.raises(NotSentError, match="Connection refused"):
                 await client.call(address, Command(1), 5_000)
-    with pytest.raises(UnreachableError, match="the client is closed"):
+    with pytest.raises(NotSentError, match="the client is closed"):
         await client.call(address, Command(1), 5_000)
 
 
