@@ -263,9 +263,10 @@ class ReplicaLog(Protocol):
         would give the offsets of idle queues again."""
         ...
 
-    def append_raw(self, phy_offset: PhyOffset, data: Buffer) -> None:
+    def append_raw(self, phy_offset: PhyOffset, data: Buffer) -> str:
         """Append a master's bytes; `phy_offset` must equal max_phy_offset. `data` may end inside a record and may span
-        two files; max_phy_offset moves by len(data)."""
+        two files. "", and max_phy_offset moves by len(data); or what is wrong with a record: the log then ends where
+        that one would begin."""
         ...
 
     def view(self, phy_offset: PhyOffset, limit_bytes: int) -> memoryview:

@@ -354,7 +354,7 @@ RULES: list[tuple[str, str, Callable[[], Any], Callable[..., None], dict[str, An
     (
         "31",
         "bytes that look like a record are one",
-        lambda: patch.object(RecordStarts, "_has_entry", lambda self, record: True),
+        lambda: patch.object(RecordStarts, "has_entry", lambda self, record: True),
         test_named_offsets.test_a_half_message_inside_a_body_writes_nowhere,
         {},
     ),

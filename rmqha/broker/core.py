@@ -21,6 +21,7 @@ from rmqha.broker.processor import BrokerProcessor
 from rmqha.broker.pull import PullProcessor
 from rmqha.broker.query_requests import QueryRequests
 from rmqha.broker.queue_ends import QueueEnds
+from rmqha.broker.read_repair import ReadRepair
 from rmqha.broker.replica_driver import ReplicaDriver
 from rmqha.broker.request import Channel
 from rmqha.broker.retention import Retention
@@ -92,7 +93,7 @@ class BrokerCore:
         self.delay_offsets = DelayOffsetTable(disk, clock, store)
         self.feed = self._table_feed(clock, tracer)
         self.feed.end_of = self._end_in
-        self.driver.more_state = lambda: self.retention.state() | self.feed.state()
+        self.driver.more_state = lambda: self.retention.state() | self.feed.state() | {"damage": store.damage.state()}
         levels_ms = parse_delay_levels(config.message_delay_level)
         self.schedule = ScheduleService(store, self.driver, self.delay_offsets, clock, tracer, store_host, levels_ms)
         self.delay_offsets.clamp(self.schedule.end_of)
@@ -168,8 +169,16 @@ class BrokerCore:
             self.send,
             self.transactions,
         )
+        self.read_repair = ReadRepair(store, self.replica, self._tracer, self._repair_settled)
         parts = (feed, consumers, self.calls, queries, self.tables, group, self.admin, locks, self.retention, selectors)
-        return BrokerProcessor(self.send, self.pull, send_back, self.transactions, consumers, (*parts, self.queue_ends))
+        more = self.queue_ends, self.read_repair
+        return BrokerProcessor(self.send, self.pull, send_back, self.transactions, consumers, (*parts, *more))
+
+    def _repair_settled(self) -> None:
+        """A damaged record is whole again, or nobody has it: whatever waits for one looks again."""
+        self.pull.repaired()
+        self.schedule.wake()
+        self.transactions.wake()
 
     def _table_feed(self, clock: Clock, tracer: Tracer) -> TableFeed:
         """Whom strict changes wait for, and who may join the set, is the controllers' business only."""

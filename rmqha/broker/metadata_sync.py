@@ -16,6 +16,7 @@ from rmqha.broker.delay_offsets import DelayOffsetTable
 from rmqha.broker.groups import GroupTable
 from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.queue_ends import QueueEnds
+from rmqha.broker.read_repair import ReadRepair
 from rmqha.broker.table_feed import VERSION, TableFeed
 from rmqha.broker.table_follower import CALL_TIMEOUT_MS, Master, TableFollower, object_of
 from rmqha.broker.topics import TopicTable
@@ -24,6 +25,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteProtocolError, UnreachableError
 from rmqha.model.offset import BrokerId, Epoch
 from rmqha.port import Tracer
+from rmqha.store.damage import DamageTable
 from rmqha.store.queue_starts import QueueStarts
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
@@ -104,6 +106,26 @@ class QueueEndsSync:
             await self._lacks.wait()
             self._lacks = trio.Event()
             await self._ends.learn(self._awaits)
+
+
+class RepairLoop:
+    """Mends damaged records whenever the store knows of some."""
+
+    def __init__(self, repair: ReadRepair, damage: DamageTable, client: RemotingClient) -> None:
+        self._repair = repair
+        self._awaits = HostAwaits(client)
+        self._due = trio.Event()
+        damage.wake = self._wake
+        self._wake()
+
+    def _wake(self) -> None:
+        self._due.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._due.wait()
+            self._due = trio.Event()
+            await self._repair.run(self._awaits)
 
 
 class ForeignProbe:

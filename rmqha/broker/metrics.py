@@ -121,6 +121,17 @@ FOLLOWING = Series("rocketmq_ha_following", Kind.GAUGE, "Slave only: 1 if it fol
 COPY_LEFT = Series("rocketmq_ha_copy_left_bytes", Kind.GAUGE, "Slave only: what it still lacks of the master's log")
 HELD_PULLS = Series("rmqha_held_pulls", Kind.GAUGE, "Pulls that wait for messages")
 REFUSED = Series("rmqha_sends_refused_total", Kind.COUNTER, "Sends refused before anything was written")
+DAMAGED = Series(
+    "rmqha_damaged_records",
+    Kind.GAUGE,
+    "Records of the log that wait to be mended; lacked: no replica has one",
+    ("lacked",),
+)
+DAMAGE_FOUND = Series("rmqha_damaged_records_found_total", Kind.COUNTER, "Records that were found damaged")
+REPAIRED = Series("rmqha_records_repaired_total", Kind.COUNTER, "Records that a replica's copy was written over")
+RECORDS_REFUSED = Series(
+    "rmqha_records_refused_total", Kind.COUNTER, "Slave only: records that its master sent and that were not sound"
+)
 INDEX_BEHIND = Series("rmqha_index_behind_bytes", Kind.GAUGE, "Dispatched bytes not in the index of keys yet")
 PAIRS_LEFT_OUT = Series("rmqha_lag_series_left_out", Kind.GAUGE, f"Pairs of topic and group beyond {MAX_PAIRS}")
 
@@ -210,6 +221,12 @@ def _put_store(sheet: Sheet, core: BrokerCore) -> None:
     if earliest_at_ms > 0:
         sheet.put(RESERVE_TIME, core.admin.wall_ms() - earliest_at_ms, *_LOCAL_DISK)
     sheet.put(INDEX_BEHIND, store.index.behind_bytes)
+    damage = store.damage
+    sheet.put(DAMAGED, damage.lacked_count, "true")
+    sheet.put(DAMAGED, len(damage.records) - damage.lacked_count, "false")
+    sheet.put(DAMAGE_FOUND, damage.found_count)
+    sheet.put(REPAIRED, damage.repaired_count)
+    sheet.put(RECORDS_REFUSED, damage.refused_count)
 
 
 def _put_clients(sheet: Sheet, core: BrokerCore) -> None:

@@ -25,6 +25,7 @@ from rmqha.model.config import BrokerConfig
 from rmqha.model.error import DamagedError
 from rmqha.model.offset import MASTER_ID, PhyOffset, QueueOffset
 from rmqha.port import Clock
+from rmqha.store.damage import DamageTable
 from rmqha.store.reader import Matches, PullResult
 from rmqha.wire.acl_needs import needs
 from rmqha.wire.command import Command
@@ -49,6 +50,8 @@ _PHY_OFFSET_AT = 28
 
 class PullLog(Protocol):
     """Where pulls read; `Store` is one."""
+
+    damage: DamageTable
 
     @property
     def max_phy_offset(self) -> PhyOffset: ...
@@ -263,11 +266,14 @@ class PullProcessor:
 
     # --- reading ----------------------------------------------------------------------------------------------------
     def _read(self, pull: _Pull, offset: QueueOffset) -> PullResult:
-        """One damaged record must not take the broker down: whoever asks for it is told, and another replica has it."""
+        """One damaged record must not take the broker down: whoever asks for it waits until a replica has given it
+        back, or is told."""
         try:
             return self._log.pull(pull.topic, pull.queue_id, offset, pull.max_count, pull.max_bytes, *pull.filter)
         except DamagedError as error:
-            return PullResult(ResponseCode.SYSTEM_ERROR, offset, QueueOffset(0), QueueOffset(0), [], str(error))
+            status, awaited = ResponseCode.SYSTEM_ERROR, self._log.damage.is_awaited(error.phy_offset)
+            remark = f"{error}{'; a replica is asked for it: pull again' if awaited else ''}"
+            return PullResult(status, offset, QueueOffset(0), QueueOffset(0), [], remark, awaited)
 
     def _reply(self, command: Command, pull: _Pull, result: PullResult, master: bool) -> Command:
         status = result.status
@@ -370,6 +376,10 @@ class PullProcessor:
         hold.channel.send_at_once(self._reply(hold.command, hold.pull, result, True))
         return True
 
+    def repaired(self) -> None:
+        """A damaged record was given back, or nobody has it: holds that wait for it are answered."""
+        self.dispatched(list(self._holds))
+
     def offsets_reset(self, group: str, topic: str) -> None:
         """Members of the group that wait for messages of the topic learn at once where to go on."""
         for key in [key for key in self._holds if key[0] == topic]:
@@ -449,7 +459,9 @@ def _is_done(hold: _Hold, is_done: Callable[[_Hold], bool]) -> bool:
 
 
 def _may_wait(result: PullResult) -> bool:
-    """The queue's end, or nothing that the filter wants up to it."""
+    """The queue's end, or nothing that the filter wants up to it; or what comes next is being repaired."""
+    if result.is_repaired_soon:
+        return True
     if result.status is ResponseCode.PULL_RETRY_IMMEDIATELY:
         return result.next_begin_offset >= result.max_offset
     return result.status is ResponseCode.PULL_NOT_FOUND

@@ -16,7 +16,7 @@ from rmqha.broker.waiter import Waiting
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import ResponseCode
 from rmqha.model.delay_level import SCHEDULE_TOPIC, delay_level
-from rmqha.model.error import UsageError
+from rmqha.model.error import DamagedError, UsageError
 from rmqha.model.message import (
     HALF_TOPIC,
     PROPERTY_CRC32,
@@ -26,6 +26,7 @@ from rmqha.model.message import (
     PROPERTY_TIMER_DELAY_MS,
     PROPERTY_TIMER_DELAY_SEC,
     PROPERTY_TIMER_DELIVER_MS,
+    are_whole,
     decode_properties,
     encode_properties,
     find_property,
@@ -33,7 +34,8 @@ from rmqha.model.message import (
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.port import Clock, Tracer
 from rmqha.store.appender import AppendedBatch
-from rmqha.store.record import BadRecordError, NewMessage, Record, decode
+from rmqha.store.reader import IsWhole, Unit, any_record
+from rmqha.store.record import NewMessage, Record
 
 MAX_DELIVERY_COUNT = 64
 """Messages of one level that are delivered with one append."""
@@ -55,6 +57,13 @@ def to_schedule(message: NewMessage, level_count: int) -> NewMessage:
     properties[PROPERTY_REAL_TOPIC] = message.topic
     properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
     return replace(message, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=encode_properties(properties))
+
+
+def says_where_to(record: Record) -> bool:
+    """Whether it has what `to_schedule` and RocketMQ's brokers put into each: no CRC covers properties."""
+    topic = find_property(record.properties, PROPERTY_REAL_TOPIC.encode())
+    queue_id = find_property(record.properties, PROPERTY_REAL_QUEUE_ID.encode())
+    return bool(topic and queue_id and queue_id.isdigit()) and are_whole(record.properties)
 
 
 def from_schedule(record: Record, store_host: tuple[bytes, int]) -> NewMessage | None:
@@ -93,7 +102,11 @@ class ScheduleLog(Protocol):
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
 
-    def record_at(self, phy_offset: int) -> memoryview | None: ...
+    def sound_record(
+        self, topic: str, queue_id: int, offset: int, unit: Unit, is_whole: IsWhole = any_record
+    ) -> Record:
+        """Raises DamagedError, once it is known to whoever repairs."""
+        ...
 
     @property
     def max_phy_offset(self) -> PhyOffset: ...
@@ -187,25 +200,22 @@ class ScheduleService:
         """The due messages from `offset` on, and the offset behind them."""
         now_ms = self._clock.wall_ms()
         messages = []
-        for phy_offset, _, deliver_at_ms in self._log.units(SCHEDULE_TOPIC, level - 1, offset, MAX_DELIVERY_COUNT):
+        for unit in self._log.units(SCHEDULE_TOPIC, level - 1, offset, MAX_DELIVERY_COUNT):
+            phy_offset, _, deliver_at_ms = unit
             # A time that lies further ahead than the level is long comes from a clock that was put back: due now.
             if now_ms < deliver_at_ms <= now_ms + delay_ms:
                 break
+            try:
+                record = self._log.sound_record(SCHEDULE_TOPIC, level - 1, offset, unit, says_where_to)
+            except DamagedError:
+                break  # the level waits until a replica has given it back
             offset += 1
-            message = self._delivered(phy_offset)
+            message = from_schedule(record, self._store_host)
             if message is None:
                 self._tracer.event("delayed_message_without_topic", level=level, phy_offset=phy_offset)
             else:
                 messages.append(message)
         return messages, offset
-
-    def _delivered(self, phy_offset: int) -> NewMessage | None:
-        """What is delivered of the record there; None if it is none, or does not say where to."""
-        view = self._log.record_at(phy_offset)
-        try:
-            return None if view is None else from_schedule(decode(view), self._store_host)
-        except BadRecordError:
-            return None
 
     def _append(self, level: int, messages: list[NewMessage], next_offset: int) -> None:
         try:

@@ -25,7 +25,7 @@ from rmqha.broker.ha_guard import HaGuard
 from rmqha.broker.ha_service import HaService
 from rmqha.broker.identity import BrokerIdentity
 from rmqha.broker.loops import BrokerLoops
-from rmqha.broker.metadata_sync import ForeignProbe, MetadataSync, QueueEndsSync
+from rmqha.broker.metadata_sync import ForeignProbe, MetadataSync, QueueEndsSync, RepairLoop
 from rmqha.broker.nameserver_link import NameServerLink
 from rmqha.broker.request import Channel
 from rmqha.broker.retention_loop import RetentionLoop
@@ -268,12 +268,14 @@ async def _serve(
         core.on_role = role_changed
         core.calls.call = lambda *call: nursery.start_soon(_call_consumer, *call)
         ends = QueueEndsSync(core.queue_ends, core.store.queue_starts, client)
-        for task in (loops.run, partial(link.run, client), sync.run, ends.run, _probe(core, client, controllers).run):
+        repair = RepairLoop(core.read_repair, core.store.damage, client)
+        probe = _probe(core, client, controllers)
+        for task in (loops.run, partial(link.run, client), sync.run, ends.run, repair.run, probe.run):
             nursery.start_soon(task)
         nursery.start_soon(RetentionLoop(core.config, core.retention).run)
         if core.config.disk_probe_interval_millis:
-            probe = DiskProbe(core.config, HostDisk(core.config.store_path_root_dir), clock, driver.disk_looked_at)
-            nursery.start_soon(probe.run)
+            disk_probe = DiskProbe(core.config, HostDisk(core.config.store_path_root_dir), clock, driver.disk_looked_at)
+            nursery.start_soon(disk_probe.run)
         gate.core = core
         driver.start()
         tracer.event("listening", address=core.config.address, ha_port=ports.ha, fast_port=ports.fast)

@@ -35,7 +35,7 @@ from rmqha.ha.action import AckStatus
 from rmqha.model.access import Needs, Permission
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
-from rmqha.model.error import UsageError
+from rmqha.model.error import DamagedError, UsageError
 from rmqha.model.message import (
     CHECK_MAX_TOPIC,
     HALF_TOPIC,
@@ -47,6 +47,7 @@ from rmqha.model.message import (
     SYS_FLAG_TRANSACTION_MASK,
     SYS_FLAG_TRANSACTION_ROLLBACK,
     TRANSACTION_GROUP,
+    are_whole,
     decode_properties,
     find_property,
     offset_message_id,
@@ -54,7 +55,7 @@ from rmqha.model.message import (
 from rmqha.model.offset import PhyOffset
 from rmqha.model.principal import Principal
 from rmqha.port import Clock, Tracer
-from rmqha.store.record import BadRecordError, Host, NewMessage, Record, body_crc, decode, encode, topic_field
+from rmqha.store.record import Host, NewMessage, Record, encode, topic_field
 from rmqha.store.record_starts import StoredRecord
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
@@ -185,7 +186,10 @@ class TransactionService:
         if not outcome:
             return  # the producer does not know yet, and expects no answer
         half = self._prepared(command)
-        state = self._started()
+        try:
+            state = self._started()
+        except DamagedError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
         target = state.target(half.queue_offset)
         reply = command.reply(ResponseCode.SUCCESS, {})
         if target is None:
@@ -243,9 +247,12 @@ class TransactionService:
             return False
         if not self._are_copies_safe():
             return False
-        state = self._started()
-        if self._read_marks(state):
-            return True
+        try:
+            state = self._started()
+            if self._read_marks(state):
+                return True
+        except DamagedError:
+            return False  # a mark that cannot be read may end what would be asked for: all waits until it is repaired
         self._read_halves(state)
         self._save(state)
         if self._round is None:
@@ -267,14 +274,13 @@ class TransactionService:
         return self._state
 
     def _waiting_from(self) -> tuple[int, int]:
-        """Offsets of half messages and marks to begin with."""
+        """Offsets of half messages and marks to begin with. Raises DamagedError: the last mark cannot be read."""
         (half_low, half_end), (op_low, op_end) = (self._log.queue_range(topic, 0) for topic in (HALF_TOPIC, OP_TOPIC))
         if not op_end:
             return half_low, 0
         told = None
-        for phy_offset, _, _ in self._log.units(OP_TOPIC, 0, op_end - 1, 1) if op_end > op_low else ():
-            last = self._record(phy_offset)
-            told = None if last is None else told_waiting_from(last)
+        for unit in self._log.units(OP_TOPIC, 0, op_end - 1, 1) if op_end > op_low else ():
+            told = told_waiting_from(self._log.sound_record(OP_TOPIC, 0, op_end - 1, unit))
         half, op = told or (self._known(HALF_TOPIC), self._known(OP_TOPIC))
         return min(half, half_end), min(op, op_end)
 
@@ -288,15 +294,15 @@ class TransactionService:
                 self._offsets.commit(TRANSACTION_GROUP, topic, 0, offset)
 
     def _read_marks(self, state: Reconciliation) -> bool:
-        """True if there are more."""
+        """True if there are more. Raises DamagedError."""
         low, high = self._log.queue_range(OP_TOPIC, 0)
         half_end = self._log.queue_range(HALF_TOPIC, 0)[1]
         state.next_op = max(state.next_op, low)
-        for phy_offset, _, _ in self._log.units(OP_TOPIC, 0, state.next_op, SLICE_COUNT):
+        for unit in self._log.units(OP_TOPIC, 0, state.next_op, SLICE_COUNT):
             if not state.may_read_marks:
                 return False
-            record = self._record(phy_offset)
-            state.read_mark(state.next_op, () if record is None else marked(record), half_end)
+            record = self._log.sound_record(OP_TOPIC, 0, state.next_op, unit)
+            state.read_mark(state.next_op, marked(record), half_end)
         return state.next_op < high
 
     def _read_halves(self, state: Reconciliation) -> None:
@@ -304,20 +310,10 @@ class TransactionService:
         state.next_half = max(state.next_half, low)
         state.read_halves(min(high, state.next_half + max(0, state.room)))
 
-    def _record(self, phy_offset: int) -> Record | None:
-        view = self._log.record_at(phy_offset)
-        if view is None:
-            self._tracer.event("transaction_record_missing", phy_offset=phy_offset)
-            return None
-        try:
-            return decode(view)
-        except BadRecordError as error:
-            self._tracer.event("transaction_record_damaged", phy_offset=phy_offset, reason=str(error))
-            return None
-
     def _half(self, queue_offset: int) -> Record | None:
+        """None if it is no more. Raises DamagedError."""
         units = self._log.units(HALF_TOPIC, 0, queue_offset, 1)
-        return self._record(units[0][0]) if units else None
+        return self._log.sound_record(HALF_TOPIC, 0, queue_offset, units[0], _says_where_to) if units else None
 
     def _take_due(self, state: Reconciliation, left: deque[int]) -> list[_Due]:
         """Those that something is to be done about, some at a time."""
@@ -336,14 +332,15 @@ class TransactionService:
             until_ms = state.open[queue_offset]
             if until_ms is not None and wall_ms <= until_ms:
                 continue
-            half = self._half(queue_offset)
+            try:
+                half = self._half(queue_offset)
+            except DamagedError as error:
+                # It waits on: a copy would be sound again to look at. A replica that has it is asked.
+                self._tracer.event("half_message_damaged", queue_offset=queue_offset, phy_offset=error.phy_offset)
+                continue
             if half is None or real_place(decode_properties(half.properties)) is None:
                 self._tracer.event("half_message_unusable", queue_offset=queue_offset)
                 state.close(queue_offset)
-                continue
-            if _is_rotten(half):
-                # It waits on: a copy would be sound again to look at. Another replica may have it as it was.
-                self._tracer.event("half_message_damaged", queue_offset=queue_offset, phy_offset=half.phy_offset)
                 continue
             older = find_property(half.properties, PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET.encode())
             if older is not None and older.isdigit() and len(older) <= 18:
@@ -403,9 +400,9 @@ class TransactionService:
             return False
         self._copies = None
         for phy_offset in copies.checks:
-            half = self._record(phy_offset)
-            if half is not None:
-                self._ask(half)
+            found = self._log.verified_record_at(phy_offset)
+            if found is not None:
+                self._ask(found.record)
         return True
 
     def _ask(self, half: Record) -> None:
@@ -449,8 +446,9 @@ def _deaf(principal: Principal, group: str, needs: Needs) -> str:
     return principal.producer_group_refusal(group) or principal.refusal(needs)
 
 
-def _is_rotten(half: Record) -> bool:
-    return body_crc(half.body) != half.body_crc
+def _says_where_to(half: Record) -> bool:
+    """Whether it has what each is written with: no CRC covers properties."""
+    return are_whole(half.properties) and real_place(decode_properties(half.properties)) is not None
 
 
 def _for_producer(half: Record, place: tuple[str, int]) -> bytes:

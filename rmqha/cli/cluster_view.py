@@ -24,6 +24,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 
 ASK_TIMEOUT_MS = 1000
+DAMAGE_FIX = 'start a replica that has it, or see "A record that nobody has" in docs/recovery.md'
 _NAMESRV_STATE = RequestCode.RMQHA_GET_NAMESRV_STATE
 
 
@@ -220,6 +221,20 @@ def notes(view: ClusterView) -> dict[str, str]:
 
 def _is_static(replicas: Iterable[NodeView]) -> bool:
     return any(node.state.get("haMode") == "static" for node in replicas)
+
+
+def damage_words(state: Mapping[str, Any]) -> str:
+    """What is damaged in a replica's log and does not mend by itself, "" if nothing is."""
+    damage = state.get("damage") or {}
+    refused = damage.get("refused")
+    if refused:
+        return f"its log ends at {refused['phyOffset']}: {refused['reason']}"
+    count = damage.get("lackedCount", 0)
+    if not count:
+        return ""
+    first = damage["records"][0]
+    which = "one record of its log is" if count == 1 else f"{count} records of its log are"
+    return f"{which} damaged, the one at {first['phyOffset']} among them: {first['reason']} ({first['lacked']})"
 
 
 def _leaderless(group: GroupView, replicas: Iterable[NodeView]) -> str:

@@ -11,6 +11,7 @@ import trio
 from rich.text import Text
 
 from rmqha.cli.cluster_state import ClusterState
+from rmqha.cli.cluster_view import damage_words
 from rmqha.cli.describe_topic import topic_command
 from rmqha.cli.group_look import (
     BrokerView,
@@ -114,6 +115,7 @@ def _replica_json(view: BrokerView, group: GroupLook | None) -> dict[str, Any]:
         "lagBytes": 0 if view.is_master and state else row.get("lagBytes"),
         "unclean": state.get("unclean"),
         "diskProblem": state.get("diskProblem") or None,
+        "damage": damage_words(state) or None,
         "refusal": state.get("refusal") or None,
         "error": view.error or None,
     }
@@ -279,7 +281,9 @@ def _role_words(view: BrokerView) -> str:
 
 def _troubles(row: dict[str, Any]) -> list[str]:
     found = [
-        f"{name}: {row[key]}" for key, name in (("refusal", "refuses to follow"), ("diskProblem", "disk")) if row[key]
+        f"{name}: {row[key]}"
+        for key, name in (("refusal", "refuses to follow"), ("diskProblem", "disk"), ("damage", "log"))
+        if row[key]
     ]
     if row["unclean"]:
         found.append("unclean: it lost power, so it leads nobody until it has followed a master to its end")

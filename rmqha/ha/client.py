@@ -12,7 +12,7 @@ from __future__ import annotations
 from rmqha.ha.action import Action, CloseHa, SendHa
 from rmqha.ha.alignment import Alignment, Verdict, align
 from rmqha.ha.copy_progress import CopyProgress
-from rmqha.ha.master_link import RETRY_FIRST_MS, ClientState, MasterLink
+from rmqha.ha.master_link import RETRY_FIRST_MS, RETRY_UNSOUND_MS, ClientState, MasterLink
 from rmqha.model.config import BrokerConfig
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RemoteProtocolError
@@ -164,9 +164,12 @@ class HaClient(MasterLink):
             self._learn_entry(header.epoch, header.epoch_start_offset)
             self._append_entries(header.phy_offset)
         if header.size_bytes:
-            log.append_raw(header.phy_offset, frame.data)
+            fault = log.append_raw(header.phy_offset, frame.data)
             self._may_start_elsewhere = False
             self.progress.moved(now_ms, log.max_phy_offset)
+            if fault:
+                self._retry_ms = RETRY_UNSOUND_MS
+                raise RemoteProtocolError(fault)
         confirm = PhyOffset(min(header.confirm_offset, log.max_phy_offset))
         if confirm > log.confirm_offset:
             log.set_confirm_offset(confirm)

@@ -121,6 +121,10 @@ class Door:
         self._look_again(now_ms)
         return self._welcome()
 
+    def address_of(self, broker_id: BrokerId) -> str:
+        """Where the controllers say that this replica takes requests; "" if they have not said."""
+        return next(iter(self._registered.replicas.get(broker_id, ())), "")
+
     def _look_again(self, now_ms: int) -> None:
         """The table has changed: a replica that was removed, or is elsewhere now, is believed no longer. What names
         stand for is looked up for newcomers only."""

@@ -18,6 +18,8 @@ from rmqha.port import ReplicaLog, Tracer
 DIAL_TIMEOUT_MS = 1000
 RETRY_FIRST_MS = 20
 RETRY_MOST_MS = 1000
+RETRY_UNSOUND_MS = 200
+"""After a record that was not sound: the master needs a moment to mend it, or the wire was at fault."""
 
 
 class ClientState(Enum):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 
 from rmqha.ha.action import Action, CloseHa, SendHa
-from rmqha.ha.master_link import RETRY_FIRST_MS, ClientState, MasterLink
+from rmqha.ha.master_link import RETRY_FIRST_MS, RETRY_UNSOUND_MS, ClientState, MasterLink
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import PhyOffset
@@ -73,8 +73,12 @@ class PlainHaClient(MasterLink):
         if frame.data:
             if not self._proven:
                 _check_head(frame)
-            log.append_raw(frame.phy_offset, frame.data)
+            fault = log.append_raw(frame.phy_offset, frame.data)
             self._proven = True
+            log.set_confirm_offset(log.max_phy_offset)
+            if fault:
+                self._retry_ms = RETRY_UNSOUND_MS
+                raise RemoteProtocolError(fault)
         elif log.unclean and self.state is ClientState.FOLLOWING:
             # A heartbeat at our end: the master has no more, so this replica lacks nothing again (ruling 3).
             log.mark_clean()

@@ -459,6 +459,14 @@ class Replica:
         """True while acks wait for the disk: the shell then syncs at once instead of at intervals."""
         return self._commitment.sync_required(is_master=self.is_master)
 
+    def holders(self, phy_offset: PhyOffset) -> list[str]:
+        """Addresses of the replicas that have the record there: of a master its slaves, of a slave its master."""
+        if not self.is_master:
+            return [self._master_address] if self._master_address else []
+        acks = self._slaves.acks()
+        known = (self._slaves.door.address_of(slave_id) for slave_id, end_offset in acks if end_offset > phy_offset)
+        return [address for address in known if address]
+
     def joins_if(self, may_join: Callable[[BrokerId], bool]) -> None:
         """Propose a slave for the set only if this holds too."""
         self._set.may_join = may_join

@@ -249,6 +249,10 @@ class StaticReplica:
         known = [item.acked_offset for item in self._connections.values() if item.acked_offset is not None]
         return [(BrokerId(number), offset) for number, offset in enumerate(known, 1)]
 
+    def holders(self, phy_offset: PhyOffset) -> list[str]:
+        """Addresses of the replicas that have the record there: nobody tells a master where its slaves are."""
+        return [] if self.is_master or not self._master_address else [self._master_address]
+
     @property
     def role(self) -> Role:
         return self._role

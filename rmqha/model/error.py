@@ -42,7 +42,13 @@ class StoreError(RmqhaError):
 
 
 class DamagedError(StoreError):
-    pass
+    """`phy_offset`: which record of the log it is, −1 if it is none; `size_bytes`: its size by its queue's entry, 0 if
+    none was asked."""
+
+    def __init__(self, text: str, phy_offset: int = -1, size_bytes: int = 0) -> None:
+        super().__init__(text)
+        self.phy_offset = phy_offset
+        self.size_bytes = size_bytes
 
 
 class BrokenInvariantError(RmqhaError):

@@ -92,6 +92,15 @@ def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
     return {name: value for name, separator, value in (pair.partition("\x01") for pair in pairs) if separator and name}
 
 
+def are_whole(data: bytes) -> bool:
+    """Whether properties are what a broker writes: UTF-8, and pairs throughout. Few damaged ones are."""
+    try:
+        pairs = data.decode().removesuffix("\x02").split("\x02")
+    except UnicodeDecodeError:
+        return False
+    return all(name and separator for name, separator, _ in (pair.partition("\x01") for pair in pairs))
+
+
 def find_property(data: bytes, name: bytes) -> bytes | None:
     """One property's value without decoding the rest; None if absent. Same answer as decode_properties."""
     needle = name + b"\x01"

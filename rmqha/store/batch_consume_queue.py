@@ -89,6 +89,10 @@ class BatchConsumeQueue:
         """The unit that holds message `queue_offset`, or the next one; end_index if there is none."""
         return self._first_with(lambda unit: unit.end_offset > queue_offset)
 
+    def index_at(self, phy_offset: int) -> int:
+        """The first unit whose record begins at `phy_offset` or behind it; end_index if there is none."""
+        return self._first_with(lambda unit: unit.phy_offset >= phy_offset)
+
     def offset_by_time(self, timestamp_ms: int, low: int) -> int:
         """The first message, not below `low`, of a record stored at `timestamp_ms` or later; max_offset if none was."""
         index = self._first_with(lambda unit: unit.store_timestamp_ms >= timestamp_ms)

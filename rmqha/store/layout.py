@@ -62,3 +62,10 @@ def next_replaced(disk: Disk) -> str:
     """The first free name of a directory for an old log."""
     names = [name[len(REPLACED) :] for name in disk.list("") if name.startswith(REPLACED)]
     return f"{REPLACED}{1 + max((int(number) for number in names if number.isdigit()), default=0)}"
+
+
+def set_others_aside(disk: Disk, directory: str) -> None:
+    """Move what other programs derive from the log into `directory`."""
+    for name in OTHERS_DERIVED:
+        if disk.exists(name):
+            disk.rename(name, f"{directory}/{name}")

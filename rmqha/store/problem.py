@@ -67,6 +67,16 @@ def usage_errors(disk: Disk, path: str, doing: str) -> Iterator[None]:
         raise UsageError(os_sentence(disk, path, doing, error)) from error
 
 
-def damaged(disk: Disk, path: str, offset: int, expected: str, found: str, choices: str) -> DamagedError:
+def damaged(
+    disk: Disk,
+    path: str,
+    offset: int,
+    expected: str,
+    found: str,
+    choices: str,
+    phy_offset: int = -1,
+    size_bytes: int = 0,
+) -> DamagedError:
     """A file is not what it must be: names file, offset, what was expected and found, and what can be done."""
-    return DamagedError(f"{place(disk, path)} at byte {offset}: expected {expected}, found {found}; {choices}")
+    text = f"{place(disk, path)} at byte {offset}: expected {expected}, found {found}; {choices}"
+    return DamagedError(text, phy_offset, size_bytes)

@@ -10,16 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rmqha.model.code import ResponseCode
-from rmqha.model.error import StoreError
+from rmqha.model.error import DamagedError
 from rmqha.model.offset import QueueOffset
 from rmqha.store.batch_consume_queue import DIRECTORY as BATCH_DIRECTORY
 from rmqha.store.batch_consume_queue import UNIT_BYTES, BatchConsumeQueue, BatchConsumeQueues
 from rmqha.store.commit_log import CommitLog
 from rmqha.store.consume_queue import DIRECTORY as QUEUE_DIRECTORY
 from rmqha.store.consume_queue import PREFILL_SIZE, UNIT, ConsumeQueue, ConsumeQueues
+from rmqha.store.damage import DamageTable
 from rmqha.store.mapped_file import MappedFiles, file_name
 from rmqha.store.problem import damaged
-from rmqha.store.record import SYS_INNER_BATCH, BadRecordError, is_sound, locate, verify
+from rmqha.store.record import SYS_INNER_BATCH, BadRecordError, Record, decode, is_sound, locate, verify
 from rmqha.store.reput import bad_record
 
 _SYS_FLAG = struct.Struct(">i")
@@ -39,18 +40,34 @@ class PullResult:
     records: list[memoryview]
     remark: str = ""
     """Why nothing can be given, for another status than those of RocketMQ's pull."""
+    is_repaired_soon: bool = False
+    """Nothing can be given now: the record is damaged, and a replica is asked for it."""
 
 
 MAX_MATCHED_COUNT = 1000
 """The same where each record itself is looked at."""
 Matches = Callable[[memoryview], bool]
 """Whether a record is wanted."""
+IsWhole = Callable[[Record], bool]
+"""Whether a record has what each of its kind was written with, which no CRC covers."""
+
+
+Unit = tuple[int, int, int]
+"""Of a queue: physical offset, size, tagsCode."""
+
+
+def any_record(record: Record) -> bool:
+    return True
 
 
 class Reader:
     """Reads what has been dispatched."""
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueues, batch_queues: BatchConsumeQueues) -> None:
+    def __init__(
+        self, log: CommitLog, queues: ConsumeQueues, batch_queues: BatchConsumeQueues, damage: DamageTable
+    ) -> None:
+        """What is damaged is told to `damage`, and raised."""
+        self._damage = damage
         self._log = log
         self._queues = queues
         self._batch_queues = batch_queues
@@ -85,10 +102,14 @@ class Reader:
             return PullResult(ResponseCode.PULL_NOT_FOUND, high, low, high, [])
         if offset > high:
             return PullResult(ResponseCode.PULL_OFFSET_MOVED, high, low, high, [])
-        if isinstance(queue, BatchConsumeQueue):
-            records, next_offset = self._collect_batches(queue, offset, max_count, max_bytes, tags_codes, matches)
-        else:
-            records, next_offset = self._collect(queue, offset, max(1, max_count), max_bytes, tags_codes, matches)
+        try:
+            if isinstance(queue, BatchConsumeQueue):
+                records, next_offset = self._collect_batches(queue, offset, max_count, max_bytes, tags_codes, matches)
+            else:
+                records, next_offset = self._collect(queue, offset, max(1, max_count), max_bytes, tags_codes, matches)
+        except DamagedError as error:
+            self._damage.found(error)
+            raise
         status = ResponseCode.SUCCESS if records else ResponseCode.PULL_RETRY_IMMEDIATELY
         return PullResult(status, QueueOffset(next_offset), low, high, records)
 
@@ -123,7 +144,7 @@ class Reader:
                     if at + size > end or not is_sound(record, position, size, topic, queue_id, offset):
                         if records:
                             return records, offset
-                        raise self._unsound(position) or self._damaged(queue, offset)
+                        raise self._unsound(position, size) or self._damaged(queue, offset)
                     if matches is None or matches(record):
                         records.append(record)
                         total += size
@@ -170,7 +191,7 @@ class Reader:
                 if not is_sound(record, unit.phy_offset, unit.size_bytes, topic, queue.queue_id, -1):
                     if records:
                         break
-                    raise self._unsound(unit.phy_offset) or self._damaged_batch(queue, index)
+                    raise self._unsound(unit.phy_offset, unit.size_bytes) or self._damaged_batch(queue, index)
                 if (
                     tags_codes is None
                     or unit.tags_code in tags_codes
@@ -181,18 +202,6 @@ class Reader:
                     count += unit.batch_num
             offset = unit.end_offset
         return records, offset
-
-    def record_at(self, phy_offset: int) -> memoryview | None:
-        """The whole record that starts at `phy_offset`, None if none does."""
-        if not self._log.min_offset <= phy_offset < self._log.end_offset:
-            return None
-        view, file_start, end = self._log.file_view(phy_offset)
-        at = phy_offset - file_start
-        try:
-            size = locate(view, at, end, phy_offset)[0]
-        except BadRecordError:
-            return None
-        return view[at : at + size]
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset:
         """The first entry whose record was stored at `timestamp_ms` or later; the queue's max if none was."""
@@ -248,7 +257,46 @@ class Reader:
         except BadRecordError as error:
             raise bad_record(self._log, phy_offset, error) from None
 
-    def _unsound(self, phy_offset: int) -> StoreError | None:
+    def record_at(self, phy_offset: int) -> memoryview | None:
+        """The bytes of the record that starts at `phy_offset`, sound or not; None if none does."""
+        if not self._log.min_offset <= phy_offset < self._log.end_offset:
+            return None
+        view, file_start, end = self._log.file_view(phy_offset)
+        at = phy_offset - file_start
+        try:
+            size = locate(view, at, end, phy_offset)[0]
+        except BadRecordError:
+            return None
+        return view[at : at + size]
+
+    def sound_record(
+        self, topic: str, queue_id: int, queue_offset: int, unit: Unit, is_whole: IsWhole = any_record
+    ) -> Record:
+        """The record that the entry `unit` at `queue_offset` leads to, with CRCs that hold and what `is_whole` asks
+        for: of what is read here new records are made. Raises DamagedError."""
+        phy_offset, size, _ = unit
+        view, file_start, end = self._file_view(phy_offset)
+        at = phy_offset - file_start
+        record = view[at : at + size]
+        if at + size > end or not is_sound(record, phy_offset, size, topic.encode(), queue_id, queue_offset):
+            queue = self._queues.get(topic, queue_id)
+            assert queue is not None
+            error = self._unsound(phy_offset, size) or self._damaged(queue, queue_offset)
+            self._damage.found(error)
+            raise error
+        try:
+            verify(record, 0, size, phy_offset)
+            found = decode(record)
+            known = self._damage.get(phy_offset)
+            if not is_whole(found) and not (known is not None and known.is_as_written):
+                raise BadRecordError(f"expected the properties of a record of {topic}, found {found.properties[:80]!r}")
+        except BadRecordError as reason:
+            error = bad_record(self._log, phy_offset, reason, size)
+            self._damage.found(error)
+            raise error from None
+        return found
+
+    def _unsound(self, phy_offset: int, size_bytes: int) -> DamagedError | None:
         """What is wrong with the record at `phy_offset`; None if there is none, so that it is the entry that is."""
         log = self._log
         if not log.min_offset <= phy_offset < log.end_offset:
@@ -262,18 +310,19 @@ class Reader:
         try:
             verify(view, at, end, phy_offset)
         except BadRecordError as error:
-            return bad_record(log, phy_offset, error)
+            return bad_record(log, phy_offset, error, size_bytes)
         return None
 
-    def _damaged(self, queue: ConsumeQueue, queue_offset: int) -> StoreError:
+    def _damaged(self, queue: ConsumeQueue, queue_offset: int) -> DamagedError:
         phy_offset, size, _ = queue.unit(queue_offset)
         return self._damaged_unit(queue.files, queue_offset * UNIT.size, phy_offset, size, QUEUE_DIRECTORY)
 
-    def _damaged_batch(self, queue: BatchConsumeQueue, index: int) -> StoreError:
+    def _damaged_batch(self, queue: BatchConsumeQueue, index: int) -> DamagedError:
         unit = queue.unit(index)
         return self._damaged_unit(queue.files, index * UNIT_BYTES, unit.phy_offset, unit.size_bytes, BATCH_DIRECTORY)
 
-    def _damaged_unit(self, files: MappedFiles, at: int, phy_offset: int, size: int, directory: str) -> StoreError:
+    def _damaged_unit(self, files: MappedFiles, at: int, phy_offset: int, size: int, directory: str) -> DamagedError:
+        """The entry or the record: a replica that has the record tells which."""
         within = at % files.file_size_bytes
         return damaged(
             self._log.disk,
@@ -283,4 +332,6 @@ class Reader:
             f"{size} bytes at {phy_offset}, where the log has no such record",
             f"stop this replica and remove its directory {directory}: it is made anew from the log; if that does not"
             " help remove its store and let it copy the group's",
+            phy_offset,
+            size,
         )

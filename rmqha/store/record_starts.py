@@ -7,14 +7,16 @@ an entry of a queue, for entries are made of real records only, or a walk over t
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from rmqha.model.error import DamagedError
 from rmqha.store.batch_consume_queue import BatchConsumeQueues
 from rmqha.store.commit_log import CommitLog
-from rmqha.store.consume_queue import ConsumeQueues
+from rmqha.store.consume_queue import ConsumeQueue, ConsumeQueues
+from rmqha.store.damage import DamageTable
 from rmqha.store.record import BadRecordError, Record, decode, verify
-from rmqha.store.reput import Reput, walk
+from rmqha.store.reput import Reput, bad_record, walk
 
 MAX_WALK_COUNT = 1024
 """Records that one question passes over, about a millisecond's work; what it has found shortens the next one's way."""
@@ -24,6 +26,19 @@ RocketMQ has not stored since 4.3, and anybody can name an offset that is none."
 LANDMARK_COUNT = 64
 """One record of so many that are passed over is remembered."""
 MAX_LANDMARKS = 1024
+
+
+class _Units(Sequence[int]):
+    """Physical offsets of a queue's entries, which rise."""
+
+    def __init__(self, queue: ConsumeQueue) -> None:
+        self._queue = queue
+
+    def __len__(self) -> int:
+        return self._queue.max_offset - self._queue.first_offset
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._queue.unit(self._queue.first_offset + index)[0]
 
 
 class StoredRecord(NamedTuple):
@@ -36,11 +51,20 @@ class StoredRecord(NamedTuple):
 class RecordStarts:
     """Tells starts of records from other offsets. `forget` whenever bytes of the log may become others."""
 
-    def __init__(self, log: CommitLog, queues: ConsumeQueues, batch_queues: BatchConsumeQueues, reput: Reput) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        queues: ConsumeQueues,
+        batch_queues: BatchConsumeQueues,
+        reput: Reput,
+        damage: DamageTable,
+    ) -> None:
+        """A record that is damaged is told to `damage`."""
         self._log = log
         self._queues = queues
         self._batch_queues = batch_queues
         self._reput = reput
+        self._damage = damage
         self._landmarks: list[int] = []
         """Starts of records that no queue has yet, ascending."""
 
@@ -53,18 +77,39 @@ class RecordStarts:
         at = phy_offset - file_start
         try:
             record = decode(view, at, end=end)
-            if record.phy_offset != phy_offset or not (self._has_entry(record) or self._is_reached(phy_offset)):
+            if record.phy_offset != phy_offset or not (self.has_entry(record) or self._is_reached(phy_offset)):
                 return None
-            verify(view, at, end, phy_offset)
         except BadRecordError:
             return None
+        try:
+            verify(view, at, end, phy_offset)
+        except BadRecordError as error:
+            self._damage.found(bad_record(log, phy_offset, error, record.size_bytes))
+            return None
         return StoredRecord(record, view[at : at + record.size_bytes])
+
+    def size_of(self, phy_offset: int) -> int | None:
+        """Size of the record that starts there, whatever it looks like now: by its queue's entry, 0 if it has none yet.
+        None if none starts there. It looks at every queue: for questions that are seldom asked."""
+        if phy_offset >= self._reput.position:
+            return 0 if phy_offset < self._log.end_offset and self._is_reached(phy_offset) else None
+        for queue in self._queues.table.values():
+            at = bisect_left(_Units(queue), phy_offset)
+            if at < queue.max_offset - queue.first_offset:
+                found, size, _ = queue.unit(queue.first_offset + at)
+                if found == phy_offset:
+                    return size
+        for batch_queue in self._batch_queues.table.values():
+            index = batch_queue.index_at(phy_offset)
+            if index < batch_queue.end_index and batch_queue.unit(index).phy_offset == phy_offset:
+                return batch_queue.unit(index).size_bytes
+        return None
 
     def forget(self, end_offset: int) -> None:
         """The log is cut to `end_offset`."""
         del self._landmarks[bisect_left(self._landmarks, end_offset) :]
 
-    def _has_entry(self, record: Record) -> bool:
+    def has_entry(self, record: Record) -> bool:
         """Whether the queue that the record names has it where it says, and nothing else."""
         place = record.phy_offset, record.size_bytes
         batch_queue = self._batch_queues.get(record.topic, record.queue_id)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 
-from rmqha.model.error import StoreError
+from rmqha.model.error import DamagedError
 from rmqha.port import Tracer
 from rmqha.store.commit_log import CommitLog
 from rmqha.store.consume_queue import ConsumeQueues
@@ -67,9 +67,11 @@ def walk(log: CommitLog, position: int, end_offset: int) -> Iterator[tuple[int, 
         position = file_start + at
 
 
-def bad_record(log: CommitLog, position: int, error: BadRecordError) -> StoreError:
+def bad_record(log: CommitLog, position: int, error: BadRecordError, size_bytes: int = 0) -> DamagedError:
+    """`size_bytes`: of the record by its queue's entry, 0 if none was asked."""
     expected, _, found = str(error).removeprefix("expected ").partition(", found ")
-    return damaged(log.disk, log.file_path(position), position - log.file_start(position), expected, found, _CHOICES)
+    at = position - log.file_start(position)
+    return damaged(log.disk, log.file_path(position), at, expected, found, _CHOICES, position, size_bytes)
 
 
 class QueueOffsets:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from threading import Lock
 
 from rmqha.model.epoch import EpochEntry, EpochHistory
-from rmqha.model.error import DamagedError, StoreError
+from rmqha.model.error import StoreError
 from rmqha.model.offset import Epoch, PhyOffset, QueueOffset
 from rmqha.port import Buffer, Disk, Tracer
 from rmqha.store import epoch_file
@@ -23,17 +23,20 @@ from rmqha.store.commit_log import CommitLog
 from rmqha.store.config import StoreConfig
 from rmqha.store.consume_queue import DIRECTORY as QUEUE_DIRECTORY
 from rmqha.store.consume_queue import ConsumeQueues
+from rmqha.store.damage import DamageTable
 from rmqha.store.derived import Derived
 from rmqha.store.epoch_file import EpochFile, HighestEpochFile
+from rmqha.store.incoming import IncomingRecords
 from rmqha.store.index_service import IndexService
-from rmqha.store.layout import OTHERS_DERIVED, lock, next_replaced
+from rmqha.store.layout import lock, next_replaced, set_others_aside
 from rmqha.store.new_batch import NewBatch
 from rmqha.store.problem import disk_errors, place
 from rmqha.store.queue_starts import QueueStarts
-from rmqha.store.reader import Matches, PullResult, Reader
-from rmqha.store.record import EncodedBatch, NewMessage
+from rmqha.store.reader import IsWhole, Matches, PullResult, Reader, Unit, any_record
+from rmqha.store.record import EncodedBatch, NewMessage, Record
 from rmqha.store.record_starts import RecordStarts, StoredRecord
 from rmqha.store.recovery import Recovery, batch_topics, check_start, cut_tail, find_end, first_timestamp
+from rmqha.store.repair import RecordRepair
 from rmqha.store.reput import QueueOffsets, Reput, dispatch, dispatch_in_bulk, valid_topic
 from rmqha.store.retention import LogFile
 from rmqha.store.trimmer import Trimmer
@@ -79,16 +82,18 @@ class Store:
         self._checkpoint = CheckpointFile(disk)
         self._progress = ProgressFile(disk)
         self._appender = Appender(self._log, self._offsets, config.max_message_size, self._batch_queues.topics)
-        self._reader = Reader(self._log, self._queues, self._batch_queues)
-        self._starts = RecordStarts(self._log, self._queues, self._batch_queues, self._reput)
+        self.damage = DamageTable(tracer)
+        self._reader = Reader(self._log, self._queues, self._batch_queues, self.damage)
+        self._starts = RecordStarts(self._log, self._queues, self._batch_queues, self._reput, self.damage)
+        self.repair = RecordRepair(self._log, self._starts, self._flush, self)
+        self._incoming = IncomingRecords(self._log, self, self.damage)
         self._trimmer = Trimmer(disk, self._log, [*self._derived, self.index.files], self._epochs, self._flush, tracer)
         self._failed = ""
-        self._told_damage = ""
         self._confirm = self._synced = 0
         self._mark = (0, 0, 0)
         """Dispatched offset, store time of the newest record below it, and number of queue entries."""
         self._saved_at_ms = self._saved_position = 0
-        self._truncate_hooks: list[Callable[[int], None]] = [self._starts.forget]
+        self._truncate_hooks: list[Callable[[int], None]] = [self._starts.forget, self.damage.cut]
         self.recovery = Recovery()
 
     # --- open and close ---------------------------------------------------------------------------------------------
@@ -254,12 +259,15 @@ class Store:
     def unclean(self) -> bool:
         return self._boot.unclean
 
+    def _require_well(self) -> None:
+        if self._failed:
+            raise StoreError(self._failed)
+
     # --- append -----------------------------------------------------------------------------------------------------
     def append(self, message: NewMessage, wall_ms: int) -> Appended:
         """Append one message as master. Raises UsageError for a message that cannot be stored, StoreError when the
         disk fails or is full; nothing is appended then."""
-        if self._failed:
-            raise StoreError(self._failed)
+        self._require_well()
         return self._appender.append(message, wall_ms)
 
     def encode_batch(self, messages: Sequence[NewMessage]) -> EncodedBatch:
@@ -269,23 +277,19 @@ class Store:
     def append_encoded(self, batch: EncodedBatch, wall_ms: int) -> AppendedBatch:
         """Append in order, each contiguous run with one write. All share one store timestamp. StoreError: those that
         went into earlier files may be appended."""
-        if self._failed:
-            raise StoreError(self._failed)
+        self._require_well()
         return self._appender.append_encoded(batch, wall_ms)
 
     def append_batch(self, batch: NewBatch, wall_ms: int) -> AppendedBatch:
         """As `append_encoded`, for messages of one queue. Raises UsageError if one of them cannot be stored."""
-        if self._failed:
-            raise StoreError(self._failed)
+        self._require_well()
         return self._appender.append_batch(batch, wall_ms)
 
-    def append_raw(self, phy_offset: PhyOffset, data: Buffer) -> None:
+    def append_raw(self, phy_offset: PhyOffset, data: Buffer) -> str:
         self.discard_uncommitted()
         assert phy_offset == self._log.end_offset
-        if self._failed:
-            raise StoreError(self._failed)
-        with disk_errors(self._disk, LOG_DIRECTORY, "append"):
-            self._log.append_raw(data)
+        self._require_well()
+        return self._incoming.append(data)
 
     def commit(self, *, everything: bool = True) -> bool:
         """Write what `append` left waiting in memory (transientStorePoolEnable); unless `everything`, only if it is
@@ -339,26 +343,25 @@ class Store:
         self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int,
         tags_codes: frozenset[int] | None = None, matches: Matches | None = None,
     ) -> PullResult:  # fmt: skip
-        """Committed records from entry `offset` on. `tags_codes` and `matches` None take all; the first record comes
-        whatever its size, unless `max_bytes` is taken up."""
-        try:
-            return self._reader.pull(topic, queue_id, offset, max_count, max_bytes, tags_codes, matches)
-        except DamagedError as error:
-            if str(error) != self._told_damage:
-                self._told_damage = str(error)
-                self._tracer.event("damaged", reason=str(error))
-            raise
+        """Committed records from entry `offset` on. `tags_codes` and `matches` None take all; one comes at least."""
+        return self._reader.pull(topic, queue_id, offset, max_count, max_bytes, tags_codes, matches)
 
     def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]:
-        """(physical offset, size, tagsCode) of up to `count` entries from `offset` on; perhaps fewer than there are."""
+        """(physical offset, size, tagsCode) of at most `count` entries from `offset` on."""
         return self._reader.units(topic, queue_id, offset, count)
 
     def record_at(self, phy_offset: int) -> memoryview | None:
-        """The whole record at an offset that comes from an entry of ours; not limited to committed ones."""
+        """The bytes of whatever record begins there, sound or not; not limited to committed ones."""
         return self._reader.record_at(phy_offset)
 
+    def sound_record(
+        self, topic: str, queue_id: int, offset: int, unit: Unit, is_whole: IsWhole = any_record
+    ) -> Record:
+        """The record of a queue's entry, to make a new one of. Raises DamagedError; `damage` knows of it then."""
+        return self._reader.sound_record(topic, queue_id, offset, unit, is_whole)
+
     def verified_record_at(self, phy_offset: int) -> StoredRecord | None:
-        """As `record_at`, for an offset that anybody may name: only if a record starts there (`RecordStarts`)."""
+        """The record at an offset that anybody may name: only if one starts there (`RecordStarts`) and is sound."""
         return self._starts.at(phy_offset)
 
     def first_stored_ms(self, topic: str, offsets: Mapping[int, int]) -> int | None:
@@ -397,8 +400,7 @@ class Store:
     def _sync(self, *, save: bool) -> PhyOffset:
         wanted = self._log.end_offset
         with self._flush:
-            if self._failed:
-                raise StoreError(self._failed)
+            self._require_well()
             if self._synced >= wanted and not save:
                 return PhyOffset(self._synced)
             dispatched, stored, unit_count = self._mark
@@ -409,13 +411,13 @@ class Store:
                 if save or self._save_due(dispatched, stored):
                     self._save(dispatched, stored, unit_count)
             except StoreError as error:
-                self._failed = str(error)
-                self._remember_failure()
+                self.sync_failed(error)
                 raise
         return PhyOffset(end)
 
-    def _remember_failure(self) -> None:
+    def sync_failed(self, error: StoreError) -> None:
         """The system may have dropped pages that it could not write, even if the process is the same."""
+        self._failed = str(error)
         try:
             self._boot.set_unclean(True)
         except StoreError as error:
@@ -487,8 +489,7 @@ class Store:
     def roll(self) -> None:
         """As master: end the active file, unless it is empty, with a blank record. Raises StoreError if there is no
         room for the next."""
-        if self._failed:
-            raise StoreError(self._failed)
+        self._require_well()
         if not self._log.is_active_empty:
             self._log.roll()
 
@@ -497,6 +498,7 @@ class Store:
         Nothing is removed from the disk before `bury`."""
         assert start_offset <= self.settled_offset
         self._trimmer.trim(start_offset)
+        self.damage.trimmed(start_offset)
 
     def trim_derived(self) -> None:
         """Let go what only speaks of records that are gone, in the log and in the epoch history."""
@@ -574,6 +576,7 @@ class Store:
             self._reput.position = self._confirm = self._synced = phy_offset
             self._set_mark()
             self._starts.forget(0)
+            self.damage.cut(0)
             self.index.restart_at(phy_offset)
             self._offsets.take_from_queues(phy_offset)
         self._tracer.event("log_restarted", phy_offset=phy_offset, set_aside=directory)
@@ -591,9 +594,7 @@ class Store:
         self._disk.write_atomic(f"{directory}/{epoch_file.PATH}", epoch_file.encode(self._epochs.history))
         for derived in (*self._derived, self.index.files):
             derived.set_aside(directory)
-        for name in OTHERS_DERIVED:
-            if self._disk.exists(name):
-                self._disk.rename(name, f"{directory}/{name}")
+        set_others_aside(self._disk, directory)
         self._log.set_aside(directory)
         self.recovery.lines.append(f"The old log and its queues were set aside into {directory}.")
         return directory

@@ -232,13 +232,19 @@ def test_a_late_answer_for_an_earlier_mastership_changes_nothing(broker: Broker)
 
 
 def test_records_that_say_nothing_are_passed_over(broker: Broker) -> None:
-    store, wall_ms = broker.store, broker.clock.wall_ms()
+    """Once a replica has the same: else it is damage."""
+    store, wall_ms, at = broker.store, broker.clock.wall_ms(), list[int]()
     for properties in (b"DELAY\x011\x02", b"DELAY\x011\x02REAL_TOPIC\x01T\x02REAL_QID\x01x\x02",
                        b"DELAY\x011\x02REAL_TOPIC\x01RMQ_SYS_TRANS_HALF_TOPIC\x02REAL_QID\x010\x02"):  # fmt: skip
-        store.append(message(topic=SCHEDULE, properties=properties), wall_ms)
+        at.append(store.append(message(topic=SCHEDULE, properties=properties), wall_ms).phy_offset)
     broker.core.driver.appended(store.max_phy_offset, None)
     broker.ask(delayed(1, b"good"))
     broker.run(1000)
+    for place in at[:2]:
+        assert [record.phy_offset for record in store.damage.records][-1] == place
+        assert bodies(broker) == [], "the level waits"
+        store.damage.lacked(place, "it was written so", as_written=True)
+        broker.run(100)
     assert bodies(broker) == [b"good"] and broker.core.delay_offsets.get(1) == 4
     assert broker.tracer.names().count("delayed_message_without_topic") == 3
 

@@ -328,10 +328,13 @@ def test_half_messages_that_say_nothing_are_passed_over(broker: Broker) -> None:
                     "commitLogOffset": str(first.phy_offset), "tranStateTableOffset": "0"})  # fmt: skip
     assert "does not say" in (broker.ask(stray).remark or "")
     broker.run(ROUND_MS)
+    assert "half_message_unusable" not in broker.tracer.names(), "it may be damaged"
+    store.damage.lacked(first.phy_offset, "a replica has the same", as_written=True)
+    broker.run(ROUND_MS)
     assert "half_message_unusable" in broker.tracer.names()
     oneway(broker, end_of(half, ROLLBACK))
     broker.run(ROUND_MS)
-    assert offsets(broker)[0] == 3
+    assert offsets(broker)[0] == 4
 
 
 def test_a_damaged_half_message_is_neither_committed_nor_passed(broker: Broker) -> None:

@@ -53,9 +53,10 @@ class MemoryLog:
     def record_end_offset(self) -> PhyOffset:
         return PhyOffset(self.max_phy_offset - self.half_record_bytes)
 
-    def append_raw(self, phy_offset: PhyOffset, data: bytes | bytearray | memoryview) -> None:
+    def append_raw(self, phy_offset: PhyOffset, data: bytes | bytearray | memoryview) -> str:
         assert phy_offset == self.max_phy_offset
         self.data += data
+        return ""
 
     def view(self, phy_offset: PhyOffset, limit_bytes: int) -> memoryview:
         begin = phy_offset - self.start

@@ -29,7 +29,7 @@ from rmqha.store.record import locate
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
 
-from .following import Following, LearningEnds
+from .following import Following, LearningEnds, Repairing
 from .process import Process, Rpc, SimChannel
 from .registering import Registering
 from .transacting import Transacting
@@ -154,6 +154,7 @@ class BrokerProcess(Process):
         self._timer = None
         self._following = self._registering = None
         self._learning = LearningEnds(self, self._rpc, self.core, self._prng.child(f"ends-{self.life}"))
+        self._repairing = Repairing(self, self._rpc, self.core, self._prng.child(f"repairs-{self.life}"))
         if self.name_servers:
             draws = self._prng.child(f"registering-{self.life}")
             self._registering = Registering(self, self._rpc, self.core, self.name_servers, self._tracer, draws)

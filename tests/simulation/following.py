@@ -144,3 +144,26 @@ class LearningEnds:
     def _begin(self) -> None:
         if not self._work.is_busy:
             self._work.start(self._ends.learn(self._awaits))
+
+
+class Repairing:
+    """What RepairLoop does on the host."""
+
+    def __init__(self, process: Process, rpc: Rpc, core: BrokerCore, draws: SimPrng) -> None:
+        self._process = process
+        self._core = core
+        self._awaits = SimAwaits(process, rpc, draws)
+        self._work = Coroutines(self._begin_if_due)
+        core.store.damage.wake = self._begin_soon
+        self._begin_if_due()
+
+    def _begin_if_due(self) -> None:
+        if self._core.store.damage.records:
+            self._begin_soon()
+
+    def _begin_soon(self) -> None:
+        self._process.after(0, self._begin)
+
+    def _begin(self) -> None:
+        if not self._work.is_busy:
+            self._work.start(self._core.read_repair.run(self._awaits))

@@ -170,5 +170,5 @@ def test_every_record_that_apaches_broker_stored_counts(
     assert starts
     for start in starts:
         at = store.verified_record_at(start)
-        assert at is not None and store._starts._has_entry(at.record), start
+        assert at is not None and store._starts.has_entry(at.record), start
     store.close()

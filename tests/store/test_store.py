@@ -219,10 +219,12 @@ def test_a_restarted_master_never_gives_a_queue_offset_twice() -> None:
 
 
 def test_bytes_that_are_no_records_are_named_at_dispatch() -> None:
-    store = open_store(sim_disk())
-    store.append_raw(PhyOffset(0), b"\0\0\0\x7f" + b"nonsense" * 30)
+    disk = sim_disk()
+    source, store = filled(sim_disk()), open_store(disk)
+    store.append_raw(PhyOffset(0), log_bytes(source))
+    disk.rot(f"commitlog/{0:020}", 4)
     store.set_confirm_offset(store.max_phy_offset)
-    with pytest.raises(StoreError, match=r"commitlog/0{20} at byte 0: expected magic .* found 0x6E6F6E73; remove"):
+    with pytest.raises(StoreError, match=r"commitlog/0{20} at byte 0: expected magic .* found 0x25A320A7; remove"):
         store.dispatch(1 << 20)
 
 

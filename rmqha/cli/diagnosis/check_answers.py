@@ -12,7 +12,7 @@ from typing import Any
 import trio
 
 from rmqha.cli.cluster_file import NodeKind
-from rmqha.cli.cluster_view import ask, ask_leader
+from rmqha.cli.cluster_view import DAMAGE_FIX, ask, ask_leader, damage_words
 from rmqha.cli.diagnosis.check_files import Papers
 from rmqha.cli.diagnosis.check_security import judge_security
 from rmqha.cli.diagnosis.finding import Finding, ok, warn, wrong
@@ -152,6 +152,8 @@ async def _ask(client: RemotingClient, patient: Patient, found: Answers) -> None
     if state.get("addressProblem"):
         fix = "set that key to the machine's address as others see it, then restart it"
         found.findings.append(wrong(patient.name, "address", str(state["addressProblem"]), fix))
+    if damage := damage_words(state):
+        found.findings.append(wrong(patient.name, "log", damage, DAMAGE_FIX))
     await _security(client, patient, found)
     before_ns = time.time_ns()
     told = json.loads(bytes((await ask(client, patient.address, Command(RequestCode.RMQHA_GET_HISTORY))).body))

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rmqha.cli.cluster_view import copy_words, outside_words
+from rmqha.cli.cluster_view import DAMAGE_FIX, copy_words, damage_words, outside_words
 from rmqha.cli.health.agreement import LEADERS, Agreement, View, groups_of, views
 from rmqha.cli.health.survey import Kind, Word
 from rmqha.host.security_watch import RENEW, SOON_MS, expiry_words
@@ -286,6 +286,8 @@ class _Group:
             yield Finding(word.title, f"starting: {why}", f"see rmqha explain {self.name}")
         if state.get("diskProblem"):
             yield Finding(word.title, f"disk: {state['diskProblem']}", "mend or free that disk")
+        if damage := damage_words(state):
+            yield Finding(word.title, damage, DAMAGE_FIX)
         if state.get("addressProblem"):
             yield Finding(word.title, state["addressProblem"], "set that key to its machine's address, then restart it")
         if state.get("refusal"):

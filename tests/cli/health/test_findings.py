@@ -89,6 +89,21 @@ def test_a_node_that_is_two_servers_is_one_sentence() -> None:
         (silent(controller(1), runs=None), ["ctl-1: does not answer", "start it"]),
         (broker(1, writable=False, whyNotWritable="the set is too small"), ["takes no messages: the set is too small"]),
         (broker(2, diskProblem="a write takes 7 s"), ["broker-a-2: disk: a write takes 7 s"]),
+        (
+            broker(
+                2,
+                damage={
+                    "lackedCount": 2,
+                    "refused": None,
+                    "records": [{"phyOffset": 8, "reason": "expected a body", "lacked": "nobody has it"}],
+                },
+            ),
+            ["broker-a-2: 2 records of its log are damaged, the one at 8 among them: expected a body (nobody has it)"],
+        ),
+        (
+            broker(2, damage={"lackedCount": 0, "refused": {"phyOffset": 9, "reason": "it is rotten"}, "records": []}),
+            ["broker-a-2: its log ends at 9: it is rotten; start a replica that has it"],
+        ),
         (broker(2, addressProblem="brokerIP1: x"), ["broker-a-2: brokerIP1: x; set that key to its machine's address"]),
         (broker(2, refusal="nothing in common"), ["broker-a-2: follows nobody: nothing in common"]),
         (broker(2, unclean=True), ["broker-a-2: it lost power"]),
