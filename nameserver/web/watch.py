@@ -33,12 +33,14 @@ EVENTS_PERIOD_MS = 3_000
 """The histories of a group's replicas are longer than other answers and asked for less often."""
 MEMORY_MS = 300_000
 """A node that nobody names any more is asked on for so long after its last answer."""
-KEEPALIVE_S = 15.0
+BEAT_S = 2.0
+"""However long a round takes, a page hears so often that the name server is there; dom.js waits three times as long."""
 MAX_VIEWERS = 32
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 """Of one node: five thousand groups are some 3 MB of a controller's state. More ends the connection."""
 CLUSTER = ""
 """Name of the cluster's document; a group's is its name."""
+_BEAT = event(0, "beat")
 
 
 class Watch:
@@ -66,6 +68,8 @@ class Watch:
         self._closer: dict[str, Closer] = {}
         self._events_at_ms: dict[str, int] = {}
         self.round_count = 0
+        self._looked_at = b""
+        """Event that tells when the last round began, and when the next one is due to end."""
 
     @property
     def viewer_count(self) -> int:
@@ -77,17 +81,21 @@ class Watch:
 
     # --- viewers ----------------------------------------------------------------------------------------------------
     async def show(self, name: str, send: Send) -> None:
-        """Send the document `name` as a Server-Sent Event each time that it changes, and after each round its time,
-        until cancelled."""
+        """Send the document `name` as a Server-Sent Event each time that it changes, after each round its time (`at`),
+        and a heartbeat (`beat`) at least every BEAT_S, until cancelled."""
         with self._viewer(name):
-            last: bytes | None = None
+            last, told = b"", b""
             while True:
-                document = self._documents.get(name)
+                document, looked_at = self._documents.get(name), self._looked_at
                 if document is not None and document != last:
                     await send(document)
                     last = document
-                await send(event(self._clock.wall_ms(), "at"))
-                with trio.move_on_after(KEEPALIVE_S):
+                if document is not None and looked_at != told:
+                    await send(looked_at)
+                    told = looked_at
+                else:
+                    await send(_BEAT)
+                with trio.move_on_after(BEAT_S):
                     await self._changed.wait()
 
     @contextmanager
@@ -111,12 +119,13 @@ class Watch:
             await self._wanted.wait()
             async with RemotingClient(max_frame_bytes=MAX_ANSWER_BYTES) as client:
                 while self._viewers:
-                    started = trio.current_time()
+                    started, at_ms = trio.current_time(), self._clock.wall_ms()
                     node_count = await self._guarded_round(client)
                     self.round_count += 1
+                    period_s = max(PERIOD_S, node_count / NODES_PER_SECOND)
+                    self._looked_at = event({"at": at_ms, "nextMs": round((period_s + ROUND_S) * 1000)}, "at")
                     self._changed.set()
                     self._changed = trio.Event()
-                    period_s = max(PERIOD_S, node_count / NODES_PER_SECOND)
                     await trio.sleep(max(0.1, started + period_s - trio.current_time()))
             self._wanted = trio.Event()
             self._answered.clear()

@@ -81,37 +81,87 @@ export function table(caption, columns, rows) {
 
 // The page's live document: `onDocument` gets it each time that it changes. A page that nobody sees asks for nothing:
 // a browser keeps few connections to one server, and the nodes are left alone.
+// A connection that stays open tells nothing of who is at its other end: a name server that is frozen, or cut off, says
+// nothing, not even goodbye. So the page calls itself live only while it hears the heartbeat and looks end in time.
+const SILENT_MS = 6000;
+const DIAL_AGAIN_MS = 15000;
+
 export function live(url, onDocument) {
   const state = document.getElementById("state");
   const at = document.getElementById("at");
   let source = null;
   let retry = 0;
+  let watchdog = 0;
+  let heard = 0; // when anything came last
+  let dialled = 0;
+  let due = 0; // until when the picture is fresh
+  let lookedAt = 0;
+  let fresh = false; // a look has come since this page was last seen
+  let trouble = "";
   const say = (text, tone) => {
     if (state.textContent !== text) state.textContent = text;
     state.parentElement.className = tone;
+    document.body.classList.toggle("old", tone !== "well");
+  };
+  const asOf = () => (lookedAt ? ` It is as it was at ${time(lookedAt)}.` : "");
+  const old = (why, doing = "") => say(`✕ ${why}; what you see is old.${asOf()}${doing}`, "wrong");
+  const hear = () => {
+    heard = Date.now();
+    trouble = "";
+  };
+  const judge = () => {
+    const now = Date.now();
+    if (now - heard > SILENT_MS) {
+      old(trouble || "the name server is silent", " Trying again…");
+      if (now - Math.max(heard, dialled) > DIAL_AGAIN_MS) start();
+    } else if (fresh) {
+      if (now > due) old("the name server is there but has not asked the nodes in time");
+      else say("● live", "well");
+    }
   };
   const stop = () => {
     clearTimeout(retry);
+    clearInterval(watchdog);
     source?.close();
     source = null;
   };
   const start = () => {
     stop();
+    dialled = Date.now();
+    if (!heard) heard = dialled;
+    watchdog = setInterval(judge, 500);
     source = new EventSource(url);
     source.onmessage = (message) => {
-      say("● live", "well");
+      hear();
       onDocument(JSON.parse(message.data));
     };
     source.addEventListener("at", (message) => {
-      at.textContent = time(JSON.parse(message.data));
-      if (document.body.dataset.seen) say("● live", "well");
+      const look = JSON.parse(message.data);
+      hear();
+      due = heard + look.nextMs + SILENT_MS;
+      lookedAt = look.at;
+      fresh = true;
+      at.textContent = time(look.at);
+      judge();
+    });
+    source.addEventListener("beat", () => {
+      hear();
+      judge();
     });
     source.onerror = () => {
-      say("✕ the name server does not answer; what you see is old. Trying again…", "wrong");
+      trouble = "the name server does not answer";
+      heard = Math.min(heard, Date.now() - SILENT_MS - 1);
+      judge();
       if (source?.readyState === EventSource.CLOSED) retry = setTimeout(start, 3000);
     };
   };
-  const follow = () => (document.hidden ? stop() : start());
+  const follow = () => {
+    if (document.hidden) return stop();
+    heard = 0; // a page that was not seen has listened to nobody
+    fresh = false;
+    say(`asking the nodes…${asOf()}`, "");
+    start();
+  };
   document.addEventListener("visibilitychange", follow);
   addEventListener("pagehide", stop);
   addEventListener("pageshow", (event) => { if (event.persisted) follow(); });

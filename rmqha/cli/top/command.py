@@ -29,6 +29,8 @@ from rmqha.model.error import RemoteError, RmqhaError, UsageError
 from rmqha.wire.command import Command
 
 ORDER_TIMEOUT_MS = 5000
+FRESH_S = 1.0
+"""A look may last so long before the one on the screen is called old."""
 
 
 @click.command(epilog="Example: rmqha top broker-a")
@@ -76,12 +78,15 @@ class Look:
 
     words: list[Word] = field(default_factory=list)
     at_s: float = 0.0
+    at: str = ""
+    """Time of day when it began: what is shown is not younger."""
     rows: list[Row] = field(default_factory=list)
     health: Health = field(default_factory=lambda: judge([], []))
 
 
 async def _look(client: RemotingClient, seeds: Seeds, group: str | None, timeout_s: float, before: Look) -> Look:
     """Raises UsageError for a group that nobody knows."""
+    at = f"{datetime.now():%H:%M:%S}"
     words = await Survey(client, seeds, timeout_s, group).run()
     earlier = {word.address: word.state for word in before.words if word.kind is Kind.BROKER}
     for word in words:
@@ -93,7 +98,7 @@ async def _look(client: RemotingClient, seeds: Seeds, group: str | None, timeout
     chosen = known if group is None else [name for name in known if name == group]
     now_s = trio.current_time()
     told = [row for row in rows(words, before.words, now_s - before.at_s) if row.group in chosen]
-    return Look(words, now_s, told, judge(words, chosen))
+    return Look(words, now_s, at, told, judge(words, chosen))
 
 
 async def _once(seeds: Callable[[], Seeds], group: str | None, interval_s: float, timeout_s: float) -> Look:
@@ -121,11 +126,13 @@ def _print(look: Look, output: str) -> None:
 
 # --- live -------------------------------------------------------------------------------------------------------------
 async def _live(seeds: Callable[[], Seeds], group: str | None, interval_s: float, timeout_s: float) -> None:
-    screen, look = Screen(), Look()
+    screen, look, asked_s = Screen(), Look(), trio.current_time()
     with Live(console=console(), auto_refresh=False, screen=True) as live:
 
         def draw() -> None:
-            live.update(screen.render(f"{datetime.now():%H:%M:%S}"), refresh=True)
+            lasted_s = trio.current_time() - asked_s - interval_s
+            overdue_s = lasted_s if look.at and lasted_s > FRESH_S else None
+            live.update(screen.render(look.at or f"{datetime.now():%H:%M:%S}", overdue_s=overdue_s), refresh=True)
 
         async with RemotingClient() as client, trio.open_nursery() as nursery:
 
@@ -144,11 +151,18 @@ async def _live(seeds: Callable[[], Seeds], group: str | None, interval_s: float
                 screen.message = await obey(client, order, look.words)
                 draw()
 
+            async def tick() -> None:
+                while True:
+                    await trio.sleep(FRESH_S)
+                    draw()
+
             nursery.start_soon(keys)
+            nursery.start_soon(tick)
             draw()
             while True:
                 look = await _look(client, seeds(), group, timeout_s, look)
                 screen.update(look.rows, look.health)
+                asked_s = trio.current_time()
                 draw()
                 await trio.sleep(interval_s)
 

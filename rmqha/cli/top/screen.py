@@ -103,9 +103,10 @@ class Screen:
             self._asked, self.message = Order(Deed.SWITCH, row), f"make {row.node} the master of {row.group}? y or n"
 
     # --- look -------------------------------------------------------------------------------------------------------
-    def render(self, at: str, *, keys: bool = True) -> RenderableType:
-        """The whole screen, 80 columns wide. `at`: the time of the look."""
-        parts: list[RenderableType] = [self._head(at)]
+    def render(self, at: str, *, keys: bool = True, overdue_s: float | None = None) -> RenderableType:
+        """The whole screen, 80 columns wide. `at`: the time of the look. `overdue_s`: how long the next one has lasted,
+        if it should have ended by now."""
+        parts: list[RenderableType] = [self._head(at, overdue_s)]
         for group in dict.fromkeys(row.group for row in self.rows):
             members = [row for row in self.rows if row.group == group]
             parts.append(_title(group, members))
@@ -119,10 +120,12 @@ class Screen:
             parts.append(Text(self.message or HELP, "bold yellow" if self.message else "dim"))
         return Group(*parts)
 
-    def _head(self, at: str) -> Text:
+    def _head(self, at: str, overdue_s: float | None) -> Text:
         if self.health is None:
             return Text(f"{at}  asking", "bold")
         state = "HEALTHY" if self.health.healthy else "UNHEALTHY" if self.health.answered else "UNKNOWN"
+        if overdue_s is not None:
+            return Text(f"{at}  was {state}, and is old: the next look has lasted {overdue_s:.0f} s", "bold yellow")
         return Text(f"{at}  {state}", "bold green" if self.health.healthy else "bold red")
 
     def _cells(self, row: Row, keys: bool) -> list[object]:

@@ -85,11 +85,17 @@ def screen() -> Screen:
     return found
 
 
-def shown(found: Screen) -> list[str]:
+def shown(found: Screen, overdue_s: float | None = None) -> list[str]:
     out = Console(width=80, record=True, file=None, force_terminal=False)
     with out.capture() as capture:
-        out.print(found.render("12:00:00"))
+        out.print(found.render("12:00:00", overdue_s=overdue_s))
     return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def test_what_is_old_is_not_shown_as_healthy() -> None:
+    lines = shown(screen(), 2.6)
+    assert lines[0] == "12:00:00  was HEALTHY, and is old: the next look has lasted 3 s"
+    assert lines[1:] == shown(screen())[1:]
 
 
 def test_it_fits_eighty_columns_and_names_the_master() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,13 @@ class Site:
 
     async def documents(self, path: str = "/events") -> AsyncGenerator[dict[str, Any], None]:
         """The live documents, as an EventSource reads them."""
+        async with aclosing(self.events(path)) as events:
+            async for name, value in events:
+                if name == "message":
+                    yield value
+
+    async def events(self, path: str = "/events") -> AsyncGenerator[tuple[str, Any], None]:
+        """Every event's name and value."""
         stream, http = await self._open(path, {})
         text = ""
         async with stream:
@@ -79,8 +86,8 @@ class Site:
                     continue
                 *whole, text = (text + event.data.decode()).split("\n\n")
                 for block in whole:
-                    if block.startswith("data: "):
-                        yield json.loads(block.removeprefix("data: "))
+                    head, _, data = block.rpartition("data: ")
+                    yield head.removeprefix("event: ").strip() or "message", json.loads(data)
 
 
 def answer_as(site: Site, group: Group) -> None:

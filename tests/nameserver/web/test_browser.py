@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from nameserver.web.watch import Watch
 from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.message import encode_properties
@@ -214,6 +216,72 @@ async def test_the_cluster_is_seen_and_changes_by_itself(browser: Browser, shots
         browser.complaints()
 
     await trio.to_thread.run_sync(gone)
+
+
+async def test_a_page_that_is_no_longer_fed_says_so(browser: Browser) -> None:
+    """The name server is frozen (its event loop stands still): the connection stays open and nothing comes."""
+    async with page(started()) as site:
+
+        def well() -> None:
+            browser.open("/")
+            assert "HEALTHY" in browser.wait("takes messages")
+            browser.wait("● live", "#live")
+            assert browser.count("body.old") == 0
+
+        seen, over = list[str](), threading.Event()
+
+        def frozen() -> None:
+            try:
+                seen.append(browser.wait("the name server is silent; what you see is old. It is as it was at", "#live"))
+                assert "live" not in seen[0] and browser.count("body.old") == 1
+                mark = "getComputedStyle(document.getElementById('health'), '::before').content"
+                assert browser.run(mark) == '"As it was, not as it is:"'
+            finally:
+                over.set()
+
+        await browse(browser, site, well)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, frozen)
+            await trio.sleep(0.1)
+            over.wait(2 * WAIT_S)  # the whole name server, and this test, stand still
+        assert seen
+
+        def thawed() -> None:
+            browser.wait("● live", "#live")
+            assert browser.count("body.old") == 0
+            browser.next_round()
+            assert browser.complaints() == []
+
+        await browse(browser, site, thawed)
+
+
+async def test_a_look_that_does_not_end_is_not_shown_as_live(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The name server is there, its heartbeats come, and what it shows grows old."""
+    monkeypatch.setattr("nameserver.web.watch.ROUND_S", 0.5)
+    async with page(started()) as site:
+
+        def well() -> None:
+            browser.open("/")
+            browser.wait("● live", "#live")
+
+        def stuck() -> None:
+            browser.wait("the name server is there but has not asked the nodes in time; what you see is old", "#live")
+
+        await browse(browser, site, well)
+        hold, never = trio.Event(), Watch._round
+
+        async def endless(watch: Watch, client: RemotingClient) -> int:
+            await hold.wait()
+            return await never(watch, client)
+
+        monkeypatch.setattr(Watch, "_round", endless)
+        await browse(browser, site, stuck)
+        hold.set()
+
+        def well_again() -> None:
+            browser.wait("● live", "#live")
+
+        await browse(browser, site, well_again)
 
 
 async def test_a_groups_logs_are_drawn_with_forks_and_cuts(browser: Browser, shots: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from contextlib import aclosing
 
+import pytest
 import trio
 
-from nameserver.web.watch import MAX_VIEWERS
+from nameserver.web.watch import MAX_VIEWERS, Watch
+from rmqha.host.remoting import RemotingClient
 from rmqha.model.code import RequestCode as Code
 from tests.cli.hostile import hostile
 from tests.ha.group import started
@@ -48,6 +50,34 @@ async def test_a_change_reaches_an_open_page_and_an_unchanged_picture_is_not_sen
                     state |= {"writable": False, "whyNotWritable": "disk full"}
                     master.replies[Code.RMQHA_GET_REPLICA_STATE] = (0, {}, json.dumps(state).encode())
         assert seen == [True, False]
+
+
+async def test_heartbeats_come_while_a_look_takes_long_and_its_time_is_that_of_the_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is old is never told with a new time."""
+    hold, whole = trio.Event(), Watch._round
+
+    async def endless(watch: Watch, client: RemotingClient) -> int:
+        if watch.round_count:
+            await hold.wait()
+        return await whole(watch, client)
+
+    monkeypatch.setattr(Watch, "_round", endless)
+    monkeypatch.setattr("nameserver.web.watch.BEAT_S", 0.1)
+    async with page(started()) as site:
+        seen = []
+        with trio.fail_after(DEADLINE_S):
+            async with aclosing(site.events()) as events:
+                async for name, value in events:
+                    seen.append((name, value))
+                    if len(seen) > 20 and not hold.is_set():
+                        assert [item for item, _ in seen if item != "beat"] == ["message", "at"]
+                        hold.set()
+                    if hold.is_set() and name == "at":
+                        break
+        looks = [value for item, value in seen if item == "at"]
+        assert [look["nextMs"] for look in looks] == [3000, 3000] and looks[0]["at"] < looks[1]["at"]
 
 
 async def test_a_frozen_and_a_foreign_node_cost_a_sentence_each() -> None:
