@@ -19,6 +19,7 @@ from rmqha.spark import session
 from rmqha.spark.errors import translate
 from rmqha.store.scan import open_store
 from tests.chaos.conftest import Tell
+from tests.spark.slow_start import SLOW_START, STARTS
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark]
 DIRECT_TIMEOUT_MS = 2_000
@@ -35,10 +36,6 @@ def spark() -> Iterator[SparkSession]:
     started.stop()
 
 
-SLOW_START = "Python worker failed to connect back"
-"""Spark gives the query's Python process 10 s to start, whatever else the machine does."""
-
-
 class LogQuery:
     """A query from one replica's store into Parquet files, as fast as the log grows."""
 
@@ -49,7 +46,7 @@ class LogQuery:
         stream = stream.option("checkpointLocation", str(directory / "checkpoint"))
         self._stream = stream.trigger(processingTime="200 milliseconds")
         self._query = self._stream.start()
-        self._starts_left = 3
+        self._starts_left = STARTS - 1
 
     @property
     def position(self) -> int:

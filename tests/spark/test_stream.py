@@ -17,6 +17,7 @@ from rmqha.host.disk import HostDisk
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.spark import session
 from rmqha.spark.errors import translate
+from tests.spark.slow_start import SLOW_START, STARTS
 from tests.spark.test_stream_reader import append, fill
 from tests.store.log_writer import LogWriter, Message
 from tests.store.support import commit_all, open_store
@@ -33,13 +34,9 @@ def spark() -> Iterator[SparkSession]:
     started.stop()
 
 
-SLOW_START = "Python worker failed to connect back"
-"""Spark gives a query's own Python process 10 s to start, whatever else the machine does; no setting changes it."""
-
-
 def started(stream: DataStreamWriter) -> StreamingQuery:
     """A query that has got beyond the start of its process, or has ended for another reason."""
-    for _ in range(3):
+    for _ in range(STARTS):
         query = stream.start()
         while query.isActive and query.lastProgress is None:
             time.sleep(0.05)
