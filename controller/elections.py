@@ -2,11 +2,12 @@
 
 begin → hand-over: the master refuses messages until the target holds all it has (ruling 18) → ballot
 begin → ballot: candidates are asked for their log's end → MasterElected proposed, or given up
+ballot → ballot: a silent candidate has reported more than the best that answered: it is asked once more, for longer
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -22,7 +23,7 @@ from controller.heartbeat import BrokerKey, HeartbeatTable
 from controller.probes import Probes
 from controller.replicas_info import Group
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.offset import BrokerId, Epoch
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import Tracer
 from rmqha.wire.command import FLAG_ONEWAY, Command
 
@@ -31,6 +32,8 @@ HANDED_OVER = frozenset({Cause.DESIGNATED, Cause.DISK_FAILED, Cause.DRAINED, Cau
 """Elections ahead of which a live master of ours hands over."""
 SWITCH_PATIENCE = 10
 """So many times probeTimeoutMs may the target of a switch take: on a busy machine a Java broker needs over 50 ms."""
+SILENT_WITH_MORE_MS = 1000
+"""So long an election waits for a candidate that has reported more than any that answers (ruling 8)."""
 LEAVES_A_LIVE_MASTER = frozenset({Cause.DISK_FAILED, Cause.DRAINED, Cause.MAINTENANCE})
 """Of our own accord, and only for a replica that is well."""
 
@@ -50,6 +53,9 @@ class Ballot:
     """The master refuses messages because of it."""
     timeout_ms: int = 0
     """What candidates are given to answer."""
+    patient_until_ms: int = 0
+    asked_again: tuple[BrokerId, ...] = ()
+    """Silent candidates that must hold more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,10 @@ def log_end(reply: Command | None, broker_name: str, broker_id: BrokerId) -> Log
     if reply.ext.get("replicaId", str(broker_id)) != str(broker_id):
         return None
     return parse_log_end(reply.body, broker_name, broker_id)
+
+
+def _reach(end: LogEnd) -> tuple[Epoch, PhyOffset]:
+    return end.epoch, end.max_offset
 
 
 class Elections:
@@ -204,9 +214,13 @@ class Elections:
             ballot.answers = {item: self._reported_end(group, item) for item in who.ids}
             self._count(now_ms, ballot)
             return
-        question, ballot.timeout_ms = Command(RequestCode.GET_BROKER_EPOCH_CACHE), self._patience_ms(now_ms, ballot)
-        for broker_id in who.ids:
-            probe_id = self._probes.send(now_ms, group.replicas[broker_id].address, question, ballot.timeout_ms)
+        ballot.timeout_ms, ballot.patient_until_ms = self._patience_ms(now_ms, ballot), now_ms + SILENT_WITH_MORE_MS
+        self._ask(now_ms, ballot, who.ids, ballot.timeout_ms)
+
+    def _ask(self, now_ms: int, ballot: Ballot, ids: Iterable[BrokerId], timeout_ms: int) -> None:
+        for broker_id in ids:
+            question = Command(RequestCode.GET_BROKER_EPOCH_CACHE)
+            probe_id = self._probes.send(now_ms, ballot.group.replicas[broker_id].address, question, timeout_ms)
             self._ballot_probes[probe_id] = ballot
             ballot.waiting[probe_id] = broker_id
 
@@ -226,15 +240,31 @@ class Elections:
         broker = self._table.get(BrokerKey(group.broker_name, broker_id))
         return () if broker is None else (broker.log_end.epoch, broker.accepted_epoch)
 
+    def _silent_with_more(self, ballot: Ballot, answers: Mapping[BrokerId, LogEnd]) -> tuple[BrokerId, ...]:
+        """Candidates that have not answered and have reported more than the best that did. What was reported is the
+        least that they hold. In CP each member of the set holds what was acknowledged."""
+        group, who = ballot.group, ballot.electorate
+        if not who.ask or not answers or (group.is_cp and who.cause not in ACCEPTS_LOSS):
+            return ()
+        best = max(_reach(end) for end in answers.values())
+        silent = (item for item in who.ids if item not in ballot.answers and self._may_lead(ballot, item))
+        return tuple(item for item in silent if _reach(self._reported_end(group, item)) > best)
+
+    def _may_lead(self, ballot: Ballot, broker_id: BrokerId) -> bool:
+        fit = self._table.is_fit(BrokerKey(ballot.group.broker_name, broker_id))
+        return fit or ballot.electorate.cause in ACCEPTS_LOSS
+
     def _count(self, now_ms: int, ballot: Ballot) -> None:
         """Every candidate has answered or had its time."""
         group, who, name = ballot.group, ballot.electorate, ballot.group.broker_name
+        answers = {item: end for item, end in ballot.answers.items() if not who.ask or self._may_lead(ballot, item)}
+        silent = self._silent_with_more(ballot, answers)
+        if silent and not ballot.asked_again and (left_ms := ballot.patient_until_ms - now_ms) > 0:
+            ballot.asked_again = silent
+            self._tracer.event("election_waits", group=name, broker_ids=list(silent), for_ms=left_ms)
+            self._ask(now_ms, ballot, silent, left_ms)
+            return
         del self._ballots[name]
-        answers = {
-            item: end
-            for item, end in ballot.answers.items()
-            if not who.ask or who.cause in ACCEPTS_LOSS or self._table.is_fit(BrokerKey(name, item))
-        }
         if len(answers) < who.needed_answers:
             told = f"{len(answers)} of the replicas {list(who.ids)} answered request 1007 within {ballot.timeout_ms} ms"
             self._give_up(now_ms, ballot, f"{told}; {who.needed_answers} must")
@@ -244,6 +274,10 @@ class Elections:
         epochs = [end.epoch for end in answers.values()]
         epochs += [epoch for item in group.replicas for epoch in self._reported_epochs(group, item)]
         reason = f"{ballot.wish.why}; {reason}" if ballot.wish.why else reason
+        if silent:
+            more = bytes_at_stake(answers[winner], [self._reported_end(group, item) for item in silent])
+            ids = ", ".join(map(str, silent))
+            reason = f"{reason}; replica {ids}, which does not answer, has reported at least {more} bytes more"
         at_stake = None
         if who.cause in (Cause.UNCLEAN_BY_OPERATOR, Cause.UNCLEAN_AUTOMATIC):
             at_stake = bytes_at_stake(answers[winner], [self._reported_end(group, item) for item in group.replicas])

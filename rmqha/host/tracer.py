@@ -42,6 +42,7 @@ WARNINGS = frozenset(
         "disk_full",
         "disk_problem",
         "election_failed",
+        "election_waits",
         "elections_not_followed",
         "epoch_not_accepted",
         "group_masterless",
