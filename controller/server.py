@@ -31,7 +31,8 @@ from rmqha.host.exposure import Exposure
 from rmqha.host.poller import Poller
 from rmqha.host.prng import HostPrng
 from rmqha.host.remoting import RemotingClient, serve
-from rmqha.host.session import Session, Statistics
+from rmqha.host.session import Session
+from rmqha.host.statistics import Statistics
 from rmqha.host.text_file import read_text
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode

@@ -25,7 +25,8 @@ from rmqha.host.disk import HostDisk, make_directories
 from rmqha.host.exposure import Exposure
 from rmqha.host.network import FarPeer
 from rmqha.host.remoting import RemotingClient, serve
-from rmqha.host.session import Session, Statistics
+from rmqha.host.session import Session
+from rmqha.host.statistics import Statistics
 from rmqha.host.tracer import HostTracer
 from rmqha.model.access import Needs, Permission
 from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode

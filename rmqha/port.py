@@ -29,6 +29,17 @@ class Clock(Protocol):
         ...
 
 
+class Pause(Protocol):
+    """A wait between two steps of a request, which holds `size_bytes` of memory meanwhile."""
+
+    @property
+    def size_bytes(self) -> int: ...
+
+    def when_over(self, resume: Callable[[], None]) -> None:
+        """Call `resume` once, later than in this call; never if the connection was told to have closed before."""
+        ...
+
+
 class Tracer(Protocol):
     """One event per state transition, none per record."""
 

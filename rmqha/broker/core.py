@@ -32,6 +32,7 @@ from rmqha.broker.send import SendProcessor
 from rmqha.broker.table_feed import TableFeed
 from rmqha.broker.table_follower import Master
 from rmqha.broker.table_requests import TableRequests
+from rmqha.broker.tail_room import TailRoom
 from rmqha.broker.topics import TopicTable
 from rmqha.broker.transaction_service import TransactionService
 from rmqha.ha.action import RoleChanged
@@ -82,7 +83,8 @@ class BrokerCore:
             self.replica = Replica(config, store, identity, tracer, clock.wall_ms() - clock.now_ms())
         else:
             self.replica = StaticReplica(config, store, tracer)
-        self.driver = ReplicaDriver(self.replica, store, clock, tracer)
+        self.room = TailRoom(self.replica, clock)
+        self.driver = ReplicaDriver(self.replica, store, self.room, clock, tracer)
         self.topics = TopicTable(disk, config, clock)
         self.topics.batch_topics_changed = store.add_batch_topics
         self.groups = GroupTable(disk, clock, config)
@@ -103,7 +105,7 @@ class BrokerCore:
             for line in table.findings:
                 tracer.event("recovery", finding=line)
         self.retry_rules = rules = RetryRules(self.topics, self.groups, self.locks)
-        self.send = SendProcessor(config, self.topics, self.driver, store_host, rules, len(levels_ms))
+        self.send = SendProcessor(config, self.topics, self.driver, store_host, rules, len(levels_ms), self.room)
         self.send.when_held = self.feed.wait
         self.transactions = TransactionService(
             config, store, self.driver, self.offsets, self.topics, self.clients, clock, tracer, store_host
@@ -170,9 +172,9 @@ class BrokerCore:
             self.transactions,
         )
         self.read_repair = ReadRepair(store, self.replica, self._tracer, self._repair_settled)
-        parts = (feed, consumers, self.calls, queries, self.tables, group, self.admin, locks, self.retention, selectors)
-        more = self.queue_ends, self.read_repair
-        return BrokerProcessor(self.send, self.pull, send_back, self.transactions, consumers, (*parts, *more))
+        asked = (feed, consumers, self.calls, queries, self.tables, group, self.admin, locks, self.retention)
+        parts = (*asked, selectors, self.queue_ends, self.read_repair)
+        return BrokerProcessor(self.send, self.pull, send_back, self.transactions, consumers, parts, self.room)
 
     def _repair_settled(self) -> None:
         """A damaged record is whole again, or nobody has it: whatever waits for one looks again."""

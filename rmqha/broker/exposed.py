@@ -5,7 +5,7 @@ from __future__ import annotations
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.metrics import collect
 from rmqha.broker.traffic import Traffic
-from rmqha.host.session import Statistics
+from rmqha.host.statistics import Statistics
 from rmqha.model.code import ResponseCode
 from rmqha.model.identity import Role
 from rmqha.model.series import Collecting

@@ -216,6 +216,7 @@ class BrokerLoops:
             await trio.sleep(HOLD_TICK_MS / 1000)
             self._core.pull.timeout()
             self._core.feed.timeout()
+            self._core.room.timeout()
             now_ms = self._clock.now_ms()
             if now_ms >= sampled_at_ms + SAMPLE_INTERVAL_MS:
                 sampled_at_ms = now_ms

@@ -7,14 +7,17 @@ from typing import Protocol
 
 from rmqha.broker.consumer_requests import ConsumerRequests
 from rmqha.broker.pull import PullProcessor
-from rmqha.broker.request import Channel, Handler, RequestError, Work
+from rmqha.broker.request import Channel, Handler, RequestError, Steps, Work
 from rmqha.broker.retry import SendBackProcessor
 from rmqha.broker.send import SendProcessor
+from rmqha.broker.tail_room import NOMINAL_BYTES, TailRoom
 from rmqha.broker.transaction_service import TransactionService
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import DamagedError, RemoteProtocolError
 from rmqha.wire.command import Command
 
+_APPENDS = frozenset({RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION})
+"""Small requests that append a record which was sent before."""
 _SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 
 Later = Callable[[Channel, Command], None]
@@ -38,7 +41,9 @@ class BrokerProcessor:
         transactions: TransactionService,
         consumers: ConsumerRequests,
         parts: Iterable[Handlers],
+        room: TailRoom,
     ) -> None:
+        self._room = room
         self._send = send
         self._pull = pull
         self._consumers = consumers
@@ -74,7 +79,10 @@ class BrokerProcessor:
         try:
             later = self._later.get(command.code)
             if later is not None:
-                later(channel, command)
+                if command.code in _APPENDS and self._room.is_full and not self._room.takes(channel, NOMINAL_BYTES):
+                    channel.work(self._in_turn(channel, command, later))
+                else:
+                    later(channel, command)
                 return
             handler = self._handlers.get(command.code)
             if handler is None:
@@ -89,6 +97,17 @@ class BrokerProcessor:
         elif reply is not None and not command.is_oneway:
             channel.send(reply)
 
+    def _in_turn(self, channel: Channel, command: Command, later: Later) -> Steps:
+        """Once the log's tail has room; it may append a record as large as any."""
+        turn = self._room.wait(channel, NOMINAL_BYTES)
+        yield turn
+        try:
+            later(channel, command)
+        except (RequestError, RemoteProtocolError, DamagedError) as error:
+            if not command.is_oneway:
+                channel.send(_refused(command, error))
+        self._room.took(turn)
+
     def _in_steps(self, channel: Channel, command: Command, work: Work) -> Iterator[None]:
         try:
             reply = yield from work
@@ -98,6 +117,7 @@ class BrokerProcessor:
             channel.send(reply)
 
     def closed(self, channel: Channel) -> None:
+        self._room.left(channel)
         self._pull.closed(channel)
         self._consumers.closed(channel)
 

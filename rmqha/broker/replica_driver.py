@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, assert_never
 
 from rmqha.broker.slice_size import SliceSize
+from rmqha.broker.tail_room import TailRoom
 from rmqha.broker.waiter import HandOverWaiter, Waiting
 from rmqha.ha.action import (
     Action,
@@ -78,9 +79,12 @@ class ReplicaDriver:
     have grown. `wake_dispatch` and `wake_flush` tell the shell that there is work, `stepped` that the machine has moved
     and its deadline may have."""
 
-    def __init__(self, replica: Replica | StaticReplica, store: Store, clock: Clock, tracer: Tracer) -> None:
+    def __init__(
+        self, replica: Replica | StaticReplica, store: Store, room: TailRoom, clock: Clock, tracer: Tracer
+    ) -> None:
         self.replica = replica
         self.store = store
+        self._room = room
         self._clock = clock
         self._tracer = tracer
         self._performing = False
@@ -335,4 +339,6 @@ class ReplicaDriver:
             self._tracer.event("writable", epoch=self.replica.epoch)
         if self.dispatch_due:
             self.wake_dispatch()
+        if self._room.is_waited_for:
+            self._room.moved()
         self.stepped()

@@ -7,12 +7,14 @@ from typing import Protocol
 
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import RmqhaError
+from rmqha.port import Pause
 from rmqha.wire.command import Command
 
 FORWARDED = "forwardedBy"
 """Field of a request that another broker passes on for its client (`rmqha.broker.forward`)."""
 UNWRITTEN = "unwritten"
 """Field of an answer to such a request: it was refused before anything was written, so it may be repeated."""
+Steps = Iterator[Pause | None]
 
 
 class Channel(Protocol):
@@ -28,8 +30,9 @@ class Channel(Protocol):
         """For one that shall not wait for what else this turn of the event loop brings."""
         ...
 
-    def work(self, steps: Iterator[None]) -> None:
-        """Do the steps of a costly request, with other connections' turns in between."""
+    def work(self, steps: Steps) -> None:
+        """Do the steps of a request, with other connections' turns in between, and nothing else of this connection
+        before they are done. A step that yields a pause is followed by the next one when that is over."""
         ...
 
     def fail(self, error: Exception, commands: Sequence[Command]) -> None:

@@ -13,10 +13,11 @@ from ipaddress import ip_address
 from typing import NamedTuple, Protocol
 
 from rmqha.broker.record_access import require_producer
-from rmqha.broker.request import Channel, RequestError, not_admitted
+from rmqha.broker.request import Channel, RequestError, Steps, not_admitted
 from rmqha.broker.retry import RetryRules
 from rmqha.broker.schedule import to_schedule
 from rmqha.broker.statistics import Rates
+from rmqha.broker.tail_room import TailRoom
 from rmqha.broker.topics import (
     BROKER_ONLY_TOPICS,
     DEFAULT_TOPIC,
@@ -144,10 +145,12 @@ class SendProcessor:
         store_host: tuple[bytes, int],
         retries: RetryRules,
         level_count: int,
+        room: TailRoom,
     ) -> None:
         self._config = config
         self._topics = topics
         self._log = log
+        self._room = room
         self._store_host = store_host
         self._retries = retries
         self._level_count = level_count
@@ -177,9 +180,23 @@ class SendProcessor:
     def process(self, channel: Channel, commands: list[Command]) -> None:
         """Answer every command now or when its ack is due; oneway ones never."""
         if channel.waited_ms > self._patience_ms:
-            self._refuse_late(channel, commands)
+            self._refuse_late(channel, commands, channel.waited_ms)
+        elif self.hold(channel, commands):
+            pass
+        elif self._room.is_full and not self._room.takes(channel, sum(len(item.body) for item in commands)):
+            channel.work(self._in_turn(channel, commands))
+        else:
+            self.admit(channel, commands)
+
+    def _in_turn(self, channel: Channel, commands: list[Command]) -> Steps:
+        """The same once the log's tail has room."""
+        turn = self._room.wait(channel, sum(len(item.body) for item in commands), self._patience_ms)
+        yield turn
+        if turn.is_late:
+            self._refuse_late(channel, commands, channel.waited_ms + self._patience_ms)
         elif not self.hold(channel, commands):
             self.admit(channel, commands)
+        self._room.took(turn)
 
     def admit(self, channel: Channel, commands: list[Command]) -> None:
         """The same for commands that have been held long enough."""
@@ -265,12 +282,12 @@ class SendProcessor:
         waiter = Waiter(channel, replies)
         return TopicWaiter(waiter, self.when_held) if self._has_made_topic else waiter
 
-    def _refuse_late(self, channel: Channel, commands: list[Command]) -> None:
+    def _refuse_late(self, channel: Channel, commands: list[Command], waited_ms: int) -> None:
         """Their clients are about to try again: written now, they would be there twice. Oneway ones nobody repeats."""
         oneway = [command for command in commands if command.flag & FLAG_ONEWAY]
         remark = (
             "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
-            f"period in queue: {channel.waited_ms}ms, size of queue: {len(commands)}"
+            f"period in queue: {waited_ms}ms, size of queue: {len(commands)}"
         )
         for command in commands:
             if not command.flag & FLAG_ONEWAY:

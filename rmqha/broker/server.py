@@ -38,7 +38,8 @@ from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.event_counts import BROKER_PHASES, JOIN
 from rmqha.host.exposure import Exposure
-from rmqha.host.session import Session, Statistics
+from rmqha.host.session import Session
+from rmqha.host.statistics import Statistics
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig

@@ -506,6 +506,13 @@ class Replica:
         return self._commitment.releasable
 
     @property
+    def unacknowledged_bytes(self) -> int:
+        """At a master's log's end, that other replicas or the disk must hold before a send behind them is answered."""
+        if not self.is_master:
+            return 0
+        return self._log.max_phy_offset - (self._commitment.releasable or self._log.confirm_offset)
+
+    @property
     def ack_waits(self) -> AckQueue:
         """To read only."""
         return self._commitment.waits

@@ -275,6 +275,13 @@ class StaticReplica:
         return self._releasable
 
     @property
+    def unacknowledged_bytes(self) -> int:
+        """As of `Replica`."""
+        if not self.is_master:
+            return 0
+        return self._log.max_phy_offset - (self._releasable or self._log.confirm_offset)
+
+    @property
     def ack_waits(self) -> AckQueue:
         """To read only."""
         return self._acks

@@ -20,7 +20,7 @@ from rmqha.model.error import BrokenInvariantError, StoreError
 from rmqha.port import Tracer
 
 if TYPE_CHECKING:
-    from rmqha.host.session import Statistics
+    from rmqha.host.statistics import Statistics
 
 MAX_TRACED_CHARS = 4000
 MAX_FRAME_COUNT = 12

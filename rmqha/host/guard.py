@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from rmqha.host.accounts import AccessFile
     from rmqha.host.audit import AuditLog
     from rmqha.host.remoting import Service
-    from rmqha.host.session import Session, Statistics
+    from rmqha.host.session import Session
+    from rmqha.host.statistics import Statistics
 
 
 class Guard:

@@ -133,3 +133,11 @@ def peer_name(stream: trio.SocketStream) -> str:
     except OSError:
         return "unknown:0"
     return join_address(host, port)
+
+
+def write_now(handle: int, data: bytes) -> int:
+    """How much of it the socket takes without waiting. Raises OSError."""
+    try:
+        return os.write(handle, data)
+    except BlockingIOError:
+        return 0

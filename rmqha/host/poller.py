@@ -88,6 +88,15 @@ class Poller:
             self._extra_s += ended_s - now_s
             if not more:
                 return
+        self._join(line, place)
+
+    def stand_in_line(self, place: Place) -> None:
+        """Serve it when its turn comes, never in this call."""
+        if not place.is_waiting:
+            place.came_at_s = time.monotonic()
+            self._join(self._urgent_line if place.is_urgent else self._line, place)
+
+    def _join(self, line: FairQueue, place: Place) -> None:
         line.join(place)
         if self._is_parked:
             self._is_parked = False

@@ -12,7 +12,8 @@ from rmqha.wire.command import Command
 
 if TYPE_CHECKING:
     from rmqha.host.remoting import Service
-    from rmqha.host.session import Session, Statistics
+    from rmqha.host.session import Session
+    from rmqha.host.statistics import Statistics
 
 
 class QuotaGate:

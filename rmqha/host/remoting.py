@@ -20,7 +20,8 @@ from rmqha.host.poller import Poller
 from rmqha.host.process import session_room
 from rmqha.host.quota_gate import QuotaGate
 from rmqha.host.security import Security, accept, ambient, connect
-from rmqha.host.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, Session, Statistics
+from rmqha.host.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, Session
+from rmqha.host.statistics import Statistics
 from rmqha.model.access import Credentials
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import NotSentError, UnreachableError

@@ -14,17 +14,19 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import trio
 
+from rmqha.host import network
 from rmqha.host.boundary import Boundary
 from rmqha.host.fair_queue import Place
-from rmqha.host.newcomers import FIRST_BYTES, HalfFrames, Newcomer, has_known_code
+from rmqha.host.newcomers import FIRST_BYTES, Newcomer, has_known_code
 from rmqha.host.poller import SLICE_S, Poller
+from rmqha.host.statistics import Statistics
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteProtocolError, UnreachableError
+from rmqha.port import Pause
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 
@@ -51,38 +53,6 @@ FAIR_QUEUED_BYTES = 8 * 1024 * 1024
 IDLE_TIMEOUT_MS = 120_000
 _LAST_WORDS_S = 1.0
 """How long a closing session may take to write what is queued."""
-
-
-@dataclass(slots=True)
-class Statistics:
-    """Counts since start, of one server or client."""
-
-    session_count: int = 0
-    opened_count: int = 0
-    refused_count: int = 0
-    received_count: int = 0
-    received_bytes: int = 0
-    sent_count: int = 0
-    sent_bytes: int = 0
-    queued_bytes: int = 0
-    """Replies that wait for their readers now."""
-    bad_frame_count: int = 0
-    idle_closed_count: int = 0
-    slow_reader_count: int = 0
-    denied_count: int = 0
-    failed_request_count: int = 0
-    """Requests that met an exception which nobody foresaw; each closed its session."""
-    quota_refused_count: int = 0
-    timeout_count: int = 0
-    pushed_out_count: int = 0
-    """Connections that had not sent a request yet and were closed for newer ones."""
-    shed_count: int = 0
-    """Connections closed because half frames took too much memory."""
-    half_frames: HalfFrames = field(default_factory=HalfFrames)
-
-    def as_dict(self) -> dict[str, int]:
-        counts = {name: value for name in self.__slots__ if isinstance(value := getattr(self, name), int)}
-        return counts | {"half_frame_bytes": self.half_frames.total_bytes}
 
 
 class _Call:
@@ -133,12 +103,16 @@ class Session:
         """What was received, but has not been fed to the parser."""
         self._left: list[Command] = []
         """Requests that wait for the next slice."""
-        self._works: deque[Iterator[None]] = deque()
+        self._works: deque[Iterator[Pause | None]] = deque()
         """What requests have begun and goes on before the next ones."""
         self._slice_done = trio.Event()
         """Set at the end of a slice of what a task of its own has read."""
         self._is_paused = False
         """The peer does not take its replies: it is not read either."""
+        self._is_held = False
+        """What one of its requests waits for has not come: it has no turns."""
+        self._go_on = trio.Event()
+        """Set when it is held no more; for what a task of its own has read."""
         self._statistics = statistics
         self._boundary = boundary
         """None: an exception that nobody foresaw goes to whoever runs the session."""
@@ -228,8 +202,9 @@ class Session:
         except OSError:
             self._abort()
 
-    def work(self, steps: Iterator[None]) -> None:
-        """Do the steps of a costly request in this session's turns, before its next requests."""
+    def work(self, steps: Iterator[Pause | None]) -> None:
+        """Do the steps of a request in this session's turns, before its next requests. At a pause the session has no
+        turns and is not read."""
         self._works.append(steps)
 
     async def call(self, command: Command, timeout_ms: int | None) -> Command:
@@ -333,11 +308,15 @@ class Session:
         """Something that was read has not been handled."""
         return bool(self._left or self._unread or self._works) or self._parser.has_more
 
+    @property
+    def _has_no_turns(self) -> bool:
+        return self._is_paused or self._is_held
+
     def _serve(self) -> bool:
         """The poller's call: read once if nothing is left of before, handle a slice, answer. Whether there is more."""
         handle, poller = self._handle, self._poller
         assert poller is not None
-        if self._closing or self._aborted or self._is_paused:
+        if self._closing or self._aborted or self._has_no_turns:
             return False
         self.waited_ms = poller.waited_ms
         try:
@@ -355,9 +334,11 @@ class Session:
                 if not self._write_some(handle, batch, count):
                     self._is_paused = True
                     poller.remove(handle)
-            if self.is_urgent:
+            if self._is_held:
+                poller.remove(handle)
+            elif self.is_urgent:
                 poller.hurry(handle)
-            return self._has_backlog and not self._is_paused
+            return self._has_backlog and not self._has_no_turns
         except RemoteProtocolError:
             self._foreign_words()
         except OSError:
@@ -389,7 +370,7 @@ class Session:
     def _write_some(self, handle: int, batch: bytes, count: int) -> bool:
         """Write `count` frames, which count as queued; what the socket does not take now is left to the writer. Whether
         it took all. Raises OSError."""
-        sent = _write(handle, batch)
+        sent = network.write_now(handle, batch)
         rest = batch[sent:]
         self._count_sent(sent, count - bool(rest))
         if rest:
@@ -398,12 +379,31 @@ class Session:
         return not rest
 
     def _resume(self) -> None:
+        """The peer has taken its replies."""
+        self._is_paused = False
+        self._be_served_again()
+
+    def _hold(self, pause: Pause) -> None:
+        self._is_held, self._go_on = True, trio.Event()
+        self._statistics.half_frames.hold(self, self._half_bytes + pause.size_bytes)
+        pause.when_over(self._let_go)
+
+    def _let_go(self) -> None:
+        self._is_held = False
+        if not self._closed:
+            self._statistics.half_frames.hold(self, self._half_bytes)
+        self._go_on.set()
+        if self._handle is not None and self._poller is not None and not self._ended.is_set():
+            self._be_served_again()
+
+    def _be_served_again(self) -> None:
         handle, poller = self._handle, self._poller
         assert handle is not None and poller is not None
-        self._is_paused = False
+        if self._has_no_turns:
+            return
         poller.add(handle, self._place)
         if self._has_backlog:
-            poller.take_turn(self._place)
+            poller.stand_in_line(self._place)
 
     def _count_queued(self, size_bytes: int) -> None:
         self._queued_bytes += size_bytes
@@ -448,7 +448,10 @@ class Session:
     def _work_on(self, began_s: float) -> bool:
         """Whether all is done that requests have begun."""
         while self._works:
-            for _ in self._works[0]:
+            for pause in self._works[0]:
+                if pause is not None:
+                    self._hold(pause)
+                    return False
                 if time.monotonic() - began_s > SLICE_S:
                     return False
             self._works.popleft()
@@ -507,6 +510,8 @@ class Session:
 
     async def _have_turn(self) -> None:
         """One slice."""
+        if self._is_held:
+            await self._go_on.wait()
         if self._poller is None:
             self._take()
             if self._has_backlog:
@@ -538,7 +543,7 @@ class Session:
         sent = 0
         if self._handle is not None:
             try:
-                sent = _write(self._handle, data)
+                sent = network.write_now(self._handle, data)
             except OSError as error:
                 raise trio.BrokenResourceError(str(error)) from error
         if sent < len(data):
@@ -590,11 +595,3 @@ class Session:
                     await self._flush()
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     self._queue.clear()
-
-
-def _write(handle: int, data: bytes) -> int:
-    """How much of it the socket takes now. Raises OSError."""
-    try:
-        return os.write(handle, data)
-    except BlockingIOError:
-        return 0

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, cast
 
 from rmqha.host.accounts import AccessFile
 from rmqha.host.guard import Guard
-from rmqha.host.session import Session, Statistics
+from rmqha.host.session import Session
+from rmqha.host.statistics import Statistics
 from rmqha.model.access import AccessList, Account, Credentials, Permission
 from rmqha.model.code import RequestCode
 from rmqha.model.message import encode_properties

@@ -11,6 +11,7 @@ from typing import Any
 
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.identity import BrokerIdentity
+from rmqha.broker.request import Steps
 from rmqha.ha.action import CallController
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode
@@ -76,9 +77,12 @@ class FakeChannel:
 
     send_at_once = send
 
-    def work(self, steps: Iterator[None]) -> None:
-        for _ in steps:
-            pass
+    def work(self, steps: Steps) -> None:
+        """A pause ends the call; the rest is done when it is over."""
+        for pause in steps:
+            if pause is not None:
+                pause.when_over(lambda: self.work(steps))
+                return
 
     def fail(self, error: Exception, commands: Sequence[Command]) -> None:
         raise error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from rmqha.broker.forward import DUPLICATE_POSSIBLE, HOLD_MS, MAX_HELD_COUNT, SendForwarder
-from rmqha.broker.request import FORWARDED, UNWRITTEN, Channel
+from rmqha.broker.request import FORWARDED, UNWRITTEN, Channel, Steps
 from rmqha.model.access import AccessList
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import NotSentError, UnreachableError
@@ -39,7 +39,7 @@ class Client:
 
     send_at_once = send
 
-    def work(self, steps: Iterator[None]) -> None:
+    def work(self, steps: Steps) -> None:
         raise AssertionError("nothing costly is held")
 
     def fail(self, error: Exception, commands: Sequence[Command]) -> None:

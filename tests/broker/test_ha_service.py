@@ -14,7 +14,7 @@ import trio.testing
 from rmqha.broker.ha_service import HaService
 from rmqha.broker.replica_driver import ReplicaDriver
 from rmqha.host.boundary import Boundary
-from rmqha.host.session import Statistics
+from rmqha.host.statistics import Statistics
 from rmqha.model.error import BrokenInvariantError
 from rmqha.model.offset import BrokerId, PhyOffset
 from rmqha.wire.ha_proof import HaClaim

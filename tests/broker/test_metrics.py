@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rmqha.broker import metrics, traffic
 from rmqha.broker.exposed import ExposedBroker
 from rmqha.host.metrics import exposition
-from rmqha.host.session import Statistics
+from rmqha.host.statistics import Statistics
 from rmqha.model.code import RequestCode
 from rmqha.model.series import filled
 from rmqha.wire.command import Command

@@ -19,7 +19,7 @@ from controller.metrics import (
     collect,
     standing,
 )
-from rmqha.host.session import Statistics
+from rmqha.host.statistics import Statistics
 from rmqha.model.series import Series, Sheet, filled
 from tests.controller.harness import Cluster, group_of
 

@@ -8,7 +8,8 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from rmqha.host.remoting import serve
-from rmqha.host.session import Session, Statistics
+from rmqha.host.session import Session
+from rmqha.host.statistics import Statistics
 from rmqha.model.error import RemoteProtocolError
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser

@@ -22,7 +22,8 @@ from nameserver.server import NameServer
 from rmqha.host.poller import Poller
 from rmqha.host.remoting import serve_stream
 from rmqha.host.security import ServerTls, accept
-from rmqha.host.session import Session, Statistics
+from rmqha.host.session import Session
+from rmqha.host.statistics import Statistics
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode
 from rmqha.wire.command import Command

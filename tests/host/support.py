@@ -11,7 +11,8 @@ import trio
 from rmqha.host import remoting
 from rmqha.host.newcomers import Newcomer
 from rmqha.host.remoting import serve, serve_stream
-from rmqha.host.session import Session, Statistics
+from rmqha.host.session import Session
+from rmqha.host.statistics import Statistics
 from rmqha.wire.command import Command
 
 FRAME_LIMIT = 1 << 20

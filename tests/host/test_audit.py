@@ -14,7 +14,8 @@ from rmqha.host import audit
 from rmqha.host.accounts import AccessFile
 from rmqha.host.audit import AuditLog
 from rmqha.host.guard import Audited, Guard
-from rmqha.host.session import Session, Statistics
+from rmqha.host.session import Session
+from rmqha.host.statistics import Statistics
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode
 from rmqha.model.config import ServerConfig

@@ -13,7 +13,8 @@ from trio.testing import memory_stream_pair
 from rmqha.host import boundary as module
 from rmqha.host.boundary import MAX_TRACED_CHARS, Boundary, ends_process
 from rmqha.host.remoting import RemotingClient, serve, serve_stream
-from rmqha.host.session import Session, Statistics
+from rmqha.host.session import Session
+from rmqha.host.statistics import Statistics
 from rmqha.model.error import (
     BrokenInvariantError,
     DamagedError,

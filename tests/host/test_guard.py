@@ -7,7 +7,8 @@ from typing import cast
 
 from rmqha.host.accounts import AccessFile
 from rmqha.host.guard import Guard
-from rmqha.host.session import Session, Statistics
+from rmqha.host.session import Session
+from rmqha.host.statistics import Statistics
 from rmqha.model.access import Credentials, Needs, Permission
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.principal import UNRESTRICTED

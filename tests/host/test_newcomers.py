@@ -12,7 +12,7 @@ from trio.testing import MockClock, memory_stream_pair
 from rmqha.host import remoting
 from rmqha.host.newcomers import HalfFrames, Newcomer, Newcomers, has_known_code
 from rmqha.host.remoting import RemotingClient
-from rmqha.host.session import Statistics
+from rmqha.host.statistics import Statistics
 from rmqha.wire.command import Command
 from rmqha.wire.frame import encode_frame
 from tests.host.support import HEART_BEAT, Recorder, running, serve_one

@@ -17,7 +17,8 @@ from rmqha.host import session as session_module
 from rmqha.host.fair_queue import Place
 from rmqha.host.remoting import serve
 from rmqha.host.security import Security, ServerTls
-from rmqha.host.session import Session, Statistics
+from rmqha.host.session import Session
+from rmqha.host.statistics import Statistics
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 

@@ -11,7 +11,8 @@ from rmqha.host.accounts import AccessFile
 from rmqha.host.clock import HostClock
 from rmqha.host.quota_gate import QuotaGate
 from rmqha.host.remoting import RemotingClient, serve
-from rmqha.host.session import Session, Statistics
+from rmqha.host.session import Session
+from rmqha.host.statistics import Statistics
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.principal import Principal
 from rmqha.model.quota import Limit, QuotaLimits, Quotas

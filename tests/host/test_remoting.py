@@ -11,7 +11,7 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 from rmqha.host import remoting
 from rmqha.host import session as session_module
 from rmqha.host.remoting import RemotingClient, serve
-from rmqha.host.session import Statistics
+from rmqha.host.statistics import Statistics
 from rmqha.model.error import NotSentError, RemoteProtocolError, UnreachableError, UsageError
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from rmqha.wire.frame import FrameParser, encode_frame

@@ -16,7 +16,8 @@ import trustme
 from rmqha.host import security
 from rmqha.host.remoting import RemotingClient, serve
 from rmqha.host.security import Security, for_client, from_config
-from rmqha.host.session import Session, Statistics
+from rmqha.host.session import Session
+from rmqha.host.statistics import Statistics
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig, ServerConfig
 from rmqha.model.error import ConfigError, UnreachableError, UsageError

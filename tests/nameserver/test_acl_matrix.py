@@ -15,7 +15,8 @@ from nameserver.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from nameserver.server import NameServer
 from rmqha.host.accounts import AccessFile
 from rmqha.host.guard import Guard
-from rmqha.host.session import Session, Statistics
+from rmqha.host.session import Session
+from rmqha.host.statistics import Statistics
 from rmqha.host.tracer import HostTracer
 from rmqha.model.access import AccessList, Account, Credentials, Permission
 from rmqha.model.code import RequestCode, ResponseCode

@@ -7,7 +7,7 @@ import pytest
 from nameserver import metrics
 from nameserver.metrics import BROKERS, EVENT_INDEX, GROUPS_LEFT_OUT, MASTERS, TOPICS, collect
 from nameserver.route_info import RouteTable
-from rmqha.host.session import Statistics
+from rmqha.host.statistics import Statistics
 from rmqha.model.series import Series, Sheet, filled
 from rmqha.wire.bodies import DataVersion, Registration
 from tests.nameserver.support import Events

@@ -293,7 +293,7 @@ class BrokerProcess(Process):
     def _handle(self, conn: Connection, command: Command) -> None:
         channel = self._channels.get(conn.number)
         if channel is None:
-            channel = self._channels[conn.number] = SimChannel(conn)
+            channel = self._channels[conn.number] = SimChannel(conn, lambda work: self.after(0, work))
         if command.code in NOTICES:
             self.heard(self, command)
         self.core.processor.received(channel, [command])
@@ -360,6 +360,7 @@ class BrokerProcess(Process):
     def _feed_tick(self) -> None:
         self.core.pull.timeout()
         self.core.feed.timeout()
+        self.core.room.timeout()
         self.stepped()
         self._feed_later()
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from rmqha.broker.request import Steps
 from rmqha.sim.clock import SimClock
 from rmqha.sim.scheduler import Scheduler, Timer
 from rmqha.sim.transport import Connection, Transport
@@ -218,8 +219,10 @@ class SimChannel:
 
     waited_ms = 0
 
-    def __init__(self, conn: Connection) -> None:
+    def __init__(self, conn: Connection, later: Callable[[Callable[[], None]], object]) -> None:
+        """`later` calls what it is given in a turn of its own."""
         self._conn = conn
+        self._later = later
         self.peer = f"127.0.0.9:{conn.number % 60000 + 1}"
 
     def send(self, command: Command) -> None:
@@ -227,9 +230,14 @@ class SimChannel:
 
     send_at_once = send
 
-    def work(self, steps: Iterator[None]) -> None:
-        for _ in steps:
-            pass
+    def work(self, steps: Steps) -> None:
+        for pause in steps:
+            if pause is not None:
+                pause.when_over(lambda: self._go_on_later(steps))
+                return
+
+    def _go_on_later(self, steps: Steps) -> None:
+        self._later(lambda: self.work(steps))
 
     def fail(self, error: Exception, commands: Sequence[Command]) -> None:
         raise error
