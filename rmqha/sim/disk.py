@@ -4,12 +4,15 @@ A file has content as the running system sees it (the page cache) and content th
 a loss of power keeps, for each 512-byte sector written since the last sync, the old or the new bytes by chance: so
 writes are lost, torn and reordered. `write_atomic`, `rename`, `remove` and the creation of a file are durable on
 return, as `rmqha.port.Disk` says, but for `map(durable=False)`: such a file may be gone until it is synced.
+
+A disk may also lie: `forgetting_syncs` fail once and leave their pages clean (Linux), `lying_syncs` return and have lost
+or misdirected a sector. The cache shows what was written until `drop_cache` or a loss of power.
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from rmqha.port import Buffer, Clock, Prng
 
@@ -26,7 +29,7 @@ class DiskStopped(BaseException):
 class _File:
     """`content` is what the system sees, `durable` what a loss of power leaves of it at most rearranged."""
 
-    __slots__ = ("bad_sectors", "content", "dirty", "durable", "modified_at_ms", "named")
+    __slots__ = ("bad_sectors", "content", "dirty", "durable", "modified_at_ms", "named", "unlike")
 
     def __init__(self, data: Buffer, modified_at_ms: int) -> None:
         self.content = bytearray(data)
@@ -36,17 +39,68 @@ class _File:
         self.bad_sectors: set[int] = set()
         self.named = True
         """Whether its directory durably has it."""
+        self.unlike: list[tuple[int, int]] = []
+        """Ranges that the cache holds as clean, and that are other ones on the medium."""
 
     def sync(self) -> None:
         self.named = True
+        if self.unlike:
+            self._write_back(())
+            return
         if len(self.durable) != len(self.content):
             self.durable = bytearray(self.content)
         for start, end in self.dirty:
             self.durable[start:end] = self.content[start:end]
         self.dirty.clear()
 
+    def _dirty_sectors(self) -> list[int]:
+        return sorted({index for start, end in self.dirty for index in range(start // 512, -(-end // 512))})
+
+    def _write_back(self, lost: Container[int]) -> None:
+        """Write dirty sectors, each whole, but those in `lost`. Others stay on the medium as they are there."""
+        size = len(self.content)
+        del self.durable[size:]
+        self.durable.extend(bytes(size - len(self.durable)))
+        for index in self._dirty_sectors():
+            start, end = index * SECTOR_BYTES, min((index + 1) * SECTOR_BYTES, size)
+            if index in lost:
+                self.unlike.append((start, end))
+            else:
+                self.durable[start:end] = self.content[start:end]
+        self.dirty.clear()
+        self.unlike = [(start, end) for start, end in self.unlike if self.content[start:end] != self.durable[start:end]]
+
+    def forget_dirty(self) -> None:
+        """A sync has failed: nothing was written, and the next one has nothing to write."""
+        self.unlike += self.dirty
+        self.dirty.clear()
+
+    def lie(self, prng: Prng) -> None:
+        """A sync returns as if all was written. One sector is lost; or it stands where another one of the file was."""
+        sectors = self._dirty_sectors()
+        if not sectors:
+            return
+        self.named = True
+        lost = sectors[prng.below(len(sectors))]
+        self._write_back((lost,))
+        size = len(self.content)
+        count = -(-size // SECTOR_BYTES)
+        if count > 1 and prng.chance(1, 2):
+            start, other = lost * SECTOR_BYTES, (lost + 1 + prng.below(count - 1)) % count * SECTOR_BYTES
+            part = self.content[start : start + min(SECTOR_BYTES, size - max(start, other))]
+            self.durable[other : other + len(part)] = part
+            self.unlike.append((other, other + len(part)))
+
+    def drop_cache(self) -> None:
+        """Clean pages are read from the medium again."""
+        if self.unlike:
+            for start, end in self.unlike:
+                part = self.durable[start:end]
+                self.content[start:end] = part.ljust(min(end, len(self.content)) - start, b"\0")
+            self.unlike.clear()
+
     def lose_power(self, prng: Prng) -> None:
-        sectors = sorted({index for start, end in self.dirty for index in range(start // 512, -(-end // 512))})
+        sectors = self._dirty_sectors()
         old, new = self.durable, self.content
         if len(old) != len(new):
             low, high = sorted((len(old), len(new)))
@@ -61,6 +115,7 @@ class _File:
                 survivor[start : start + len(part)] = part
         self.content, self.durable = survivor, bytearray(survivor)
         self.dirty.clear()
+        self.unlike.clear()
 
 
 class SimRegion:
@@ -122,8 +177,7 @@ class SimRegion:
 
     def sync(self) -> None:
         assert self._generation == self._disk.generation, "a region of before the crash is synced"
-        self._disk.step("sync")
-        self._file.sync()
+        self._disk.sync_file(self._file)
 
     def close(self) -> bool:
         """Views stay valid."""
@@ -159,8 +213,7 @@ class SimAppendFile:
 
     def sync(self) -> None:
         assert self._generation == self._disk.generation, "a file of before the crash is synced"
-        self._disk.step("sync")
-        self._file.sync()
+        self._disk.sync_file(self._file)
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -186,6 +239,10 @@ class SimDisk:
         """ENOSPC beyond this sum of file sizes."""
         self.failing: frozenset[str] = frozenset()
         """EIO for these kinds of operation: "read", "write", "sync", "create", "rename", "remove"."""
+        self.forgetting_syncs = 0
+        """So many more syncs of files with something to write fail, and the pages are clean afterwards."""
+        self.lying_syncs = 0
+        """So many more return, and have lost or misdirected a sector."""
         self.used_bytes = 0
         self.read_only_views = True
         """Views cannot be written. PyPy is slow then: it copies all of such a view at each look into a part of it."""
@@ -208,6 +265,17 @@ class SimDisk:
         if self.capacity_bytes is not None and self.used_bytes + size_bytes > self.capacity_bytes:
             raise OSError(errno.ENOSPC, "No space left on device")
         self.used_bytes += size_bytes
+
+    def sync_file(self, file: _File) -> None:
+        self.step("sync")
+        if file.dirty and self.forgetting_syncs:
+            self.forgetting_syncs -= 1
+            file.forget_dirty()
+            raise OSError(errno.EIO, "Input/output error")
+        if file.dirty and self.lying_syncs:
+            self.lying_syncs -= 1
+            file.lie(self._prng)
+        file.sync()
 
     def crash(self, *, power_loss: bool) -> None:
         """The process is gone, with `power_loss` the machine too. Locks are free, old regions dead."""
@@ -235,6 +303,34 @@ class SimDisk:
         file.content[position] ^= mask
         if position < len(file.durable):
             file.durable[position] ^= mask
+
+    def rot_sector(self, path: str, prng: Prng) -> int:
+        """One bit of a sector flips, the sector becomes zeros, or it takes the content of another one of the file (a
+        misdirected or stale write). Returns where it begins."""
+        file = self._files[path]
+        size = len(file.content)
+        count = -(-size // SECTOR_BYTES)
+        start = prng.below(count) * SECTOR_BYTES
+        length = min(SECTOR_BYTES, size - start)
+        kind = prng.below(3)
+        if kind == 0:
+            self.rot(path, start + prng.below(length), 1 << prng.below(8))
+            return start
+        source = prng.below(count) * SECTOR_BYTES
+        new = bytes(length) if kind == 1 else bytes(file.content[source : source + length]).ljust(length, b"\0")
+        file.content[start : start + length] = new
+        part = file.durable[start : start + length]
+        file.durable[start : start + len(part)] = new[: len(part)]
+        return start
+
+    def drop_cache(self) -> None:
+        """The system takes back memory: what a sync forgot or lied about is seen from now on."""
+        for file in self._files.values():
+            file.drop_cache()
+
+    def paths(self) -> list[str]:
+        """Of files with content, in order."""
+        return sorted(path for path, file in self._files.items() if file.content)
 
     def spoil(self, path: str, position: int) -> None:
         """The sector that holds the byte at `position` cannot be read from now on."""

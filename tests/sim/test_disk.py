@@ -203,3 +203,73 @@ def test_a_file_that_need_not_be_durable_yet_is_there_whole_or_short_or_gone_unt
             one.crash(power_loss=True)
             assert one.exists("m")
     assert outcomes >= {"gone", "short"}
+
+
+def test_a_sync_that_fails_leaves_its_pages_clean() -> None:
+    """As Linux does: the cache shows what was written, the next sync has nothing to write, and the power takes it."""
+    one = disk()
+    region = one.map("m", 4096, create=True)
+    region.write(0, b"a" * 512)
+    region.sync()
+    region.write(0, b"b" * 512)
+    one.forgetting_syncs = 1
+    with pytest.raises(OSError, match="Input/output"):
+        region.sync()
+    region.write(1024, b"c" * 512)
+    region.sync()
+    assert one.read("m")[:512] == b"b" * 512
+    one.crash(power_loss=False)
+    assert one.read("m")[:512] == b"b" * 512
+    one.drop_cache()
+    assert one.read("m")[:2048] == b"a" * 512 + bytes(512) + b"c" * 512 + bytes(512)
+
+
+def test_what_a_failed_sync_forgot_is_lost_with_the_power_unless_it_is_written_again() -> None:
+    for again in (False, True):
+        one = disk()
+        file = one.open_append("log")
+        file.append(b"a" * 600)
+        file.sync()
+        file.append(b"b" * 600)
+        one.forgetting_syncs = 1
+        with pytest.raises(OSError, match="Input/output"):
+            file.sync()
+        if again:
+            file.truncate(600)
+            file.append(b"b" * 600)
+        file.sync()
+        one.crash(power_loss=True)
+        assert (one.read("log") == b"a" * 600 + b"b" * 600) == again
+
+
+def test_a_sync_that_lies_loses_one_sector_or_puts_it_elsewhere() -> None:
+    seen = set()
+    for seed in range(40):
+        one = disk(seed)
+        region = one.map("m", 2048, create=True)
+        region.write(0, b"".join(bytes([letter]) * 512 for letter in b"abcd"))
+        region.sync()
+        written = b"".join(bytes([letter]) * 512 for letter in b"ABcd")
+        region.write(0, written[:1024])
+        one.lying_syncs = 1
+        region.sync()
+        assert one.read("m") == written
+        one.crash(power_loss=True)
+        content = one.read("m")
+        assert content != written
+        seen.add(bytes(content[::512]))
+    assert {b"aBcd", b"Abcd"} <= seen and len(seen) > 4
+
+
+def test_a_rotten_sector_is_another_one_in_the_cache_and_on_the_medium() -> None:
+    for seed in range(20):
+        one = disk(seed)
+        region = one.map("m", 2048, create=True)
+        written = b"".join(bytes([letter]) * 512 for letter in b"abcd")
+        region.write(0, written)
+        region.sync()
+        start = one.rot_sector("m", SimPrng(seed))
+        found = one.read("m")
+        assert found[:start] + found[start + 512 :] == written[:start] + written[start + 512 :]
+        one.crash(power_loss=True)
+        assert one.read("m") == found
