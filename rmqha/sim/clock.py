@@ -27,6 +27,10 @@ class SimClock:
     def wall_ms(self) -> int:
         return self._wall_at_ms + self._scheduler.now_ms * self._rate_ppm // _MILLION
 
+    def stood_still(self, duration_ms: int) -> None:
+        """The machine was suspended so long: its monotonic clock knows nothing of it, its wall clock is right."""
+        self._origin_ms -= duration_ms * self._rate_ppm // _MILLION
+
     def step_wall(self, by_ms: int) -> None:
         """Someone set the wall clock."""
         self._wall_at_ms += by_ms

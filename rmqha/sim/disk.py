@@ -5,8 +5,8 @@ a loss of power keeps, for each 512-byte sector written since the last sync, the
 writes are lost, torn and reordered. `write_atomic`, `rename`, `remove` and the creation of a file are durable on
 return, as `rmqha.port.Disk` says, but for `map(durable=False)`: such a file may be gone until it is synced.
 
-A disk may also lie: `forgetting_syncs` fail once and leave their pages clean (Linux), `lying_syncs` return and have lost
-or misdirected a sector. The cache shows what was written until `drop_cache` or a loss of power.
+A disk may also lie: `forgetting_syncs` fail and leave their pages clean (Linux), `lying_syncs` return and have lost or
+misdirected a sector. The cache shows what was written until `drop_cache` or a loss of power.
 """
 
 from __future__ import annotations

@@ -152,6 +152,10 @@ class Transport:
     def block(self, source: str, target: str) -> None:
         self._blocked.add((source, target))
 
+    def unblock(self, source: str, target: str) -> None:
+        """What waited sets out again within 200 ms, as a retransmission does."""
+        self._blocked.discard((source, target))
+
     def slow_down(self, source: str, target: str, delays: Delays) -> None:
         self._slow[source, target] = delays
 

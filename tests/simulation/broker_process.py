@@ -18,7 +18,7 @@ from rmqha.model.config import BrokerConfig
 from rmqha.model.error import DamagedError, RemoteProtocolError, StoreError
 from rmqha.model.offset import PhyOffset
 from rmqha.sim.clock import SimClock
-from rmqha.sim.disk import SimDisk
+from rmqha.sim.disk import DiskStopped, SimDisk
 from rmqha.sim.prng import SimPrng
 from rmqha.sim.scheduler import Scheduler, Timer
 from rmqha.sim.tracer import SimTracer
@@ -29,8 +29,10 @@ from rmqha.store.record import locate
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
 
+from .disk_process import DiskProcess
 from .following import Following, LearningEnds, Repairing
-from .process import Process, Rpc, SimChannel
+from .node_tracer import NodeTracer
+from .process import Rpc, SimChannel
 from .registering import Registering
 from .transacting import Transacting
 
@@ -45,20 +47,7 @@ NOTICES = (RequestCode.NOTIFY_BROKER_ROLE_CHANGED, RequestCode.RMQHA_HAND_OVER)
 Observer = Callable[["BrokerProcess", str, dict[str, int]], None]
 
 
-class NodeTracer:
-    """Names the node in every event of the shared trace. `watch` sees them too."""
-
-    def __init__(self, tracer: SimTracer, host: str) -> None:
-        self._tracer = tracer
-        self._host = host
-        self.watch: Callable[[str, dict[str, Any]], None] = lambda name, fields: None
-
-    def event(self, name: str, **fields: Any) -> None:
-        self._tracer.event(name, **{"node": self._host, **fields})
-        self.watch(name, fields)
-
-
-class BrokerProcess(Process):
+class BrokerProcess(DiskProcess):
     """`observe(broker, what, values)` is told of role changes, cuts and its end, for the checkers."""
 
     def __init__(
@@ -78,6 +67,7 @@ class BrokerProcess(Process):
         self.disk_count = 1
         """How many it has had: each new one makes it another replica."""
         self.failed = ""
+        """Why it ended, or did not start, by itself."""
         self.lost_power = False
         """Since its last whole state; over once its store counts as clean again."""
         self._controllers = controllers
@@ -92,6 +82,10 @@ class BrokerProcess(Process):
         self._sync_ms = SYNC_MS
         self._slow_until_ms = 0
         self.disk_fails = False
+        self.flip_next: tuple[str, SimPrng] | None = None
+        """A bit flips in the next records that it sends to that host."""
+        self.rotten: dict[int, int] = {}
+        """Bytes of its log that rotted while it ran, by offset: what they were."""
         self.follows_tables = False
         """Slaves take topics, groups and offsets, as on the host."""
         self.has_transactions = False
@@ -119,7 +113,19 @@ class BrokerProcess(Process):
         if self.disk_fails:
             self.failed = "the disk fails"
             return
+        self.failed = ""
         self.begin_life()
+        try:
+            self.shielded(self._begin)
+        except (StoreError, OSError) as error:
+            if not self.has_bad_disk:
+                raise
+            self.failed = str(error)
+            if self.alive:
+                self.kill(power_loss=False)
+            self._tracer.event("store_refused", reason=str(error))
+
+    def _begin(self) -> None:
         config = self.config
         store_config = StoreConfig(
             mapped_file_size_commit_log=config.mapped_file_size_commit_log,
@@ -213,6 +219,8 @@ class BrokerProcess(Process):
         self.lost_power = False
         self.disk = self._new_disk(self._prng.child(f"disk-{self.life}"))
         self.disk_count += 1
+        self.has_bad_disk = False
+        self.rotten.clear()
 
     def post(self, life: int, work: Callable[[], None]) -> None:
         """A failure of the disk ends the process, as it ends the host's; without such a fault it is a finding."""
@@ -221,10 +229,13 @@ class BrokerProcess(Process):
             return
         try:
             work()
+        except DiskStopped:
+            self.disk_stopped()
         except (StoreError, OSError) as error:
-            if not self.disk_fails or isinstance(error, DamagedError):
+            if not self.has_bad_disk and (not self.disk_fails or isinstance(error, DamagedError)):
                 raise
             self._tracer.event("disk_failed", reason=str(error))
+            self.failed = str(error)
             if self.alive:
                 self.kill(power_loss=False)
 
@@ -269,6 +280,21 @@ class BrokerProcess(Process):
         self.lost_power = True
         self.disk.rot(f"commitlog/{at // size * size:020d}", at % size)
         return True
+
+    def rot_byte(self, path: str, position: int, mask: int) -> None:
+        """A byte of the log is another one while the process runs."""
+        offset = int(path.rpartition("/")[2]) + position
+        before = self.store.view(PhyOffset(offset), 1)[0]
+        self.rotten.setdefault(offset, before)
+        self.disk.rot(path, position, mask)
+
+    def has_rot(self, start: int, end: int) -> bool:
+        """Whether a rotten byte of the log in [start, end) is not mended yet."""
+        log = self.store
+        for offset, byte in list(self.rotten.items()):
+            if not log.min_phy_offset <= offset < log.max_phy_offset or log.view(PhyOffset(offset), 1)[0] == byte:
+                del self.rotten[offset]
+        return any(start <= offset < end for offset in self.rotten)
 
     def stepped(self) -> None:
         """Every entry into the broker ends here."""
@@ -440,6 +466,12 @@ class BrokerProcess(Process):
         self.stepped()
 
 
+def flipped(data: bytes, draws: SimPrng) -> bytes:
+    """One bit is another one."""
+    at = draws.below(len(data))
+    return data[:at] + bytes([data[at] ^ 1 << draws.below(8)]) + data[at + 1 :]
+
+
 class HaLinks:
     """HA connections: accepted ones are numbered from 1, dialed ones carry the machine's own numbers."""
 
@@ -499,7 +531,11 @@ class HaLinks:
     def send_log(self, conn_id: int, header: bytes, phy_offset: PhyOffset, size_bytes: int) -> None:
         conn = self._conns.get(conn_id)
         if conn is not None:
-            conn.send(header + bytes(self._broker.store.view(phy_offset, size_bytes)))
+            data = bytes(self._broker.store.view(phy_offset, size_bytes))
+            flip = self._broker.flip_next
+            if flip is not None and flip[0] == conn.peer_host:
+                data, self._broker.flip_next = flipped(data, flip[1]), None
+            conn.send(header + data)
             self._broker.after(0, partial(self._sent, conn_id))
 
     def _sent(self, conn_id: int) -> None:
@@ -508,7 +544,7 @@ class HaLinks:
 
     def resolve(self, names: tuple[str, ...]) -> None:
         """A simulated host's name is its address: whoever comes from elsewhere is not that replica."""
-        self._post(self._broker.driver.ha_resolved, {})
+        self._run(self._broker.driver.ha_resolved, ({},))
 
     def close(self, conn_id: int) -> None:
         conn = self._conns.pop(conn_id, None)

@@ -10,6 +10,7 @@ from controller.config import ControllerConfig
 from controller.machine import ControllerMachine
 from controller.raft_log import DurableRaftLog
 from rmqha.model.code import RequestCode
+from rmqha.model.error import StoreError
 from rmqha.raft.config import RaftConfig
 from rmqha.raft.node import RaftNode, Ready
 from rmqha.raft.quorum import Configuration
@@ -23,11 +24,12 @@ from rmqha.wire.command import Command
 from rmqha.wire.frame import encode_frame
 from rmqha.wire.raft_message import Snapshot
 
-from .broker_process import NodeTracer
-from .process import Process, Rpc
+from .disk_process import DiskProcess
+from .node_tracer import NodeTracer
+from .process import Rpc
 
 
-class ControllerProcess(Process):
+class ControllerProcess(DiskProcess):
     def __init__(
         self,
         host: str,
@@ -57,7 +59,17 @@ class ControllerProcess(Process):
         self.stepped: Callable[[ControllerProcess], None] = lambda process: None
 
     def boot(self) -> None:
+        """Read the log and join. A log that cannot be read leaves the process dead."""
         self.begin_life()
+        try:
+            self.shielded(self._begin)
+        except (StoreError, OSError) as error:
+            if not self.has_bad_disk:
+                raise
+            self.alive = False
+            self._tracer.event("log_refused", reason=str(error))
+
+    def _begin(self) -> None:
         config = self.config
         raft_prng = self._raft_prng.child(str(self.life))
         self._log = DurableRaftLog(self.disk, config.controller_dleger_self_id, self._tracer, raft_prng.child("log"))
@@ -84,6 +96,16 @@ class ControllerProcess(Process):
     def kill(self, *, power_loss: bool) -> None:
         self.end_life(power_loss=power_loss)
         self.disk.crash(power_loss=power_loss)
+
+    def post(self, life: int, work: Callable[[], None]) -> None:
+        """A failure of the disk ends the process, as it ends the host's; without such a fault it is a finding."""
+        try:
+            super().post(life, work)
+        except (StoreError, OSError) as error:
+            if not self.has_bad_disk:
+                raise
+            self._tracer.event("disk_failed", reason=str(error))
+            self.kill(power_loss=False)
 
     def wipe(self) -> None:
         """The disk is replaced by an empty one."""

@@ -5,7 +5,7 @@ faults (`only`): the others stay as they were, and a failure is shrunk to the fa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rmqha.model.code import RequestCode
 from rmqha.sim.prng import SimPrng
@@ -17,12 +17,15 @@ from rmqha.wire.command import FLAG_ONEWAY, Command
 from .broker_group import BrokerGroup
 from .broker_process import BrokerProcess
 from .controller_process import ControllerProcess
+from .disk_faults import DiskFaults
+from .moments import Moments
 from .name_server_process import NameServerProcess
 from .options import Options
+from .strikes import Strikes
 from .tuning import tuned_broker, tuned_controller
 
 
-class Faults:
+class Faults(Strikes):
     def __init__(
         self,
         options: Options,
@@ -35,54 +38,33 @@ class Faults:
         name_servers: Sequence[NameServerProcess],
         only: frozenset[str] | None = None,
     ) -> None:
-        """`only`: keys of the faults that may happen, None for all."""
-        self._options = options
-        self._scheduler = scheduler
-        self._transport = transport
-        self._prng = prng
-        self._tracer = tracer
-        self._groups = groups[:1] if options.spared else groups
-        """Those that faults may touch."""
-        self._brokers = [broker for group in self._groups for broker in group.brokers]
-        self._controllers = controllers
-        self._name_servers = name_servers
-        self._only = only
-        self._over = False
+        super().__init__(options, scheduler, transport, prng, tracer, groups, controllers, name_servers, only)
         self._rolling = False
-        self.count = 0
-        self.disturbed: Callable[[Sequence[str]], None] = lambda hosts: None
-        """Told of the hosts that a fault, or the end of one, touches."""
-        self.wiped: Callable[[BrokerProcess], None] = lambda broker: None
-        """Told of a broker that is about to lose its disk."""
-        self.keys: list[str] = []
-        """Of the faults that happened, in order."""
+        self._disks = DiskFaults(self)
+        self.moments = Moments(self, self._disks)
 
     def start(self) -> None:
-        self._scheduler.after(self._options.fault_tick_ms, self._tick)
+        self.begun = True
+        self.scheduler.after(self.options.fault_tick_ms, self._tick)
 
     def stop(self) -> None:
         """Heal everything; the processes that are down start."""
-        self._over = True
-        self._tell("heal", "all", *self._hosts_struck())
-        self._transport.heal()
-        for broker in self._brokers:
+        self.over = True
+        self.tell("heal", "all", *self._hosts_struck())
+        self.transport.heal()
+        for broker in self.brokers:
             broker.mend_disk()
-        for process in (*self._controllers, *self._name_servers, *self._brokers):
+        self._disks.heal()
+        for process in (*self.controllers, *self.name_servers, *self.brokers):
             if not process.alive:
                 process.boot()
             elif process.is_paused:
                 process.resume()
 
-    def _tell(self, what: str, whom: str, *hosts: str) -> None:
-        """`hosts`: what it touches, if that is not `whom`."""
-        self.count += 1
-        self._tracer.event("fault", what=what, whom=whom)
-        self.disturbed(hosts or (whom,))
-
     def _tick(self) -> None:
-        if self._over:
+        if self.over:
             return
-        options = self._options
+        options = self.options
         for name, per_mille, act in (
             ("kill", options.kill_broker_per_mille, self._kill),
             ("power", options.power_broker_per_mille, self._power),
@@ -110,53 +92,28 @@ class Faults:
             ("roll", options.roll_per_mille, self._roll),
             ("reset", options.reset_per_mille, self._reset),
             ("wipe-broker", options.wipe_broker_per_mille, self._wipe_broker),
+            ("isolate", options.isolate_per_mille, self._isolate),
+            *self._disks.kinds,
         ):
             if per_mille:
-                self._chance(name, str(self._scheduler.now_ms), per_mille, act)
-        self._scheduler.after(options.fault_tick_ms, self._tick)
-
-    def _chance(self, name: str, moment: str, per_mille: int, act: Callable[[SimPrng], None]) -> None:
-        draws, key = self._prng.child(name).child(moment), f"{name}@{moment}"
-        if draws.chance(per_mille, 1000) and (self._only is None or key in self._only):
-            self.keys.append(key)
-            act(draws)
-
-    def _restart_later(
-        self,
-        process: BrokerProcess | ControllerProcess | NameServerProcess,
-        draws: SimPrng,
-        least_ms: int = 1,
-        most_ms: int = 0,
-    ) -> None:
-        def start() -> None:
-            # `stop` has started all; who dies later, in the last trial, stays away until that is over
-            if not process.alive and not self._over:
-                self._tell("start", process.host)
-                process.boot()
-
-        self._scheduler.after(draws.between(least_ms, most_ms or self._options.restart_after_ms), start)
-
-    def _group(self, draws: SimPrng) -> BrokerGroup:
-        return self._groups[draws.below(len(self._groups)) if len(self._groups) > 1 else 0]
-
-    def _broker(self, draws: SimPrng) -> BrokerProcess:
-        brokers = self._group(draws).brokers
-        return brokers[draws.below(len(brokers))]
+                self.chance(name, str(self.scheduler.now_ms), per_mille, act)
+        self._disks.look_after()
+        self.scheduler.after(options.fault_tick_ms, self._tick)
 
     def _kill(self, draws: SimPrng) -> None:
-        broker = self._broker(draws)
+        broker = self.broker_of(draws)
         if broker.alive:
-            self._tell("kill", broker.host)
+            self.tell("kill", broker.host)
             broker.kill(power_loss=False)
-            self._restart_later(broker, draws)
+            self.restart_later(broker, draws)
 
     def elected(self, broker: BrokerProcess) -> None:
         """A new master may die before it has done anything, or in the middle of it."""
-        self._dies_soon("elected", broker, self._options.kill_elected_per_mille)
+        self._dies_soon("elected", broker, self.options.kill_elected_per_mille)
 
     def cut(self, broker: BrokerProcess) -> None:
         """So may a replica that has just cut a fork off its log."""
-        self._dies_soon("cut-log", broker, self._options.kill_cut_per_mille)
+        self._dies_soon("cut-log", broker, self.options.kill_cut_per_mille)
 
     def told(self, broker: BrokerProcess, epoch: int) -> None:
         """So may a replica that has just heard of a new master, before it has greeted it. An older notice, held up on
@@ -164,50 +121,47 @@ class Faults:
         life = broker.life
 
         def die(draws: SimPrng) -> None:
-            self._scheduler.after(0, lambda: kill(draws))
+            self.scheduler.after(0, lambda: kill(draws))
 
         def kill(draws: SimPrng) -> None:
-            if broker.alive and broker.life == life and not self._over:
-                self._tell("kill-told", broker.host)
+            if broker.alive and broker.life == life and not self.over:
+                self.tell("kill-told", broker.host)
                 broker.kill(power_loss=False)
-                self._scheduler.after(draws.between(1, 50), start)
+                self.scheduler.after(draws.between(1, 50), start)
 
         def start() -> None:
-            if self._over or broker.alive:
+            if self.over or broker.alive:
                 return
-            self._tell("start", broker.host)
+            self.tell("start", broker.host)
             broker.boot()
-            for process in self._controllers:
+            for process in self.controllers:
                 if process.alive and not process.is_paused:
                     process.repeat_older(broker.config.address, epoch)
 
-        if self._may_strike(broker) and self._options.kill_told_per_mille:
-            moment = f"{broker.host} {self._scheduler.now_ms}"
-            self._chance("told", moment, self._options.kill_told_per_mille, die)
-
-    def _may_strike(self, broker: BrokerProcess) -> bool:
-        return not self._over and broker in self._brokers
+        if self.may_strike(broker) and self.options.kill_told_per_mille:
+            moment = f"{broker.host} {self.scheduler.now_ms}"
+            self.chance("told", moment, self.options.kill_told_per_mille, die)
 
     def _dies_soon(self, name: str, broker: BrokerProcess, per_mille: int) -> None:
         life = broker.life
 
         def begin(draws: SimPrng) -> None:
-            self._scheduler.after(draws.below(40), lambda: die(draws))
+            self.scheduler.after(draws.below(40), lambda: die(draws))
 
         def die(draws: SimPrng) -> None:
-            if broker.alive and broker.life == life and not self._over:
-                self._tell(f"kill-{name}", broker.host)
+            if broker.alive and broker.life == life and not self.over:
+                self.tell(f"kill-{name}", broker.host)
                 broker.kill(power_loss=False)
-                self._restart_later(broker, draws)
+                self.restart_later(broker, draws)
 
-        if self._may_strike(broker) and per_mille:
-            self._chance(name, f"{broker.host} {self._scheduler.now_ms}", per_mille, begin)
+        if self.may_strike(broker) and per_mille:
+            self.chance(name, f"{broker.host} {self.scheduler.now_ms}", per_mille, begin)
 
     def _power(self, draws: SimPrng) -> None:
         """ASYNC_FLUSH promises to survive power loss of a minority: replicas not whole again count as lost (ruling 3).
         SYNC_FLUSH promises to survive that of all at once. One of two that acknowledges alone has all synced (ruling
         6)."""
-        group = self._group(draws)
+        group = self.group_of(draws)
         options, brokers = group.options, group.brokers
         if options.cp and options.sync_flush and draws.chance(1, 4):
             targets = [broker for broker in brokers if broker.alive]
@@ -223,19 +177,19 @@ class Faults:
             targets = [brokers[draws.below(len(brokers))]]
         for broker in targets:
             if broker.alive:
-                self._tell("power", broker.host)
+                self.tell("power", broker.host)
                 broker.kill(power_loss=True)
-                self._restart_later(broker, draws)
+                self.restart_later(broker, draws)
 
     def _pause(self, draws: SimPrng) -> None:
-        self._hold_still(self._broker(draws), draws)
+        self._hold_still(self.broker_of(draws), draws)
 
     def _pause_controller(self, draws: SimPrng) -> None:
-        self._hold_still(self._controllers[draws.below(len(self._controllers))], draws)
+        self._hold_still(self.controllers[draws.below(len(self.controllers))], draws)
 
     def _hold_still(self, process: BrokerProcess | ControllerProcess, draws: SimPrng) -> None:
         if process.alive and not process.is_paused:
-            self._tell("pause", process.host)
+            self.tell("pause", process.host)
             process.pause()
             life = process.life
 
@@ -244,20 +198,20 @@ class Faults:
                     process.resume()
                     self.disturbed((process.host,))
 
-            self._scheduler.after(draws.between(100, 4000), resume)
+            self.scheduler.after(draws.between(100, 4000), resume)
 
     def _hosts(self, draws: SimPrng) -> list[str]:
         """Of one group and of those that all share: hosts of two groups have nothing to say to each other."""
-        return [process.host for process in (*self._group(draws).brokers, *self._controllers, *self._name_servers)]
+        return [process.host for process in (*self.group_of(draws).brokers, *self.controllers, *self.name_servers)]
 
     def _hosts_struck(self) -> list[str]:
         """All that faults may touch. A whole link between shared hosts concerns groups that are to be spared."""
-        shared = () if self._options.spared else (*self._controllers, *self._name_servers)
-        return [process.host for process in (*self._brokers, *shared)]
+        shared = () if self.options.spared else (*self.controllers, *self.name_servers)
+        return [process.host for process in (*self.brokers, *shared)]
 
     def _spares(self, *hosts: str) -> bool:
         """Whether a fault of `hosts` alone would touch groups that are to be spared."""
-        return self._options.spared and not any(broker.host in hosts for broker in self._brokers)
+        return self.options.spared and not any(broker.host in hosts for broker in self.brokers)
 
     def _cut(self, draws: SimPrng) -> None:
         """A host is cut off from some or all others, clients excepted: those see both sides."""
@@ -266,11 +220,31 @@ class Faults:
         whole = draws.chance(1, 2)
         if self._spares(victim):
             return
-        self._tell("cut", victim)
+        self.tell("cut", victim)
         for other in hosts:
             if other != victim and (whole or draws.chance(1, 2)):
-                self._transport.block(victim, other)
-                self._transport.block(other, victim)
+                self.transport.block(victim, other)
+                self.transport.block(other, victim)
+
+    def _isolate(self, draws: SimPrng) -> None:
+        """A master and its clients are cut off from all others for a while: in AP its log forks."""
+        brokers = self.group_of(draws).brokers
+        masters = [item for item in brokers if item.alive and item.replica.is_master]
+        if len(masters) != 1:
+            return
+        host = masters[0].host
+        others = [item.host for item in (*brokers, *self.controllers) if item.host != host]
+        self.tell("isolate", host)
+        links = [link for other in others for link in ((host, other), (other, host))]
+        for link in links:
+            self.transport.block(*link)
+
+        def end() -> None:
+            for link in links:
+                self.transport.unblock(*link)
+            self.disturbed((host,))
+
+        self.scheduler.after(draws.between(1000, 5000), end)
 
     def _link(self, draws: SimPrng) -> tuple[str, str] | None:
         hosts = self._hosts(draws)
@@ -279,17 +253,17 @@ class Faults:
 
     def _one_way(self, draws: SimPrng) -> None:
         if link := self._link(draws):
-            self._tell("one-way", ">".join(link), *link)
-            self._transport.block(*link)
+            self.tell("one-way", ">".join(link), *link)
+            self.transport.block(*link)
 
     def _slow(self, draws: SimPrng) -> None:
         if link := self._link(draws):
-            self._tell("slow", ">".join(link), *link)
-            self._transport.slow_down(*link, Delays(50, draws.between(51, 800)))
+            self.tell("slow", ">".join(link), *link)
+            self.transport.slow_down(*link, Delays(50, draws.between(51, 800)))
 
     def _switch(self, draws: SimPrng) -> None:
         """To a replica that may be the master, away, or behind: the controllers decide."""
-        broker = self._broker(draws)
+        broker = self.broker_of(draws)
         ext = {
             "clusterName": broker.config.broker_cluster_name,
             "brokerName": broker.config.broker_name,
@@ -301,14 +275,14 @@ class Faults:
 
     def _resize(self, draws: SimPrng) -> None:
         """n replicas make a majority of n, n + 1 and n + 2 (3, 4 and 5 for n = 3); two of 2 and 3, one of itself."""
-        group = self._group(draws)
+        group = self.group_of(draws)
         count = len(group.brokers) + draws.below(min(3, len(group.brokers)))
         ext = {"brokerName": group.name, "totalReplicas": str(count)}
         command = Command(RequestCode.RMQHA_RESIZE_GROUP, ext, flag=FLAG_ONEWAY)
         self._ask_leader(f"resize to {count}", command, group.brokers[0])
 
     def _drain(self, draws: SimPrng) -> None:
-        group = self._group(draws)
+        group = self.group_of(draws)
         broker = group.brokers[draws.below(len(group.brokers))]
         if broker.broker_id is not None:
             self.drain(group, broker.broker_id, drained=draws.chance(1, 2))
@@ -320,24 +294,24 @@ class Faults:
         self._ask_leader(f"{'drain' if drained else 'undrain'} {broker_id}", command, group.brokers[0])
 
     def _ask_leader(self, what: str, command: Command, touched: BrokerProcess) -> None:
-        for process in self._controllers:
+        for process in self.controllers:
             if process.alive and not process.is_paused and process.led_term is not None:
-                self._tell(what, process.host, touched.host)
+                self.tell(what, process.host, touched.host)
                 process.ask(command)
 
     def _connection(self, draws: SimPrng) -> Connection | None:
         hosts = self._hosts(draws)
-        found = [item for item in self._transport.open_connections() if item.host in hosts and item.peer_host in hosts]
+        found = [item for item in self.transport.open_connections() if item.host in hosts and item.peer_host in hosts]
         conn = found[draws.below(len(found))] if found else None
         return None if conn is None or self._spares(conn.host, conn.peer_host) else conn
 
     def _stick(self, draws: SimPrng) -> None:
         conn = self._connection(draws)
         if conn is not None:
-            self._tell("stick", ">".join(conn.link), *conn.link)
-            self._transport.hold(conn, draws.between(200, 4000))
+            self.tell("stick", ">".join(conn.link), *conn.link)
+            self.transport.hold(conn, draws.between(200, 4000))
             if draws.chance(1, 2):
-                self._transport.give_up(conn)
+                self.transport.give_up(conn)
 
     def _reset(self, draws: SimPrng) -> None:
         """Bytes gather while the connection stands still; then it breaks, and some of them have arrived."""
@@ -345,27 +319,27 @@ class Faults:
         if conn is None:
             return
         wait_ms = draws.between(1, 300)
-        self._transport.hold(conn, wait_ms + 1)
+        self.transport.hold(conn, wait_ms + 1)
 
         def break_off() -> None:
-            if conn.is_open and not self._over:
-                self._tell("reset", ">".join(conn.link), *conn.link)
-                self._transport.break_off(conn, draws)
+            if conn.is_open and not self.over:
+                self.tell("reset", ">".join(conn.link), *conn.link)
+                self.transport.break_off(conn, draws)
 
-        self._scheduler.after(wait_ms, break_off)
+        self.scheduler.after(wait_ms, break_off)
 
     def _roll(self, draws: SimPrng) -> None:
         """A rolling upgrade: the next process follows when the one before should be back, whether it is or not."""
         if self._rolling:
             return
         self._rolling = True
-        waiting: list[BrokerProcess | ControllerProcess] = [*self._controllers, *self._brokers]
+        waiting: list[BrokerProcess | ControllerProcess] = [*self.controllers, *self.brokers]
         if draws.chance(1, 2):
             waiting.reverse()
-        self._tell("roll", waiting[0].host)
+        self.tell("roll", waiting[0].host)
 
         def roll_next() -> None:
-            if self._over or not waiting:
+            if self.over or not waiting:
                 self._rolling = False
                 return
             process = waiting.pop(0)
@@ -375,24 +349,24 @@ class Faults:
             else:
                 process.config = tuned_controller(process.config, keys)
             if process.alive and not process.is_paused:
-                self._tell("restart", process.host)
+                self.tell("restart", process.host)
                 process.kill(power_loss=False)
-                self._restart_later(process, draws, 20, 400)
-            self._scheduler.after(draws.between(400, 2500), roll_next)
+                self.restart_later(process, draws, 20, 400)
+            self.scheduler.after(draws.between(400, 2500), roll_next)
 
         roll_next()
 
     def _is_applied(self, master: BrokerProcess, ids: list[int]) -> bool:
         """The newest set that a controller has applied is this one too: the master may not have heard of a smaller one,
         whose last member is not to lose its disk."""
-        groups = [item.machine.info.groups.get(master.config.broker_name) for item in self._controllers if item.alive]
+        groups = [item.machine.info.groups.get(master.config.broker_name) for item in self.controllers if item.alive]
         sets = [(group.sync_state_set_epoch, group.sync_state_set) for group in groups if group is not None]
         return not sets or sorted(max(sets)[1]) == ids
 
     def _wipe_broker(self, draws: SimPrng) -> None:
         """A disk is replaced by an empty one: as a loss of power, what a minority may suffer, and no second one before
         the first is made good."""
-        brokers = self._group(draws).brokers
+        brokers = self.group_of(draws).brokers
         masters = [item for item in brokers if item.alive and item.replica.is_master]
         whole = all(item.alive and not item.store.unclean and not item.lost_power for item in brokers)
         if not whole or len(masters) != 1:
@@ -402,129 +376,129 @@ class Faults:
         if sorted(masters[0].replica.state(0)["syncStateSet"]) != ids or not self._is_applied(masters[0], ids):
             return
         broker = brokers[draws.below(len(brokers))]
-        self._tell("wipe", broker.host)
+        self.tell("wipe", broker.host)
         self.wiped(broker)
         broker.replace_disk()
-        self._restart_later(broker, draws)
+        self.restart_later(broker, draws)
 
     def _orphan(self, draws: SimPrng) -> None:
         """A master's requests outlive it: a slave comes back while the link to the controllers stands still, so that
         the request for the larger set is under way when the master dies; in its next life it cannot reach that slave.
         """
-        brokers = self._group(draws).brokers
+        brokers = self.group_of(draws).brokers
         masters = [item for item in brokers if item.alive and item.replica.is_master]
         slaves = [item for item in brokers if item.alive and not item.replica.is_master]
         if len(masters) != 1 or not slaves or masters[0].is_paused:
             return
         master, slave = masters[0], slaves[draws.below(len(slaves))]
         stuck_ms, away_ms = draws.between(1000, 4000), draws.between(1, 800)
-        self._tell("orphan", f"{master.host} {slave.host}", master.host, slave.host)
+        self.tell("orphan", f"{master.host} {slave.host}", master.host, slave.host)
         slave.kill(power_loss=False)
 
         def stick() -> None:
-            if self._over:
+            if self.over:
                 return
-            controllers = [process.host for process in self._controllers]
-            for conn in self._transport.open_connections():
+            controllers = [process.host for process in self.controllers]
+            for conn in self.transport.open_connections():
                 if conn.host == master.host and conn.peer_host in controllers:
-                    self._transport.hold(conn, stuck_ms)
+                    self.transport.hold(conn, stuck_ms)
             boot(slave)
 
         def die() -> None:
-            if self._over:
+            if self.over:
                 return
-            self._transport.block(master.host, slave.host)
-            self._transport.block(slave.host, master.host)
+            self.transport.block(master.host, slave.host)
+            self.transport.block(slave.host, master.host)
             if master.alive:
                 master.kill(power_loss=False)
-            self._scheduler.after(away_ms, lambda: boot(master))
+            self.scheduler.after(away_ms, lambda: boot(master))
 
         def boot(process: BrokerProcess) -> None:
             if not process.alive:
                 process.boot()
                 self.disturbed((process.host,))
 
-        self._scheduler.after(900, stick)
-        self._scheduler.after(900 + draws.between(150, 900), die)
+        self.scheduler.after(900, stick)
+        self.scheduler.after(900 + draws.between(150, 900), die)
 
     def _step_clock(self, draws: SimPrng) -> None:
-        broker = self._broker(draws)
-        self._tell("clock-step", broker.host)
+        broker = self.broker_of(draws)
+        self.tell("clock-step", broker.host)
         broker.clock.step_wall(draws.between(-3_600_000, 3_600_000))
 
     def _slow_disk(self, draws: SimPrng) -> None:
-        broker = self._broker(draws)
-        self._tell("slow-disk", broker.host)
+        broker = self.broker_of(draws)
+        self.tell("slow-disk", broker.host)
         broker.slow_disk(draws.between(100, 4000), draws.between(50, 3000))
 
     def _hang_disk(self, draws: SimPrng) -> None:
-        broker = self._broker(draws)
-        self._tell("hang-disk", broker.host)
+        broker = self.broker_of(draws)
+        self.tell("hang-disk", broker.host)
         broker.slow_disk(draws.between(1000, 6000), draws.between(4000, 12_000))
 
     def _fail_disk(self, draws: SimPrng) -> None:
-        broker = self._broker(draws)
+        broker = self.broker_of(draws)
         if not broker.alive or broker.disk_fails:
             return
         full = draws.chance(1, 2)
-        self._tell("full-disk" if full else "bad-disk", broker.host)
+        self.tell("full-disk" if full else "bad-disk", broker.host)
         broker.fail_disk(full=full)
 
         def mend() -> None:
             broker.mend_disk()
-            if not broker.alive and not self._over:
-                self._restart_later(broker, draws)
+            if not broker.alive and not self.over:
+                self.restart_later(broker, draws)
 
-        self._scheduler.after(draws.between(100, 4000), mend)
+        self.scheduler.after(draws.between(100, 4000), mend)
 
     def _rot(self, draws: SimPrng) -> None:
         """As a loss of power: what a minority may suffer. The next start must see it, whatever CP had promised."""
-        group = self._group(draws)
+        group = self.group_of(draws)
         brokers = group.brokers
         broker = brokers[draws.below(len(brokers))]
         whole = all(item.alive and not item.store.unclean and not item.lost_power for item in brokers)
         if whole and (len(brokers) > 2 or not group.options.cp) and broker.rot(draws):
-            self._tell("rot", broker.host)
-            self._restart_later(broker, draws)
+            self.tell("rot", broker.host)
+            self.restart_later(broker, draws)
 
     def _heal(self, draws: SimPrng) -> None:
-        self._transport.heal()
+        self.transport.heal()
         self.disturbed(self._hosts_struck())
 
     def _clean(self, draws: SimPrng) -> None:
-        broker = self._broker(draws)
+        broker = self.broker_of(draws)
         if broker.alive and not broker.is_paused:
             start_offset = draws.below(broker.store.max_phy_offset + 1) if draws.chance(1, 2) else 0
-            self._tell("clean", broker.host)
+            self.tell("clean", broker.host)
             broker.post(broker.life, lambda: broker.clean(start_offset))
 
     def _kill_controller(self, draws: SimPrng) -> None:
-        process = self._controllers[draws.below(len(self._controllers))]
+        process = self.controllers[draws.below(len(self.controllers))]
         self._stop_controller(process, draws)
 
     def _stop_controller(self, process: ControllerProcess, draws: SimPrng, least_ms: int = 1, most_ms: int = 0) -> None:
         if process.alive:
-            self._tell("kill", process.host)
+            self.tell("kill", process.host)
             process.kill(power_loss=draws.chance(1, 2))
-            self._restart_later(process, draws, least_ms, most_ms)
+            self.restart_later(process, draws, least_ms, most_ms)
 
     def _kill_name_server(self, draws: SimPrng) -> None:
-        process = self._name_servers[draws.below(len(self._name_servers))]
+        process = self.name_servers[draws.below(len(self.name_servers))]
         if process.alive:
-            self._tell("kill", process.host)
+            self.tell("kill", process.host)
             process.kill(power_loss=draws.chance(1, 2))
-            self._restart_later(process, draws)
+            self.restart_later(process, draws)
 
     def _wipe_controller(self, draws: SimPrng) -> None:
         """The disk of the only controller is lost. With more of them a wiped one must be removed and added again."""
-        process = self._controllers[0]
-        if len(self._controllers) == 1 and process.alive:
-            self._tell("wipe", process.host)
+        process = self.controllers[0]
+        if len(self.controllers) == 1 and process.alive:
+            self.tell("wipe", process.host)
             process.kill(power_loss=False)
             process.wipe()
-            self._restart_later(process, draws)
+            self.restart_later(process, draws)
 
     def _all_away(self, draws: SimPrng) -> None:
-        away_ms = self._options.away_ms
-        for process in self._controllers:
+        away_ms = self.options.away_ms
+        for process in self.controllers:
             self._stop_controller(process, draws, max(1, away_ms // 2), away_ms)

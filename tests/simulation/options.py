@@ -115,6 +115,26 @@ class Options:
     """Producers also send transactional messages, and answer what masters ask about them."""
     delayed_per_mille: int = 0
     """Of all messages, those that wait for a second or five."""
+    stop_per_mille: int = 0
+    """A process stops, or loses its power, between two changes of its disk, in the midst of a handler."""
+    moment_per_mille: int = 0
+    """Chance that a process is struck at one of the moments that `moments.MOMENTS` names."""
+    suspend_per_mille: int = 0
+    """A machine is suspended: its process stands still and so does its monotonic clock, while wall clocks go on."""
+    step_controller_per_mille: int = 0
+    """A controller's wall clock jumps, either way."""
+    flip_per_mille: int = 0
+    """A bit flips on a connection between replicas, or between controllers."""
+    forget_sync_per_mille: int = 0
+    """A sync of a broker or a controller fails once and leaves its pages clean, and memory is taken back soon."""
+    lie_per_mille: int = 0
+    """A sync of a broker returns and has lost or misdirected a sector."""
+    rot_log_per_mille: int = 0
+    """A sector of a broker's log, queues or index is another one, while it runs."""
+    rot_file_per_mille: int = 0
+    """A process dies, and in its next life finds a sector of a small file to be another one, or to be unreadable."""
+    isolate_per_mille: int = 0
+    """A master is cut off from controllers and replicas, and goes on with its clients."""
     bereave: bool = False
     """After the heal the master dies, then whoever is elected, before it has done anything; both stay away."""
 

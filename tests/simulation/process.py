@@ -67,6 +67,10 @@ class Process:
         else:
             work()
 
+    def shielded(self, work: Callable[[], None]) -> None:
+        """Do `work` now, paused or not. What may stop in the midst of it overrides this."""
+        work()
+
     def pause(self) -> None:
         self._paused = True
 
@@ -195,7 +199,7 @@ class Rpc:
             return
         frames = self._backlog.pop(address, [])
         if conn is None:
-            self._fail(address)
+            self._process.shielded(partial(self._fail, address))
             return
         self._dialed[address] = conn
         self._address_of[conn.number] = address

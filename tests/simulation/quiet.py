@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from .options import Options, seed_options
-from .themes import rough
+from .rough import rough
 from .world import Report, World
 
 HOUR_MS = 3_600_000

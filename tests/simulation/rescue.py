@@ -42,6 +42,7 @@ class Rescue:
     def look(self) -> None:
         """Now and then, while the group is not whole."""
         self._take_back_drained()
+        self._replace_bad_disks()
         if self._scheduler.now_ms < self._at_ms:
             return
         if self._is_needed():
@@ -53,7 +54,9 @@ class Rescue:
         """Nobody takes messages; or the controllers' disk was lost, so that they wait for all replicas (ruling 8), and
         one does not count for want of a master to follow."""
         name = self._group.name
-        known = [item.machine.info.groups.get(name) for item in self._controllers if item.machine.is_leading]
+        known = [
+            item.machine.info.groups.get(name) for item in self._controllers if item.alive and item.machine.is_leading
+        ]
         forgotten = any(group is not None and group.master_id is None for group in known)
         return forgotten or not any(item.alive and item.admits for item in self._group.members)
 
@@ -78,6 +81,16 @@ class Rescue:
         for broker in self._group.brokers:
             if broker.alive and not broker.replica.is_master and broker.replica.state(0).get("refusal"):
                 self._tracer.event("operator", empties=broker.host, end=broker.store.max_phy_offset)
+                self._group.causes.disturbed()
+                self._reports.replaced(broker.host)
+                broker.replace_disk()
+                broker.boot()
+
+    def _replace_bad_disks(self) -> None:
+        """What a store that is refused advises: remove it, and let the replica copy the group's."""
+        for broker in self._group.brokers:
+            if broker.has_bad_disk and not broker.alive:
+                self._tracer.event("operator", empties=broker.host, end=broker.end_offset)
                 self._group.causes.disturbed()
                 self._reports.replaced(broker.host)
                 broker.replace_disk()

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from .disk_themes import NOT_YET_DRAWN, OFTEN
 from .options import Options, seed_options
 from .themes import THEMES
 from .world import World
 
 PLAIN, ALL = "plain", "all"
+ROTATION = (*(name for name in THEMES if name != PLAIN and name not in NOT_YET_DRAWN), *OFTEN)
+"""Themes of every second run, in turn."""
 
 
 def theme_of(seed: int, theme: str) -> str:
     """With `all` every second seed is plain, the others take the other themes in turn."""
     if theme != ALL:
         return theme
-    others = [name for name in THEMES if name != PLAIN]
-    return PLAIN if seed % 2 == 0 else others[seed // 2 % len(others)]
+    return PLAIN if seed % 2 == 0 else ROTATION[seed // 2 % len(ROTATION)]
 
 
 @dataclass(frozen=True, slots=True)

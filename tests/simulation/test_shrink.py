@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from click.testing import CliRunner
 
 from rmqha.sim.scheduler import Scheduler
 
 from .__main__ import kept_seeds, main
+from .disk_themes import NOT_YET_DRAWN
 from .marks import MARKS, MarkingTracer, not_hit
 from .mutations import planted
-from .run import Run, theme_of
+from .run import ROTATION, Run, theme_of
 from .shrink import faults_of, fewest, shrink
 from .themes import THEMES
 
@@ -70,8 +73,12 @@ def test_shrinking_needs_a_seed() -> None:
     assert CliRunner().invoke(main, ["--shrink"]).exit_code == 2
 
 
-def test_every_theme_has_its_turn() -> None:
-    assert {theme_of(seed, "all") for seed in range(1, 2 * len(THEMES) + 1)} == set(THEMES)
+def test_every_theme_has_its_turn_or_is_left_out_by_name() -> None:
+    assert {theme_of(seed, "all") for seed in range(1, 2 * len(ROTATION) + 1)} == set(THEMES) - NOT_YET_DRAWN
+    assert set(THEMES) >= NOT_YET_DRAWN
+    listed = " ".join((Path(__file__).parents[2] / "docs/simulation.md").read_text().split())
+    sentence = listed.partition("Not yet drawn by the rotation: ")[2].partition(". ")[0]
+    assert set(re.findall(r"`([a-z-]+)`", sentence)) == NOT_YET_DRAWN
     assert theme_of(7, "rough") == "rough"
 
 

@@ -91,6 +91,9 @@ class World:
             only,
         )
         self.faults.disturbed = self._disturbed
+        if self.options.moment_per_mille:
+            for broker in self.brokers:
+                broker.checks = (*broker.checks, self.faults.moments.stepped)
         self.faults.wiped = lambda broker: self.reports.replaced(broker.host)
         for group in self.groups:
             group.elected, group.told, group.cut = self._elected, self.faults.told, self.faults.cut
@@ -131,6 +134,8 @@ class World:
 
     def _traced(self, name: str, fields: dict[str, Any]) -> None:
         self.reports.traced(name, fields)
+        if self.options.moment_per_mille:
+            self.faults.moments.traced(name, fields)
         if self.crosstalk is not None:
             self.crosstalk.traced(name, fields)
         if name == "master_elected":

@@ -65,6 +65,8 @@ class Copies:
         store = broker.store
         has = store.synced_offset if synced else store.max_phy_offset
         low = max(start, store.min_phy_offset, master.store.min_phy_offset)
+        if any(item.rotten and item.has_rot(low, end) for item in (broker, master)):
+            return True  # it is for the others to keep it
         return has >= end and (low >= end or checksum(broker, low, end) == checksum(master, low, end))
 
 

@@ -36,7 +36,7 @@ class Visibility:
             raise InvariantError(
                 f"{broker.host} has removed everything below {removed_to}; consumers could see {start} at most"
             )
-        if end > start >= removed_to:
+        if end > start >= removed_to and not (broker.rotten and broker.has_rot(start, end)):
             self._pieces.append((start, end, checksum(broker, start, end)))
             self._shown_to, self._shown_in = end, broker.replica.epoch
 
