@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from itertools import zip_longest
 
 import pytest
 from hypothesis import settings
@@ -14,13 +15,20 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # a script that runs `make test &` passes this on, and what tests start and interrupt would hear nothing
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-LONG = ("process", "spark", "raft", "simulation", "cli")
-"""Folders with the longest modules."""
+WAITING, COMPUTING = ("process", "spark"), ("raft", "simulation", "store")
+"""Folders with the longest modules: those that wait for servers and for Spark, and those that keep a core busy."""
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give workers the long modules first, so that none is left with one at the end; a module is one worker's."""
+    """Give workers, which take whole modules, the long ones first, one that waits and one that computes in turn."""
     if hasattr(config, "workerinput"):
-        order = {config.rootpath / "tests" / name: place for place, name in enumerate(LONG)}
-        items.sort(key=lambda item: min(order.get(folder, len(LONG)) for folder in item.path.parents))
+        modules = dict.fromkeys(item.path for item in items)
+        tests = config.rootpath / "tests"
+        waiting, computing = (
+            [path for folder in folders for path in modules if path.is_relative_to(tests / folder)]
+            for folders in (WAITING, COMPUTING)
+        )
+        long = [path for pair in zip_longest(waiting, computing) for path in pair if path is not None]
+        order = {path: place for place, path in enumerate(dict.fromkeys([*long, *modules]))}
+        items.sort(key=lambda item: order[item.path])
