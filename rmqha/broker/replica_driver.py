@@ -212,6 +212,10 @@ class ReplicaDriver:
         self.replica.ha_opened(self._clock.now_ms(), conn_id)
         self._perform()
 
+    def would_cut(self, conn_id: int, data: Buffer) -> bool:
+        """`data`, the first from a master, has the log cut: durable writes, in the loop's own thread."""
+        return self.replica.would_cut(conn_id, data)
+
     @whole
     def ha_received(self, conn_id: int, data: Buffer) -> None:
         """`data` may be overwritten afterwards."""

@@ -19,7 +19,7 @@ from rmqha.broker.consumer_calls import Done
 from rmqha.broker.controller_link import ControllerLink
 from rmqha.broker.controller_route import parse_addresses
 from rmqha.broker.core import BrokerCore
-from rmqha.broker.disk_probe import DiskProbe
+from rmqha.broker.disk_probe import DiskProbe, DiskProof, write_block
 from rmqha.broker.forward import SendForwarder
 from rmqha.broker.ha_guard import HaGuard
 from rmqha.broker.ha_service import HaService
@@ -254,7 +254,11 @@ async def _serve(
         guard = HaGuard(core.config.ha_security, security.ambient.get(), partial(_claim, core))
         if not static:
             driver.controller = ControllerLink(driver, client, controllers, nursery, tracer)
-        driver.ha = gate.ha = HaService(driver, tracer, nursery, guard, gate.boundary, plain=static)
+        disk = HostDisk(core.config.store_path_root_dir)
+        proof = DiskProof(partial(_prove, core.store, disk), nursery)
+        driver.ha = gate.ha = HaService(
+            driver, tracer, nursery, guard, gate.boundary, plain=static, disk_works=proof.wait
+        )
         loops = BrokerLoops(core, clock)
         sync = _metadata_sync(core, client, tracer)
 
@@ -275,7 +279,7 @@ async def _serve(
             nursery.start_soon(task)
         nursery.start_soon(RetentionLoop(core.config, core.retention).run)
         if core.config.disk_probe_interval_millis:
-            disk_probe = DiskProbe(core.config, HostDisk(core.config.store_path_root_dir), clock, driver.disk_looked_at)
+            disk_probe = DiskProbe(core.config, disk, clock, driver.disk_looked_at)
             nursery.start_soon(disk_probe.run)
         gate.core = core
         driver.start()
@@ -284,6 +288,13 @@ async def _serve(
         await stopping.wait()
         await _leave(core, link, loops, tracer)
         nursery.cancel_scope.cancel()
+
+
+def _prove(store: Store, disk: HostDisk) -> None:
+    """Return when the disk has taken something for good, and no sync of the log is under way. What it refuses is the
+    cut's own to meet, and the disk probe's to tell."""
+    store.sync()
+    write_block(disk)
 
 
 def _claim(core: BrokerCore) -> HaClaim:

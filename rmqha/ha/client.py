@@ -83,6 +83,20 @@ class HaClient(MasterLink):
             return [*actions, *self._drop(now_ms, str(error))]
         return actions + self.ack(now_ms)
 
+    def would_cut(self, data: Buffer) -> bool:
+        """True if `data`, the first that this connection's master sends, has the log cut or set aside; so too while the
+        handshake is not whole. Changes nothing."""
+        if self.state is not ClientState.HANDSHAKE:
+            return False
+        try:
+            frame = next(iter(MasterStreamParser().feed(data)), None)
+        except RemoteProtocolError:
+            return False
+        if not isinstance(frame, MasterHandshake):
+            return frame is None
+        found = self._alignment(frame, self._log.confirm_offset)
+        return found.verdict is not Verdict.FOLLOW or self._is_cut(found) or self._is_cleared(frame.entries)
+
     def _is_open(self) -> bool:
         return self.conn_id is not None
 
@@ -143,12 +157,20 @@ class HaClient(MasterLink):
     def _cut(self, found: Alignment, master: EpochHistory) -> None:
         """Entries without bytes prove nothing and go: one that starts at our end, or, in a log without any byte, those
         that the master does not know."""
-        log, last = self._log, self._log.epochs.last
-        if log.max_phy_offset == log.min_phy_offset and not set(log.epochs) <= set(master):
+        log = self._log
+        if self._is_cleared(master):
             log.clear_epochs()
-        elif found.cut_bytes or (last is not None and last.start_offset >= log.max_phy_offset):
+        elif self._is_cut(found):
             log.truncate(found.end_offset)
             self.truncated_bytes += found.cut_bytes
+
+    def _is_cleared(self, master: EpochHistory) -> bool:
+        log = self._log
+        return log.max_phy_offset == log.min_phy_offset and not set(log.epochs) <= set(master)
+
+    def _is_cut(self, found: Alignment) -> bool:
+        last = self._log.epochs.last
+        return bool(found.cut_bytes) or (last is not None and last.start_offset >= self._log.max_phy_offset)
 
     # --- data -----------------------------------------------------------------------------------------------------
     def _transfer(self, now_ms: int, frame: Transfer) -> None:

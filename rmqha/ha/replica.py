@@ -319,6 +319,10 @@ class Replica:
         if self._client is not None:
             self._actions += self._client.opened(now_ms, conn_id)
 
+    def would_cut(self, conn_id: int, data: Buffer) -> bool:
+        """`data`, the first from a master, has the log cut."""
+        return self._client is not None and conn_id == self._client.conn_id and self._client.would_cut(data)
+
     def ha_received(self, now_ms: int, conn_id: int, data: Buffer) -> None:
         if conn_id < 0:
             if self._client is not None:

@@ -137,6 +137,10 @@ class StaticReplica:
     def ha_opened(self, now_ms: int, conn_id: int) -> None:
         self._actions += self._client.opened(now_ms, conn_id)
 
+    def would_cut(self, conn_id: int, data: Buffer) -> bool:
+        """Never: the protocol of static groups has no handshake by which a log is cut."""
+        return False
+
     def ha_received(self, now_ms: int, conn_id: int, data: Buffer) -> None:
         if conn_id < 0:
             self._actions += self._client.received(now_ms, conn_id, data)
