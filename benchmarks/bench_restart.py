@@ -48,7 +48,7 @@ QUEUE_COUNT = 4
 FLUSH_S = 0.5
 DISPATCH_BYTES = 512 * 1024
 BROKER = "broker-a-1"
-MARKS = ("rmqha.progress", "checkpoint", "rmqha.boot", "abort")
+MARKS = ("rmqha.progress", "rmqha.end", "checkpoint", "rmqha.boot", "abort")
 """What a start writes before and after its checks."""
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 

@@ -239,6 +239,7 @@ class HostDisk:
         target = self._at(path)
         unsynced = self._make_directories(target) if create else []
         fd = os.open(target, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), FILE_MODE)
+        fresh = False
         try:
             found = os.fstat(fd).st_size
             if found > size_bytes:
@@ -246,7 +247,7 @@ class HostDisk:
             fresh = found == 0
             if found < size_bytes:
                 if reserve:
-                    self._reserve_whole(target, fd, size_bytes, fresh=fresh)
+                    _reserve(fd, 0, size_bytes)
                 os.ftruncate(fd, size_bytes)
                 unsynced.append(target.parent)
             region = HostRegion(fd, size_bytes, reserved=reserve and fresh, unsynced=unsynced)
@@ -255,15 +256,8 @@ class HostDisk:
             return region
         except BaseException:
             os.close(fd)
-            raise
-
-    @staticmethod
-    def _reserve_whole(target: Path, fd: int, size_bytes: int, *, fresh: bool) -> None:
-        try:
-            _reserve(fd, 0, size_bytes)
-        except OSError:
-            if fresh:
-                target.unlink()
+            if create and fresh:
+                target.unlink(missing_ok=True)  # the next call must make it durable
             raise
 
     def open_append(self, path: str) -> AppendFile:

@@ -34,6 +34,8 @@ class BootFile:
         self._boot_id = ""
         self._recorded_id = ""
         self.unclean = False
+        self.failed = False
+        """A sync has failed, and what it was to make durable has not been written again since."""
         self.last_stop = LastStop.CLEAN
 
     def load(self) -> list[str]:
@@ -44,7 +46,7 @@ class BootFile:
             fields = sidecar.read(self._disk, PATH) or {"boot_id": "", "unclean": False}
             match fields:
                 case {"boot_id": str(known), "unclean": bool(unclean)}:
-                    self.unclean = unclean
+                    self.unclean, self.failed = unclean, fields.get("failed") is True
                 case _:
                     raise sidecar.BadSidecarError(f"expected boot_id and unclean, found {sorted(map(str, fields))}")
         except sidecar.BadSidecarError as error:
@@ -74,9 +76,15 @@ class BootFile:
             self._disk.write_atomic(ABORT_PATH, str(process_id).encode())
 
     def recovered(self) -> None:
-        """The checks after a loss of power are done and their outcome is durable."""
-        if self._recorded_id != self._boot_id:
-            self._recorded_id = self._boot_id
+        """The checks after a loss of power or a failed sync are done and their outcome is durable."""
+        if self._recorded_id != self._boot_id or self.failed:
+            self._recorded_id, self.failed = self._boot_id, False
+            self._write()
+
+    def set_failed(self) -> None:
+        """A sync has failed: unclean too. Durable on return."""
+        if not self.failed:
+            self.failed = self.unclean = True
             self._write()
 
     def set_unclean(self, unclean: bool) -> None:
@@ -91,4 +99,5 @@ class BootFile:
             self._disk.remove(ABORT_PATH)
 
     def _write(self) -> None:
-        sidecar.write(self._disk, PATH, {"boot_id": self._recorded_id, "unclean": self.unclean})
+        fields = {"boot_id": self._recorded_id, "unclean": self.unclean}
+        sidecar.write(self._disk, PATH, fields | {"failed": True} if self.failed else fields)

@@ -133,6 +133,8 @@ class ProgressFile:
         self.index_offset = 0
         self.unit_count = 0
         """How many entries the queues have below `position`. Fewer at the next start: some are missing."""
+        self.is_foreign = False
+        """Another program has used the store since."""
         self.cut_offset: int | None = None
         """Where a cut that may not have been finished was to end: zeros there may be followed by what it dropped."""
 
@@ -162,9 +164,11 @@ class ProgressFile:
                     f"{PROGRESS_PATH} at byte {at}: {error}; the other slot or the checkpoint is used instead."
                 )
                 continue
+            self.is_foreign = self.is_foreign or seen != checkpoint.encode()
             if seen == checkpoint.encode() and (position, index_offset) >= (self.position or 0, self.index_offset):
                 self.position, self.index_offset, self.cut_offset = position, index_offset, cut_offset
                 self.unit_count = unit_count
+        self.is_foreign = self.is_foreign and self.position is None
         if self.position is None and any(data):
             lines.append(f"{CHECKPOINT_PATH} was written by another program since; its times are used.")
         return lines

@@ -10,6 +10,8 @@ from threading import RLock
 
 from rmqha.model.error import StoreError
 from rmqha.port import Buffer, Disk
+from rmqha.store import end_mark
+from rmqha.store.end_mark import EndMark
 from rmqha.store.mapped_file import MappedFile, MappedFiles, file_name
 from rmqha.store.problem import disk_errors
 from rmqha.store.record import BLANK, BLANK_HEADER_BYTES, MIN_RECORD_BYTES, blank
@@ -41,12 +43,15 @@ class CommitLog:
         "disk",
         "end_offset",
         "files",
+        "mark",
         "write_offset",
     )
 
     def __init__(self, disk: Disk, file_size_bytes: int, pool_bytes: int = 0) -> None:
         self.disk = disk
         self.files = MappedFiles(disk, DIRECTORY, file_size_bytes, reserve=True)
+        self.mark = EndMark(disk)
+        """How far the log was written, on disk."""
         self.end_offset = self.write_offset = 0
         self._pool = bytearray()
         self._pool_bytes = pool_bytes
@@ -58,7 +63,7 @@ class CommitLog:
 
     def load(self) -> list[str]:
         """Find the files. Returns one sentence per finding; raises StoreError with the choices."""
-        return self.files.load(SIZE_KEY, _MISSING)
+        return self.files.load(SIZE_KEY, _MISSING) + self.mark.load()
 
     @property
     def short_offset(self) -> int | None:
@@ -83,6 +88,8 @@ class CommitLog:
 
     def end_at(self, end_offset: int) -> None:
         """Set the end after recovery or a cut: what lies behind is zero already. Nothing waits any more."""
+        with disk_errors(self.disk, end_mark.PATH, "write the file"):
+            self.mark.settle(end_offset)
         self._pool = bytearray()
         self.end_offset = self.write_offset = end_offset
         self._active = self.files.find(end_offset)
@@ -143,6 +150,7 @@ class CommitLog:
         self._next_file()
         if left and old is not None:
             old.region.write(self.end_offset - old_start, blank(left))
+            self.mark.raise_to(old_end)
             self.end_offset = self.write_offset = old_end
 
     def append(self, data: Buffer) -> None:
@@ -164,9 +172,10 @@ class CommitLog:
     def _write(self, data: Buffer) -> None:
         active = self._active
         assert active is not None
+        end_offset = self.end_offset + len(data)
         active.region.write(self.end_offset - self._active_start, data)
-        self.end_offset += len(data)
-        self.write_offset = self.end_offset
+        self.mark.raise_to(end_offset)
+        self.end_offset = self.write_offset = end_offset
 
     def commit(self) -> bool:
         """Write what waits. True if there was any. After an error all of it waits still; raises OSError."""
@@ -175,6 +184,7 @@ class CommitLog:
         active = self._active
         assert active is not None
         active.region.write(self.end_offset - self._active_start, self._pool)
+        self.mark.raise_to(self.write_offset)
         self.end_offset = self.write_offset
         self._pool.clear()
         return True
@@ -234,6 +244,8 @@ class CommitLog:
 
     def _cut(self, end_offset: int, used_end: int | None) -> int:
         cut = 0
+        with disk_errors(self.disk, end_mark.PATH, "write the file"):
+            self.mark.lower(end_offset)
         last = self.files.files[-1] if self.files.files else None
         first_removed = self.file_start(end_offset + self.file_size_bytes - 1)
         if first_removed == self.min_offset and last is not None:
@@ -252,6 +264,7 @@ class CommitLog:
     def set_aside(self, directory: str) -> None:
         """Move all files into `directory` and forget them."""
         with self._grow:
+            self.mark.lower(0)
             self.files.close()
             if self.files.files or self.files.strangers:
                 with disk_errors(self.disk, DIRECTORY, "move the old log aside"):
@@ -272,7 +285,23 @@ class CommitLog:
             if file.end_offset > from_offset and file.start_offset < to_offset:
                 file.sync()
 
+    def rewrite(self, from_offset: int, to_offset: int) -> None:
+        """Write the bytes [from, to) as they are and make them durable. After a failed sync the system holds pages for
+        written that are not: only a page that is written again goes to the disk."""
+        for file in list(self.files.files):
+            if file.end_offset > from_offset and file.start_offset < to_offset:
+                file.rewrite(max(from_offset, file.start_offset), min(to_offset, file.end_offset))
+                file.sync()
+
+    def rewrite_behind(self, end_offset: int) -> None:
+        """Zero the rest of the file that holds `end_offset`, durably, whatever it shows."""
+        file = self.files.find(end_offset)
+        if file is not None:
+            file.zero(end_offset, file.end_offset)
+            file.sync()
+
     def close(self) -> None:
         with self._grow:
             self._active = None
             self.files.close()
+            self.mark.close()

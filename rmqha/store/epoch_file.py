@@ -176,6 +176,11 @@ class EpochFile:
                 self._disk.remove(BACKUP_PATH)
         self._write(history)
 
+    def rewrite(self) -> None:
+        """Make durable what was read: a sync may have failed on it."""
+        if self.history or self._disk.exists(PATH):
+            self._write(self.history)
+
     def truncate(self, end_offset: PhyOffset) -> int:
         """Drop the entries that start at or behind `end_offset`. Returns how many."""
         return self._shorten(self.history.truncated(end_offset))
@@ -221,6 +226,11 @@ class HighestEpochFile:
                 f"{place(self._disk, self.PATH)} at byte 0: {error}; restore it from a backup of this replica,"
                 " or remove it if the group's master is known to be the newest"
             ) from None
+
+    def rewrite(self) -> None:
+        """Make durable what was read: a sync may have failed on it."""
+        if self.value:
+            sidecar.write(self._disk, self.PATH, {"highest_epoch": self.value})
 
     def raise_to(self, epoch: Epoch) -> None:
         """Durable when it returns; a lower or equal value does nothing."""

@@ -7,7 +7,7 @@ from zlib import crc32
 
 from rmqha.model.epoch import EpochHistory
 from rmqha.model.error import RmqhaError, StoreError
-from rmqha.store import epoch_file, identity_file, sidecar
+from rmqha.store import end_mark, epoch_file, identity_file, sidecar
 from rmqha.store.boot_file import ABORT_PATH
 from rmqha.store.boot_file import PATH as BOOT_PATH
 from rmqha.store.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_PATH, PROGRESS_PATH, SLOT_BYTES, Checkpoint
@@ -51,7 +51,9 @@ class Marks:
         self._last_stored_ms = last_stored_ms
 
     def check(self) -> None:
-        for step in (self._state, self._checkpoint, self._progress, self._epochs, self._identity, self._sidecars):
+        for step in (
+            self._state, self._checkpoint, self._progress, self._end_mark, self._epochs, self._identity, self._sidecars,
+        ):  # fmt: skip
             step()
         self._config()
         self._names()
@@ -133,6 +135,35 @@ class Marks:
                 expected = f"a position up to the log's end {self._end}"
                 advice = "the log has lost synced records: --repair marks the replica unclean"
                 self._error(Kind.PROGRESS, PROGRESS_PATH, slot_at, expected, f"{position}", advice)
+
+    def _end_mark(self) -> None:
+        data = self._read(Kind.SIDECAR, end_mark.PATH, 2 * end_mark.SECTOR_BYTES + 1)
+        if data is None or self._look.live:
+            return
+        if len(data) != 2 * end_mark.SECTOR_BYTES:
+            found = f"{len(data)}" if len(data) < 2 * end_mark.SECTOR_BYTES else "more"
+            expected = f"{2 * end_mark.SECTOR_BYTES} bytes"
+            self._warning(Kind.SIDECAR, end_mark.PATH, min(len(data), 1024), expected, found, _BY_REPAIR)
+            return
+        written = 0
+        for at in (0, end_mark.SECTOR_BYTES):
+            slot = data[at : at + end_mark.SECTOR_BYTES]
+            try:
+                found_mark = end_mark.decode(slot, end_mark.PATH)
+            except StoreError as error:
+                self._error(Kind.OTHER, end_mark.PATH, at, "", str(error), "")
+                return
+            if found_mark is None or any(slot[end_mark.SLOT_BYTES :]):
+                expected = "the log's end with its checksum"
+                self._warning(Kind.SIDECAR, end_mark.PATH, at, expected, "something else", _BY_REPAIR)
+            else:
+                written = max(written, found_mark[0])
+        if written > self._end:
+            self._findings.note(
+                end_mark.PATH,
+                f"the log was written up to {written} and its whole records end at {self._end}: without a loss of"
+                " power, or a transfer that was under way, the next start counts this replica as unclean",
+            )
 
     # --- epochs -----------------------------------------------------------------------------------------------------
     def _epochs(self) -> None:

@@ -202,15 +202,16 @@ class _Repair:
 
     def _mark_unclean(self, reason: str) -> None:
         """Ruling 3: a replica that has lost acknowledged records must follow a master before it may be one."""
-        boot_id = ""
+        boot_id, failed = "", False
         if self._disk.exists(BOOT_PATH):
             self._saver.copy(BOOT_PATH)
             try:
                 fields = sidecar.decode(self._disk.read(BOOT_PATH), place(self._disk, BOOT_PATH))
-                boot_id = str(fields.get("boot_id", ""))
+                boot_id, failed = str(fields.get("boot_id", "")), fields.get("failed") is True
             except sidecar.BadSidecarError:
                 boot_id = ""
-        sidecar.write(self._disk, BOOT_PATH, {"boot_id": boot_id, "unclean": True})
+        kept = {"boot_id": boot_id, "unclean": True}
+        sidecar.write(self._disk, BOOT_PATH, kept | {"failed": True} if failed else kept)
         self._actions.append(f"this replica counts as unclean, {reason}: it follows a master before it may be one")
 
     # --- small files ------------------------------------------------------------------------------------------------

@@ -132,6 +132,13 @@ class MappedFile:
                         used_end = base + at + len(used)
         return used_end
 
+    def rewrite(self, from_offset: int, to_offset: int) -> None:
+        """Write what is there once more; not durable yet."""
+        with disk_errors(self._disk, self.path, "write the file"):
+            for at in range(from_offset - self.start_offset, to_offset - self.start_offset, len(_ZEROS)):
+                size_bytes = min(len(_ZEROS), to_offset - self.start_offset - at)
+                self.region.write(at, bytes(self.region.view(at, size_bytes)))
+
     def zero(self, from_offset: int, to_offset: int) -> None:
         """Write zeros; not durable yet."""
         at = from_offset

@@ -13,7 +13,7 @@ from typing import Any
 
 from rmqha.model.error import StoreError
 from rmqha.port import Disk
-from rmqha.store import config_file, salvage
+from rmqha.store import config_file
 from rmqha.store.boot_file import LastStop
 from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.commit_log import UNREADABLE, CommitLog
@@ -35,7 +35,7 @@ class Recovery:
         self.last_store_timestamp_ms = 0
         self.cut_bytes = 0
         self.damaged = False
-        """Bytes in the middle of the log are not what was written, and no loss of power explains it."""
+        """Bytes of the log are not what was written, and no write that was under way explains it."""
 
 
 def check_start(log: CommitLog, progress: int | None, checkpoint: Checkpoint, last_stop: LastStop) -> int:
@@ -98,46 +98,6 @@ def last_stored_ms(log: CommitLog, end: int) -> int:
         for *_, parts in walk(log, log.file_start(end - 1), end) if end > log.min_offset else ():
             found = found if parts is None else parts[10]
     return found
-
-
-def cut_tail(
-    disk: Disk, log: CommitLog, end: int, recovery: Recovery, last_stop: LastStop, *, trusted: bool, was_cut: bool
-) -> None:
-    """Zero what stands behind `end`, saved first if it may be more than one torn record. With `trusted` (a clean stop
-    of our own) only the first bytes are looked at: the rest is known to be zero. `was_cut`: a cut to `end` was under
-    way, so what stands there was dropped before. Raises StoreError if it cannot be read or saved."""
-    recovery.lines += salvage.earlier(disk)
-    file = log.files.find(end)
-    if trusted and file is not None and file is log.files.files[-1]:
-        at = end - file.start_offset
-        if not any(file.region.view(at, min(64, file.end_offset - end))):
-            log.end_at(end)
-            return
-    if not was_cut:
-        _judge_tail(disk, log, end, recovery, last_stop)
-    spare = len(log.files.files)
-    recovery.cut_bytes = log.cut(end)
-    if was_cut and recovery.checked_from == end:  # it has lowered the checkpoint's times; store times must not fall
-        recovery.last_store_timestamp_ms = last_stored_ms(log, end)
-    spare -= len(log.files.files)
-    if recovery.cut_bytes:
-        files = f", with {spare} files," if spare else ""
-        recovery.lines.append(f"The log was cut to {end}: {recovery.cut_bytes} bytes behind it{files} were dropped.")
-
-
-def _judge_tail(disk: Disk, log: CommitLog, end: int, recovery: Recovery, last_stop: LastStop) -> None:
-    tail = salvage.look(log, end)
-    if tail.record_offset is not None and last_stop is not LastStop.POWER_LOST:
-        recovery.damaged = True
-        recovery.lines.append(
-            f"A whole record stands at {tail.record_offset}, behind the log's end {end}: after {last_stop.words} that"
-            " is damage and no torn write; this replica counts as unclean."
-        )
-    if not tail.torn or (last_stop is LastStop.CLEAN and tail.pieces):
-        directory = salvage.save(disk, tail)
-        recovery.lines.append(
-            f"{tail.size_bytes} bytes behind the log's end {end} were saved in {directory} before they were cut."
-        )
 
 
 def batch_topics(disk: Disk, recovery: Recovery) -> set[str]:

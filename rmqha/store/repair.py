@@ -12,9 +12,9 @@ from typing import Protocol
 from zlib import crc32
 
 from rmqha.model.epoch import EpochEntry, EpochHistory
-from rmqha.model.error import StoreError
 from rmqha.model.offset import PhyOffset
 from rmqha.store.commit_log import CommitLog
+from rmqha.store.failure import Failure
 from rmqha.store.record import BLANK, HEAD, MAGIC_BLANK, MIN_RECORD_BYTES, BadRecordError, decode, locate, verify
 from rmqha.store.record_starts import RecordStarts
 from rmqha.store.reput import bad_record
@@ -42,16 +42,15 @@ class Owner(Protocol):
     @property
     def epochs(self) -> EpochHistory: ...
 
-    def sync_failed(self, error: StoreError) -> None: ...
-
 
 class RecordRepair:
     """`flush` is held by whoever syncs files."""
 
-    def __init__(self, log: CommitLog, starts: RecordStarts, flush: Lock, owner: Owner) -> None:
+    def __init__(self, log: CommitLog, starts: RecordStarts, flush: Lock, failure: Failure, owner: Owner) -> None:
         self._log = log
         self._starts = starts
         self._flush = flush
+        self._failure = failure
         self._owner = owner
 
     def check(self, phy_offset: int) -> None:
@@ -86,14 +85,10 @@ class RecordRepair:
 
     def sync(self, phy_offset: int) -> None:
         """Make the file that holds it durable; for a thread. Raises StoreError, after which nothing more is taken."""
-        with self._flush:
+        with self._flush, self._failure.remembered():
             file = self._log.files.find(phy_offset)
-            try:
-                if file is not None:
-                    file.sync()
-            except StoreError as error:
-                self._owner.sync_failed(error)
-                raise
+            if file is not None:
+                file.sync()
 
     def refusal(self, phy_offset: int, size_bytes: int, data: bytes, entry: EpochEntry | None) -> str:
         """Why `data` is not the record that was written at `phy_offset`, "" if it is."""

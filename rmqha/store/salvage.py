@@ -15,7 +15,18 @@ from rmqha.store.commit_log import DIRECTORY as LOG_DIRECTORY
 from rmqha.store.commit_log import UNREADABLE, CommitLog
 from rmqha.store.mapped_file import file_name
 from rmqha.store.problem import disk_errors, place
-from rmqha.store.record import BLANK, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, BadRecordError, verify
+from rmqha.store.record import (
+    BLANK,
+    HEAD,
+    MAGIC_BLANK,
+    MAGIC_V1,
+    MAGIC_V2,
+    MIN_RECORD_BYTES,
+    SYS_BORN_V6,
+    SYS_STORE_V6,
+    BadRecordError,
+    verify,
+)
 
 PREFIX = "rmqha.cut-"
 _MAGIC = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (MAGIC_V1, MAGIC_V2)))
@@ -64,6 +75,37 @@ def _is_torn(log: CommitLog, end: int, pieces: list[Piece]) -> bool:
     size, magic = BLANK.unpack(head.ljust(BLANK.size, b"\0"))
     used = len(pieces[0].data)
     return bool(used <= size <= file.end_offset - end and (used <= 4 or _may_become_magic(magic, used - 4)))
+
+
+def is_beginning(log: CommitLog, start: int, stop: int) -> bool:
+    """Whether [start, stop) may be the beginning of a record, or of a blank one, that ends behind `stop`: a slave's log
+    ends so wherever a transfer did. All its lengths that are here must agree."""
+    file = log.files.find(start)
+    if file is None or stop > file.end_offset:
+        return False
+    have, room = stop - start, file.end_offset - start
+    if have < MIN_RECORD_BYTES:
+        return True
+    view = file.region.view(start - file.start_offset, have)
+    size, magic, _, _, _, _, position, sys_flag, _ = HEAD.unpack_from(view)
+    if not have < size <= room:
+        return False
+    if magic == MAGIC_BLANK:
+        return bool(size == room)
+    body_at = 88 + (12 if sys_flag & SYS_BORN_V6 else 0) + (12 if sys_flag & SYS_STORE_V6 else 0)
+    if position != start or magic not in (MAGIC_V1, MAGIC_V2) or body_at + 4 > size:
+        return False
+    topic_bytes = 1 if magic == MAGIC_V1 else 2
+    at = body_at
+    if at <= have:
+        at += int.from_bytes(view[at - 4 : at], "big", signed=True)
+    for length_bytes in (topic_bytes, 2):
+        if not body_at <= at <= size - length_bytes:
+            return False
+        if at + length_bytes > have:
+            return True
+        at += length_bytes + int.from_bytes(view[at : at + length_bytes], "big")
+    return bool(at == size)
 
 
 def _may_become_magic(magic: int, written: int) -> bool:

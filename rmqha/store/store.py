@@ -26,6 +26,7 @@ from rmqha.store.consume_queue import ConsumeQueues
 from rmqha.store.damage import DamageTable
 from rmqha.store.derived import Derived
 from rmqha.store.epoch_file import EpochFile, HighestEpochFile
+from rmqha.store.failure import Failure
 from rmqha.store.incoming import IncomingRecords
 from rmqha.store.index_service import IndexService
 from rmqha.store.layout import lock, next_replaced, set_others_aside
@@ -35,10 +36,11 @@ from rmqha.store.queue_starts import QueueStarts
 from rmqha.store.reader import IsWhole, Matches, PullResult, Reader, Unit, any_record
 from rmqha.store.record import EncodedBatch, NewMessage, Record
 from rmqha.store.record_starts import RecordStarts, StoredRecord
-from rmqha.store.recovery import Recovery, batch_topics, check_start, cut_tail, find_end, first_timestamp
+from rmqha.store.recovery import Recovery, batch_topics, check_start, find_end, first_timestamp
 from rmqha.store.repair import RecordRepair
 from rmqha.store.reput import QueueOffsets, Reput, dispatch, dispatch_in_bulk, valid_topic
 from rmqha.store.retention import LogFile
+from rmqha.store.tail import cut_tail, judge_tail, make_durable
 from rmqha.store.trimmer import Trimmer
 
 SAVE_INTERVAL_MS = 1000
@@ -79,16 +81,16 @@ class Store:
         self._epochs = EpochFile(disk)
         self._highest_epoch = HighestEpochFile(disk)
         self._boot = BootFile(disk)
+        self._failure = Failure(self._boot, self._log.mark, tracer)
         self._checkpoint = CheckpointFile(disk)
         self._progress = ProgressFile(disk)
         self._appender = Appender(self._log, self._offsets, config.max_message_size, self._batch_queues.topics)
         self.damage = DamageTable(tracer)
         self._reader = Reader(self._log, self._queues, self._batch_queues, self.damage)
         self._starts = RecordStarts(self._log, self._queues, self._batch_queues, self._reput, self.damage)
-        self.repair = RecordRepair(self._log, self._starts, self._flush, self)
+        self.repair = RecordRepair(self._log, self._starts, self._flush, self._failure, self)
         self._incoming = IncomingRecords(self._log, self, self.damage)
         self._trimmer = Trimmer(disk, self._log, [*self._derived, self.index.files], self._epochs, self._flush, tracer)
-        self._failed = ""
         self._confirm = self._synced = 0
         self._mark = (0, 0, 0)
         """Dispatched offset, store time of the newest record below it, and number of queue entries."""
@@ -135,18 +137,29 @@ class Store:
             self._boot.set_unclean(True)
         trusted = last_stop is LastStop.CLEAN and progress == start
         was_cut = self._progress.cut_offset == end
-        cut_tail(self._disk, self._log, end, self.recovery, last_stop, trusted=trusted, was_cut=was_cut)
-        if self.recovery.damaged:
+        written = None if self._progress.is_foreign else self._log.mark.offset
+        is_dirty = judge_tail(
+            self._disk, self._log, end, self.recovery, last_stop, trusted=trusted, was_cut=was_cut, written=written
+        )
+        if self.recovery.damaged or self._failure.is_remembered:
             self._boot.set_unclean(True)
+        if is_dirty:
+            cut_tail(self._log, end, self.recovery, was_cut=was_cut)
+        else:
+            self._log.end_at(end)
         lines += self._epochs.load(end)
         if dropped := self._epochs.drop_beyond(PhyOffset(end)):
             lines.append(f"{dropped} epoch entries that start behind the log's end {end} were dropped.")
-        if last_stop is not LastStop.CLEAN:
-            self._log.sync(start, end)
+        failed = self._failure.is_remembered
+        make_durable(self._log, start, end, self.recovery, last_stop, recorded=progress == start, failed=failed)
+        if failed:
+            self._epochs.rewrite()
+            self._highest_epoch.rewrite()
         self._synced = end
-        lines += self.index.recover(None if progress is None else self._progress.index_offset, last_stop)
+        indexed = None if progress is None else self._progress.index_offset
+        lines += self.index.recover(indexed, LastStop.POWER_LOST if failed else last_stop)
         self._recover_queues(start, end, last_stop, trusted=progress == start)
-        self._boot.recovered()
+        self._failure.mended()
         for line in lines:
             self._tracer.event("recovery", finding=line)
 
@@ -207,7 +220,7 @@ class Store:
 
     def _close_files(self) -> None:
         with self._flush:
-            self._failed = self._failed or f"{place(self._disk, '')}: the store is closed"
+            self._failure.close(f"{place(self._disk, '')}: the store is closed")
             for derived in (*self._derived, self.index.files):
                 derived.close()
             for file in (self._log, self._checkpoint, self._progress):
@@ -259,15 +272,11 @@ class Store:
     def unclean(self) -> bool:
         return self._boot.unclean
 
-    def _require_well(self) -> None:
-        if self._failed:
-            raise StoreError(self._failed)
-
     # --- append -----------------------------------------------------------------------------------------------------
     def append(self, message: NewMessage, wall_ms: int) -> Appended:
         """Append one message as master. Raises UsageError for a message that cannot be stored, StoreError when the
         disk fails or is full; nothing is appended then."""
-        self._require_well()
+        self._failure.check()
         return self._appender.append(message, wall_ms)
 
     def encode_batch(self, messages: Sequence[NewMessage]) -> EncodedBatch:
@@ -277,18 +286,18 @@ class Store:
     def append_encoded(self, batch: EncodedBatch, wall_ms: int) -> AppendedBatch:
         """Append in order, each contiguous run with one write. All share one store timestamp. StoreError: those that
         went into earlier files may be appended."""
-        self._require_well()
+        self._failure.check()
         return self._appender.append_encoded(batch, wall_ms)
 
     def append_batch(self, batch: NewBatch, wall_ms: int) -> AppendedBatch:
         """As `append_encoded`, for messages of one queue. Raises UsageError if one of them cannot be stored."""
-        self._require_well()
+        self._failure.check()
         return self._appender.append_batch(batch, wall_ms)
 
     def append_raw(self, phy_offset: PhyOffset, data: Buffer) -> str:
         self.discard_uncommitted()
         assert phy_offset == self._log.end_offset
-        self._require_well()
+        self._failure.check()
         return self._incoming.append(data)
 
     def commit(self, *, everything: bool = True) -> bool:
@@ -400,33 +409,22 @@ class Store:
     def _sync(self, *, save: bool) -> PhyOffset:
         wanted = self._log.end_offset
         with self._flush:
-            self._require_well()
+            self._failure.check()
             if self._synced >= wanted and not save:
                 return PhyOffset(self._synced)
             dispatched, stored, unit_count = self._mark
             end = self._log.end_offset
-            try:
+            with self._failure.remembered():
                 self._log.sync(self._synced, end)
                 self._synced = end
                 if save or self._save_due(dispatched, stored):
                     self._save(dispatched, stored, unit_count)
-            except StoreError as error:
-                self.sync_failed(error)
-                raise
         return PhyOffset(end)
-
-    def sync_failed(self, error: StoreError) -> None:
-        """The system may have dropped pages that it could not write, even if the process is the same."""
-        self._failed = str(error)
-        try:
-            self._boot.set_unclean(True)
-        except StoreError as error:
-            self._tracer.event("unclean_not_recorded", reason=str(error))
 
     @property
     def is_file_due(self) -> bool:
         """Whether `allocate_ahead` should be called."""
-        return self._log.is_file_due and not self._failed
+        return self._log.is_file_due and not self._failure.reason
 
     def allocate_ahead(self) -> None:
         """Make the next log file, for a thread of its own: no append and no sync waits for it then. A full disk is no
@@ -469,6 +467,7 @@ class Store:
         self._boot.set_unclean(True)
 
     def mark_clean(self) -> None:
+        self._failure.check()
         self._boot.set_unclean(False)
 
     # --- old files --------------------------------------------------------------------------------------------------
@@ -489,7 +488,7 @@ class Store:
     def roll(self) -> None:
         """As master: end the active file, unless it is empty, with a blank record. Raises StoreError if there is no
         room for the next."""
-        self._require_well()
+        self._failure.check()
         if not self._log.is_active_empty:
             self._log.roll()
 
@@ -523,7 +522,7 @@ class Store:
         old_end = log.end_offset
         assert log.min_offset <= end_offset <= old_end
         cuts_records = end_offset < self.record_end_offset
-        with self._flush:
+        with self._flush, self._failure.remembered():
             self._lower_marks(end_offset)
             log.cut(end_offset, old_end)
             self._synced = min(self._synced, end_offset)
@@ -565,7 +564,7 @@ class Store:
                 f"the master's log begins at {phy_offset}, which is no multiple of mappedFileSizeCommitLog ="
                 f" {log.file_size_bytes}; set the key to the master's value"
             )
-        with self._flush, disk_errors(self._disk, LOG_DIRECTORY, "set the old log aside"):
+        with self._flush, self._failure.remembered(), disk_errors(self._disk, LOG_DIRECTORY, "set the old log aside"):
             if phy_offset:
                 self.queue_starts.lose()  # first: after a crash too little may be known of the old log, never too much
             directory = self._set_aside() if log.files.files else ""

@@ -109,3 +109,17 @@ def filled(disk: SimDisk, count: int = 12) -> Store:
     for number in range(count):
         store.append(message(number, queue_id=number % 2, body=b"z" * 500 + b"%d" % number), number)
     return store
+
+
+class ForgetfulDisk(SimDisk):
+    """A failed sync is an error once, and the system calls the pages clean: what they hold is in its cache only, until
+    it is written again (Linux)."""
+
+    def step(self, kind: str, size_bytes: int = 0, *, grow: bool = False) -> int | None:
+        try:
+            return super().step(kind, size_bytes, grow=grow)
+        except OSError:
+            if kind == "sync":
+                for file in self._files.values():
+                    file.dirty.clear()
+            raise

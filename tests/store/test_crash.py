@@ -152,7 +152,7 @@ def check_after(life: Life, *, killed: bool) -> None:
     """The recovered store is what was, or what was about to be, cut to a prefix no shorter than what was synced."""
     store = open_store(life.disk)
     if killed:
-        assert not store.unclean, "a kill explains everything"
+        assert not store.unclean, store.recovery.lines
         assert not [name for name in life.disk.list("") if name.startswith("rmqha.cut-")]
     outcomes = [(life.model, life.epochs), life.before]
     found = log_bytes(store)

@@ -196,7 +196,7 @@ def test_nothing_is_changed_by_an_opening_but_the_marks(golden: Path, tmp_path: 
     store = Store.open(HostDisk(root), MINI if name in MINIS else GOLD, Trace())
     store.close()
     after = files_below(root)
-    ours = {"abort", "checkpoint", "rmqha.boot", "rmqha.progress", "commitlog/00000000000004194304"}
+    ours = {"abort", "checkpoint", "rmqha.boot", "rmqha.progress", "rmqha.end", "commitlog/00000000000004194304"}
     if name == "n0-killed":  # no boot id: power may have been lost, so the index is made anew
         ours |= {path for path in before if path.startswith("index/")}
     for path in sorted(set(before) - ours):
