@@ -1,13 +1,19 @@
-"""The epoch history on disk: RocketMQ's text file, its `.bak`, and our checksum beside it. Control plane.
+"""The epoch history on disk: RocketMQ's text file, its `.bak`, and beside it our checksum and our copy. Control plane.
 
 Source: formats.md §7 (epochFileCheckpoint). Line 1 is the number of entries, line 2 a CRC-32 over the entry lines
-(0 = do not check), then `epoch-startOffset` per line. `.bak` is the file as it was before the newest entry, or it
-is missing: falling back to it can only make the history shorter, which the alignment rules take well (they cut more,
-never less). An appended entry costs three syncs: one for the old file's new name, two for the new file.
+(0 = do not check), then `epoch-startOffset` per line. `.bak` is the file as it was before the newest entry, or it is
+missing. It cannot stand in for a damaged file: without the newest entry the one before it seems to go on to the log's
+end, and a handshake would leave bytes that another master wrote. It is what a crash in `append` leaves, and only where
+the file is missing it is taken.
+
+`rmqha.epochs` holds the same entries as the file. It is written before it, so it lacks none, unless another program
+has written the file since: then `.bak` is no shorter than the copy. An appended entry costs five syncs: two for the
+copy, one for the old file's new name, two for the new file.
 """
 
 from __future__ import annotations
 
+from typing import Any
 from zlib import crc32
 
 from rmqha.model.epoch import EpochEntry, EpochHistory
@@ -20,9 +26,11 @@ from rmqha.store.problem import damaged, disk_errors, place
 PATH = "epochFileCheckpoint"
 BACKUP_PATH = "epochFileCheckpoint.bak"
 CHECKSUM_PATH = "rmqha.epochChecksum"
+COPY_PATH = "rmqha.epochs"
 MAX_NUMBER = 2**63 - 1
 _CHOICES = (
-    "restore it from a backup of this replica, or remove the whole store of this replica and let it copy the group's"
+    "restore it from a backup of this replica, or remove the whole store of this replica and let it copy the group's;"
+    " where no other replica is left, rmqha fsck --repair takes the older one"
 )
 
 
@@ -85,6 +93,30 @@ def _shown(text: bytes) -> str:
     return repr(text[:40].decode("ascii", "backslashreplace"))
 
 
+def decode_copy(fields: dict[str, Any]) -> EpochHistory:
+    """What `rmqha.epochs` holds. Raises BadSidecarError."""
+    entries = fields.get("entries")
+    if not isinstance(entries, list):
+        raise sidecar.BadSidecarError(f"expected entries, found {type(entries).__name__}")
+    found: list[EpochEntry] = []
+    for entry in entries:
+        match entry:
+            case [int(epoch), int(start)] if not found or (epoch > found[-1].epoch and start > found[-1].start_offset):
+                found.append(EpochEntry(Epoch(epoch), PhyOffset(start)))
+            case _:
+                raise sidecar.BadSidecarError(f"expected a later epoch with its start, found {entry!r}")
+    return EpochHistory(found)
+
+
+def is_newer(copy: EpochHistory, backup: bytes | None) -> bool:
+    """Whether `backup` is what we have left of the history before the newest entry of `copy`: no other program has
+    added one since."""
+    try:
+        return backup is None or list(parse(backup)) == list(copy)[:-1]
+    except BadEpochFileError:
+        return False
+
+
 class EpochFile:
     """The history of this replica, durable whenever a method returns."""
 
@@ -93,23 +125,40 @@ class EpochFile:
         self._has_checksum = False
         self.history = EpochHistory()
 
-    def load(self, max_phy_offset: int) -> list[str]:
-        """Read the file, or `.bak` if the file is damaged and `.bak` fits a log that ends at `max_phy_offset`.
+    def load(self, max_phy_offset: int, *, is_foreign: bool = False) -> list[str]:
+        """Read the file, our copy if it is damaged or missing, or `.bak` if there is no copy, a crash has left no file,
+        and `.bak` fits a log that ends at `max_phy_offset`. `is_foreign`: another program has used the store since,
+        and our copy may be older.
 
         Returns one sentence per finding; raises StoreError with the choices if neither can be used.
         """
         self._has_checksum = self._read(CHECKSUM_PATH) is not None
         data = self._read(PATH)
         if data is None:
-            return self._fall_back(BadEpochFileError(0, "a file", "none"), max_phy_offset)
+            return self._fall_back(BadEpochFileError(0, "a file", "none"), max_phy_offset, is_foreign)
         lines: list[str] = []
         try:
             self.history = parse(data)
             if not self._checksum_holds(data, lines):
                 raise BadEpochFileError(0, f"the bytes that {CHECKSUM_PATH} was made for", "others")
         except BadEpochFileError as error:
-            return lines + self._fall_back(error, max_phy_offset)
+            return lines + self._fall_back(error, max_phy_offset, is_foreign)
+        if self.history and self._copy(lines) != self.history:
+            self._write_copy(self.history)
         return lines
+
+    def _copy(self, lines: list[str]) -> EpochHistory | None:
+        """None if there is none that can be read."""
+        try:
+            fields = sidecar.read(self._disk, COPY_PATH)
+            return None if fields is None else decode_copy(fields)
+        except sidecar.BadSidecarError as error:
+            lines.append(f"{COPY_PATH}: {error}; it is made anew from {PATH}.")
+            return None
+
+    def _write_copy(self, history: EpochHistory) -> None:
+        entries = [[entry.epoch, entry.start_offset] for entry in history]
+        sidecar.write(self._disk, COPY_PATH, {"entries": entries})
 
     def _read(self, path: str) -> bytes | None:
         with disk_errors(self._disk, path, "read the file"):
@@ -126,15 +175,24 @@ class EpochFile:
             lines.append(f"{CHECKSUM_PATH}: {error}; {PATH} was read without it.")
             return True
 
-    def _fall_back(self, error: BadEpochFileError, max_phy_offset: int) -> list[str]:
+    def _fall_back(self, error: BadEpochFileError, max_phy_offset: int, is_foreign: bool) -> list[str]:
+        lines: list[str] = []
         data = self._read(BACKUP_PATH)
+        copy = None if is_foreign else self._copy(lines)
+        if copy is not None and not is_newer(copy, data):
+            copy = None
         missing = error.found == "none" and error.expected == "a file"
+        if copy is not None:
+            self._write(copy)
+            return [*lines, f"{PATH} at byte {error.at}: {error}; {COPY_PATH} with {len(copy)} entries was taken."]
         if data is None and missing:
             self.history = EpochHistory()
-            return []
+            return lines
         try:
             if data is None:
                 raise BadEpochFileError(0, "a file", "none")
+            if not missing:
+                raise BadEpochFileError(0, "the newest entry", "those before it")
             history = parse(data)
             last = history.last
             if last is not None and last.start_offset > max_phy_offset:
@@ -143,10 +201,17 @@ class EpochFile:
             choices = f"{BACKUP_PATH} cannot stand in ({second}); {_CHOICES}"
             raise damaged(self._disk, PATH, error.at, error.expected, error.found, choices) from None
         self._write(history)
-        return [f"{PATH} at byte {error.at}: {error}; {BACKUP_PATH} with {len(history)} entries was taken instead."]
+        return [
+            *lines,
+            f"{PATH} at byte {error.at}: {error}; {BACKUP_PATH} with {len(history)} entries was taken instead.",
+        ]
 
     def _write(self, history: EpochHistory) -> None:
         """Replace the file. Our checksum is kept only where RocketMQ's says nothing."""
+        self._write_copy(history)
+        self._write_main(history)
+
+    def _write_main(self, history: EpochHistory) -> None:
         data = encode(history)
         with disk_errors(self._disk, PATH, "write the file"):
             self._disk.write_atomic(PATH, data)
@@ -163,10 +228,11 @@ class EpochFile:
         history = self.history.appended(entry)
         if history is None:
             return False
+        self._write_copy(history)
         with disk_errors(self._disk, BACKUP_PATH, "keep the old file"):
             if self._disk.exists(PATH):
                 self._disk.rename(PATH, BACKUP_PATH)
-        self._write(history)
+        self._write_main(history)
         return True
 
     def replace(self, history: EpochHistory) -> None:

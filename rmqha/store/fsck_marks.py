@@ -31,6 +31,7 @@ _SIDECARS = {
     BOOT_PATH: Kind.BOOT,
     HighestEpochFile.PATH: Kind.HIGHEST_EPOCH,
     epoch_file.CHECKSUM_PATH: Kind.SIDECAR,
+    epoch_file.COPY_PATH: Kind.SIDECAR,
 }
 _NUMBERS = (
     "physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp", "masterFlushedOffset", "confirmPhyOffset",
@@ -176,7 +177,9 @@ class Marks:
             except BadEpochFileError as error:
                 path = epoch_file.BACKUP_PATH
                 self._warning(Kind.EPOCH_BACKUP, path, error.at, error.expected, error.found, _BY_REPAIR)
-        advice = f"--repair takes {epoch_file.BACKUP_PATH}" if spare is not None else _RESTORE
+        advice = f"--repair takes {epoch_file.COPY_PATH}, or {epoch_file.BACKUP_PATH} and marks the replica unclean"
+        if spare is None and not self._disk.exists(epoch_file.COPY_PATH):
+            advice = _RESTORE
         if main is None:
             if backup is not None:
                 self._error(Kind.EPOCHS, epoch_file.PATH, None, "a file beside its .bak", "none", advice)
@@ -241,6 +244,8 @@ class Marks:
                 sidecar.number(fields, "highest_epoch")
             elif name == epoch_file.CHECKSUM_PATH:
                 sidecar.number(fields, "crc32")
+            elif name == epoch_file.COPY_PATH:
+                epoch_file.decode_copy(fields)
         except StoreError as error:
             self._error(Kind.OTHER, name, 0, "", str(error), "")
         except sidecar.BadSidecarError as error:

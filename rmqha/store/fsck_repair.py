@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rmqha.model.epoch import EpochHistory
-from rmqha.model.error import UsageError
+from rmqha.model.error import StoreError, UsageError
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Disk, ReadDisk
 from rmqha.store import epoch_file, sidecar
@@ -276,12 +276,31 @@ class _Repair:
         except (OSError, BadEpochFileError):
             return None
 
+    def _epoch_copy(self) -> EpochHistory | None:
+        """Our copy of the epoch file, if it can be read and nobody has added an epoch since."""
+        path = epoch_file.COPY_PATH
+        try:
+            data = self._disk.read(path) if self._disk.exists(path) else b""
+            copy = epoch_file.decode_copy(sidecar.decode(data, place(self._disk, path)))
+            backup = epoch_file.BACKUP_PATH
+            return (
+                copy
+                if epoch_file.is_newer(copy, self._disk.read(backup) if self._disk.exists(backup) else None)
+                else None
+            )
+        except (OSError, StoreError, sidecar.BadSidecarError):
+            return None
+
     def _epochs(self, finding: Finding, report: Report) -> None:
         history = self._parsed(epoch_file.PATH) if finding.at != 0 else None
         origin = "lost the entries behind the log's end"
         if history is None:
+            history, origin = self._epoch_copy(), f"was taken from {epoch_file.COPY_PATH}"
+        if history is None:
             history = self._parsed(epoch_file.BACKUP_PATH)
             origin = f"was taken from {epoch_file.BACKUP_PATH}"
+            if history is not None:
+                self._mark_unclean(f"as {epoch_file.BACKUP_PATH} may lack the newest epoch")
         if history is None:
             return
         history = history.truncated(PhyOffset(report.end_offset + 1))
@@ -290,6 +309,8 @@ class _Repair:
         self._write(epoch_file.PATH, data, origin)
         if self._disk.exists(epoch_file.CHECKSUM_PATH):
             self._saver.move(epoch_file.CHECKSUM_PATH)
+        if self._disk.exists(epoch_file.COPY_PATH):
+            self._saver.move(epoch_file.COPY_PATH)  # the next start makes it anew
 
     def _epoch_backup(self, finding: Finding, report: Report) -> None:
         history = self._parsed(epoch_file.PATH)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from zlib import crc32
 
 import pytest
@@ -13,7 +14,16 @@ from rmqha.model.error import StoreError
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.sim.disk import DiskStopped, SimDisk
 from rmqha.store import sidecar
-from rmqha.store.epoch_file import BACKUP_PATH, CHECKSUM_PATH, PATH, BadEpochFileError, EpochFile, encode, parse
+from rmqha.store.epoch_file import (
+    BACKUP_PATH,
+    CHECKSUM_PATH,
+    COPY_PATH,
+    PATH,
+    BadEpochFileError,
+    EpochFile,
+    encode,
+    parse,
+)
 from tests.store.support import sim_disk
 
 
@@ -80,59 +90,113 @@ def test_the_backup_is_always_a_prefix() -> None:
     assert parse(disk.read(PATH)) == history()
 
 
-def test_a_new_entry_costs_two_operations_and_a_cut_two() -> None:
+def test_a_new_entry_costs_three_operations_and_a_cut_three() -> None:
     disk = sim_disk()
     file = written(disk, (1, 0), (3, 100))
     before = disk.operations
     assert file.append(EpochEntry(Epoch(4), PhyOffset(200)))
-    assert disk.operations == before + 2
+    assert disk.operations == before + 3
     file.truncate(PhyOffset(150))
-    assert disk.operations == before + 4
+    assert disk.operations == before + 6
 
 
-def test_an_append_that_a_crash_stopped_leaves_the_history_before_it() -> None:
+@pytest.mark.parametrize("stop", [1, 2, 3])
+@pytest.mark.parametrize("with_copy", [False, True])
+def test_an_append_that_a_crash_stopped_leaves_one_history_or_the_other(stop: int, with_copy: bool) -> None:
+    """Without a copy: an older release was stopped."""
     disk = sim_disk()
     file = written(disk, (1, 0), (3, 100))
-    disk.stop_after = disk.operations + 2
+    disk.stop_after = disk.operations + stop
     with pytest.raises(DiskStopped):
         file.append(EpochEntry(Epoch(4), PhyOffset(200)))
     disk.crash(power_loss=True)
+    if not with_copy:
+        disk.remove(COPY_PATH)
     file = EpochFile(disk)
-    assert any(
-        line.startswith("epochFileCheckpoint at byte 0: expected a file, found none") for line in file.load(1000)
-    )
+    lines = file.load(1000)
+    assert file.history == history((1, 0), (3, 100), *[(4, 200)] * (stop == 3 and with_copy))
+    assert [line.partition(":")[0] for line in lines] == ["epochFileCheckpoint at byte 0"] * (stop == 3)
+
+
+DAMAGES = (b"", b"garbage", b"2\n1\n1-0\n3-100\n")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_taken_from_our_copy(damage: bytes) -> None:
+    """Its `.bak` lacks the newest epoch: a handshake would have left what another master wrote in it."""
+    disk = sim_disk()
+    written(disk, (1, 0), (3, 100), (4, 200))
+    disk.write_atomic(PATH, damage)
+    file = EpochFile(disk)
+    lines = file.load(1000)
+    assert file.history == history((1, 0), (3, 100), (4, 200))
+    assert len(lines) == 1 and lines[0].endswith("rmqha.epochs with 3 entries was taken.")
+    again = EpochFile(disk)
+    assert again.load(1000) == []
+    assert again.history == file.history
+
+
+def lose_copy(disk: SimDisk) -> None:
+    disk.remove(COPY_PATH)
+
+
+def rot_copy(disk: SimDisk) -> None:
+    disk.rot(COPY_PATH, 9)
+
+
+def let_java_append(disk: SimDisk) -> None:
+    """As RocketMQ does: the old file becomes `.bak`."""
+    disk.rename(PATH, BACKUP_PATH)
+    disk.write_atomic(PATH, encode(history((1, 0), (3, 100), (4, 200), (7, 300))))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("spoil", [lose_copy, rot_copy, let_java_append])
+def test_a_backup_never_stands_in_for_a_damaged_file(spoil: Callable[[SimDisk], None], damage: bytes) -> None:
+    disk = sim_disk()
+    written(disk, (1, 0), (3, 100), (4, 200))
+    spoil(disk)
+    disk.write_atomic(PATH, damage)
+    with pytest.raises(
+        StoreError,
+        match=r"sim/epochFileCheckpoint at byte .*; epochFileCheckpoint.bak cannot stand in"
+        r" \(expected the newest entry, found those before it\); restore it from a backup",
+    ):
+        EpochFile(disk).load(1000)
+
+
+def test_a_copy_of_before_another_program_counts_for_nothing() -> None:
+    disk = sim_disk()
+    written(disk, (1, 0), (3, 100), (4, 200))
+    disk.write_atomic(PATH, b"garbage")
+    with pytest.raises(StoreError, match="cannot stand in"):
+        EpochFile(disk).load(1000, is_foreign=True)
+
+
+def test_a_file_of_an_older_release_gets_its_copy() -> None:
+    disk = sim_disk()
+    written(disk, (1, 0), (3, 100))
+    disk.remove(COPY_PATH)
+    assert EpochFile(disk).load(1000) == []
+    disk.write_atomic(PATH, b"garbage")
+    file = EpochFile(disk)
+    file.load(1000)
     assert file.history == history((1, 0), (3, 100))
-
-
-def test_a_damaged_file_falls_back_to_its_backup() -> None:
-    for damage in (b"", b"garbage", b"2\n1\n1-0\n3-100\n"):
-        disk = sim_disk()
-        written(disk, (1, 0), (3, 100), (4, 200))
-        disk.write_atomic(PATH, damage)
-        file = EpochFile(disk)
-        lines = file.load(1000)
-        assert file.history == history((1, 0), (3, 100))
-        assert len(lines) == 1 and lines[0].endswith("epochFileCheckpoint.bak with 2 entries was taken instead.")
-        again = EpochFile(disk)
-        assert again.load(1000) == []
-        assert again.history == file.history
 
 
 def test_a_backup_that_does_not_fit_the_log_is_no_help() -> None:
     disk = sim_disk()
     written(disk, (1, 0), (3, 100), (4, 200))
-    disk.write_atomic(PATH, b"garbage")
+    disk.remove(COPY_PATH)
+    disk.remove(PATH)
     with pytest.raises(
         StoreError,
-        match=r"sim/epochFileCheckpoint at byte 7: expected .*, found the end; epochFileCheckpoint.bak cannot stand in"
+        match=r"sim/epochFileCheckpoint at byte 0: expected a file, found none; epochFileCheckpoint.bak cannot stand in"
         r" \(expected epochs that start up to 99, found 100\); restore it from a backup",
     ):
         EpochFile(disk).load(99)
     disk.write_atomic(BACKUP_PATH, b"")
     with pytest.raises(StoreError, match="cannot stand in"):
-        EpochFile(disk).load(1000)
-    disk.remove(BACKUP_PATH)
-    with pytest.raises(StoreError, match="expected a file, found none"):
         EpochFile(disk).load(1000)
 
 
@@ -143,6 +207,7 @@ def test_a_missing_file_is_an_empty_history_unless_there_is_a_backup() -> None:
     assert file.history == history()
     written(disk, (1, 0), (3, 100))
     disk.remove(PATH)
+    disk.remove(COPY_PATH)
     assert len(file.load(1000)) == 1
     assert file.history == history((1, 0))
 
@@ -154,7 +219,7 @@ def test_a_file_without_checksum_is_guarded_by_ours() -> None:
     disk.write_atomic(PATH, b"2\n0\n1-0\n3-900\n")
     file = EpochFile(disk)
     assert any("rmqha.epochChecksum" in line for line in file.load(1000))
-    assert file.history == history((1, 0))
+    assert file.history == history((1, 0), (3, 100))
     assert not disk.exists(CHECKSUM_PATH), "what we wrote has a checksum of its own"
     disk.write_atomic(PATH, b"2\n0\n1-0\n3-900\n")
     assert file.load(1000) == []
