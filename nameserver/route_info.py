@@ -46,6 +46,8 @@ class _Group:
     enable_acting_master: bool = False
     topics_from: tuple[str, DataVersion] | None = None
     """Address and version of the topic table that was applied last."""
+    topics: dict[str, QueueData] = field(default_factory=dict)
+    """Those that have queues on it."""
     topics_digest: str = ""
     """Of the topic table that was applied last and has not been touched since; "" if unknown."""
     refused: dict[str, int] = field(default_factory=dict)
@@ -67,6 +69,7 @@ class Registered:
 
 
 MAX_ROUTE_COUNT = 200_000
+MAX_SHAPE_COUNT = 1024
 
 
 class RouteTable:
@@ -80,7 +83,13 @@ class RouteTable:
         self._lite_timeout_ms = lite_timeout_ms
         self._register_timeout_ms = register_timeout_ms
         self._groups: dict[str, _Group] = {}
-        self._topics: dict[str, dict[str, QueueData]] = {}
+        self._topics: dict[str, tuple[str, ...]] = {}
+        """The groups that have each topic, sorted. Topics of one group alone share a tuple: a dict for each would be
+        three quarters of what a route costs."""
+        self._shapes: dict[QueueData, QueueData] = {}
+        """Most topics have the same few: one object of each is enough."""
+        self.forgotten_count = 0
+        """Routes that were forgotten since the last `compact`."""
         self._elected: dict[str, int] = {}
         """Epoch of each group's newest election, as controllers told it; whoever claims to be the master of an older
         one is ignored."""
@@ -118,7 +127,7 @@ class RouteTable:
 
     def route(self, topic: str) -> tuple[list[GroupData], dict[str, QueueData]] | None:
         """The groups that have the topic and its queues on each, sorted by group; None if no group has it."""
-        queues = {name: data for name, data in sorted(self._topics.get(topic, {}).items()) if name in self._groups}
+        queues = {name: self._groups[name].topics[topic] for name in self._topics.get(topic, ())}
         return ([self._group_data(name) for name in queues], queues) if queues else None
 
     def _group_data(self, name: str) -> GroupData:
@@ -153,10 +162,11 @@ class RouteTable:
         return Registered(*self._master_of(group, request.address))
 
     def _is_full(self, request: Registration) -> bool:
-        name, topics = request.broker_name, request.topics or {}
+        topics = request.topics or {}
         if self._route_count + len(topics) <= self.max_route_count:
             return False
-        added = sum(name not in self._topics.get(topic, {}) for topic in topics)
+        group = self._groups.get(request.broker_name)
+        added = len(topics) if group is None else sum(topic not in group.topics for topic in topics)
         return self._route_count + added > self.max_route_count
 
     def _outranked(self, group: _Group, session_id: int, request: Registration) -> bool:
@@ -206,8 +216,7 @@ class RouteTable:
             live = group.live[address]
             live.version = live.version._replace(state_version=max(epoch, live.version.state_version))
         if not group.addresses:
-            del self._groups[broker_name]
-            self.delete_topics(broker_name)
+            self._forget(broker_name, group)
         self._trace_route(broker_name, group)
 
     def _master_of(self, group: _Group, address: str) -> tuple[str, str]:
@@ -249,14 +258,24 @@ class RouteTable:
             return False
         group.topics_from = source
         changed = False
+        name = request.broker_name
+        alone = (name,)
         for topic, data in request.topics.items():
-            queues = self._topics.setdefault(topic, {})
-            if queues.get(request.broker_name) != data:
-                self._route_count += request.broker_name not in queues
-                queues[request.broker_name] = data
-                changed = True
+            if group.topics.get(topic) == data:
+                continue
+            if topic not in group.topics:
+                self._route_count += 1
+                others = self._topics.get(topic)
+                self._topics[topic] = alone if others is None else tuple(sorted((*others, name)))
+            group.topics[topic] = self._shape(data)
+            changed = True
         group.topics_digest = request.digest
         return changed
+
+    def _shape(self, data: QueueData) -> QueueData:
+        if len(self._shapes) >= MAX_SHAPE_COUNT:
+            self._shapes.clear()
+        return self._shapes.setdefault(data, data)
 
     def heartbeat(self, now_ms: int, broker_name: str, address: str) -> bool:
         """A lite heartbeat. False if the broker is not registered: it must register to be routed."""
@@ -287,8 +306,7 @@ class RouteTable:
         del group.live[address]
         group.addresses = {key: value for key, value in group.addresses.items() if value != address}
         if not group.addresses:
-            del self._groups[broker_name]
-            self.delete_topics(broker_name)
+            self._forget(broker_name, group)
         self._trace_route(broker_name, group)
 
     def _trace_route(self, broker_name: str, group: _Group) -> None:
@@ -300,42 +318,55 @@ class RouteTable:
     def delete_topic(self, topic: str, cluster_name: str | None = None) -> None:
         """Forget the topic, on the groups of one cluster if one is named. A broker that still has it and registers a
         changed table brings it back."""
-        queues = self._topics.get(topic, {})
-        for broker_name in list(queues):
-            group = self._groups.get(broker_name)
-            if cluster_name is None or group is None or group.cluster_name == cluster_name:
-                del queues[broker_name]
+        left = []
+        for broker_name in self._topics.get(topic, ()):
+            group = self._groups[broker_name]
+            if cluster_name is None or group.cluster_name == cluster_name:
+                del group.topics[topic]
                 self._route_count -= 1
-                if group is not None:
-                    group.topics_digest = ""
-        if not queues:
+                group.topics_digest = ""
+            else:
+                left.append(broker_name)
+        self._have(topic, tuple(left))
+
+    def _have(self, topic: str, broker_names: tuple[str, ...]) -> None:
+        if broker_names:
+            self._topics[topic] = broker_names
+        else:
             self._topics.pop(topic, None)
 
     def set_write_permission(self, broker_name: str, allowed: bool) -> int:
         """Of all topics of a group, until it registers a changed table or has another master; how many they are."""
-        count = 0
-        for queues in self._topics.values():
-            data = queues.get(broker_name)
-            if data is not None:
-                perm = READ | WRITE if allowed else data.perm & ~WRITE
-                queues[broker_name] = data._replace(perm=perm)
-                count += 1
-        if count and broker_name in self._groups:
-            self._groups[broker_name].topics_digest = ""
-        return count
+        group = self._groups.get(broker_name)
+        if group is None:
+            return 0
+        for topic, data in group.topics.items():
+            perm = READ | WRITE if allowed else data.perm & ~WRITE
+            group.topics[topic] = self._shape(data._replace(perm=perm))
+        if group.topics:
+            group.topics_digest = ""
+        return len(group.topics)
 
     def topics_of_cluster(self, cluster_name: str) -> list[str]:
         """Sorted."""
-        names = {name for name, group in self._groups.items() if group.cluster_name == cluster_name}
-        return sorted(topic for topic, queues in self._topics.items() if names & queues.keys())
+        groups = [group for group in self._groups.values() if group.cluster_name == cluster_name]
+        return sorted({topic for group in groups for topic in group.topics})
 
-    def delete_topics(self, broker_name: str) -> None:
-        """Forget the queues of one group."""
-        for topic in [topic for topic, queues in self._topics.items() if broker_name in queues]:
-            del self._topics[topic][broker_name]
-            self._route_count -= 1
-            if not self._topics[topic]:
-                del self._topics[topic]
+    def _forget(self, broker_name: str, group: _Group) -> None:
+        """The group, and its queues."""
+        del self._groups[broker_name]
+        for topic in group.topics:
+            self._have(topic, tuple(name for name in self._topics[topic] if name != broker_name))
+        self._route_count -= len(group.topics)
+        self.forgotten_count += len(group.topics)
+        group.topics.clear()
+        group.topics_digest = ""
+
+    def compact(self) -> None:
+        """Give back the room of what was forgotten: a dict that shrinks keeps its size."""
+        self.forgotten_count = 0
+        self._topics = dict(self._topics)
+        self._shapes.clear()
 
     # silence
 

@@ -5,6 +5,7 @@ Each request is answered at once from memory; the only task beside the sessions 
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,7 @@ from rmqha.wire.lenient_json import dumps
 
 STATE_VERSION = 1
 MAX_SAVE_PAUSE_S = 0.2
+MANY_ROUTES_COUNT = 10_000
 OVERRIDES_FILE = "config-overrides.properties"
 STANDARD_JSON_VERSION = 401
 """MQVersion ordinal of 4.9.4, the first whose clients read routes as strict JSON."""
@@ -383,8 +385,19 @@ async def run_name_server(
             nursery.start_soon(_follow, server.follower, config)
         while True:
             server.routes.scan(clock.now_ms())
+            give_back(server.routes)
             server.look_at_addresses()
             await trio.sleep(server.live.current.scan_not_active_broker_interval / 1000)
+
+
+def give_back(routes: RouteTable) -> bool:
+    """Return the memory of many forgotten routes to the system; True if there were so many. Objects that Python keeps
+    for the next use stand scattered over it and hold it until a full collection frees them."""
+    if routes.forgotten_count < MANY_ROUTES_COUNT:
+        return False
+    routes.compact()
+    gc.collect()
+    return True
 
 
 async def _save_settings(kv_config: KvConfig) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -472,6 +475,62 @@ def test_the_routes_are_bounded_and_a_full_table_takes_what_it_has() -> None:
     story.table.delete_topic("V")
     story.register(B, 0, group="h", topics=("T", "W"), counter=4)
     assert story.route("W") == ["h"]
-    story.table.delete_topics("g")
+    story.table.unregister("g", A)
     story.register(A, 0, topics=("X", "Y"), counter=5)
     assert story.route("Y") == ["g"]
+
+
+def test_the_end_of_a_connection_leaves_nothing_of_what_it_registered() -> None:
+    story = Story()
+    story.register(A, 0, topics=("T", "U"))
+    names = [tuple(f"foreign-{group}-{topic}" for topic in range(50)) for group in range(20)]
+    for number, topics in enumerate(names):
+        story.register(f"9.9.9.9:{number}", 0, group=f"foreign-{number}", topics=(*topics, "T"), session=7)
+    assert story.table.broker_count == 21
+    story.table.session_closed(7)
+    assert story.table.topic_names == ["T", "U"] and story.route("T") == ["g"]
+    assert story.table.forgotten_count == 20 * 51
+    story.table.compact()
+    assert story.table.forgotten_count == 0 and story.table.topic_names == ["T", "U"]
+
+
+def test_a_topic_that_was_deleted_is_not_forgotten_twice() -> None:
+    story = Story()
+    story.register(A, 0, topics=("T", "U"))
+    story.table.delete_topic("T")
+    story.table.unregister("g", A)
+    assert story.table.forgotten_count == 1 and story.table.topic_names == []
+
+
+ATTACK = """
+from nameserver.route_info import RouteTable
+from nameserver.server import give_back
+import os
+from rmqha.host.process import anonymous_rss_bytes
+from rmqha.wire.bodies import DataVersion, QueueData, Registration
+from tests.nameserver.support import Events
+
+def register(session):
+    for group in range(20):
+        name = f"g-{session}-{group}"
+        topics = {f"{name}-{n}": QueueData(4, 4, 6, n % 2) for n in range(500)}
+        table.register(0, session, Registration("c", name, 0, f"{name}:1", "", DataVersion(1, 1, 1), topics))
+
+table = RouteTable(Events(), lite_timeout_ms=5000, register_timeout_ms=120_000)
+before = anonymous_rss_bytes(os.getpid())
+for session in range(15):
+    register(session)
+full = anonymous_rss_bytes(os.getpid())
+for session in range(15):
+    table.session_closed(session)
+assert give_back(table) and not give_back(table)
+print(full - before, anonymous_rss_bytes(os.getpid()) - before)
+"""
+
+
+def test_a_route_costs_little_memory_and_gives_it_back() -> None:
+    """In a process of its own, whose trace keeps events that stand between the routes."""
+    run = subprocess.run([sys.executable, "-c", ATTACK], capture_output=True, text=True, check=True, timeout=60)
+    taken_bytes, left_bytes = map(int, run.stdout.split())
+    assert taken_bytes < 150_000 * 250
+    assert left_bytes < taken_bytes

@@ -331,8 +331,7 @@ ATTACKS = [
         "namesrv",
         made(foreign_groups),
         "Registrations of many groups with many topics",
-        "The tables are bounded; with accounts NO_PERMISSION",
-        in_short=False,  # what is registered stays for two minutes, longer than the suite waits
+        "The tables are bounded, and forgotten when the connection ends; with accounts NO_PERMISSION",
     ),
     Attack(
         "new-kv",
