@@ -21,9 +21,9 @@ LOOK_INTERVAL_MS = 200
 
 
 class DiskProbe:
-    """`found` is told the problem, "" for none, several times a second."""
+    """`found` is told the problem, "" for none, and whether it is a write that hangs, several times a second."""
 
-    def __init__(self, config: BrokerConfig, disk: Disk, clock: Clock, found: Callable[[str], None]) -> None:
+    def __init__(self, config: BrokerConfig, disk: Disk, clock: Clock, found: Callable[[str, bool], None]) -> None:
         self._interval_ms = config.disk_probe_interval_millis
         self._health = DiskHealth(config.disk_probe_timeout_millis)
         self._disk = disk
@@ -34,7 +34,8 @@ class DiskProbe:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._probe)
             while True:
-                self._found(self._health.problem(self._clock.now_ms()))
+                now_ms = self._clock.now_ms()
+                self._found(self._health.problem(now_ms), self._health.hangs(now_ms))
                 await trio.sleep(LOOK_INTERVAL_MS / 1000)
 
     async def _probe(self) -> None:

@@ -178,8 +178,8 @@ class ReplicaDriver:
         self._perform()
 
     @whole
-    def disk_looked_at(self, problem: str) -> None:
-        self.replica.disk_looked_at(self._clock.now_ms(), problem)
+    def disk_looked_at(self, problem: str, hangs: bool) -> None:
+        self.replica.disk_looked_at(self._clock.now_ms(), problem, hangs=hangs)
         self._perform()
 
     @whole

@@ -24,8 +24,12 @@ class DiskHealth:
             self.last_ms = now_ms - self._begun_ms
         self._begun_ms, self._error = None, error
 
+    def hangs(self, now_ms: int) -> bool:
+        """Who writes now may wait for ever."""
+        return self._begun_ms is not None and now_ms - self._begun_ms >= self._timeout_ms
+
     def problem(self, now_ms: int) -> str:
         """A sentence for operators; "" while all is well."""
-        if self._begun_ms is not None and now_ms - self._begun_ms >= self._timeout_ms:
+        if self.hangs(now_ms):
             return f"a small write has not ended for {self._timeout_ms} ms"
         return self._error

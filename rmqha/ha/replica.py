@@ -77,11 +77,9 @@ class Replica:
         self.newest_master_address = ""
         """Broker address of the newest master heard of, even if the disk has not taken its epoch yet."""
         self._speed = CopySpeed()
-        self._copy_limit = CopyLimit(
-            config.ha_transfer_bytes_per_second, lambda slave_id: slave_id in self._set.state.union
-        )
+        self._copy_limit = CopyLimit(config.ha_transfer_bytes_per_second, lambda item: item in self._set.state.union)
         self._slaves = Slaves(config, log, self._link, self._copy_limit, tracer)
-        self._disk_problem = ""
+        self._disk_problem, self._disk_hangs = "", False
         self._epoch_refusal = ""
         """Why the disk has not taken the newest epoch."""
         self._stale_count = 0
@@ -168,10 +166,10 @@ class Replica:
             "slaves": self._speed.report(now_ms, self._log.max_phy_offset, slaves),
         }
 
-    def disk_looked_at(self, now_ms: int, problem: str) -> None:
+    def disk_looked_at(self, now_ms: int, problem: str, *, hangs: bool = False) -> None:
         """The disk probe's finding, "" for none. News go to the controllers at once; every heartbeat repeats them."""
         if problem != self._disk_problem:
-            self._disk_problem = problem
+            self._disk_problem, self._disk_hangs = problem, hangs
             self._tracer.event("disk_problem" if problem else "disk_well", reason=problem)
             self._link.heartbeat(now_ms)
             self._settle(now_ms, look=False)
@@ -282,6 +280,8 @@ class Replica:
         """Make the epoch durable before anything is done in it (ruling 4). While the disk does not take it this replica
         is a slave of nobody; each heartbeat's answer is another try."""
         try:
+            if self._disk_hangs and epoch > self._log.highest_epoch:
+                raise StoreError(self._disk_problem)  # the write would hold this thread, and with it all heartbeats
             self._log.accept_epoch(epoch)
         except StoreError as error:
             if not self._epoch_refusal:

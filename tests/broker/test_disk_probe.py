@@ -38,22 +38,29 @@ async def until(found: list[str], wanted: str) -> None:
 
 
 async def test_a_disk_that_hangs_is_found_and_forgiven(tmp_path: Path) -> None:
-    disk, found = HangingDisk(tmp_path), list[str]()
-    probe = DiskProbe(CONFIG, disk, HostClock(), found.append)
+    disk, found, hanging = HangingDisk(tmp_path), list[str](), list[bool]()
+
+    def told(problem: str, hangs: bool) -> None:
+        found.append(problem)
+        hanging.append(hangs)
+
+    probe = DiskProbe(CONFIG, disk, HostClock(), told)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(probe.run)
         await until(found, "a small write has not ended for 100 ms")
+        assert True in hanging
         disk.go_on.set()
         with trio.fail_after(5):
             while found[-1]:  # noqa: ASYNC110
                 await trio.sleep(0.005)
+        assert hanging.pop() is False
         nursery.cancel_scope.cancel()
 
 
 async def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:
     (tmp_path / PATH).mkdir()
     found = list[str]()
-    probe = DiskProbe(CONFIG, HostDisk(tmp_path), HostClock(), found.append)
+    probe = DiskProbe(CONFIG, HostDisk(tmp_path), HostClock(), lambda problem, hangs: found.append(problem))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(probe.run)
         await until(found, f"{tmp_path}/{PATH}: Is a directory")
@@ -62,7 +69,7 @@ async def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:
 
 async def test_the_probes_file_stays_small(tmp_path: Path) -> None:
     (tmp_path / PATH).write_bytes(bytes(MAX_FILE_BYTES))
-    probe = DiskProbe(CONFIG, HostDisk(tmp_path), HostClock(), lambda problem: None)
+    probe = DiskProbe(CONFIG, HostDisk(tmp_path), HostClock(), lambda problem, hangs: None)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(probe.run)
         with trio.fail_after(5):
@@ -112,7 +119,7 @@ async def test_a_full_disk_is_found_wherever_the_probes_file_has_got_to(tmp_path
     (tmp_path / PATH).write_bytes(bytes(4096 * blocks))
     disk.limit_bytes = 4096 * blocks
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(DiskProbe(CONFIG, disk, HostClock(), found.append).run)
+        nursery.start_soon(DiskProbe(CONFIG, disk, HostClock(), lambda problem, hangs: found.append(problem)).run)
         await until(found, "No space left on device")
         nursery.cancel_scope.cancel()
     assert (tmp_path / PATH).stat().st_size == 4096 * blocks

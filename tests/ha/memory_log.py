@@ -24,6 +24,8 @@ class MemoryLog:
         """Bytes at the end that belong to a record whose rest has not arrived."""
         self.disk_error = ""
         """What the disk says to every small file that is to be written."""
+        self.disk_hangs = False
+        """Who writes a small file is never heard of again."""
 
     @property
     def min_phy_offset(self) -> PhyOffset:
@@ -93,6 +95,7 @@ class MemoryLog:
         return True
 
     def accept_epoch(self, epoch: Epoch) -> None:
+        assert not self.disk_hangs or epoch <= self.highest_epoch, "the event loop stands still"
         if self.disk_error:
             raise StoreError(self.disk_error)
         self.highest_epoch = max(self.highest_epoch, epoch)

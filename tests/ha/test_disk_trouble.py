@@ -89,3 +89,35 @@ def test_a_disk_that_is_fuller_than_allowed_is_told_to_the_controllers() -> None
     beats = [item for item in group.controller.seen if item.code == RequestCode.BROKER_HEARTBEAT]
     found = [item.ext["diskProblem"] for item in beats if item.ext["brokerId"] == "1"]
     assert found[-1] == "the disk is full: 91.0 % are in use"
+
+
+HANGS = "a small write has not ended for 5000 ms"
+
+
+def test_a_master_whose_disk_hangs_steps_down_without_a_write() -> None:
+    """Its heartbeats go on, it follows nobody and leads nobody, and comes back by itself."""
+    group = started()
+    replica, log = group[1].replica, group[1].log
+    log.disk_hangs = True
+    replica.disk_looked_at(group.now_ms, HANGS, hangs=True)
+    group.elect(2)
+    group.run(3000)
+    assert not replica.is_master and not replica.is_following and log.highest_epoch == 1
+    assert replica.state(group.now_ms)["diskProblem"] == HANGS
+    before = len(group.controller.seen)
+    group.run(2000)
+    beats = [item.ext for item in group.controller.seen[before:] if item.code == RequestCode.BROKER_HEARTBEAT]
+    assert {item["diskProblem"] for item in beats if item["brokerId"] == "1"} == {HANGS}
+    log.disk_hangs = False
+    replica.disk_looked_at(group.now_ms, "")
+    group.run(2000)
+    assert (group[1].replica.is_following, group[1].log.highest_epoch) == (True, 2)
+
+
+def test_a_disk_that_only_refuses_is_tried_all_the_same() -> None:
+    """Better a master that can still read: nobody else may be left."""
+    group = started()
+    group[1].replica.disk_looked_at(group.now_ms, "No space left on device")
+    group.elect(2)
+    group.run(1000)
+    assert group[1].replica.is_following
