@@ -80,9 +80,11 @@ def test_a_new_replica_of_ours_joins_a_master_that_has_removed_its_first_files(l
     """Ours tells it where idle queues end (request 52032). Apache's does not know that request and is followed all the
     same, as it is by Apache's own slaves."""
     lab.start_our_name_server()
-    size = {"haMode": "cp", "totalReplicas": "1"}
-    old = lab.our_broker("old", **size) if kind == "ours" else lab.java_broker("old", fileReservedTime="0")
-    new = lab.our_broker("new", **size)
+    if kind == "ours":
+        old = lab.our_broker("old", haMode="cp", totalReplicas="1")
+    else:
+        old = lab.java_broker("old", fileReservedTime="0")
+    new = lab.our_broker("new", haMode="cp", totalReplicas="2")
     lab.run(old)
     is_master(lab, old)
     idle = lab.client("Produce", IDLE_TOPIC, "0", "20", "100", "0")
