@@ -16,8 +16,11 @@ replaced by the entries; with `reset` everything below it too (a snapshot stands
 of a leader's snapshot that is about to be written, else 0: no other may reach beyond the log. Segments are never
 rewritten. The CRC covers the frame's position, so that bytes inside an entry cannot pass for a frame.
 
-Only the last frame of the last segment can be torn by a crash, and never the first of a segment; it is cut. Anything
-else that is wrong is damage, and starting anyway could forget a vote or a committed entry: StoreError.
+Only the last frame of the last segment can be torn by a crash, and never the first of a segment; it is cut, if a part
+of it is missing: the file ends inside it, or a sector of it reads as zeros. Anything else that is wrong is damage, and
+starting anyway could forget a vote or a committed entry: StoreError.
+
+After a failed sync the system calls pages clean that the disk does not have: each start writes the last segment anew.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass, field
+from io import BytesIO
 from itertools import pairwise
 from typing import Any
 from zlib import crc32
@@ -46,6 +50,7 @@ FRAME_VERSION = 1
 SEGMENT_BYTES = 16 * 1024 * 1024
 TEMPORARY_SNAPSHOT = "snapshot.new"
 WRITE_BYTES = 1024 * 1024
+SECTOR_BYTES = 512
 
 _SEGMENT_NAME = re.compile(r"segment-[0-9]{10}")
 _SEGMENT_HEAD = struct.Struct(">4shhQI")
@@ -269,12 +274,13 @@ class DurableRaftLog:
         self._segments.append(_Segment(name, self._last_index))
 
     def _open_last_segment(self) -> AppendFile:
-        if not self._segments:
+        if self._segments:
+            # what an earlier process wrote may have been read from the page cache only, and be called clean there
+            path = f"{self._path}/{self._segments[-1].name}"
+            self._disk.write_atomic(path, self._disk.read(path))
+        else:
             self._create_segment(1)
-        file = self._disk.open_append(f"{self._path}/{self._segments[-1].name}")
-        # what an earlier process wrote may have been read from the page cache only
-        file.sync()
-        return file
+        return self._disk.open_append(f"{self._path}/{self._segments[-1].name}")
 
     def _drop_covered_segments(self) -> None:
         while len(self._segments) > 1 and self._segments[0].last_index <= self._snapshot_index:
@@ -327,6 +333,9 @@ class DurableRaftLog:
                     raise self._fail(name, position, "no first frame, which was written with the header")
                 if not is_last or _has_frame_after(content, position + 1):
                     raise self._fail(name, position, "a damaged frame with sound ones after it")
+                if not _is_torn(content, position):
+                    problem = "a last frame with nothing missing that does not match its checksum: no torn write"
+                    raise self._fail(name, position, problem)
                 self._cut(name, content, position)
                 break
             try:
@@ -414,6 +423,31 @@ def _frame_at(content: bytes, position: int) -> bytes | None:
         return None
     payload = content[start : start + size_bytes]
     return payload if _frame_crc(payload, position) == crc else None
+
+
+def _is_torn(content: bytes, position: int) -> bool:
+    """Whether a part is missing of the frame at `position`, which does not hold and is the last: its write was stopped.
+    A frame that is all there has rotted."""
+    tail = content[position:]
+    for start in range(position - position % SECTOR_BYTES, len(content), SECTOR_BYTES):
+        if not any(content[max(start, position) : start + SECTOR_BYTES]):
+            return True
+    if not tail.startswith(_FRAME_MAGIC[: len(tail)]):
+        return False
+    if len(tail) < _FRAME_HEAD.size:
+        return True
+    _, size_bytes, _ = _FRAME_HEAD.unpack_from(tail)
+    return size_bytes > len(tail) - _FRAME_HEAD.size and not _is_whole(tail[_FRAME_HEAD.size :])
+
+
+def _is_whole(payload: bytes) -> bool:
+    """Whether the bytes are one whole CBOR value: what says that they are fewer is wrong itself."""
+    stream = BytesIO(payload)
+    try:
+        cbor2.load(stream)
+    except (cbor2.CBORDecodeError, ValueError, RecursionError, MemoryError, OverflowError):
+        return False
+    return stream.tell() == len(payload)
 
 
 def _has_frame_after(content: bytes, position: int) -> bool:

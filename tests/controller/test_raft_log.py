@@ -18,6 +18,7 @@ from rmqha.sim.prng import SimPrng
 from rmqha.sim.scheduler import Scheduler
 from rmqha.sim.tracer import SimTracer
 from rmqha.wire.raft_message import Entry, EntryKind, HardState, Snapshot
+from tests.store.support import ForgetfulDisk
 
 
 def open_log(disk: SimDisk, node_id: str = "n1", segment_bytes: int = 400) -> DurableRaftLog:
@@ -154,6 +155,52 @@ def test_what_was_only_in_the_page_cache_is_synced_when_it_is_read() -> None:
     assert open_log(disk).stored == seen
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_sync_failed_on_is_written_again(seed: int) -> None:
+    """Linux calls the pages clean: synced once more, they would be gone with the next loss of power."""
+    disk = ForgetfulDisk(SimPrng(seed))
+    log = open_log(disk, segment_bytes=4000)
+    disk.failing = frozenset({"sync"})
+    with pytest.raises(OSError, match="Input/output"):
+        log.persist(ready(HardState(Term(1), "n1"), new=entries(1, 40)))
+    disk.failing = frozenset()
+    disk.crash(power_loss=False)
+    seen = open_log(disk, segment_bytes=4000).stored
+    assert (seen.voted_for, len(seen.entries)) == ("n1", 40)
+    disk.crash(power_loss=True)
+    assert open_log(disk).stored == seen
+
+
+@pytest.mark.parametrize("mask", [1, 4, 128, 0xFF])
+def test_rot_in_the_last_frame_is_no_torn_write(mask: int) -> None:
+    """A vote that was forgotten so was given twice in one term. Every byte of the frame."""
+    disk, name = SimDisk(SimPrng(1)), "raft/segment-0000000001"
+    log = open_log(disk, segment_bytes=4000)
+    log.persist(ready(HardState(Term(1), "n1"), new=entries(1, 2)))
+    start = disk.size_bytes(name)
+    log.persist(ready(HardState(Term(2), "n2"), new=entries(3, 1, 2)))
+    disk.crash(power_loss=False)
+    for position in range(start, disk.size_bytes(name)):
+        disk.rot(name, position, mask)
+        with pytest.raises(StoreError, match=f"at byte {start} holds a last frame with nothing missing"):
+            open_log(disk, segment_bytes=4000)
+        disk.rot(name, position, mask)
+    assert open_log(disk, segment_bytes=4000).stored.voted_for == "n2"
+
+
+def test_a_frame_that_was_being_written_is_cut() -> None:
+    """A kill stops an append at any byte."""
+    disk, name = SimDisk(SimPrng(1)), "raft/segment-0000000001"
+    log = open_log(disk, segment_bytes=4000)
+    log.persist(ready(HardState(Term(1), "n1"), new=entries(1, 2)))
+    start = disk.size_bytes(name)
+    log.persist(ready(HardState(Term(2), "n2"), new=entries(3, 1, 2)))
+    content = disk.read(name)
+    for end in range(start + 1, len(content)):
+        disk.write_atomic(name, content[:end])
+        assert open_log(disk, segment_bytes=4000).stored == StoredState(Term(1), "n1", None, entries(1, 2))
+
+
 def test_compaction_drops_segments_and_keeps_the_vote() -> None:
     disk = SimDisk(SimPrng(1))
     log = open_log(disk)
@@ -238,7 +285,7 @@ def test_an_entry_that_looks_like_a_frame_does_not_hide_damage() -> None:
     content = disk.read("raft/segment-0000000001")
     frame = content[content.rindex(b"RQRF") :]
     log.persist(ready(new=(Entry(RaftIndex(2), Term(1), frame),)))
-    disk.rot("raft/segment-0000000001", len(disk.read("raft/segment-0000000001")) - 1)
+    disk.write_atomic("raft/segment-0000000001", disk.read("raft/segment-0000000001")[:-1])
     assert [entry.index for entry in open_log(disk, segment_bytes=10_000).stored.entries] == [1]
 
 

@@ -21,6 +21,14 @@ from rmqha.wire.raft_message import Entry, EntryKind, HardState, Snapshot
 from tests.controller.test_raft_log import entries, open_log, ready
 
 
+def reopened(disk: SimDisk) -> DurableRaftLog:
+    """A copy of the directory, opened: the log that writes it goes on."""
+    copy = SimDisk(SimPrng(3))
+    for name in disk.list("raft"):
+        copy.write_atomic(f"raft/{name}", disk.read(f"raft/{name}"))
+    return open_log(copy, segment_bytes=300)
+
+
 @cache
 def written() -> tuple[dict[str, bytes], tuple[StoredState, ...]]:
     """The files of a log that has seen all that a log can see, and every state that it had since its snapshot."""
@@ -30,14 +38,14 @@ def written() -> tuple[dict[str, bytes], tuple[StoredState, ...]]:
     log.persist(ready(HardState(Term(1), "n1#01"), new=entries(1, 4)))
     log.persist(ready(new=(Entry(entries(5, 1)[0].index, Term(1), members, EntryKind.CONFIGURATION),)))
     log.persist(ready(compaction=Snapshot(entries(5, 1)[0].index, Term(1), b"state 5" * 9, members)))
-    states = [open_log(disk).stored]
+    states = [reopened(disk).stored]
     for step in range(14):
         last = states[-1].entries[-1].index if states[-1].entries else 5
         hard_state = HardState(Term(step // 4 + 1), f"n{step % 2 + 1}#0{step % 2 + 1}")
         cut = last if step % 5 == 4 else None
         start = last if cut else last + 1
         log.persist(ready(hard_state, cut, entries(start, step % 3 + 1, step // 4 + 1)))
-        states.append(open_log(disk, segment_bytes=300).stored)
+        states.append(reopened(disk).stored)
     return {name: disk.read(f"raft/{name}") for name in disk.list("raft")}, tuple(states)
 
 
