@@ -15,7 +15,7 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # else every server that a test starts, and every collection, compiles what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env demo test interop chaos abuse browser drills lint types sim sim-many sim-day fuzz fuzz-frames bench lock test-lowest sbom clean
+.PHONY: help env demo test interop chaos abuse browser spec drills lint types sim sim-many sim-day fuzz fuzz-frames bench lock test-lowest sbom clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -44,6 +44,10 @@ abuse: .venv/stamp ## attacks beside honest traffic on real processes
 browser: .venv/stamp ## the name server's page in headless Chromium; SHOTS=docs/images keeps the screenshots
 	tools/install_chromium.sh
 	$(if $(SHOTS),RMQHA_SCREENSHOTS=$(SHOTS)) $(BIN)/pytest tests/nameserver/web/test_browser.py
+
+spec: .venv/stamp ## docs/spec, every run within its bounds, by Debian's Spin; CASE=name shows a counter-example
+	tools/install_spin.sh
+	$(BIN)/python tools/check_spec.py $(if $(CASE),"$(CASE)")
 
 drills: .venv/stamp ## every drill ten times, twenty kills: ten minutes
 	RMQHA_DRILLS=full $(BIN)/pytest tests/chaos/test_drills.py

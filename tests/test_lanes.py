@@ -19,7 +19,7 @@ if [ "$1" = "$HANGING" ]; then exec sleep 60; fi
 for name in $FAILING; do if [ "$1" = "$name" ]; then exit 2; fi; done
 """
 LANES = {
-    *("lint", "types", "sbom", "test-lowest", "test", "sim", "fuzz", "browser", "chaos", "abuse", "interop"),
+    *("lint", "types", "sbom", "test-lowest", "test", "sim", "fuzz", "browser", "spec", "chaos", "abuse", "interop"),
 }
 FOLDERS = {"interop": "interop", "chaos": "chaos", "abuse": "abuse", "browser": "nameserver/web"}
 

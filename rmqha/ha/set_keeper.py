@@ -273,7 +273,7 @@ class SetKeeper:
             members, set_epoch = parse_set(reply)
             self._refusal_count = 0
             self._alter_at_ms = now_ms
-            self._decided(now_ms, members if members is not None else proposed or (), set_epoch)
+            self._decided(now_ms, members if members is not None else proposed or (), set_epoch, answered=True)
             return
         if reply is None:
             self.state.lost()
@@ -299,15 +299,15 @@ class SetKeeper:
 
     def shown(self, now_ms: int, members: Members, set_epoch: int) -> None:
         """Any answer that shows the controller's set."""
-        if self._decided(now_ms, members, set_epoch):
+        if self._decided(now_ms, members, set_epoch, answered=False) and not self.state.blind:
             self._alter_call_id = None
             self._alter_at_ms = now_ms
 
-    def _decided(self, now_ms: int, members: Members, set_epoch: int) -> bool:
+    def _decided(self, now_ms: int, members: Members, set_epoch: int, *, answered: bool) -> bool:
         before = self._current()
         if set_epoch > self.state.set_epoch:
             self._note_left(now_ms, members)
-        if not self.state.decided(members, set_epoch):
+        if not self.state.decided(members, set_epoch, answered=answered):
             return False
         self._tell(before, members, confirmed=True)
         return True

@@ -37,7 +37,8 @@ class SyncStateSet:
         """An answer was lost: only a higher set epoch shows that the request can no longer be applied."""
         self.blind = False
         """As `unknown`, but it was a former life of this master that asked, so the union may lack a member: in CP
-        nothing is committed before the set epoch has moved."""
+        nothing is committed before the controller has applied a request of this life. That it shows a higher set epoch
+        is no proof: what this life knew before may have been old news (docs/spec, "an old notice settles")."""
         self.unconfirmed_since_ms: int | None = None
         """AP with the controllers away: since when the local set is ahead of the confirmed one (ruling 5)."""
 
@@ -53,12 +54,16 @@ class SyncStateSet:
         self.proposed = members
         self.union = as_members([*self.union, *members])
 
-    def decided(self, members: Members, set_epoch: int) -> bool:
-        """The controller showed its set; True if that is news. An unchanged epoch proves nothing about a proposal."""
-        if set_epoch <= self.set_epoch:
-            return False
-        self.reset(members, set_epoch)
-        return True
+    def decided(self, members: Members, set_epoch: int, *, answered: bool) -> bool:
+        """The controller showed its set; True if that is news. An unchanged epoch proves nothing about a proposal.
+        `answered`: as the answer to a request of this life, behind which no earlier one can be applied any more."""
+        blind = self.blind and not answered
+        is_news = set_epoch > self.set_epoch
+        if is_news:
+            self.reset(members, set_epoch)
+        if is_news or answered:
+            self.unknown = self.blind = blind
+        return is_news
 
     def lost(self) -> None:
         """The proposal got no clear answer: it may be proposed anew; the union stays."""

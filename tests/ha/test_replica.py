@@ -10,6 +10,7 @@ from rmqha.ha.action import AckStatus
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.identity import Role
 from rmqha.model.offset import Epoch, PhyOffset
+from rmqha.wire.command import Command
 
 from .group import Group, started
 
@@ -242,6 +243,33 @@ def test_a_restarted_master_commits_nothing_before_the_set_epoch_has_moved() -> 
     group.controller.refuse_alter = 0
     group.run(300)
     assert group.controller.set_epoch > before
+    assert again.replica.admission(group.now_ms)[0] is ResponseCode.SUCCESS
+
+
+def test_an_old_notice_is_no_proof_that_nothing_of_a_former_life_is_under_way() -> None:
+    """Found by the specification (docs/spec): a restarted master hears of its election again by a late notice, which
+    shows the set of then. The set of now is news to it, and yet a request of its former life may still be applied."""
+    group = Group()
+    old_notice = group.controller.elect(1)
+    group[1].replica.role_notified(group.now_ms, old_notice)
+    group.run(1000)
+    assert group.controller.members == [1, 2, 3]
+    group.kill(3)
+    group.run(1000)
+    ext, body = group.controller.group()
+    assert group.controller.members == [1, 2]
+    group.kill(1)
+    group.controller.away = True
+    again = group.restart(1)
+    again.replica.role_notified(group.now_ms, old_notice)
+    group.run(100)
+    assert again.replica.is_master
+    again.replica.role_notified(group.now_ms, Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, ext, body))
+    group.run(100)
+    code, remark = again.replica.admission(group.now_ms)
+    assert (code, "before its restart" in remark) == (ResponseCode.SYSTEM_ERROR, True), remark
+    group.controller.away = False
+    group.run(1500)
     assert again.replica.admission(group.now_ms)[0] is ResponseCode.SUCCESS
 
 
