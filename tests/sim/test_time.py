@@ -105,3 +105,14 @@ def test_a_moved_event_happens_as_one_made_anew(steps: list[tuple[str, int]]) ->
 
 def _note(happened: list[tuple[int, int, int | None]], scheduler: Scheduler, number: int) -> None:
     happened.append((number, scheduler.now_ms, None))
+
+
+def test_a_machine_that_was_suspended_has_a_monotonic_clock_that_stood_still() -> None:
+    scheduler = Scheduler()
+    clock = SimClock(scheduler, 1_500_000)
+    scheduler.run_until(1000)
+    before = clock.now_ms(), clock.wall_ms()
+    scheduler.run_until(3000)
+    clock.stood_still(2000)
+    assert (clock.now_ms(), clock.wall_ms()) == (before[0], before[1] + 3000)
+    assert clock.moment_of(before[0] + 1500) == 4000

@@ -61,6 +61,7 @@ from rmqha.wire.command import Command
 
 from .delay_mutations import DELAY_MUTATIONS
 from .group_mutations import GROUP_MUTATIONS
+from .moment_mutations import MOMENT_MUTATIONS, UNSEEN
 from .run import Run
 
 ALTER = "alter_sync_state_set"
@@ -528,6 +529,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "half messages are seen": lambda: patch.object(send, "to_half", lambda message: message),
     **GROUP_MUTATIONS,
     **DELAY_MUTATIONS,
+    **MOMENT_MUTATIONS,
     "one vote elects a leader (Raft)": lambda: patch.object(Configuration, "won", _leads_alone),
     "votes are forgotten (Raft)": lambda: patch.object(Core, "set_hard_state", _one_vote_is_forgotten),
     "one copy commits (Raft)": lambda: patch.object(
@@ -539,7 +541,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
 
 @contextmanager
 def planted(name: str) -> Iterator[None]:
-    with MUTATIONS[name]():
+    with (MUTATIONS | UNSEEN)[name]():
         yield
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from .moment_mutations import UNSEEN
 from .mutations import MUTATIONS, failure_of, planted
 from .run import Run
 
@@ -84,6 +85,12 @@ FOUND_BY = {
     "one eligible set for all groups": "groups:23",
     "a master that knows no delay offset begins behind what waits": "delays:1",
     "delay offsets count without the copies": "delays:156",
+    "progress is saved as the log's end": "moments:1",
+    "a slave acknowledges 64 bytes ahead": "moments:1",
+    "a slave's first word counts as all": "moments:3",
+    "an epoch's entry stays in memory": "rough:1",
+    "an epoch is durable with the next one": "told:2",
+    "a start after a loss of power forgets it at once": "plain:9",
     "one vote elects a leader (Raft)": "plain:2",
     "votes are forgotten (Raft)": "controllers:1",
     "one copy commits (Raft)": "rough:7",
@@ -104,6 +111,7 @@ def test_without_the_bug_the_run_is_well(run: str) -> None:
 
 def test_every_entry_names_a_mutation_and_stands_in_the_docs() -> None:
     assert set(FOUND_BY) == set(MUTATIONS)
+    assert not set(UNSEEN) & set(MUTATIONS)
     rows = PAGE.read_text().splitlines()
     for name, run in FOUND_BY.items():
         assert f"| {name} | {run} |" in rows
