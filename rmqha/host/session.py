@@ -23,6 +23,7 @@ from rmqha.host.boundary import Boundary
 from rmqha.host.fair_queue import Place
 from rmqha.host.newcomers import FIRST_BYTES, Newcomer, has_known_code
 from rmqha.host.poller import SLICE_S, Poller
+from rmqha.host.slow_readers import NOTED_BYTES
 from rmqha.host.statistics import Statistics
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteProtocolError, UnreachableError
@@ -36,20 +37,11 @@ SLICE_COUNT = 64
 """Frames that are parsed and handled at a time: as many sends take what SLICE_S allows."""
 SLICE_QUEUED_BYTES = 1024 * 1024
 """A slice that has so much of replies ends: they are written first."""
-TOGETHER = frozenset(
-    {
-        RequestCode.SEND_MESSAGE,
-        RequestCode.SEND_MESSAGE_V2,
-        RequestCode.SEND_BATCH_MESSAGE,
-        RequestCode.RMQHA_RAFT_MESSAGE,
-    }
-)
+_C = RequestCode
+TOGETHER = frozenset({_C.SEND_MESSAGE, _C.SEND_MESSAGE_V2, _C.SEND_BATCH_MESSAGE, _C.RMQHA_RAFT_MESSAGE})
 """Requests that are cheaper together: those that follow each other are handed over in one call."""
 MAX_QUEUED_BYTES = 64 * 1024 * 1024
 """Replies that wait for one reader; beyond it the session is closed."""
-MAX_ALL_QUEUED_BYTES = 512 * 1024 * 1024
-"""Replies that wait for all readers of one port; beyond it those with more than FAIR_QUEUED_BYTES are closed."""
-FAIR_QUEUED_BYTES = 8 * 1024 * 1024
 IDLE_TIMEOUT_MS = 120_000
 _LAST_WORDS_S = 1.0
 """How long a closing session may take to write what is queued."""
@@ -120,6 +112,8 @@ class Session:
         self._max_queued_bytes = max_queued_bytes
         self._queue: list[bytes] = []
         self._queued_bytes = 0
+        self._is_noted = False
+        """As a slow reader."""
         self._corked = False
         self._writing = False
         self._half_written = False
@@ -164,6 +158,12 @@ class Session:
         self._statistics.shed_count += 1
         self._abort()
 
+    def close_unread(self) -> None:
+        """Drop its answers and close: they take too much memory."""
+        self._statistics.slow_reader_count += 1
+        self._queue.clear()
+        self._abort()
+
     def send(self, command: Command) -> None:
         """Queue a frame; never blocks. On a closed session it does nothing: the peer is gone."""
         if self._closed or self._aborted:
@@ -175,13 +175,8 @@ class Session:
             return
         self._queue.append(frame)
         self._count_queued(len(frame))
-        statistics = self._statistics
-        if self._queued_bytes > self._max_queued_bytes or (
-            statistics.queued_bytes > MAX_ALL_QUEUED_BYTES and self._queued_bytes > FAIR_QUEUED_BYTES
-        ):
-            statistics.slow_reader_count += 1
-            self._queue.clear()
-            self._abort()
+        if self._queued_bytes > self._max_queued_bytes:
+            self.close_unread()
         elif not self._corked and not self._writing:
             self._wake.set()
 
@@ -281,6 +276,7 @@ class Session:
                 await self._last_words()
                 self._statistics.queued_bytes -= self._queued_bytes
                 self._statistics.half_frames.hold(self, 0)
+                self._statistics.slow_readers.hold(self, 0)
                 self._queued_bytes = 0
                 await trio.aclose_forcefully(self._stream)
 
@@ -408,6 +404,9 @@ class Session:
     def _count_queued(self, size_bytes: int) -> None:
         self._queued_bytes += size_bytes
         self._statistics.queued_bytes += size_bytes
+        if self._queued_bytes > NOTED_BYTES and not self._aborted:
+            self._is_noted = True
+            self._statistics.slow_readers.hold(self, self._queued_bytes)
 
     def _count_sent(self, size_bytes: int, count: int) -> None:
         statistics = self._statistics
@@ -415,6 +414,9 @@ class Session:
         statistics.queued_bytes -= size_bytes
         statistics.sent_count += count
         statistics.sent_bytes += size_bytes
+        if self._is_noted and not self._aborted:
+            self._is_noted = self._queued_bytes > NOTED_BYTES
+            statistics.slow_readers.hold(self, self._queued_bytes)
 
     def _take(self) -> None:
         """A slice of what has been read. Raises RemoteProtocolError and what ends the process."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rmqha.host.newcomers import HalfFrames
+from rmqha.host.slow_readers import SlowReaders
 
 
 @dataclass(slots=True)
@@ -33,6 +34,7 @@ class Statistics:
     shed_count: int = 0
     """Connections closed because half frames took too much memory."""
     half_frames: HalfFrames = field(default_factory=HalfFrames)
+    slow_readers: SlowReaders = field(default_factory=SlowReaders)
 
     def as_dict(self) -> dict[str, int]:
         counts = {name: value for name in self.__slots__ if isinstance(value := getattr(self, name), int)}

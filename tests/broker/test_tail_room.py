@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rmqha.broker.tail_room import LIGHT_BYTES, TAIL_BYTES, TailRoom, Turn
@@ -135,6 +135,7 @@ def test_who_leaves_gives_his_turn_to_the_next(is_called: bool) -> None:
     assert not crowd.room.is_full
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4 * MIB), st.booleans()), max_size=80))
 def test_the_tail_is_bounded_and_nobody_is_forgotten(story: list[tuple[int, int, bool]]) -> None:
     crowd = Crowd()

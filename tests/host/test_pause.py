@@ -107,6 +107,7 @@ async def test_a_pause_stops_one_connection_and_no_other(tls: bool) -> None:
         await trio.testing.wait_all_tasks_blocked(0.05)
         assert service.codes.count(1) == 1, "what follows a request that waits was handled before it"
         assert statistics.half_frames.total_bytes == Wait.size_bytes
+        found: list[int] = []
         for turn in range(2):
             with trio.fail_after(10):
                 while len(service.waits) <= turn:
@@ -114,8 +115,9 @@ async def test_a_pause_stops_one_connection_and_no_other(tls: bool) -> None:
             resume = service.waits[turn].resume
             assert resume is not None
             resume()
-            assert await opaques_of(patient, 2) == [2 * turn + 1, 2 * turn + 2]
-        assert await opaques_of(patient, 1) == [5]
+            found += await opaques_of(patient, 2 * (turn + 1) - len(found))
+        found += await opaques_of(patient, 5 - len(found))
+        assert found == [1, 2, 3, 4, 5]
         assert statistics.half_frames.total_bytes == 0
         for stream in (patient, other):
             await trio.aclose_forcefully(stream)

@@ -11,6 +11,7 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair
 from rmqha.host import remoting
 from rmqha.host import session as session_module
 from rmqha.host.remoting import RemotingClient, serve
+from rmqha.host.slow_readers import SlowReaders
 from rmqha.host.statistics import Statistics
 from rmqha.model.error import NotSentError, RemoteProtocolError, UnreachableError, UsageError
 from rmqha.wire.command import FLAG_ONEWAY, Command
@@ -318,11 +319,9 @@ async def test_a_reader_that_lets_replies_pile_up_is_closed() -> None:
     assert session.closed
 
 
-async def test_readers_that_are_slow_together_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one with more than its share is closed, the others keep theirs."""
-    monkeypatch.setattr(session_module, "MAX_ALL_QUEUED_BYTES", 20_000)
-    monkeypatch.setattr(session_module, "FAIR_QUEUED_BYTES", 9_000)
-    statistics = Statistics()
+async def test_readers_that_are_slow_together_are_bounded_too() -> None:
+    """The one that holds most is closed, the others keep theirs."""
+    statistics = Statistics(slow_readers=SlowReaders(100_000))
     services = [Recorder(lambda command: command.reply(body=bytes(1000))) for _ in range(3)]
     async with trio.open_nursery() as nursery:
         for service in services:
@@ -332,16 +331,16 @@ async def test_readers_that_are_slow_together_are_bounded_too(monkeypatch: pytes
         await trio.testing.wait_all_tasks_blocked()
         greedy, *modest = [service.sessions[0] for service in services]
         for session in modest:
-            for _ in range(7):
+            for _ in range(25):
                 session.send(Command(2, body=bytes(1000)))
-        assert statistics.slow_reader_count == 0 and statistics.queued_bytes > 14_000
-        for _ in range(9):
+        assert statistics.slow_reader_count == 0 and statistics.queued_bytes > 50_000
+        for _ in range(50):
             greedy.send(Command(2, body=bytes(1000)))
         with trio.fail_after(5):
             await services[0].left.wait()
         assert statistics.slow_reader_count == 1
         assert greedy.closed and not any(session.closed for session in modest)
-        assert 14_000 < statistics.queued_bytes < 20_000
+        assert 50_000 < statistics.queued_bytes < 60_000
         nursery.cancel_scope.cancel()
     assert statistics.queued_bytes == 0
 
