@@ -60,6 +60,7 @@ from rmqha.store.store import Store
 from rmqha.wire.command import Command
 
 from .delay_mutations import DELAY_MUTATIONS
+from .disk_mutations import DISK_MUTATIONS
 from .group_mutations import GROUP_MUTATIONS
 from .moment_mutations import MOMENT_MUTATIONS, UNSEEN
 from .run import Run
@@ -530,6 +531,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     **GROUP_MUTATIONS,
     **DELAY_MUTATIONS,
     **MOMENT_MUTATIONS,
+    **DISK_MUTATIONS,
     "one vote elects a leader (Raft)": lambda: patch.object(Configuration, "won", _leads_alone),
     "votes are forgotten (Raft)": lambda: patch.object(Core, "set_hard_state", _one_vote_is_forgotten),
     "one copy commits (Raft)": lambda: patch.object(
