@@ -17,6 +17,7 @@ from .checkers.causes import Causes
 from .checkers.consumption import Consumption, behind
 from .checkers.copies import Copies
 from .checkers.electable import Electable
+from .checkers.elected import Elected
 from .checkers.learners import Learners
 from .checkers.roles import Roles
 from .checkers.routes import Routes
@@ -88,6 +89,7 @@ class BrokerGroup:
         self.visibility = Visibility(options.cp)
         self.copies = Copies(self.members, cp=options.cp, sync_flush=options.sync_flush)
         self.electable = Electable(self.name, self.members, cp=options.cp)
+        self.elections = Elected(self.name)
         self.wholeness = Wholeness(cp=options.cp)
         self.learners = Learners(self.name, learners)
         self.answers = Answers(self.brokers)
@@ -205,6 +207,7 @@ class BrokerGroup:
     def applied(self, controller: ControllerProcess) -> None:
         """A step of a controller."""
         self.electable.applied(controller)
+        self.elections.applied(controller)
         self.learners.applied(controller)
 
     @property

@@ -199,6 +199,12 @@ def _nobody_survives(*args: Any, **kwargs: Any) -> Any:
     return replace(elected(*args, **kwargs), eligible=())
 
 
+def _anybody(group: Any, fit: Any, wish: Any, **kwargs: Any) -> Any:
+    found = electorate(group, fit, wish, **kwargs)
+    alive = tuple(item for item in group.counted_ids if item in fit and item != wish.avoid)
+    return Electorate(alive, wish.cause) if group.set_known and alive and wish.target is None else found
+
+
 def _survivors_of_everybody(group: Any, winner: BrokerId, *args: Any, **kwargs: Any) -> Any:
     alive = args[2]
     event = elected(group, winner, *args, **kwargs)
@@ -458,6 +464,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "one of two goes on without asking (rulings 6, 7)": lambda: patch.object(SetKeeper, "maintain", _alone_unasked),
     "the first to come is elected (ruling 8)": lambda: patch.object(elect_master, "_first", _first_come),
     "the eligible set is forgotten (ruling 9)": lambda: patch.object(controller_elections, "elected", _nobody_survives),
+    "whoever lives is elected (ruling 9)": lambda: patch.object(controller_elections, "electorate", _anybody),
     "who leads alone leaves others eligible (ruling 9)": lambda: patch.object(
         controller_elections, "elected", _survivors_of_everybody
     ),

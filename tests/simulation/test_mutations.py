@@ -37,6 +37,7 @@ FOUND_BY = {
     "the first to come is elected (ruling 8)": "elections:2",
     "a master that still acknowledges is one like others (ruling 8)": "plain:5001770@60",
     "the eligible set is forgotten (ruling 9)": "heirs:1",
+    "whoever lives is elected (ruling 9)": "loose:2",
     "who leads alone leaves others eligible (ruling 9)": "loose:2",
     "waiters at demotion are answered SEND_OK (ruling 13)": "rough:4",
     "a slave joins when it connects (A4)": "elections:8",
