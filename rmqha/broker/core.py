@@ -46,6 +46,7 @@ from rmqha.model.offset import QueueOffset
 from rmqha.model.quota import QuotaLimits, Quotas
 from rmqha.port import Clock, Disk, IdentityStore, Tracer
 from rmqha.store.record import decode
+from rmqha.store.scrubber import Scrubber
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
 
@@ -95,7 +96,8 @@ class BrokerCore:
         self.delay_offsets = DelayOffsetTable(disk, clock, store)
         self.feed = self._table_feed(clock, tracer)
         self.feed.end_of = self._end_in
-        self.driver.more_state = lambda: self.retention.state() | self.feed.state() | {"damage": store.damage.state()}
+        self.scrubber = Scrubber(store)
+        self.driver.more_state = self._more_state
         levels_ms = parse_delay_levels(config.message_delay_level)
         self.schedule = ScheduleService(store, self.driver, self.delay_offsets, clock, tracer, store_host, levels_ms)
         self.delay_offsets.clamp(self.schedule.end_of)
@@ -133,6 +135,10 @@ class BrokerCore:
         self.driver.on_role = self._role_changed
         self.driver.on_serving = self._serving
         self.driver.on_dispatched = self.pull.dispatched
+
+    def _more_state(self) -> dict[str, Any]:
+        told = {"damage": self.store.damage.state(), "scrub": self.scrubber.state()}
+        return self.retention.state() | self.feed.state() | told
 
     def _search_all(self) -> None:
         while self.queries.step():

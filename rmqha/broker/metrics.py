@@ -132,6 +132,9 @@ REPAIRED = Series("rmqha_records_repaired_total", Kind.COUNTER, "Records that a 
 RECORDS_REFUSED = Series(
     "rmqha_records_refused_total", Kind.COUNTER, "Slave only: records that its master sent and that were not sound"
 )
+SCRUBBED = Series("rmqha_scrub_checked_bytes_total", Kind.COUNTER, "Log bytes that the scrubber has checked")
+SCRUB_PASSES = Series("rmqha_scrub_passes_total", Kind.COUNTER, "Times that it has come to the log's end")
+SCRUB_UNREADABLE = Series("rmqha_scrub_unreadable", Kind.GAUGE, "1 if the disk could not read what it came to")
 INDEX_BEHIND = Series("rmqha_index_behind_bytes", Kind.GAUGE, "Dispatched bytes not in the index of keys yet")
 PAIRS_LEFT_OUT = Series("rmqha_lag_series_left_out", Kind.GAUGE, f"Pairs of topic and group beyond {MAX_PAIRS}")
 
@@ -227,6 +230,9 @@ def _put_store(sheet: Sheet, core: BrokerCore) -> None:
     sheet.put(DAMAGE_FOUND, damage.found_count)
     sheet.put(REPAIRED, damage.repaired_count)
     sheet.put(RECORDS_REFUSED, damage.refused_count)
+    sheet.put(SCRUBBED, core.scrubber.checked_bytes)
+    sheet.put(SCRUB_PASSES, core.scrubber.pass_count)
+    sheet.put(SCRUB_UNREADABLE, bool(core.scrubber.unreadable))
 
 
 def _put_clients(sheet: Sheet, core: BrokerCore) -> None:

@@ -29,6 +29,7 @@ from rmqha.broker.metadata_sync import ForeignProbe, MetadataSync, QueueEndsSync
 from rmqha.broker.nameserver_link import NameServerLink
 from rmqha.broker.request import Channel
 from rmqha.broker.retention_loop import RetentionLoop
+from rmqha.broker.scrub_loop import ScrubLoop
 from rmqha.ha.action import RoleChanged
 from rmqha.ha.replica import Replica
 from rmqha.ha.set_keeper import LEAVE_CAUSES
@@ -278,6 +279,7 @@ async def _serve(
         for task in (loops.run, partial(link.run, client), sync.run, ends.run, repair.run, probe.run):
             nursery.start_soon(task)
         nursery.start_soon(RetentionLoop(core.config, core.retention).run)
+        nursery.start_soon(ScrubLoop(core).run)
         if core.config.disk_probe_interval_millis:
             disk_probe = DiskProbe(core.config, disk, clock, driver.disk_looked_at)
             nursery.start_soon(disk_probe.run)

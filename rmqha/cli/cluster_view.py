@@ -231,7 +231,8 @@ def damage_words(state: Mapping[str, Any]) -> str:
         return f"its log ends at {refused['phyOffset']}: {refused['reason']}"
     count = damage.get("lackedCount", 0)
     if not count:
-        return ""
+        unreadable: str = (state.get("scrub") or {}).get("unreadable", "")
+        return unreadable
     first = damage["records"][0]
     which = "one record of its log is" if count == 1 else f"{count} records of its log are"
     return f"{which} damaged, the one at {first['phyOffset']} among them: {first['reason']} ({first['lacked']})"

@@ -161,11 +161,10 @@ QUOTA_KEYS = frozenset(
 """Change while a broker or a name server runs."""
 _BROKER_LIVE_KEYS = """
     accessMessageInMemoryMaxRatio autoCreateMaxPerSecond autoCreateSubscriptionGroup autoCreateTopicEnable
-    cleanFileForciblyEnable commitLogMaxBytes
-    deleteFileBatchMax deleteWhen diskMaxUsedSpaceRatio diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio
-    enablePropertyFilter fileReservedTime flushIntervalCommitLog haTransferBytesPerSecond longPollingMaxMs
-    maxClientCount maxGroupCount maxTopicCount
-    rejectTransactionMessage slaveReadEnable transactionCheckInterval transactionCheckMax transactionTimeOut
+    cleanFileForciblyEnable commitLogMaxBytes deleteFileBatchMax deleteWhen diskMaxUsedSpaceRatio
+    diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio enablePropertyFilter fileReservedTime flushIntervalCommitLog
+    haTransferBytesPerSecond longPollingMaxMs maxClientCount maxGroupCount maxTopicCount rejectTransactionMessage
+    scrubBytesPerSecond slaveReadEnable transactionCheckInterval transactionCheckMax transactionTimeOut
     useServerSideResetOffset
 """
 
@@ -255,6 +254,8 @@ class BrokerConfig(ServerConfig):
     ha_transfer_bytes_per_second: int = 0
     """Own. Most log bytes a second for each slave that copies and is not in the SyncStateSet; 0: no limit. RocketMQ's
     maxHaTransferByteInSecond is taken for it."""
+    scrub_bytes_per_second: int = 2 * 1024 * 1024
+    """Own. Log bytes a second that are read again and checked, so that rot is found and mended; 0: none are."""
     ha_ack_stall_bound_ms: int = 2000
     """Own. How long a slave in the set may hold back acks before it is shrunk out; below slaveTimeout."""
     slave_timeout: int = 3000
@@ -473,6 +474,7 @@ class BrokerConfig(ServerConfig):
         self.require_range(source, "max_message_size", 1, self.mapped_file_size_commit_log // 2)
         self.require_range(source, "ha_transfer_batch_size", 1024, 1024 * 1024)
         self.require_range(source, "ha_transfer_bytes_per_second", 0, 2**63 - 1)
+        self.require_range(source, "scrub_bytes_per_second", 0, 2**31 - 1)
         if self.mapped_file_size_consume_queue % 20:
             raise ConfigError(f"{source}: mappedFileSizeConsumeQueue must be a multiple of 20, the size of one entry")
         if self.mapper_file_size_batch_consume_queue % 46:

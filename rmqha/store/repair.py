@@ -53,6 +53,11 @@ class RecordRepair:
         self._failure = failure
         self._owner = owner
 
+    def read(self, from_offset: int, to_offset: int) -> None:
+        """Read [from, to) as a file, for a thread. Raises StoreError for what the disk cannot read."""
+        with self._flush:
+            self._log.probe(from_offset, to_offset)
+
     def check(self, phy_offset: int) -> None:
         """Look at the record that begins at `phy_offset`, if one does. Raises DamagedError if it is not sound."""
         log = self._log

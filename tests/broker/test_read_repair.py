@@ -320,3 +320,19 @@ def test_a_cut_ends_the_damage(pair: Pair) -> None:
     assert pair.damage()["waitingCount"] == 0
     pair.run()
     assert pair.asked == 0
+
+
+def test_the_scrubber_has_what_nobody_reads_mended(pair: Pair) -> None:
+    for number in range(3):
+        pair.master.ask(send_command(body=b"number %d" % number))
+    pair.copy()
+    pair.master.store.sync()
+    ((at, _, _),) = pair.master.store.units("T", 0, 1, 1)
+    flip(pair.master, places(pair.master, at)["magic"])
+    scrubber = pair.master.core.scrubber
+    while (piece := scrubber.next_piece(50)) is not None:
+        scrubber.check(piece, scrubber.read(piece))
+    assert pair.damage()["waitingCount"] == 1
+    pair.run()
+    assert bodies(pair.master) == [b"number 0", b"number 1", b"number 2"]
+    assert pair.master.core.driver.state()["scrub"]["passCount"] == 1

@@ -31,6 +31,7 @@ from .controller_process import ControllerProcess
 from .ground import Ground
 from .group_client import ClientPlace
 from .history import History
+from .live_rot import LiveRot
 from .name_server_process import NameServerProcess
 from .options import Options
 from .routed_client import RoutedClient
@@ -40,6 +41,8 @@ from .tuning import tuned_broker, tuned_store, tuned_transactions
 
 CLEAN_INTERVAL_MS = 500
 DECIDER_COUNT = 2
+SLOW_SCRUB = 40_000
+"""Bytes a second where records rot: most are to be met by whoever reads them."""
 FIRST = "sim"
 """The group that is in every run."""
 
@@ -100,12 +103,16 @@ class BrokerGroup:
         self.causes = Causes(ground.scheduler, ground.transport, processes)
         self.alone = Alone(ground.scheduler, self.causes, self.brokers, self._controllers, cp=options.cp)
         in_cp = [self.copies.stepped, self.wholeness.stepped] if options.cp else []
+        self.live_rot = LiveRot()
+        sound = [self.live_rot.stepped] if options.live_rot_per_mille else []
         for broker in self.brokers:
+            broker.takes_rotten_offers = options.live_rot_per_mille > 0
             broker.checks = (
                 self.roles.stepped,
                 self.visibility.stepped,
                 self.electable.acknowledges,
                 *in_cp,
+                *sound,
                 self.alone.stepped,
             )
 
@@ -131,6 +138,7 @@ class BrokerGroup:
             delete_when="",
             clean_resource_interval=CLEAN_INTERVAL_MS,
             ha_transfer_batch_size=options.batch_bytes,
+            scrub_bytes_per_second=SLOW_SCRUB if options.live_rot_per_mille else BrokerConfig().scrub_bytes_per_second,
             max_message_size=16 * 1024,
             **self._more_config,
         )
@@ -223,7 +231,7 @@ class BrokerGroup:
     # --- the end ----------------------------------------------------------------------------------------------------
     def missing(self) -> str:
         """What the group lacks of being whole, or ""."""
-        lack = agreement.missing(self.brokers)
+        lack = agreement.missing(self.brokers) or self.live_rot.missing(self.brokers)
         if not lack and self.options.transactions:
             lack = transactions.missing(self.brokers, self.history)
         lack = lack or delays.missing(self.brokers)

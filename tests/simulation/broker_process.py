@@ -30,7 +30,7 @@ from rmqha.store.store import Store
 from rmqha.wire.command import Command
 
 from .disk_process import DiskProcess
-from .following import Following, LearningEnds, Repairing
+from .following import Following, LearningEnds, Repairing, Scrubbing
 from .node_tracer import NodeTracer
 from .process import Rpc, SimChannel
 from .registering import Registering
@@ -70,6 +70,9 @@ class BrokerProcess(DiskProcess):
         """Why it ended, or did not start, by itself."""
         self.lost_power = False
         """Since its last whole state; over once its store counts as clean again."""
+        self.takes_rotten_offers = False  # as copies of its own records
+        self.struck: dict[int, tuple[int, int]] = {}
+        """Bytes of its log that theme `rotting` has changed: offset to what was there, and what is there now."""
         self._controllers = controllers
         self._prng = prng.child("process")
         self._tracer = NodeTracer(tracer, self.host)
@@ -182,6 +185,7 @@ class BrokerProcess(DiskProcess):
         self.driver.start()
         self._flush_later()
         self._clean_later()
+        Scrubbing(self, self.core)
 
     @property
     def driver(self) -> ReplicaDriver:
@@ -221,6 +225,7 @@ class BrokerProcess(DiskProcess):
         self.disk_count += 1
         self.has_bad_disk = False
         self.rotten.clear()
+        self.struck.clear()
 
     def post(self, life: int, work: Callable[[], None]) -> None:
         """A failure of the disk ends the process, as it ends the host's; without such a fault it is a finding."""

@@ -84,6 +84,7 @@ class Faults(Strikes):
             ("clock-step", options.clock_step_per_mille, self._step_clock),
             ("slow-disk", options.slow_disk_per_mille, self._slow_disk),
             ("rot", options.rot_per_mille, self._rot),
+            ("live-rot", options.live_rot_per_mille, self._live_rot),
             ("switch", options.switch_per_mille, self._switch),
             ("resize", options.resize_per_mille, self._resize),
             ("drain", options.drain_per_mille, self._drain),
@@ -199,6 +200,12 @@ class Faults(Strikes):
                     self.disturbed((process.host,))
 
             self.scheduler.after(draws.between(100, 4000), resume)
+
+    def _live_rot(self, draws: SimPrng) -> None:
+        group = self.group_of(draws)
+        host = group.live_rot.strike(group.brokers, draws)
+        if host:
+            self.tell("live-rot", host)
 
     def _hosts(self, draws: SimPrng) -> list[str]:
         """Of one group and of those that all share: hosts of two groups have nothing to say to each other."""

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from zlib import crc32
 
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.table_follower import TableFollower
 from rmqha.model.error import UnreachableError
 from rmqha.port import Tracer
 from rmqha.sim.prng import SimPrng
+from rmqha.store.record import locate
 from rmqha.wire.command import Command
 
 if TYPE_CHECKING:
+    from .broker_process import BrokerProcess
     from .process import Process, Rpc
 
 T = TypeVar("T")
+SCRUB_TICK_MS = 500
 WRITE_MS = 5
 """A table is on the disk after that long at most."""
 
@@ -146,13 +150,30 @@ class LearningEnds:
             self._work.start(self._ends.learn(self._awaits))
 
 
+class RottenOffers(SimAwaits):
+    """One of three records that replicas give back is another by one bit of its body, where records rot."""
+
+    def __init__(self, process: BrokerProcess, rpc: Rpc, draws: SimPrng) -> None:
+        super().__init__(process, rpc, draws)
+        self._broker = process
+
+    async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
+        reply = await super().call(address, command, timeout_ms)
+        data = bytearray(reply.body)
+        if self._broker.takes_rotten_offers and data and self._draws.chance(1, 3):
+            body_at, body_bytes = locate(memoryview(data), 0, len(data), int(command.ext["phyOffset"]))[4:6]
+            data[body_at + self._draws.below(body_bytes)] ^= 1 << self._draws.below(8)
+            reply.body, reply.ext["crc32"] = bytes(data), str(crc32(data))
+        return reply
+
+
 class Repairing:
     """What RepairLoop does on the host."""
 
-    def __init__(self, process: Process, rpc: Rpc, core: BrokerCore, draws: SimPrng) -> None:
+    def __init__(self, process: BrokerProcess, rpc: Rpc, core: BrokerCore, draws: SimPrng) -> None:
         self._process = process
         self._core = core
-        self._awaits = SimAwaits(process, rpc, draws)
+        self._awaits = RottenOffers(process, rpc, draws)
         self._work = Coroutines(self._begin_if_due)
         core.store.damage.wake = self._begin_soon
         self._begin_if_due()
@@ -167,3 +188,22 @@ class Repairing:
     def _begin(self) -> None:
         if not self._work.is_busy:
             self._work.start(self._core.read_repair.run(self._awaits))
+
+
+class Scrubbing:
+    """What ScrubLoop does on the host, more at a time."""
+
+    def __init__(self, process: BrokerProcess, core: BrokerCore) -> None:
+        self._process = process
+        self._core = core
+        process.after(SCRUB_TICK_MS, self._tick)
+
+    def _tick(self) -> None:
+        scrubber = self._core.scrubber
+        limit_bytes = self._core.config.scrub_bytes_per_second * SCRUB_TICK_MS // 1000
+        if limit_bytes and not self._core.driver.is_copying:
+            piece = scrubber.next_piece(limit_bytes)
+            if piece is not None:
+                scrubber.check(piece, scrubber.read(piece))
+                self._process.stepped()
+        self._process.after(SCRUB_TICK_MS, self._tick)

@@ -63,6 +63,7 @@ from .delay_mutations import DELAY_MUTATIONS
 from .disk_mutations import DISK_MUTATIONS
 from .group_mutations import GROUP_MUTATIONS
 from .moment_mutations import MOMENT_MUTATIONS, UNSEEN
+from .rot_mutations import ROT_MUTATIONS
 from .run import Run
 
 ALTER = "alter_sync_state_set"
@@ -539,6 +540,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     **DELAY_MUTATIONS,
     **MOMENT_MUTATIONS,
     **DISK_MUTATIONS,
+    **ROT_MUTATIONS,
     "one vote elects a leader (Raft)": lambda: patch.object(Configuration, "won", _leads_alone),
     "votes are forgotten (Raft)": lambda: patch.object(Core, "set_hard_state", _one_vote_is_forgotten),
     "one copy commits (Raft)": lambda: patch.object(

@@ -76,6 +76,8 @@ class Options:
     """A broker's syncs hang for seconds, one after the other, longer than anybody waits."""
     rot_per_mille: int = 0
     """A broker dies and a byte that recovery must read again is another one."""
+    live_rot_per_mille: int = 0
+    """A bit of a record changes under a running broker; all other replicas have the record."""
     switch_per_mille: int = 0
     """An operator asks for another master by name (request 1002, as `rmqha elect --to`)."""
     resize_per_mille: int = 0

@@ -471,6 +471,30 @@ def delays(options: Options) -> Options:
     )
 
 
+def rotting(options: Options) -> Options:
+    """Records rot under running brokers, on one replica at a time: those that delay levels and consumers read next,
+    and any others. Masters die and are switched, replicas lose their disks and copy a log that is rotten in places."""
+    return replace(
+        rough(options),
+        cp=options.cp,
+        client_count=2,
+        delayed_per_mille=300 if options.client_count != 3 else 0,
+        consumer_count=1 if options.client_count == 3 else 0,
+        kept_files=0,
+        kept_hours=72,
+        clean_per_mille=0,
+        max_delay_ms=20,
+        kill_broker_per_mille=60,
+        cut_per_mille=30,
+        one_way_per_mille=0,
+        pause_broker_per_mille=0,
+        switch_per_mille=60,
+        live_rot_per_mille=600,
+        wipe_broker_per_mille=60,
+        restart_after_ms=1000,
+    )
+
+
 THEMES: dict[str, Callable[[Options], Options]] = {
     "plain": lambda options: options,
     "rough": rough,
@@ -505,6 +529,7 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "transactions": transactions,
     "groups": groups,
     "delays": delays,
+    "rotting": rotting,
     **DISK_THEMES,
 }
 """What a run may be made of, by name."""

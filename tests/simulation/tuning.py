@@ -37,6 +37,7 @@ BROKER: Choices = {
     "message_delay_level": ("1s 5s 10s", "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"),
     "metadata_sync_timeout_ms": (500, 3000),
     "redelete_hanged_file_interval": (1000, 120_000),
+    "scrub_bytes_per_second": (0, 20_000, 2 * 1024 * 1024),
     "slave_read_enable": (False, True),
     "slave_timeout": (2500, 3000),
     "sync_flush_timeout": (2000, 3000),

@@ -11,7 +11,7 @@ from rmqha.model.delay_level import SCHEDULE_TOPIC
 from ..broker_process import BrokerProcess
 from ..client_process import TOPIC
 from ..history import History, InvariantError
-from .records import entries
+from .records import entries, located
 
 
 class Found(NamedTuple):
@@ -35,6 +35,10 @@ def missing(brokers: Sequence[BrokerProcess]) -> str:
 def verify(history: History, broker: BrokerProcess) -> Found:
     """When nothing waits any more."""
     waiting, delivered = set(_keys(broker, SCHEDULE_TOPIC)), list(_keys(broker, TOPIC))
+    acked = {send.key for send in history.acked}
+    for key, body in _bodies(broker, TOPIC):
+        if key in acked and body.rstrip(b".") != key.encode():
+            raise InvariantError(f"{key} was delivered as {body[:80]!r}")
     copies = waiting.intersection(delivered)
     left_out = [send for send in history.acked if send.key in waiting and send.key not in copies]
     if left_out:
@@ -43,6 +47,13 @@ def verify(history: History, broker: BrokerProcess) -> Found:
             f" {left_out[0].key}"
         )
     return Found(len(copies), sum(key in copies for key in delivered) - len(copies))
+
+
+def _bodies(broker: BrokerProcess, topic: str) -> Iterator[tuple[str, bytes]]:
+    for queue_id in broker.store.queues().get(topic, ()):
+        for entry in entries(broker, topic, queue_id):
+            body_at, body_bytes = located(entry.view)[1][4:6]
+            yield entry.key, bytes(entry.view[body_at : body_at + body_bytes])
 
 
 def _keys(broker: BrokerProcess, topic: str) -> Iterator[str]:

@@ -70,11 +70,25 @@ class Visibility:
 
 
 def checksum(broker: BrokerProcess, start: int, end: int) -> int:
+    """Of the bytes that the broker was given: what rots under it may be mended."""
     value, position = 0, start
     while position < end:
         piece = broker.store.view(PhyOffset(position), end - position)
         if not len(piece):
             raise InvariantError(f"{broker.host} has no bytes at {position}, below {end}")
-        value = crc32(piece, value)
+        value = crc32(_as_given(broker, position, piece), value)
         position += len(piece)
     return value
+
+
+def _as_given(broker: BrokerProcess, position: int, piece: memoryview) -> memoryview:
+    """Bytes of the log from `position` on as they were before theme `rotting` struck them."""
+    inside = [offset for offset in broker.struck if position <= offset < position + len(piece)]
+    if not inside:
+        return piece
+    data = bytearray(piece)
+    for offset in inside:
+        sound, rotten = broker.struck[offset]
+        if data[offset - position] == rotten:
+            data[offset - position] = sound
+    return memoryview(data)

@@ -1,0 +1,17 @@
+"""Records that rot under running brokers are mended, and nobody gets one, whatever else happens."""
+
+from __future__ import annotations
+
+import pytest
+
+from .run import Run
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_all_is_mended(seed: int) -> None:
+    world = Run(seed, "rotting").world()
+    report = world.run()
+    assert not report.failure, report.failure
+    (group,) = world.groups
+    assert len(group.live_rot.struck) >= 10
+    assert not group.live_rot.missing(group.brokers)
