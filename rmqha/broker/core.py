@@ -45,6 +45,7 @@ from rmqha.model.identity import Role
 from rmqha.model.offset import QueueOffset
 from rmqha.model.quota import QuotaLimits, Quotas
 from rmqha.port import Clock, Disk, IdentityStore, Tracer
+from rmqha.store.boot_file import LastStop
 from rmqha.store.record import decode
 from rmqha.store.scrubber import Scrubber
 from rmqha.store.store import Store
@@ -86,14 +87,15 @@ class BrokerCore:
             self.replica = StaticReplica(config, store, tracer)
         self.room = TailRoom(self.replica, clock)
         self.driver = ReplicaDriver(self.replica, store, self.room, clock, tracer)
-        self.topics = TopicTable(disk, config, clock)
+        synced = store.recovery.last_stop is LastStop.CLEAN  # else a write may have failed unseen (ruling 29)
+        self.topics = TopicTable(disk, config, clock, is_synced=synced)
         self.topics.batch_topics_changed = store.add_batch_topics
-        self.groups = GroupTable(disk, clock, config)
-        self.offsets = OffsetTable(disk)
+        self.groups = GroupTable(disk, clock, config, is_synced=synced)
+        self.offsets = OffsetTable(disk, is_synced=synced)
         self.clients = ClientTable(config)
         self.locks = LockTable(clock)
         self.retention = Retention(config, disk, self.driver, clock, tracer, local_hour)
-        self.delay_offsets = DelayOffsetTable(disk, clock, store)
+        self.delay_offsets = DelayOffsetTable(disk, clock, store, is_synced=synced)
         self.feed = self._table_feed(clock, tracer)
         self.feed.end_of = self._end_in
         self.scrubber = Scrubber(store)
@@ -150,6 +152,8 @@ class BrokerCore:
         """Topics or groups have changed and somebody may wait for their files; a shell that has threads takes over."""
         save_soon = lambda: self.save_tables_soon()  # noqa: E731
         self.topics.save_soon = self.groups.save_soon = self.feed.save_tables_soon = save_soon
+        if not (self.topics.file.is_saved and self.groups.file.is_saved):
+            self.save_tables()  # what is in doubt since a kill; a slave tries again before it polls
 
     def _processor(self, config: BrokerConfig, send_back: SendBackProcessor, clock: Clock) -> BrokerProcessor:
         """All that answers requests, over the tables and the rest."""

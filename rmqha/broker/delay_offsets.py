@@ -49,7 +49,8 @@ class DelayOffsetTable:
     """By level, the first entry of its queue that is not delivered yet. `epoch` is the master epoch that stamps
     changes. Raises StoreError for a file that cannot be read."""
 
-    def __init__(self, disk: Disk, clock: Clock, log: DeliveryLog) -> None:
+    def __init__(self, disk: Disk, clock: Clock, log: DeliveryLog, *, is_synced: bool = True) -> None:
+        """`is_synced`: what the file holds is known to be on the disk. Else it is written again."""
         self._disk = disk
         self._clock = clock
         self._log = log
@@ -60,7 +61,7 @@ class DelayOffsetTable:
         """In the order in which they were heard. Of the first, the file's, all copies are in the log that is found."""
         self.moved: Callable[[], None] = lambda: None
         """Told of each change: of what slaves have not heard of, a new master delivers again."""
-        self._written: Mapping[int, int] | None = found.table
+        self._written: Mapping[int, int] | None = found.table if is_synced or not found.table else None
 
     def _held(self, log_end: int) -> _State:
         return next((state for state in reversed(self._states) if state.log_end <= log_end), self._states[0])

@@ -68,7 +68,8 @@ class GroupTable:
     """Settings per consumer group, each in the form in which the file and the wire carry it. Changes are made here at
     once and reach the disk together (`file`): whoever must not be answered before waits for that."""
 
-    def __init__(self, disk: Disk, clock: Clock, config: BrokerConfig | None = None) -> None:
+    def __init__(self, disk: Disk, clock: Clock, config: BrokerConfig | None = None, *, is_synced: bool = True) -> None:
+        """`is_synced`: what the file holds is known to be on the disk. Else it is written again."""
         self._clock = clock
         self.configure(config or BrokerConfig())
         found = config_table.load(disk, "subscriptionGroup", _parse, (_TABLE, "forbiddenTable"))
@@ -82,6 +83,8 @@ class GroupTable:
         """Told that the file is behind a change that somebody may wait for."""
         self.file = TableFile(disk, "subscriptionGroup", (_TABLE,))
         self.file.holds(_TABLE, self._groups)
+        if not is_synced and self._groups:
+            self.file.doubt()
 
     def configure(self, config: BrokerConfig) -> None:
         self._auto_create = config.auto_create_subscription_group

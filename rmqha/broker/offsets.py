@@ -13,9 +13,11 @@ from itertools import islice
 from threading import Lock
 from typing import Any, NamedTuple
 
-from rmqha.broker import config_table
+from rmqha.broker import config_table, table_file
 from rmqha.broker.config_table import DataVersion, mapping
 from rmqha.broker.lineage import NO_STAMP, Stamp
+from rmqha.broker.offset_places import Pairs, Place, Removals, last_stamp, newer_than
+from rmqha.broker.table_file import ROWS, TableFile
 from rmqha.port import Disk
 from rmqha.store import config_file
 from rmqha.wire.lenient_json import Entries
@@ -32,11 +34,10 @@ _TABLE = "consumerOffset"
 _VERSIONS = "rmqhaOffsetVersions"
 _REMOVED = "rmqhaRemovedOffsets"
 _RESET = "reset"
+_TOPICS = "groupTopicMap"
+_OFFSETS = "offsetTable"
+_ROW_TABLES = (_TOPICS, _OFFSETS, _VERSIONS, _REMOVED)
 _UNQUOTED_ID = re.compile(rb"[{,]\s*[0-9]+\s*:")
-
-
-Place = tuple[str, int]
-""""topic@group" and queue id."""
 
 
 class OffsetChange(NamedTuple):
@@ -62,35 +63,11 @@ class OffsetChange(NamedTuple):
 
 
 class Unsaved(NamedTuple):
-    """What the file must hold: copies, which no later commit touches. `content` takes long; a thread may call it."""
+    """What the file must hold, for `write`: no later commit touches it."""
 
-    order: int
-    """Later ones have higher ones."""
+    file: table_file.Unsaved
     stamp: Stamp
     """Of the newest change in it."""
-    version: dict[str, int]
-    offsets: Mapping[str, Mapping[int, int]]
-    stamps: Mapping[Place, Stamp]
-    removed: Mapping[Place, Stamp]
-    resets: Mapping[Place, int]
-    unknown: Mapping[str, Any]
-
-    def content(self) -> bytes:
-        """What Apache's brokers do not know they pass over."""
-        versions, removed = self._by_key(self.stamps), self._by_key(self.removed)
-        own = {_VERSIONS: versions} if versions else {}
-        whole = _to_json(self.version, self.offsets) | own | ({_REMOVED: removed} if removed else {})
-        return config_table.encode({**whole, **self.unknown})
-
-    def _by_key(self, stamps: Mapping[Place, Stamp]) -> dict[str, dict[str, str]]:
-        """Queue ids as text: fastjson2 cannot pass over an unquoted integer key in a member that it does not know
-        (ruling 32)."""
-        table: dict[str, dict[str, str]] = {}
-        for place in sorted(stamps):
-            key, queue_id = place
-            text = str(stamps[place]) + (f":{_RESET}" if place in self.resets else "")
-            table.setdefault(key, {})[str(queue_id)] = text
-        return table
 
 
 class OffsetTable:
@@ -99,33 +76,45 @@ class OffsetTable:
     `epoch` is the master epoch that stamps changes; `moved` is told of each change that slaves want to know at once.
     """
 
-    def __init__(self, disk: Disk) -> None:
-        self._disk = disk
-        known = ("offsetTable", "groupTopicMap", _VERSIONS, _REMOVED)
-        found = config_table.load(disk, _TABLE, _parse, known)
+    def __init__(self, disk: Disk, *, is_synced: bool = True) -> None:
+        """`is_synced`: what the file holds is known to be on the disk. Else it is written again, and until then nothing
+        counts as saved."""
+        found = config_table.load(disk, _TABLE, _parse, _ROW_TABLES)
         self.version, self._unknown, self.findings = found.version, found.unknown, found.findings
         self.epoch = self.version.state_version
         self._floor = 0
         self._offsets: dict[str, dict[int, int]] = {}
         self._stamps: dict[Place, Stamp] = {}
         """Of the present offsets, in order: what changed last stands last."""
-        self._removed: dict[Place, Stamp] = {}
+        self._removed = Removals()
+        self._pairs = Pairs()
         self._resets: dict[Place, int] = {}
         """To where a group's members must go; their own commits do not count until they know."""
         self.moved: Callable[[], None] = lambda: None
-        self._dirty = _lacks_quotes(disk)
-        self._writing = Lock()
-        self._made_count = 0
-        self._written_order = 0
+        self._changed: set[str] = set()
+        """Keys whose rows the file lacks."""
+        self._file = TableFile(disk, _TABLE, _ROW_TABLES, optional=(_VERSIONS, _REMOVED))
+        self._telling = Lock()
+        self._told_order = 0
         for change in sorted(found.table, key=_stamp_of):
             self._take(change)
-        self.saved_stamp = self.stamp
+        for name, row_of in self._row_makers.items():
+            known: Iterable[str] = self._pairs.take_changed() if name == _TOPICS else self._changed
+            self._file.load(name, ((key, row) for key in known if (row := row_of(key)) is not None))
+        self._changed.clear()
+        if _lacks_quotes(disk) or (not is_synced and self._knows_any):
+            self._file.touch()
+        self.saved_stamp = self.stamp if is_synced else NO_STAMP
         """Of the newest change that is on the disk."""
 
     @property
     def stamp(self) -> Stamp:
         """Of the newest change."""
-        return max(_last(self._stamps), _last(self._removed))
+        return max(last_stamp(self._stamps), self._removed.last)
+
+    @property
+    def _knows_any(self) -> bool:
+        return bool(self._stamps) or bool(self._removed)
 
     # --- what consumers and operators do ------------------------------------------------------------------------------
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
@@ -142,6 +131,7 @@ class OffsetTable:
             if len(self._offsets) >= MAX_ENTRY_COUNT:
                 return False
             queues = self._offsets[key] = {}
+            self._pairs.add(key)
         if queues.get(queue_id) != offset:
             queues[queue_id] = offset
             self._touch(place)
@@ -150,9 +140,9 @@ class OffsetTable:
     def _touch(self, place: Place) -> None:
         stamp = self._next_stamp()
         self._stamps.pop(place, None)
-        self._removed.pop(place, None)
+        self._removed.pop(place)
         self._stamps[place] = stamp
-        self._dirty = True
+        self._changed.add(place[0])
 
     def _next_stamp(self) -> Stamp:
         return Stamp(self.epoch, max(self.stamp.sequence, self._floor) + 1)
@@ -194,13 +184,11 @@ class OffsetTable:
 
     def topics_of(self, group: str) -> list[str]:
         """Topics in which the group has an offset, sorted."""
-        places = (key.rpartition("@") for key in self._offsets)
-        return sorted(topic for topic, _, name in places if name == group)
+        return self._pairs.topics_of(group)
 
     def groups_of(self, topic: str) -> list[str]:
         """Groups with an offset in the topic, sorted."""
-        places = (key.rpartition("@") for key in self._offsets)
-        return sorted(group for name, _, group in places if name == topic)
+        return self._pairs.groups_of(topic)
 
     def remove_group(self, group: str) -> None:
         self._remove([f"{topic}@{group}" for topic in self.topics_of(group)])
@@ -213,19 +201,21 @@ class OffsetTable:
             for queue_id in list(self._offsets[key]):
                 stamp = self._next_stamp()
                 self._forget((key, queue_id))
-                self._removed[key, queue_id] = stamp
-            self._dirty = True
+                self._removed.put((key, queue_id), stamp)
         while len(self._removed) > MAX_REMOVED_COUNT:
-            del self._removed[next(iter(self._removed))]
+            self._changed.add(self._removed.pop_oldest())
         if keys:
             self.moved()
 
     def _forget(self, place: Place) -> None:
         key, queue_id = place
-        queues = self._offsets.get(key, {})
-        queues.pop(queue_id, None)
-        if not queues:
-            self._offsets.pop(key, None)
+        queues = self._offsets.get(key)
+        if queues is not None:
+            queues.pop(queue_id, None)
+            if not queues:
+                del self._offsets[key]
+                self._pairs.remove(key)
+        self._changed.add(key)
         self._stamps.pop(place, None)
         self._resets.pop(place, None)
 
@@ -242,7 +232,7 @@ class OffsetTable:
                     behind.append((key, queue_id, end))
         for key, queue_id, end in behind:
             self._offsets[key][queue_id] = end
-            self._dirty = True
+            self._changed.add(key)
             if stamped:
                 self._touch((key, queue_id))
         if behind and not stamped:
@@ -253,7 +243,7 @@ class OffsetTable:
     # --- what replicas tell each other --------------------------------------------------------------------------------
     def changes_since(self, stamp: Stamp, limit: int) -> list[OffsetChange]:
         """What is newer than `stamp`, the oldest first; NO_STAMP: everything. At most `limit` of them."""
-        newer = [*_newer(self._stamps, stamp), *_newer(self._removed, stamp)]
+        newer = [*newer_than(stamp, self._stamps), *self._removed.newer(stamp)]
         newer.sort(key=lambda item: item[1])
         return [self._change(place, changed) for place, changed in newer[:limit]]
 
@@ -270,26 +260,26 @@ class OffsetTable:
             if change.stamp > (self._stamps.get(place) or self._removed.get(place) or NO_STAMP):
                 ordered = ordered and change.stamp > self.stamp
                 self._take(change)
-                self._dirty = True
         if not ordered:
             self._stamps = dict(sorted(self._stamps.items(), key=lambda item: item[1]))
-            self._removed = dict(sorted(self._removed.items(), key=lambda item: item[1]))
+            self._removed.sort()
 
     def _take(self, change: OffsetChange) -> None:
         place = change.key, change.queue_id
         self._forget(place)
-        self._removed.pop(place, None)
+        self._removed.pop(place)
         if change.offset is None:
-            self._removed[place] = change.stamp
+            self._removed.put(place, change.stamp)
             return
         self._offsets.setdefault(change.key, {})[change.queue_id] = change.offset
+        self._pairs.add(change.key)
         self._stamps[place] = change.stamp
         if change.is_reset:
             self._resets[place] = change.offset
 
     def stamps(self) -> dict[Place, Stamp]:
         """Of every offset, those removed included."""
-        return self._stamps | self._removed
+        return self._stamps | dict(self._removed.newer(NO_STAMP))
 
     def changes_of(self, places: Iterable[Place], limit: int) -> list[OffsetChange]:
         """The last change of each of `places` that is still known, the oldest first; of too many the newest."""
@@ -311,7 +301,6 @@ class OffsetTable:
                 # A wall clock that was set back since gives lower sequences: slaves would take none of them.
                 self._floor = max(self._floor, change.stamp.sequence)
                 self._take(change._replace(offset=offset, stamp=self._next_stamp()))
-                self._dirty = True
                 count += 1
         return count
 
@@ -321,12 +310,12 @@ class OffsetTable:
         self.version = DataVersion.from_json(body.get("dataVersion"))
         if table == self._offsets and not self._resets:
             return
-        self._offsets.clear()
-        for places in (self._stamps, self._removed, self._resets):
+        self._changed.update(self._offsets, self._removed.keys())
+        for places in (self._offsets, self._stamps, self._removed, self._pairs, self._resets):
             places.clear()
         for change in _unstamped(table, self.version):
             self._take(change)
-        self._dirty = True
+        self._file.touch()
 
     # --- file and bodies ----------------------------------------------------------------------------------------------
     def to_json(self) -> dict[str, Any]:
@@ -347,35 +336,50 @@ class OffsetTable:
         }
 
     def unsaved(self) -> Unsaved | None:
-        """What the file must hold, None if it does; the caller writes it with `write`, in a thread if it likes."""
-        if not self._dirty:
-            return None
-        self._dirty = False
-        self._made_count += 1
-        return Unsaved(
-            self._made_count,
-            self.stamp,
-            self.version.to_json(),
-            {key: queues.copy() for key, queues in self._offsets.items()},
-            self._stamps.copy(),
-            self._removed.copy(),
-            self._resets.copy(),
-            self._unknown,
-        )
+        """What the file must hold, None if it does; the caller writes it with `write`, in a thread if it likes. Costs
+        what has changed."""
+        groups = self._pairs.take_changed()
+        for name, row_of in self._row_makers.items():
+            if rows := {key: row_of(key) for key in (groups if name == _TOPICS else self._changed)}:
+                self._file.change(name, rows)
+        self._changed.clear()
+        data = self._file.unsaved(self._members)
+        return None if data is None else Unsaved(data, self.stamp)
+
+    @property
+    def _row_makers(self) -> dict[str, Callable[[str], Any]]:
+        """For each table of the file what its row of a group or key is, None if there is none. Queue ids of our own
+        members are text: fastjson2 cannot pass over an unquoted integer key in a member that it does not know (ruling
+        32)."""
+        return {
+            _TOPICS: lambda group: self._pairs.topics_of(group) or None,
+            _OFFSETS: lambda key: dict(sorted(self._offsets.get(key, {}).items())) or None,
+            _VERSIONS: self._versions_row,
+            _REMOVED: lambda key: (
+                {str(place): str(stamp) for place, stamp in sorted(self._removed.of(key).items())} or None
+            ),
+        }
+
+    def _versions_row(self, key: str) -> dict[str, str] | None:
+        return {
+            str(queue_id): self._stamp_text((key, queue_id)) for queue_id in sorted(self._offsets.get(key, ()))
+        } or None
+
+    def _stamp_text(self, place: Place) -> str:
+        return str(self._stamps[place]) + (f":{_RESET}" if place in self._resets else "")
+
+    def _members(self) -> dict[str, Any]:
+        """Of the file. What Apache's brokers do not know they pass over."""
+        return {"dataVersion": self.version.to_json(), **dict.fromkeys(_ROW_TABLES, ROWS), **self._unknown}
 
     def write(self, data: Unsaved) -> None:
         """When it returns the file holds `data`, or something newer that another thread has written. Raises OSError;
         `unsaved` then has it again."""
-        with self._writing:
-            if data.order <= self._written_order:
-                return
-            try:
-                config_table.write(self._disk, _TABLE, data.content())
-            except OSError:
-                self._dirty = True
-                raise
-            self._written_order = data.order
-            self.saved_stamp = data.stamp
+        self._file.write(data.file)
+        with self._telling:
+            if data.file.order > self._told_order:
+                self._told_order = data.file.order
+                self.saved_stamp = data.stamp
 
 
 def _to_json(version: dict[str, int], offsets: Mapping[str, Mapping[int, int]]) -> dict[str, Any]:
@@ -402,18 +406,6 @@ def _lacks_quotes(disk: Disk) -> bool:
 
 def _stamp_of(change: OffsetChange) -> Stamp:
     return change.stamp
-
-
-def _last(stamps: dict[Place, Stamp]) -> Stamp:
-    return next(reversed(stamps.values()), NO_STAMP)
-
-
-def _newer(stamps: dict[Place, Stamp], than: Stamp) -> Iterator[tuple[Place, Stamp]]:
-    """From the newest down."""
-    for place, stamp in reversed(stamps.items()):
-        if stamp <= than:
-            return
-        yield place, stamp
 
 
 def _unstamped(table: Mapping[str, Mapping[int, int]], version: DataVersion) -> Iterator[OffsetChange]:

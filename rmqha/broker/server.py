@@ -375,6 +375,8 @@ def _close(core: BrokerCore, tracer: HostTracer, in_order: bool) -> None:
     try:
         core.store.sync()  # the file of delay offsets says no more than the disk has
         core.save()
-    finally:
-        core.store.close()
+    except BaseException:
+        core.store.abandon()  # what could not be written is not behind a clean stop
+        raise
+    core.store.close()
     tracer.event("stopped", max_phy_offset=core.store.max_phy_offset)

@@ -9,7 +9,7 @@ next write (group commit). Whoever must not be answered before a change is durab
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from json.encoder import encode_basestring
 from threading import Lock
 from typing import Any, Final, NamedTuple
@@ -87,10 +87,20 @@ class TableFile:
         return self.saved_count == self.changed_count
 
     # --- the broker's thread ------------------------------------------------------------------------------------------
+    def load(self, table: str, rows: Iterable[tuple[str, Any]]) -> None:
+        """As `holds`, but the rows are encoded here, one at a time: before anybody else runs."""
+        texts = {name: self.row_text(name, self._encode(row)) for name, row in rows}
+        self._texts[table] = {name: texts[name] for name in sorted(texts)}
+
     def holds(self, table: str, rows: Rows) -> None:
         """The file was read, or there is none: `rows` are what it has of the table."""
         self._changed[table] = dict(rows)
         self._whole.add(table)
+
+    def doubt(self) -> None:
+        """What the file holds may not be on the disk: it counts as a change that is not saved."""
+        self.changed_count += 1
+        self.is_behind = True
 
     def touch(self) -> None:
         """Something else than a row has changed, which need not be on the disk soon."""

@@ -16,7 +16,8 @@ from rmqha.broker.config_table import DataVersion, mapping
 from rmqha.broker.delay_offsets import DelayOffsetTable
 from rmqha.broker.groups import GroupTable
 from rmqha.broker.lineage import NO_STAMP, Stamp
-from rmqha.broker.offsets import OffsetChange, OffsetTable, Place
+from rmqha.broker.offset_places import Place
+from rmqha.broker.offsets import OffsetChange, OffsetTable
 from rmqha.broker.table_feed import MAX_HOLD_MS, MAX_OFFSETS_PER_ANSWER, VERSION
 from rmqha.broker.topics import TopicTable
 from rmqha.model.code import RequestCode, ResponseCode
@@ -120,6 +121,7 @@ class TableFollower:
         while self._master() == master:
             try:
                 self._compare_from_here()
+                await self._save_tables()
                 asked = self._heard
                 reply = await self._poll(master)
                 if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -128,7 +130,7 @@ class TableFollower:
                 if reply.code != ResponseCode.SUCCESS:
                     raise RemoteError(reply.code, reply.remark or "", master.address)
                 await self._take(master, reply, asked)
-            except _FAULTS as error:
+            except (*_FAULTS, OSError) as error:  # a disk that takes no table is no reason to end
                 self._note_failure(master, error)
                 self._begin()  # it may have been killed and be back, with older tables
                 await self._awaits.sleep(retry_ms)
@@ -251,7 +253,7 @@ class TableFollower:
             await self._save_tables()
             await self._pull_offsets(master)
             await self._pull_delay_offsets(master)
-        except _FAULTS as error:
+        except (*_FAULTS, OSError) as error:
             self._note_failure(master, error)
             return False
         self._failed = False

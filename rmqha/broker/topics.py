@@ -153,7 +153,8 @@ class TopicTable:
     `epoch` is the master epoch that stamps changes.
     """
 
-    def __init__(self, disk: Disk, config: BrokerConfig, clock: Clock) -> None:
+    def __init__(self, disk: Disk, config: BrokerConfig, clock: Clock, *, is_synced: bool = True) -> None:
+        """`is_synced`: what the file holds is known to be on the disk. Else it is written again."""
         self._disk = disk
         self._clock = clock
         self._topics: dict[str, TopicConfig] = {}
@@ -186,6 +187,8 @@ class TopicTable:
         self._topics.update(table)
         self.file = TableFile(disk, "topics", (_TABLE,), TopicConfig.to_json)
         self.file.holds(_TABLE, self._topics)
+        if not is_synced and table:
+            self.file.doubt()
 
     def configure(self, config: BrokerConfig) -> None:
         self._auto_create = config.auto_create_topic_enable

@@ -31,6 +31,7 @@ class Recovery:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.last_stop = LastStop.CLEAN
         self.checked_from = 0
         self.last_store_timestamp_ms = 0
         self.cut_bytes = 0

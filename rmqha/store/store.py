@@ -111,8 +111,7 @@ class Store:
         try:
             store._recover(process_id)
         except BaseException:
-            store._close_files()
-            release()
+            store.abandon()
             raise
         return store
 
@@ -125,7 +124,8 @@ class Store:
         lines += self._trimmer.load()
         lines += self.queue_starts.load()
         lines += self._log.load()
-        last_stop, progress, checkpoint = self._boot.last_stop, self._progress.position, self._checkpoint.value
+        last_stop = self.recovery.last_stop = self._boot.last_stop
+        progress, checkpoint = self._progress.position, self._checkpoint.value
         self._boot.running(process_id)
         start = self.recovery.checked_from = check_start(self._log, progress, checkpoint, last_stop)
         end = find_end(self._log, start, self.recovery)
@@ -215,16 +215,17 @@ class Store:
             with self._flush:
                 self._boot.stopped()
         finally:
-            self._close_files()
-            self._release()
+            self.abandon()
 
-    def _close_files(self) -> None:
+    def abandon(self) -> None:
+        """No clean stop: `abort` stays, so that the next start looks closely."""
         with self._flush:
             self._failure.close(f"{place(self._disk, '')}: the store is closed")
             for derived in (*self._derived, self.index.files):
                 derived.close()
             for file in (self._log, self._checkpoint, self._progress):
                 file.close()
+        self._release()
 
     # --- offsets ----------------------------------------------------------------------------------------------------
     @property

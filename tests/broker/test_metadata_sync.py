@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -11,7 +12,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from rmqha.broker import table_follower
+from rmqha.broker import config_table, table_follower
 from rmqha.broker.lineage import NO_STAMP, Stamp
 from rmqha.broker.metadata_sync import ForeignProbe, MetadataSync
 from rmqha.broker.offsets import OffsetChange
@@ -182,6 +183,38 @@ async def test_a_new_slave_takes_tables_whole_and_then_changes_alone(slave: Slav
     assert again.core.topics.to_json() == core.topics.to_json()
     assert again.core.groups.version.stamp == core.groups.version.stamp
     again.close()
+
+
+async def test_a_killed_slave_says_nothing_before_its_tables_are_written_again(
+    slave: Slave, line: Line, make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write of its life before may have failed, which the system forgets with the process (ruling 29). A disk that
+    takes no table ends nothing: it tries again."""
+    async with slave.following():
+        await slave.until_level()
+    slave.core.save()
+    slave.broker.open = False
+    slave.broker.store.abandon()
+    line.codes.clear()
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(table_follower, "RETRY_MS", 1)
+    with patch.object(config_table, "write", side_effect=full) as write:
+        broker = make_broker("slave")
+        broker.controller.broker_id, broker.controller.master_id = 2, 1
+        again = Slave(broker.start(), line)
+        files = again.core.topics.file, again.core.groups.file
+        assert not any(file.is_saved for file in files)
+        write.reset_mock()
+        async with again.following():
+            with trio.fail_after(5):
+                while write.call_count < 3:  # noqa: ASYNC110  (two machines without an event in common)
+                    await trio.sleep(0.001)
+    assert line.codes == [] and broker.tracer.names().count("metadata_not_synced") == 1
+    path = broker.directory / "config" / "topics.json"
+    inode = path.stat().st_ino if path.exists() else 0
+    async with again.following():
+        await again.until_level()
+    assert all(file.is_saved for file in files) and path.stat().st_ino != inode
 
 
 async def test_a_table_that_changes_between_its_slices_is_read_anew(

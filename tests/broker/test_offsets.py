@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from rmqha.broker import offsets as module
 from rmqha.broker.lineage import NO_STAMP, Stamp
 from rmqha.broker.offsets import OffsetChange, OffsetTable
+from rmqha.broker.table_file import TableFile
 from rmqha.host.disk import HostDisk
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
@@ -207,6 +208,120 @@ def test_our_own_members_have_quoted_keys_and_the_old_form_is_written_anew(tmp_p
     again = OffsetTable(HostDisk(tmp_path))
     assert again.changes_since(NO_STAMP, 10) == table.changes_since(NO_STAMP, 10)
     rewritten = again.unsaved()
-    assert rewritten is not None and rewritten.content() == text
-    path.write_bytes(text)
+    assert rewritten is not None
+    again.write(rewritten)
+    assert path.read_bytes() == text
     assert OffsetTable(HostDisk(tmp_path)).unsaved() is None
+
+
+def test_a_commit_costs_its_own_rows_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encoding a table of many groups kept the interpreter from the broker's loop, thread or not."""
+    table = table_of(tmp_path)
+    for number in range(500):
+        table.commit(f"G{number}", f"T{number}", 0, number)
+    saved(table)
+    encoded: list[str] = []
+    row_text = TableFile.row_text
+
+    def counted(name: str, row: object) -> bytes:
+        encoded.append(name)
+        return row_text(name, row)
+
+    monkeypatch.setattr(TableFile, "row_text", staticmethod(counted))
+    for number in (7, 8, 7):
+        table.commit(f"G{number}", f"T{number}", 0, number + 100)
+    saved(table)
+    assert sorted(encoded) == ["T7@G7", "T7@G7", "T8@G8", "T8@G8"]  # an offset and its stamp
+    encoded.clear()
+    table.commit("G7", "New", 0, 1)
+    table.remove_group("G9")
+    saved(table)
+    assert sorted(encoded) == ["G7", "New@G7", "New@G7", "T9@G9"]
+    again = OffsetTable(HostDisk(tmp_path))
+    assert again.changes_since(NO_STAMP, 1000) == table.changes_since(NO_STAMP, 1000)
+    assert again.topics_of("G7") == ["New", "T7"] and again.groups_of("T9") == []
+
+
+def saved(table: OffsetTable) -> None:
+    data = table.unsaved()
+    assert data is not None
+    table.write(data)
+
+
+def test_what_may_not_be_on_the_disk_is_written_again_before_it_counts(tmp_path: Path) -> None:
+    """Linux calls pages clean that it could not write (ruling 29): a process that comes after a kill cannot tell."""
+    table = table_of(tmp_path)
+    table.commit("G", "T", 0, 5)
+    saved(table)
+    path = tmp_path / "config" / "consumerOffset.json"
+    text, inode = path.read_bytes(), path.stat().st_ino
+    again = OffsetTable(HostDisk(tmp_path), is_synced=False)
+    assert again.saved_stamp == NO_STAMP and again.stamp == table.stamp
+    saved(again)
+    assert again.saved_stamp == again.stamp
+    assert path.read_bytes() == text and path.stat().st_ino != inode
+    assert OffsetTable(HostDisk(tmp_path)).unsaved() is None
+
+
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("commit"), st.integers(0, 2), st.integers(0, 2), st.integers(0, 1), st.integers(0, 9)),
+        st.tuples(st.just("reset"), st.integers(0, 2), st.integers(0, 2), st.integers(0, 1), st.integers(0, 9)),
+        st.tuples(st.just("told"), st.integers(0, 2), st.integers(0, 2), st.integers(0, 1), st.just(0)),
+        st.tuples(st.just("group"), st.integers(0, 2), st.just(0), st.just(0), st.just(0)),
+        st.tuples(st.just("topic"), st.just(0), st.integers(0, 2), st.just(0), st.just(0)),
+        st.tuples(st.just("clamp"), st.just(0), st.just(0), st.just(0), st.integers(0, 9)),
+        st.tuples(st.just("replace"), st.integers(0, 2), st.integers(0, 2), st.just(0), st.integers(0, 9)),
+        st.tuples(st.just("save"), st.just(0), st.just(0), st.just(0), st.just(0)),
+        st.tuples(st.just("fail"), st.just(0), st.just(0), st.just(0), st.just(0)),
+    )
+)
+
+
+@given(CHANGES)
+def test_the_file_is_the_table_after_any_changes(changes: list[tuple[str, int, int, int, int]]) -> None:
+    """And a table that is read from it is written as the same bytes."""
+    disk = SimDisk(SimPrng(1))
+    table = OffsetTable(disk)
+    table.new_epoch(1, 100)
+    for what, group, topic, queue_id, offset in changes:
+        place = f"G{group}", f"T{topic}", queue_id
+        match what:
+            case "commit":
+                table.commit(*place, offset)
+            case "reset":
+                table.reset(*place, offset)
+            case "told":
+                table.take_reset(*place)
+            case "group":
+                table.remove_group(f"G{group}")
+            case "topic":
+                table.remove_topic(f"T{topic}")
+            case "clamp":
+                table.clamp(lambda name, number, end=offset: end)  # type: ignore[misc]
+            case "replace":
+                table.replace({"offsetTable": {f"T{topic}@G{group}": {0: offset}}, "dataVersion": {"counter": offset}})
+            case "save" if data := table.unsaved():
+                table.write(data)
+            case "fail" if data := table.unsaved():
+                disk.failing = frozenset(("create",))
+                with pytest.raises(OSError):
+                    table.write(data)
+                disk.failing = frozenset()
+        for number in range(3):
+            assert table.topics_of(f"G{number}") == [
+                f"T{name}"
+                for name in range(3)
+                if any(table.query(f"G{number}", f"T{name}", q) is not None for q in (0, 1))
+            ]
+    if data := table.unsaved():
+        table.write(data)
+    assert table.saved_stamp == table.stamp
+    if not disk.exists("config/consumerOffset.json"):
+        return
+    text = disk.read("config/consumerOffset.json")
+    again = OffsetTable(disk, is_synced=False)
+    assert set(again.changes_since(NO_STAMP, 1000)) == set(table.changes_since(NO_STAMP, 1000))
+    if data := again.unsaved():
+        again.write(data)
+    assert disk.read("config/consumerOffset.json") == text

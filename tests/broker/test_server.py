@@ -9,11 +9,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import trio
 
-from rmqha.broker.server import Ports, run_broker
+from rmqha.broker import config_table
+from rmqha.broker.server import Ports, _close, run_broker
 from rmqha.host import network, remoting
 from rmqha.host.remoting import RemotingClient
 from rmqha.host.session import Session
@@ -22,9 +24,10 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import RmqhaError, StoreError, UnreachableError
 from rmqha.model.message import encode_properties
+from rmqha.store.boot_file import LastStop
 from rmqha.store.record import decode
 from rmqha.wire.command import Command
-from tests.broker.support import MAX_FRAME_BYTES, ScriptedController, pull_command, send_command
+from tests.broker.support import MAX_FRAME_BYTES, Broker, ScriptedController, pull_command, send_command
 
 LIMIT_S = 10
 
@@ -217,11 +220,11 @@ async def test_send_pull_commit_stop_reopen(tmp_path: Path) -> None:
         broker = await here.start()
         first = await here.send(broker, b"one")
         assert first.code == 0
-        offset = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
-        assert (await here.call(broker.address, Command(RequestCode.UPDATE_CONSUMER_OFFSET, offset))).code == 0
         fast = f"127.0.0.1:{broker.ports.fast}"
         pulled = await here.call(fast, pull_command())
         assert pulled.code == 0 and b"one" in bytes(pulled.body)
+        offset = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
+        assert (await here.call(broker.address, Command(RequestCode.UPDATE_CONSUMER_OFFSET, offset))).code == 0
         await here.until(lambda: here.registry.registered.get(broker.address) == 0)
         await here.until(lambda: RequestCode.BROKER_HEARTBEAT in here.registry.codes())
         assert (tmp_path / "a" / "abort").exists()
@@ -233,6 +236,27 @@ async def test_send_pull_commit_stop_reopen(tmp_path: Path) -> None:
         query = Command(RequestCode.QUERY_CONSUMER_OFFSET, offset)
         assert (await here.call(again.address, query)).ext == {"offset": "1"}
         await again.stop()
+
+
+def test_a_stop_that_cannot_write_the_tables_is_not_a_clean_one(
+    make_broker: Callable[..., Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next start writes them again before it believes them."""
+    broker = make_broker().start()
+    broker.ask(send_command())
+    broker.core.offsets.commit("G", "T", 0, 1)
+    broker.open = False
+    with monkeypatch.context() as patches:
+        patches.setattr(config_table, "write", Mock(side_effect=OSError(28, "No space left on device")))
+        with pytest.raises(OSError, match="No space"):
+            _close(broker.core, HostTracer(write=lambda line: None), in_order=True)
+    assert (broker.directory / "abort").exists()
+    with monkeypatch.context() as patches:
+        written = Mock(side_effect=config_table.write)
+        patches.setattr(config_table, "write", written)
+        again = make_broker()
+    assert again.store.recovery.last_stop is LastStop.KILLED
+    assert [call.args[1] for call in written.call_args_list] == ["topics"]  # there is no file of groups yet
 
 
 async def test_long_polling_over_the_wire(tmp_path: Path) -> None:
