@@ -13,6 +13,7 @@ from rmqha.ha.action import Action, CloseHa, SendHa
 from rmqha.ha.alignment import Alignment, Verdict, align
 from rmqha.ha.copy_progress import CopyProgress
 from rmqha.ha.master_link import RETRY_FIRST_MS, RETRY_UNSOUND_MS, ClientState, MasterLink
+from rmqha.ha.peer_bytes import frames_of
 from rmqha.model.config import BrokerConfig
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RemoteProtocolError
@@ -70,7 +71,7 @@ class HaClient(MasterLink):
         self._heard_at_ms = now_ms
         actions: list[Action] = []
         try:
-            for frame in self._parser.feed(data):
+            for frame in frames_of(self._parser.feed, data):
                 if isinstance(frame, MasterHandshake):
                     actions += self._align(now_ms, frame)
                 else:

@@ -12,6 +12,7 @@ from enum import Enum
 
 from rmqha.ha.action import Action, CloseHa, SendHa, SendLog
 from rmqha.ha.copy_rate import CopyLimit, CopyRate
+from rmqha.ha.peer_bytes import frames_of
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
@@ -62,7 +63,7 @@ class HaConnection:
         self._heard_at_ms = now_ms
         actions: list[Action] = []
         try:
-            for frame in self._parser.feed(data):
+            for frame in frames_of(self._parser.feed, data):
                 if isinstance(frame, SlaveHandshake):
                     actions += self._handshake(now_ms, frame, epoch)
                 else:

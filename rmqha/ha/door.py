@@ -17,6 +17,7 @@ from typing import Any
 
 from rmqha.ha.action import Action, CloseHa, ResolveHosts
 from rmqha.ha.controller_client import ControllerClient
+from rmqha.ha.peer_bytes import frames_of
 from rmqha.ha.registered import Registered, host_of, is_name, parse_sync_state_data
 from rmqha.model.code import ResponseCode
 from rmqha.model.config import BrokerConfig
@@ -94,7 +95,7 @@ class Door:
                 raise RemoteProtocolError("it went on before it was answered")
             if visitor.broker_id is not None:
                 return []
-            frames = SlaveStreamParser().feed(visitor.data)
+            frames = frames_of(SlaveStreamParser().feed, visitor.data)
             if not frames:
                 return []
             if not isinstance(frames[0], SlaveHandshake):

@@ -13,6 +13,7 @@ import struct
 
 from rmqha.ha.action import Action, CloseHa, SendHa
 from rmqha.ha.master_link import RETRY_FIRST_MS, RETRY_UNSOUND_MS, ClientState, MasterLink
+from rmqha.ha.peer_bytes import frames_of
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import PhyOffset
@@ -53,7 +54,7 @@ class PlainHaClient(MasterLink):
             return []
         self._heard_at_ms = now_ms
         try:
-            for frame in self._parser.feed(data):
+            for frame in frames_of(self._parser.feed, data):
                 self._transfer(frame)
         except RemoteProtocolError as error:
             self.refusal = str(error)

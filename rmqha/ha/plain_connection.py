@@ -11,6 +11,7 @@ from __future__ import annotations
 from enum import Enum
 
 from rmqha.ha.action import Action, CloseHa, SendHa, SendLog
+from rmqha.ha.peer_bytes import frames_of
 from rmqha.model.config import BrokerConfig
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.offset import PhyOffset
@@ -49,7 +50,7 @@ class PlainHaConnection:
     def received(self, now_ms: int, data: Buffer) -> list[Action]:
         self._heard_at_ms = now_ms
         try:
-            for offset in self._parser.feed(data):
+            for offset in frames_of(self._parser.feed, data):
                 self._report(now_ms, offset)
         except RemoteProtocolError as error:
             return [self.close(str(error))]

@@ -1,0 +1,28 @@
+"""Bytes of a peer, read by a codec: the boundary of ruling 31 at the HA port. Decision.
+
+A codec changes nothing but its own state, so what it did not foresee is one connection's end, like what breaks the
+protocol. What the machines do with the frames changes the replica, and an exception there ends the process.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import TypeVar
+
+from rmqha.model.error import RemoteProtocolError
+from rmqha.port import Buffer
+
+T = TypeVar("T")
+
+
+def frames_of(feed: Callable[[Buffer], list[T]], data: Buffer) -> list[T]:
+    """What the codec makes of `data`. Raises RemoteProtocolError, for an exception that nobody foresaw too."""
+    try:
+        return feed(data)
+    except RemoteProtocolError:
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
+        raise RemoteProtocolError(f"its bytes met a bug of rmqha, {error!r} at {where}; please report it") from error
