@@ -20,7 +20,6 @@ MAX_GROUPS_PER_CHANNEL = 256
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
 """Of groups and topics, as RocketMQ's clients check them."""
 MAX_SUBSCRIPTIONS = 1024
-MAX_HEARTBEAT_BYTES = 4 * 1024 * 1024
 MAX_NAME_LENGTH = 255
 """Of a group or a client, as in RocketMQ."""
 MAX_SUBSCRIPTION_LENGTH = 256 * 1024

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from rmqha.broker.clients import MAX_GROUPS_PER_CHANNEL, MAX_HEARTBEAT_BYTES, ClientTable, names_fault
+from rmqha.broker.clients import MAX_GROUPS_PER_CHANNEL, ClientTable, names_fault
 from rmqha.broker.groups import GroupTable
 from rmqha.broker.offsets import OffsetTable
 from rmqha.broker.record_access import denied, require_reader
@@ -74,8 +74,6 @@ class ConsumerRequests:
 
     # --- membership -------------------------------------------------------------------------------------------------
     def _heartbeat(self, channel: Channel, command: Command) -> Command:
-        if len(command.body) > MAX_HEARTBEAT_BYTES:
-            raise RequestError(ResponseCode.SYSTEM_ERROR, f"a heartbeat has at most {MAX_HEARTBEAT_BYTES} bytes")
         body = lenient_json.loads(command.body)
         try:
             if not isinstance(body, dict):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Protocol
 
+from rmqha.broker.body_bound import body_fault
 from rmqha.broker.consumer_requests import ConsumerRequests
 from rmqha.broker.pull import PullProcessor
 from rmqha.broker.request import Channel, Handler, RequestError, Steps, Work
@@ -77,6 +78,8 @@ class BrokerProcessor:
     def _one(self, channel: Channel, command: Command) -> None:
         reply: Command | Work | None
         try:
+            if fault := body_fault(command):
+                raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
             later = self._later.get(command.code)
             if later is not None:
                 if command.code in _APPENDS and self._room.is_full and not self._room.takes(channel, NOMINAL_BYTES):

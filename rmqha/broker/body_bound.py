@@ -1,0 +1,45 @@
+"""How large a request's body may be, by code: heartbeats wait while one is parsed. Decision."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from rmqha.model.code import RequestCode
+from rmqha.wire.command import Command
+
+
+class BodyBound(NamedTuple):
+    """`value_count`: of JSON values, which cost more than their bytes: a list of empty lists a hundred times as much
+    as a text."""
+
+    size_bytes: int
+    value_count: int
+
+
+DEFAULT_BOUND: Final = BodyBound(64 * 1024, 16 * 1024)
+"""Of most codes, which need no body at all."""
+BOUNDS: Final[dict[int, BodyBound]] = {
+    # A client of 256 groups with ten subscriptions each has 400 KB and 26,000 values.
+    RequestCode.HEART_BEAT: BodyBound(512 * 1024, 40_000),
+    RequestCode.LOCK_BATCH_MQ: BodyBound(256 * 1024, 16 * 1024),
+    RequestCode.UNLOCK_BATCH_MQ: BodyBound(256 * 1024, 16 * 1024),
+    # 20,000 offsets of a slave that its master has lost by a kill
+    RequestCode.RMQHA_FOLLOW_TABLES: BodyBound(8 * 1024 * 1024, 160_000),
+}
+UNBOUNDED: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+"""Messages: `maxMessageSize` bounds them, and nobody parses them."""
+
+
+def body_fault(command: Command) -> str:
+    """Why the body is refused unread, "" if it is taken."""
+    size_bytes = len(command.body)
+    if not size_bytes or command.code in UNBOUNDED:
+        return ""
+    bound = BOUNDS.get(command.code, DEFAULT_BOUND)
+    if size_bytes > bound.size_bytes:
+        return f"the body of request {command.code} has {size_bytes} bytes; at most {bound.size_bytes} are taken"
+    body = bytes(command.body)
+    count = sum(map(body.count, (b",", b"[", b"{")))
+    if count > bound.value_count:
+        return f"the body of request {command.code} has {count} values; at most {bound.value_count} are taken"
+    return ""
