@@ -75,7 +75,8 @@ class TailRoom:
 
     @property
     def is_full(self) -> bool:
-        return bool(self._waiting) or self._has_no_room()
+        # every send asks: one call less
+        return bool(self._waiting) or self._replica.unacknowledged_bytes + self._called_bytes > TAIL_BYTES
 
     def _has_no_room(self) -> bool:
         return self._replica.unacknowledged_bytes + self._called_bytes > TAIL_BYTES

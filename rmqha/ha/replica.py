@@ -512,9 +512,9 @@ class Replica:
     @property
     def unacknowledged_bytes(self) -> int:
         """At a master's log's end, that other replicas or the disk must hold before a send behind them is answered."""
-        if not self.is_master:
-            return 0
-        return self._log.max_phy_offset - (self._commitment.releasable or self._log.confirm_offset)
+        if releasable := self._commitment.releasable:  # only a master's is above 0
+            return self._log.max_phy_offset - releasable
+        return self._log.max_phy_offset - self._log.confirm_offset if self.is_master else 0
 
     @property
     def ack_waits(self) -> AckQueue:
