@@ -78,8 +78,7 @@ class BrokerCore:
         self.quotas = quotas or Quotas(QuotaLimits())
         self.quotas.configure(config.quotas)
         self.store = store
-        self._tracer = tracer
-        self._clock = clock
+        self._tracer, self._clock = tracer, clock
         self.replica: Replica | StaticReplica
         if config.enable_controller_mode:
             self.replica = Replica(config, store, identity, tracer, clock.wall_ms() - clock.now_ms())
