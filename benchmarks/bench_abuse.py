@@ -16,7 +16,7 @@ import trio
 from benchmarks.bench_send import group_rate
 from benchmarks.figures import show
 from rmqha.drill.cluster import Cluster, quickstart
-from rmqha.host.security import ambient
+from rmqha.host.access.security import ambient
 from tests.abuse.catalogue import ATTACKS
 from tests.abuse.keys import Keys
 from tests.abuse.outcome import Bounds

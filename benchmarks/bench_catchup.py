@@ -27,7 +27,7 @@ from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.store.config import StoreConfig
-from rmqha.store.record import NewMessage
+from rmqha.store.log.record import NewMessage
 from rmqha.store.store import Store
 from tests.interop.java import Java, MissingError
 from tests.interop.lab import Lab, Node

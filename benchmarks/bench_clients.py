@@ -22,9 +22,9 @@ import trio
 from benchmarks.bench_send import echo_peer, request_for
 from benchmarks.bench_start import answer, cpu_ms, memory
 from benchmarks.figures import show, summary
-from rmqha.client.consumer import Consumer
-from rmqha.client.outgoing import OutgoingMessage
-from rmqha.client.producer import Producer
+from rmqha.client.consumers.consumer import Consumer
+from rmqha.client.producers.outgoing import OutgoingMessage
+from rmqha.client.producers.producer import Producer
 from rmqha.client.route import MessageQueue
 from rmqha.drill.cluster import Cluster, quickstart
 from rmqha.model.code import RequestCode, ResponseCode

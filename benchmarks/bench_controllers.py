@@ -27,11 +27,11 @@ from typing import Any
 import trio
 
 from benchmarks.figures import show, summary
-from rmqha.cli.preflight import free_ports
-from rmqha.host.remoting import RemotingClient, serve
-from rmqha.host.session import Session
+from rmqha.host.net.remoting import RemotingClient, serve
+from rmqha.host.net.session import Session
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import UnreachableError
+from rmqha.ops.local.preflight import free_ports
 from rmqha.wire.command import Command
 from tests.controller.harness import CLUSTER, GROUP, Broker, group_of
 

@@ -1,6 +1,7 @@
 """kill -9 of the master of a CP group of three until a producer has an acknowledgement of the next one; defaults.
 
-The producer sends 200/s through all rounds. Phases are those of `rmqha.cli.phases`, cumulative from the kill. A second,
+The producer sends 200/s through all rounds. Phases are those of `rmqha.cli.local.phases`, cumulative from the kill. A
+second,
 short series counts the fdatasync calls between kill and first acknowledgement, in all processes that live. A third one
 freezes the master (SIGSTOP) instead: no connection closes, so the heartbeat time-out decides.
 """
@@ -15,15 +16,15 @@ from typing import Any
 import trio
 
 from benchmarks.figures import show, summary
-from rmqha.cli.cluster_state import ClusterState
-from rmqha.cli.launch import launch
-from rmqha.cli.phases import PHASES
-from rmqha.cli.supervisor import spawn
+from rmqha.cli.local.launch import launch
+from rmqha.cli.local.phases import PHASES
 from rmqha.drill.audit import audit
 from rmqha.drill.cluster import Cluster, Failover, Launch, quickstart
 from rmqha.drill.fault import Pause
 from rmqha.drill.run import drill
-from rmqha.drill.traffic import PER_SECOND, Traffic
+from rmqha.drill.traffic import PER_SECOND, DrillTraffic
+from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.local.supervisor import spawn
 
 COMMIT_LOG_FILE_BYTES = 64 * 1024 * 1024
 COUNTED_ROUNDS = 5
@@ -33,7 +34,7 @@ SETTLE_S = 0.5
 async def rounds_of(cluster: Cluster, count: int, *, started: bool = False) -> list[tuple[Failover, dict[str, int]]]:
     """Kill the master `count` times; each failover with its phases. Raises if anything acknowledged is lost."""
     found = []
-    traffic = Traffic()
+    traffic = DrillTraffic()
     if not started:
         await cluster.up()
     async with traffic.running(cluster.spec.namesrv_addresses):

@@ -17,11 +17,11 @@ import trio
 
 from benchmarks.bench_failover import rounds_of
 from benchmarks.figures import show
-from rmqha.cli.phases import PHASES
-from rmqha.client.outgoing import Outgoing, OutgoingMessage
+from rmqha.cli.local.phases import PHASES
+from rmqha.client.producers.outgoing import Outgoing, OutgoingMessage
 from rmqha.client.route import MessageQueue
 from rmqha.drill.cluster import GROUP, Cluster, quickstart, wall_ms
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 
 TOPIC_COUNTS = (1, 1000, 20_000)

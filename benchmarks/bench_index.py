@@ -21,8 +21,8 @@ from typing import Any
 
 from rmqha.host.disk import HostDisk
 from rmqha.store.config import StoreConfig
-from rmqha.store.index_file import ENTRY
-from rmqha.store.record import NewMessage
+from rmqha.store.index.index_file import ENTRY
+from rmqha.store.log.record import NewMessage
 from rmqha.store.store import Store
 
 RECORD_BYTES = 1024

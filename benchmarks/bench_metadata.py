@@ -15,7 +15,7 @@ import trio
 
 from benchmarks.figures import fdatasync_ms, show, summary
 from rmqha.drill.cluster import Cluster, quickstart
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
 

@@ -18,7 +18,7 @@ from benchmarks.bench_acks import java_if_there
 from benchmarks.bench_catchup import without_c1_only
 from benchmarks.bench_peer_start import PATIENCE_S, POLL_S, leads, milliseconds
 from benchmarks.figures import show, summary
-from rmqha.cli.preflight import free_ports
+from rmqha.ops.local.preflight import free_ports
 from tests.interop.java import Java
 from tests.interop.processes import Process, accepts, ours, until, write_properties
 

@@ -20,7 +20,7 @@ import trio
 from benchmarks.bench_acks import brokers_of, java_if_there
 from benchmarks.figures import show, summary
 from rmqha.drill.cluster import wall_ms
-from rmqha.drill.traffic import Traffic
+from rmqha.drill.traffic import DrillTraffic
 from tests.interop.group import whole_set
 from tests.interop.java import Java
 from tests.interop.lab import Lab, Node
@@ -55,7 +55,7 @@ def back_in_set_ms(lab: Lab, node: Node) -> float:
 async def kills(lab: Lab, brokers: list[Node], count: int) -> Kills:
     silences: list[float] = []
     rejoins: list[float] = []
-    traffic = Traffic()
+    traffic = DrillTraffic()
     async with traffic.running(lab.name_server):
         for _ in range(count):
             await traffic.goes_on()

@@ -20,10 +20,10 @@ import trio
 from benchmarks.bench_restart import Connection, Marks
 from benchmarks.bench_start import cpu_ms
 from benchmarks.figures import show, summary
-from rmqha.client.outgoing import OutgoingMessage
-from rmqha.client.producer import Producer
+from rmqha.client.producers.outgoing import OutgoingMessage
+from rmqha.client.producers.producer import Producer
 from rmqha.drill.cluster import Cluster, quickstart
-from rmqha.drill.traffic import Traffic
+from rmqha.drill.traffic import DrillTraffic
 from rmqha.model.code import RequestCode
 from rmqha.wire.command import Command
 
@@ -103,7 +103,7 @@ async def fill(cluster: Cluster, size_bytes: int) -> None:
 
 
 async def _fresh(cluster: Cluster, rounds: int, taken: dict[str, list[float]]) -> None:
-    traffic = Traffic()
+    traffic = DrillTraffic()
     async with traffic.running(cluster.spec.namesrv_addresses):
         for _ in range(rounds):
             await traffic.goes_on()

@@ -35,9 +35,9 @@ from rmqha.drill.cluster import Cluster, quickstart
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode
 from rmqha.model.identity import parse_address
-from rmqha.store import sidecar
 from rmqha.store.config import StoreConfig
-from rmqha.store.record import NewMessage
+from rmqha.store.log.record import NewMessage
+from rmqha.store.meta import sidecar
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame

@@ -18,11 +18,11 @@ from typing import Any
 import trio
 
 from benchmarks.figures import show, summary
-from rmqha.client.outgoing import Outgoing, OutgoingMessage
-from rmqha.client.producer import Producer
+from rmqha.client.producers.outgoing import Outgoing, OutgoingMessage
+from rmqha.client.producers.producer import Producer
 from rmqha.client.route import MessageQueue
 from rmqha.drill.cluster import Cluster, quickstart
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.wire.frame import encode_frame
 

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from rmqha.model.message import tags_code
-from rmqha.store.scan import (
+from rmqha.scan.api import (
     Decoding,
     Interval,
     ReadCounts,
@@ -38,7 +38,7 @@ from rmqha.store.scan import (
     prune,
     read_store,
 )
-from rmqha.store.scan_read import LogFile
+from rmqha.scan.read import LogFile
 
 MIB = 1024 * 1024
 TOPICS, QUEUES = 8, 4
@@ -255,7 +255,7 @@ def peak_rss_mib(root: Path) -> float:
     """Of a process of its own that reads everything (Linux; ru_maxrss would count this process too)."""
     script = f"""
 from pathlib import Path
-from rmqha.store.scan import open_store, read_store
+from rmqha.scan.api import open_store, read_store
 for _ in read_store(open_store({str(root)!r})): pass
 print(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0])
 """

@@ -25,7 +25,7 @@ from typing import Any
 
 from rmqha.host.disk import HostDisk
 from rmqha.store.config import StoreConfig
-from rmqha.store.record import NewMessage
+from rmqha.store.log.record import NewMessage
 from rmqha.store.store import Store
 
 ROUNDS = 5

@@ -18,12 +18,19 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.action import Reply, SendRaft, WriteSnapshot
 from controller.config import ControllerConfig
-from controller.event import BrokerIdApplied, BrokerRegistered, Cause, GroupSized, MasterElected, SyncStateSetAltered
-from controller.image import decode_image, encode_image
 from controller.machine import ControllerMachine
-from controller.replicas_info import ReplicasInfo
+from controller.state.action import Reply, SendRaft, WriteSnapshot
+from controller.state.event import (
+    BrokerIdApplied,
+    BrokerRegistered,
+    Cause,
+    GroupSized,
+    MasterElected,
+    SyncStateSetAltered,
+)
+from controller.state.image import decode_image, encode_image
+from controller.state.replicas_info import ReplicasInfo
 from rmqha.host.prng import HostPrng
 from rmqha.host.process import anonymous_rss_bytes, spare_loaded_state
 from rmqha.model.code import RequestCode, ResponseCode

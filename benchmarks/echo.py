@@ -11,8 +11,8 @@ from contextlib import suppress
 
 import trio
 
-from rmqha.host.remoting import serve
-from rmqha.host.session import Session
+from rmqha.host.net.remoting import serve
+from rmqha.host.net.session import Session
 from rmqha.model.code import ResponseCode
 from rmqha.wire.command import Command
 

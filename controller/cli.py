@@ -24,8 +24,8 @@ def controller(config_file: str | None, check: bool) -> None:
 
     from controller.config import ControllerConfig
     from controller.server import read_config, run_controller
-    from rmqha.host import security
-    from rmqha.host.exposure import expose
+    from rmqha.host.access import security
+    from rmqha.host.http.endpoint import expose
     from rmqha.host.process import spare_loaded_state
     from rmqha.host.surroundings import Surroundings
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import ClassVar, Self
 
 from controller.decisions.elect_master import Policy, parse_policy
-from rmqha.model.config import ServerConfig, key_field
+from rmqha.model.config.servers import ServerConfig, key_field
 from rmqha.model.error import ConfigError
 from rmqha.model.identity import join_address, parse_address
 from rmqha.raft.quorum import SEPARATOR

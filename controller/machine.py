@@ -18,21 +18,21 @@ from collections import deque
 from itertools import count
 from typing import Any
 
-from controller.action import Action, Reply, SaveConfig, SendRaft, Token, WriteSnapshot
-from controller.answers import MasterViews
-from controller.change import Asked, Change
 from controller.config import ControllerConfig
-from controller.event import Event, decode_events, encode_events
-from controller.image import ImageReader, ImageWriter, decode_image
-from controller.leadership import Leadership
-from controller.observers import Observers, RoleFeed
-from controller.peer_addresses import PeerAddresses
-from controller.quorum_requests import QUORUM_CODES, QuorumRequests
-from controller.replicas_info import Group, ReplicasInfo
+from controller.elections.leadership import Leadership
+from controller.quorum.observers import Observers, RoleFeed
+from controller.quorum.peer_addresses import PeerAddresses
+from controller.quorum.quorum_requests import QUORUM_CODES, QuorumRequests
 from controller.requests import LEADER_CODES, Requests
-from controller.state_view import controller_state
+from controller.state.action import Action, Reply, SaveConfig, SendRaft, Token, WriteSnapshot
+from controller.state.answers import MasterViews
+from controller.state.event import Event, decode_events, encode_events
+from controller.state.image import ImageReader, ImageWriter, decode_image
+from controller.state.proposal import PendingRequest, Proposal
+from controller.state.replicas_info import BrokerGroup, ReplicasInfo
+from controller.state.state_view import controller_state
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.config import parse_properties
+from rmqha.model.config.servers import parse_properties
 from rmqha.model.error import ConfigError, RemoteProtocolError, whole
 from rmqha.model.offset import BrokerId, RaftIndex, Term
 from rmqha.port import Tracer
@@ -84,7 +84,7 @@ class ControllerMachine:
         """A leader's snapshot being read; what is committed after it waits in `_backlog` to be applied."""
         self._restored_index = RaftIndex(0)
         self._backlog: deque[Entry] = deque()
-        self._outdated: dict[str, Group] = {}
+        self._outdated: dict[str, BrokerGroup] = {}
         """What a leader's snapshot has replaced, being let go of."""
         self._observers = Observers(self._feed)
         self._actions: list[Action] = []
@@ -92,7 +92,7 @@ class ControllerMachine:
         self._quorum = QuorumRequests(
             config, raft, self._addresses, self._actions_append, self._not_leader, self._begin_image
         )
-        self._changes: dict[RaftIndex, tuple[Term, list[Change]]] = {}
+        self._changes: dict[RaftIndex, tuple[Term, list[Proposal]]] = {}
         """Proposed by this node and not applied yet, by the index of their entry."""
         self._leadership: Leadership | None = None
         self._requests: Requests | None = None
@@ -135,7 +135,7 @@ class ControllerMachine:
         replicated."""
         code = command.code
         if code in LEADER_CODES:
-            self._leader_request(now_ms, Asked(session_id, token, command))
+            self._leader_request(now_ms, PendingRequest(session_id, token, command))
         elif code == RequestCode.RMQHA_RAFT_MESSAGE:
             message = decode_message(bytes(command.body))
             self._addresses.heard(message.sender, command.ext.get("address", ""))
@@ -251,7 +251,7 @@ class ControllerMachine:
         """JSON-ready: the part of `state` that is Raft's."""
         return self._raft.state(now_ms)
 
-    def live_ids(self, now_ms: int, group: Group) -> list[BrokerId]:
+    def live_ids(self, now_ms: int, group: BrokerGroup) -> list[BrokerId]:
         """Replicas of the group that are heard of; none unless this controller leads."""
         leadership = self._leadership
         return [item for item in group.replicas if leadership is not None and leadership.is_alive(now_ms, group, item)]
@@ -274,7 +274,7 @@ class ControllerMachine:
         remark = f"the controllers' leader is {id_of(self._raft.leader_id) or 'not elected yet'}"
         return command.reply(ResponseCode.CONTROLLER_NOT_LEADER, ext, remark=remark)
 
-    def _leader_request(self, now_ms: int, asked: Asked) -> None:
+    def _leader_request(self, now_ms: int, asked: PendingRequest) -> None:
         command = asked.command
         if self._requests is not None and self._raft.lease_valid(now_ms):
             self._requests.serve(now_ms, asked)
@@ -361,7 +361,7 @@ class ControllerMachine:
     def _actions_append(self, action: Action) -> None:
         self._actions.append(action)
 
-    def _serve(self, now_ms: int, asked: Asked) -> None:
+    def _serve(self, now_ms: int, asked: PendingRequest) -> None:
         """A request that waited for its group."""
         self._leader_request(now_ms, asked)
 
@@ -384,7 +384,7 @@ class ControllerMachine:
         term, index = place
         self._changes[index] = (term, changes)
 
-    def _refuse_changes(self, changes: list[Change]) -> None:
+    def _refuse_changes(self, changes: list[Proposal]) -> None:
         for change in changes:
             for asked in change.asked:
                 if not asked.command.is_oneway:

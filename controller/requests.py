@@ -9,7 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from controller.answers import (
+from controller.decisions.broker_id import apply_broker_id, next_broker_id
+from controller.decisions.clean import clean_brokers
+from controller.decisions.drain import drain
+from controller.decisions.elect_master import DEFAULT_PRIORITY, ElectionRequest
+from controller.decisions.maintenance import set_maintenance
+from controller.decisions.refusal import Refusal
+from controller.decisions.register import MAX_TOTAL_REPLICAS, ReplicaRegistration, register
+from controller.decisions.resize import resize
+from controller.decisions.sync_state_set import alter_sync_state_set
+from controller.elections.explain import explain
+from controller.elections.heartbeat import MAX_TIMEOUT_MS, Beat, BrokerKey
+from controller.elections.leadership import Leadership
+from controller.quorum.observers import Observers
+from controller.state.answers import (
     MAX_EPOCH,
     MAX_OFFSET,
     InvalidRequestError,
@@ -23,23 +36,10 @@ from controller.answers import (
     sync_state_data,
     text,
 )
-from controller.change import Asked, Change
-from controller.decisions.broker_id import apply_broker_id, next_broker_id
-from controller.decisions.clean import clean_brokers
-from controller.decisions.drain import drain
-from controller.decisions.elect_master import DEFAULT_PRIORITY, Wish
-from controller.decisions.maintenance import set_maintenance
-from controller.decisions.refusal import Refusal
-from controller.decisions.register import MAX_TOTAL_REPLICAS, Registration, register
-from controller.decisions.resize import resize
-from controller.decisions.sync_state_set import alter_sync_state_set
-from controller.event import Cause
-from controller.explain import explain
-from controller.heartbeat import MAX_TIMEOUT_MS, Beat, BrokerKey
-from controller.leadership import Leadership
-from controller.observers import Observers
-from controller.replicas_info import Group, ReplicasInfo
-from controller.state_view import group_state
+from controller.state.event import Cause
+from controller.state.proposal import PendingRequest, Proposal
+from controller.state.replicas_info import BrokerGroup, ReplicasInfo
+from controller.state.state_view import group_state
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.wire import lenient_json
@@ -102,7 +102,7 @@ class Requests:
         self._wall_offset_ms = wall_offset_ms
         self._views = views
         self._leadership = leadership
-        self._handlers: dict[int, Callable[[int, Asked], None]] = {
+        self._handlers: dict[int, Callable[[int, PendingRequest], None]] = {
             RequestCode.BROKER_HEARTBEAT: self._heartbeat,
             RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: self._alter_sync_state_set,
             RequestCode.CONTROLLER_ELECT_MASTER: self._elect_master,
@@ -119,26 +119,26 @@ class Requests:
             RequestCode.RMQHA_FOLLOW_GROUPS: self._follow_groups,
         }
 
-    def serve(self, now_ms: int, asked: Asked) -> None:
+    def serve(self, now_ms: int, asked: PendingRequest) -> None:
         """`asked.command.code` is one of LEADER_CODES."""
         try:
             self._handlers[asked.command.code](now_ms, asked)
         except InvalidRequestError as problem:
             self._refuse(asked, Refusal(ResponseCode.CONTROLLER_INVALID_REQUEST, str(problem)))
 
-    def observe(self, now_ms: int, asked: Asked) -> None:
+    def observe(self, now_ms: int, asked: PendingRequest) -> None:
         """A heartbeat that this leader must not answer, its lease being in doubt: the broker lives all the same."""
         try:
             self._beat(now_ms, asked)
         except InvalidRequestError:
             return
 
-    def _refuse(self, asked: Asked, refusal: Refusal) -> None:
+    def _refuse(self, asked: PendingRequest, refusal: Refusal) -> None:
         self._leadership.answer(asked, refuse(asked.command, refusal))
 
     # --- liveness ---------------------------------------------------------------------------------------------------
 
-    def _beat(self, now_ms: int, asked: Asked) -> Group | None:
+    def _beat(self, now_ms: int, asked: PendingRequest) -> BrokerGroup | None:
         ext = asked.command.ext
         beat = parse_beat(ext)
         key = BrokerKey(text(ext, "brokerName"), BrokerId(integer(ext, "brokerId")))
@@ -149,7 +149,7 @@ class Requests:
             self._leadership.reconcile(now_ms, key.broker_name, urgent=True)
         return group
 
-    def _heartbeat(self, now_ms: int, asked: Asked) -> None:
+    def _heartbeat(self, now_ms: int, asked: PendingRequest) -> None:
         command = asked.command
         group = self._beat(now_ms, asked)
         if command.is_oneway:
@@ -164,9 +164,9 @@ class Requests:
             ext["released"] = str(self._leadership.is_released(now_ms, group, broker_id)).lower()
         self._leadership.answer(asked, command.reply(ext=ext, body=view.body if view.ext else b""))
 
-    def _register_broker(self, now_ms: int, asked: Asked) -> None:
+    def _register_broker(self, now_ms: int, asked: PendingRequest) -> None:
         ext = asked.command.ext
-        request = Registration(
+        request = ReplicaRegistration(
             broker_name=text(ext, "brokerName"),
             broker_id=BrokerId(integer(ext, "brokerId")),
             address=text(ext, "brokerAddress"),
@@ -197,7 +197,7 @@ class Requests:
             now_ms, key, asked.session_id, unclean=request.unclean, accepted_epoch=accepted
         )
         if events:
-            self._leadership.propose(Change(name, tuple(events), (asked,), self._registered_answer))
+            self._leadership.propose(Proposal(name, tuple(events), (asked,), self._registered_answer))
         else:
             self._leadership.answer(asked, self._registered_answer(asked.command))
             self._leadership.reconcile(now_ms, name, urgent=True)
@@ -212,7 +212,7 @@ class Requests:
 
     # --- ids --------------------------------------------------------------------------------------------------------
 
-    def _get_next_broker_id(self, now_ms: int, asked: Asked) -> None:
+    def _get_next_broker_id(self, now_ms: int, asked: PendingRequest) -> None:
         ext = asked.command.ext
         cluster_name, broker_name = text(ext, "clusterName"), text(ext, "brokerName")
         number = next_broker_id(self._info.groups.get(broker_name))
@@ -223,7 +223,7 @@ class Requests:
             ),
         )
 
-    def _apply_broker_id(self, now_ms: int, asked: Asked) -> None:
+    def _apply_broker_id(self, now_ms: int, asked: PendingRequest) -> None:
         ext = asked.command.ext
         cluster_name, name = text(ext, "clusterName"), text(ext, "brokerName")
         if self._leadership.must_wait(name, asked):
@@ -241,11 +241,11 @@ class Requests:
         elif result is None:
             self._leadership.answer(asked, asked.command.reply(ext=echo))
         else:
-            self._leadership.propose(Change(name, (result,), (asked,), lambda command: command.reply(ext=echo)))
+            self._leadership.propose(Proposal(name, (result,), (asked,), lambda command: command.reply(ext=echo)))
 
     # --- set and master ---------------------------------------------------------------------------------------------
 
-    def _alter_sync_state_set(self, now_ms: int, asked: Asked) -> None:
+    def _alter_sync_state_set(self, now_ms: int, asked: PendingRequest) -> None:
         ext, name = asked.command.ext, text(asked.command.ext, "brokerName")
         master_id, master_epoch = integer(ext, "masterBrokerId"), integer(ext, "masterEpoch")
         new_set, set_epoch = parse_set(asked.command.body)
@@ -268,13 +268,13 @@ class Requests:
         if isinstance(result, Refusal):
             self._leadership.answer(asked, refuse(asked.command, result, {"newSyncStateSetEpoch": "0"}))
         else:
-            self._leadership.propose(Change(name, (result,), (asked,), self._altered_answer))
+            self._leadership.propose(Proposal(name, (result,), (asked,), self._altered_answer))
 
     def _altered_answer(self, command: Command) -> Command:
         group = self._info.groups[command.ext["brokerName"]]
         return command.reply(ext={"newSyncStateSetEpoch": str(group.sync_state_set_epoch)}, body=set_body(group))
 
-    def _elect_master(self, now_ms: int, asked: Asked) -> None:
+    def _elect_master(self, now_ms: int, asked: PendingRequest) -> None:
         """A broker asks for a master, or an operator for this master."""
         ext, name = asked.command.ext, text(asked.command.ext, "brokerName")
         broker_id, designated = integer(ext, "brokerId", -1), flag(ext, "designateElect")
@@ -296,15 +296,19 @@ class Requests:
             why = (
                 "an operator asked for another master" if target is None else f"an operator asked for replica {target}"
             )
-            wish = Wish(Cause.DESIGNATED, target=target, avoid=avoid, unclean=flag(ext, "unclean"), why=why)
+            election_request = ElectionRequest(
+                Cause.DESIGNATED, target=target, avoid=avoid, unclean=flag(ext, "unclean"), why=why
+            )
         else:
             cause = Cause.MEMBER_RETURNED if group.master_id is None else Cause.MASTER_DEAD
-            wish = Wish(cause, asker=BrokerId(broker_id), why=f"replica {broker_id} asked for a master")
-        refusal = self._leadership.elect(now_ms, group, wish, (asked,))
+            election_request = ElectionRequest(
+                cause, asker=BrokerId(broker_id), why=f"replica {broker_id} asked for a master"
+            )
+        refusal = self._leadership.elect(now_ms, group, election_request, (asked,))
         if refusal is not None:
             self._refuse(asked, refusal)
 
-    def _clean_broker_metadata(self, now_ms: int, asked: Asked) -> None:
+    def _clean_broker_metadata(self, now_ms: int, asked: PendingRequest) -> None:
         ext, name = asked.command.ext, text(asked.command.ext, "brokerName")
         if self._leadership.must_wait(name, asked):
             return
@@ -321,9 +325,9 @@ class Requests:
         if isinstance(result, Refusal):
             self._refuse(asked, result)
         else:
-            self._leadership.propose(Change(name, (result,), (asked,)))
+            self._leadership.propose(Proposal(name, (result,), (asked,)))
 
-    def _resize_group(self, now_ms: int, asked: Asked) -> None:
+    def _resize_group(self, now_ms: int, asked: PendingRequest) -> None:
         name = text(asked.command.ext, "brokerName")
         total_replicas = integer(asked.command.ext, "totalReplicas")
         if self._leadership.must_wait(name, asked):
@@ -334,30 +338,30 @@ class Requests:
         elif result is None:
             self._leadership.answer(asked, self._resized_answer(asked.command))
         else:
-            self._leadership.propose(Change(name, (result,), (asked,), self._resized_answer))
+            self._leadership.propose(Proposal(name, (result,), (asked,), self._resized_answer))
 
     def _resized_answer(self, command: Command) -> Command:
         group = self._info.groups[command.ext["brokerName"]]
         ext = {"totalReplicas": str(group.total_replicas), "nextTotalReplicas": str(group.next_total_replicas)}
         return command.reply(ext=ext)
 
-    def _drain_replica(self, now_ms: int, asked: Asked) -> None:
+    def _drain_replica(self, now_ms: int, asked: PendingRequest) -> None:
         ext, name = asked.command.ext, text(asked.command.ext, "brokerName")
         broker_id, drained = integer(ext, "brokerId"), flag(ext, "drained")
         if self._leadership.must_wait(name, asked):
             return
         table = self._leadership.table
         result = drain(
-            self._info.group(name), name, broker_id, drained, lambda item: table.is_fit(BrokerKey(name, item))
+            self._info.group(name), name, broker_id, drained, lambda item: table.is_eligible(BrokerKey(name, item))
         )
         if isinstance(result, Refusal):
             self._refuse(asked, result)
         elif result is None:
             self._leadership.answer(asked, asked.command.reply())
         else:
-            self._leadership.propose(Change(name, (result,), (asked,)))
+            self._leadership.propose(Proposal(name, (result,), (asked,)))
 
-    def _set_maintenance(self, now_ms: int, asked: Asked) -> None:
+    def _set_maintenance(self, now_ms: int, asked: PendingRequest) -> None:
         ext, name = asked.command.ext, text(asked.command.ext, "brokerName")
         broker_id, on = integer(ext, "brokerId"), flag(ext, "on")
         if self._leadership.must_wait(name, asked):
@@ -368,11 +372,11 @@ class Requests:
         elif result is None:
             self._leadership.answer(asked, asked.command.reply())
         else:
-            self._leadership.propose(Change(name, (result,), (asked,)))
+            self._leadership.propose(Proposal(name, (result,), (asked,)))
 
     # --- look -------------------------------------------------------------------------------------------------------
 
-    def _explain_group(self, now_ms: int, asked: Asked) -> None:
+    def _explain_group(self, now_ms: int, asked: PendingRequest) -> None:
         name = text(asked.command.ext, "brokerName")
         group = self._info.group(name)
         if group is None:
@@ -382,10 +386,10 @@ class Requests:
         view = explain(group_state(now_ms, group, self._leadership))
         self._leadership.answer(asked, asked.command.reply(body=lenient_json.dumps(view)))
 
-    def _follow_groups(self, now_ms: int, asked: Asked) -> None:
+    def _follow_groups(self, now_ms: int, asked: PendingRequest) -> None:
         self._observers.ask(now_ms, asked.command, partial(self._leadership.answer, asked))
 
-    def _get_replica_info(self, now_ms: int, asked: Asked) -> None:
+    def _get_replica_info(self, now_ms: int, asked: PendingRequest) -> None:
         name = text(asked.command.ext, "brokerName")
         group = self._info.group(name)
         if group is None:
@@ -398,7 +402,7 @@ class Requests:
             asked, asked.command.reply(ext=ext or {"masterEpoch": str(group.master_epoch)}, body=view.body)
         )
 
-    def _get_sync_state_data(self, now_ms: int, asked: Asked) -> None:
+    def _get_sync_state_data(self, now_ms: int, asked: PendingRequest) -> None:
         names = parse_names(asked.command.body)
         groups = [group for name in names if (group := self._info.group(name)) is not None]
 

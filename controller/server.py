@@ -15,32 +15,32 @@ from typing import TypeVar
 
 import trio
 
-from controller.action import Notify, Probe, Reply, SaveConfig, SendRaft, WriteSnapshot
 from controller.config import ControllerConfig
-from controller.event import Cause
 from controller.machine import ControllerMachine
 from controller.metrics import collect, standing
-from controller.raft_guard import RaftGuard, raft_security
-from controller.raft_log import DurableRaftLog
-from rmqha.host import security, security_watch
-from rmqha.host.boundary import Boundary
+from controller.quorum.raft_guard import RaftGuard, raft_security
+from controller.quorum.raft_log import DurableRaftLog
+from controller.state.action import Notify, Probe, Reply, SaveConfig, SendRaft, WriteSnapshot
+from controller.state.event import Cause
+from rmqha.host.access import security, security_watch
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.event_counts import CONTROLLER_PHASES
-from rmqha.host.exposure import Exposure
-from rmqha.host.poller import Poller
+from rmqha.host.http.endpoint import HttpEndpoint
+from rmqha.host.net.boundary import Boundary
+from rmqha.host.net.poller import Poller
+from rmqha.host.net.remoting import RemotingClient, serve
+from rmqha.host.net.session import Session
+from rmqha.host.net.statistics import Statistics
 from rmqha.host.prng import HostPrng
-from rmqha.host.remoting import RemotingClient, serve
-from rmqha.host.session import Session
-from rmqha.host.statistics import Statistics
 from rmqha.host.text_file import read_text
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.config import parse_properties
+from rmqha.model.config.servers import parse_properties
 from rmqha.model.error import RemoteProtocolError, StoreError, UnreachableError, UsageError, whole
 from rmqha.model.quota import Quotas
+from rmqha.model.readiness import Readiness
 from rmqha.model.series import Collecting
-from rmqha.model.standing import Standing
 from rmqha.port import Disk
 from rmqha.raft.config import RaftConfig
 from rmqha.raft.node import RaftNode, Ready
@@ -108,7 +108,7 @@ class _Store:
 
 
 class ControllerServer:
-    """Service of the controller's port (`rmqha.host.remoting.Service`) and driver of the machine."""
+    """Service of the controller's port (`rmqha.host.net.remoting.Service`) and driver of the machine."""
 
     def __init__(
         self,
@@ -176,8 +176,8 @@ class ControllerServer:
 
     # --- look -------------------------------------------------------------------------------------------------------
 
-    def standing(self) -> Standing:
-        """For /readyz and /role (`rmqha.host.exposure.Part`)."""
+    def standing(self) -> Readiness:
+        """For /readyz and /role (`rmqha.host.http.endpoint.HealthSource`)."""
         assert self._machine is not None
         return standing(self._machine, self._clock.now_ms())
 
@@ -429,7 +429,7 @@ async def run_controller(
     tracer: HostTracer,
     *,
     stopping: trio.Event | None = None,
-    exposure: Exposure | None = None,
+    exposure: HttpEndpoint | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Bind, report the actual port by `task_status.started`, and serve until `stopping` is set (the leadership is then

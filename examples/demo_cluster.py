@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from rmqha.cli.phases import PHASES, failover_phases
-from rmqha.cli.preflight import free_ports
+from rmqha.cli.local.phases import PHASES, failover_phases
+from rmqha.ops.local.preflight import free_ports
 
 GROUP = "broker-a"
 CLUSTER_FILE = """\

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmqha.store.scan import Decoding, open_store, read_store
+from rmqha.scan.api import Decoding, open_store, read_store
 
 DECODING = Decoding(("topic", "queueId", "queueOffset", "storeSize", "storeTimestamp", "tags"))
 

@@ -24,8 +24,8 @@ def namesrv(config_file: str | None, check: bool) -> None:
 
     from nameserver.config import read_config
     from nameserver.server import run_name_server
-    from rmqha.host import security
-    from rmqha.host.exposure import expose
+    from rmqha.host.access import security
+    from rmqha.host.http.endpoint import expose
     from rmqha.host.process import spare_loaded_state
     from rmqha.host.surroundings import Surroundings
 

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rmqha.broker.controller_route import parse_addresses
+from rmqha.broker.replication.controller_route import parse_addresses
 from rmqha.host.text_file import read_text
-from rmqha.model.config import QUOTA_KEYS, ServerConfig, parse_properties
+from rmqha.model.config.servers import QUOTA_KEYS, ServerConfig, parse_properties
 from rmqha.model.error import ConfigError
 
 if TYPE_CHECKING:

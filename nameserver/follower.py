@@ -9,8 +9,8 @@ from __future__ import annotations
 import trio
 
 from nameserver.route_info import RouteTable
-from rmqha.broker.controller_route import ControllerRoute, is_redirect, named_leader
-from rmqha.host.remoting import RemotingClient
+from rmqha.broker.replication.controller_route import ControllerRoute, is_redirect, named_leader
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteProtocolError, UnreachableError
 from rmqha.port import Tracer

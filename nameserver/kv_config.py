@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rmqha.broker.table_file import TableFile
+from rmqha.broker.tables.table_file import TableFile
 from rmqha.model.error import ConfigError, RemoteProtocolError
 from rmqha.port import Disk
 from rmqha.wire.lenient_json import dumps, loads

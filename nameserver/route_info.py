@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from rmqha.model.offset import MASTER_ID
 from rmqha.port import Tracer
-from rmqha.wire.bodies import DataVersion, GroupData, QueueData, Registration
+from rmqha.wire.bodies import GroupData, QueueData, Registration, TopicTableVersion
 
 SELF_SUSPICION_COUNT = 3
 """Fewer brokers than this may well die at once."""
@@ -29,7 +29,7 @@ class _Live:
 
     heard_at: int
     timeout_ms: int
-    version: DataVersion
+    version: TopicTableVersion
     ha_address: str
     session_id: int
     """The connection of the newest registration."""
@@ -44,7 +44,7 @@ class _Group:
     addresses: dict[int, str] = field(default_factory=dict)
     live: dict[str, _Live] = field(default_factory=dict)
     enable_acting_master: bool = False
-    topics_from: tuple[str, DataVersion] | None = None
+    topics_from: tuple[str, TopicTableVersion] | None = None
     """Address and version of the topic table that was applied last."""
     topics: dict[str, QueueData] = field(default_factory=dict)
     """Those that have queues on it."""
@@ -59,7 +59,7 @@ class _Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegistrationOutcome:
     """Outcome of a registration. `refusal` is a sentence for a broker that cannot be taken in at all."""
 
     master_address: str = ""
@@ -136,22 +136,22 @@ class RouteTable:
 
     # brokers
 
-    def register(self, now_ms: int, session_id: int, request: Registration) -> Registered:
+    def register(self, now_ms: int, session_id: int, request: Registration) -> RegistrationOutcome:
         group = self._groups.get(request.broker_name)
         if group is not None and group.cluster_name != request.cluster_name:
-            return Registered(
+            return RegistrationOutcome(
                 refusal=f"broker group {request.broker_name} is registered in cluster {group.cluster_name}, "
                 f"not {request.cluster_name}; a brokerName must be unique"
             )
         if self._is_full(request):
-            return Registered(
+            return RegistrationOutcome(
                 refusal=f"this name server keeps as many routes as maxRouteCount allows, {self.max_route_count}: "
                 "raise it, or look who registers so many topics"
             )
         if group is None:
             group = self._groups[request.broker_name] = _Group(request.cluster_name)
         if self._outranked(group, session_id, request):
-            return Registered(*self._master_of(group, request.address), ignored=True)
+            return RegistrationOutcome(*self._master_of(group, request.address), ignored=True)
         group.refused.pop(request.address, None)
         group.enable_acting_master = request.enable_acting_master
         moved = self._place(group, request.broker_id, request.address)
@@ -159,7 +159,7 @@ class RouteTable:
         retopiced = self._apply_topics(group, request)
         if moved or retopiced:
             self._trace_route(request.broker_name, group)
-        return Registered(*self._master_of(group, request.address))
+        return RegistrationOutcome(*self._master_of(group, request.address))
 
     def _is_full(self, request: Registration) -> bool:
         topics = request.topics or {}
@@ -238,7 +238,7 @@ class RouteTable:
     def _hear(self, group: _Group, now_ms: int, session_id: int, request: Registration) -> None:
         known = group.live.get(request.address)
         lite = known is not None and known.lite
-        version = request.version or (known.version if known is not None else DataVersion())
+        version = request.version or (known.version if known is not None else TopicTableVersion())
         limit = request.timeout_ms or self._register_timeout_ms
         group.live[request.address] = _Live(now_ms, limit, version, request.ha_address, session_id, lite)
 

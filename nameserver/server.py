@@ -17,25 +17,25 @@ from nameserver.follower import ElectionFollower
 from nameserver.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from nameserver.metrics import collect
 from nameserver.route_info import RouteTable
-from rmqha.broker.controller_route import parse_addresses
-from rmqha.broker.live_config import LiveConfig
-from rmqha.host import security, security_watch
-from rmqha.host.boundary import Boundary
+from rmqha.broker.replication.controller_route import parse_addresses
+from rmqha.broker.services.live_config import LiveConfig
+from rmqha.host.access import security, security_watch
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk, make_directories
-from rmqha.host.exposure import Exposure
-from rmqha.host.network import FarPeer
-from rmqha.host.remoting import RemotingClient, serve
-from rmqha.host.session import Session
-from rmqha.host.statistics import Statistics
+from rmqha.host.http.endpoint import HttpEndpoint
+from rmqha.host.net.boundary import Boundary
+from rmqha.host.net.network import FarPeer
+from rmqha.host.net.remoting import RemotingClient, serve
+from rmqha.host.net.session import Session
+from rmqha.host.net.statistics import Statistics
 from rmqha.host.tracer import HostTracer
 from rmqha.model.access import Needs, Permission
 from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
 from rmqha.model.error import ConfigError, RemoteProtocolError, UsageError
 from rmqha.model.identity import is_loopback, join_address
 from rmqha.model.quota import Quotas
+from rmqha.model.readiness import Readiness
 from rmqha.model.series import Collecting
-from rmqha.model.standing import Standing
 from rmqha.port import Clock
 from rmqha.wire.bodies import Registration, encode_cluster_info, encode_topic_route, parse_registration, required
 from rmqha.wire.command import Command
@@ -122,10 +122,10 @@ class NameServer:
 
     # exposure.Part
 
-    def standing(self) -> Standing:
+    def standing(self) -> Readiness:
         """Ready, also when most brokers are silent: its routes are then the best that there are."""
         suspicion = {"suspectsItself": self.routes.suspects_itself}
-        return Standing("namesrv", True, facts={"brokers": self.routes.broker_count, **suspicion})
+        return Readiness("namesrv", True, facts={"brokers": self.routes.broker_count, **suspicion})
 
     def collect(self) -> Collecting:
         address = join_address(self.live.current.listen_address, self.live.current.listen_port)
@@ -360,7 +360,7 @@ async def run_name_server(
     tracer: HostTracer,
     *,
     clock: Clock | None = None,
-    exposure: Exposure | None = None,
+    exposure: HttpEndpoint | None = None,
     controllers: tuple[str, ...] = (),
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:

@@ -36,7 +36,7 @@ def test_a_broken_layer_is_seen(tmp_path: Path) -> None:
             target = tmp_path / module
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_text("")
-    (tmp_path / "rmqha/store/scan_storage.py").write_text("import os\n")
+    (tmp_path / "rmqha/scan/storage.py").write_text("import os\n")
     (tmp_path / "rmqha/raft/node.py").write_text("import rmqha.store.store\nimport time\n")
     result = lint(tmp_path)
     assert result.returncode != 0

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import controller.metrics
 import nameserver.metrics
-import rmqha.broker.metrics
+import rmqha.broker.services.metrics
 import rmqha.host.event_counts
-import rmqha.model.remoting_series
+import rmqha.model.series
 from tools.metrics_doc import PAGE, page
 
 
@@ -16,11 +16,11 @@ def test_the_page_is_up_to_date() -> None:
 
 def test_names_are_given_once() -> None:
     modules = (
-        rmqha.broker.metrics,
+        rmqha.broker.services.metrics,
         controller.metrics,
         nameserver.metrics,
         rmqha.host.event_counts,
-        rmqha.model.remoting_series,
+        rmqha.model.series,
     )
     names = [item.name for module in modules for item in module.SERIES]
     assert len(names) > 60

@@ -15,23 +15,25 @@ from unittest.mock import patch
 import pytest
 
 from benchmarks import figures
-from rmqha.broker.retry import _Back
-from rmqha.broker.topics import TopicTable
-from rmqha.ha import client as ha_client
+from rmqha.broker.requests.retry import _Back
+from rmqha.broker.tables.topics import TopicTable
 from rmqha.ha import controller_client
 from rmqha.ha.action import AckStatus
-from rmqha.ha.alignment import Alignment, align
-from rmqha.ha.commitment import Commitment
+from rmqha.ha.commit_tracker import CommitTracker
 from rmqha.ha.hand_over import HandOver
 from rmqha.ha.replica import Replica
-from rmqha.ha.set_keeper import SetKeeper
+from rmqha.ha.stream import client as ha_client
+from rmqha.ha.stream.alignment import Alignment, align
 from rmqha.ha.sync_state import SyncStateSet
-from rmqha.model.config import BrokerConfig
+from rmqha.ha.sync_state_set_manager import SyncStateSetManager
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import HaMode, Role
 from rmqha.store.appender import Appender
-from rmqha.store.record_starts import RecordStarts
-from tests.broker import test_named_offsets, test_replica_driver, test_retry, test_tables
+from rmqha.store.integrity.record_starts import RecordStarts
+from tests.broker import test_named_offsets, test_tables
 from tests.broker.conftest import broker, make_broker
+from tests.broker.replication import test_replica_driver
+from tests.broker.requests import test_retry
 from tests.controller import test_failover
 from tests.ha import test_ack_rules, test_hand_over, test_replica, test_scenarios
 from tests.ha.memory_log import MemoryLog
@@ -83,7 +85,7 @@ def _answers_at_once(self: _Back, status: AckStatus) -> None:
     self._channel.send(self._reply)
 
 
-def _unheard(self: Commitment, *args: Any) -> str:
+def _unheard(self: CommitTracker, *args: Any) -> str:
     return ""
 
 
@@ -200,7 +202,7 @@ RULES: list[tuple[str, str, Callable[[], Any], Callable[..., None], dict[str, An
     (
         "5",
         "CP takes sends though a member is away",
-        lambda: patch.object(SetKeeper, "unreachable", lambda self, connections: []),
+        lambda: patch.object(SyncStateSetManager, "unreachable", lambda self, connections: []),
         test_replica.test_cp_without_controllers_accepts_only_while_the_whole_confirmed_set_is_reachable,
         {},
     ),
@@ -298,7 +300,7 @@ RULES: list[tuple[str, str, Callable[[], Any], Callable[..., None], dict[str, An
     (
         "13",
         "the refusal before the write is no SYSTEM_ERROR",
-        lambda: patch.object(Commitment, "shortage", _unheard),
+        lambda: patch.object(CommitTracker, "shortage", _unheard),
         test_replica.test_cp_refuses_before_the_write_while_the_confirmed_set_is_below_a_majority,
         {},
     ),
@@ -361,14 +363,14 @@ RULES: list[tuple[str, str, Callable[[], Any], Callable[..., None], dict[str, An
     (
         "31",
         "what goes wrong for one is everybody's",
-        lambda: patch("rmqha.broker.pull._is_done", lambda hold, is_done: is_done(hold)),
+        lambda: patch("rmqha.broker.requests.pull._is_done", lambda hold, is_done: is_done(hold)),
         test_replica_driver.test_a_held_pull_that_cannot_be_answered_takes_no_other_with_it,
         {},
     ),
     (
         "31",
         "a replica that may be half changed goes on",
-        lambda: patch("rmqha.broker.replica_driver.interrupted", lambda error: None),
+        lambda: patch("rmqha.broker.replication.replica_driver.interrupted", lambda error: None),
         test_replica_driver.test_an_assertion_inside_the_machine_is_a_broken_invariant,
         {},
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def contract() -> list[str]:
 def is_pure(name: str) -> bool:
     package, _, rest = name.partition(".")
     if package == "controller" and rest:
-        return rest.partition(".")[0] not in CONTROLLER_SHELLS
+        return rest.rpartition(".")[2] not in CONTROLLER_SHELLS
     return any(name == root or name.startswith(f"{root}.") for root in (*contract(), "rmqha.sim"))
 
 
@@ -87,6 +88,12 @@ def test_modules_and_functions_are_short() -> None:
         if findings:
             problems.append(report(path, findings))
     assert not problems, "\n".join(problems)
+
+
+def test_a_folder_has_at_most_14_modules() -> None:
+    """A package that is larger has rooms that want a name."""
+    folders = Counter(path.parent for path in modules(*PACKAGES) if path.name != "__init__.py")
+    assert [f"{folder}: {count}" for folder, count in sorted(folders.items()) if count > 14] == []
 
 
 def test_every_tests_folder_is_a_package() -> None:

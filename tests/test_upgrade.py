@@ -18,18 +18,18 @@ from typing import Any
 import pytest
 import zstandard
 
-from controller.image import encode_image
-from controller.raft_log import DurableRaftLog
+from controller.quorum.raft_log import DurableRaftLog
 from controller.server import read_config as read_controller_config
-from rmqha.cli.broker import read_config as read_broker_config
-from rmqha.cli.cluster_state import ClusterState
+from controller.state.image import encode_image
+from rmqha.cli.local.broker import read_config as read_broker_config
 from rmqha.host.disk import HostDisk
 from rmqha.host.read_disk import HostReadDisk
+from rmqha.inspect.finding import FindingKind
+from rmqha.inspect.fsck import check
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import decode_properties
-from rmqha.store.finding import Kind
-from rmqha.store.fsck import check
-from rmqha.store.record import decode
+from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.store.log.record import decode
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 from rmqha.wire.raft_message import HardState
@@ -41,7 +41,7 @@ from tools.upgrade_states import kept, parsed, said, said_by
 RELEASES = sorted(path.name.removeprefix("upgrade-") for path in GOLDEN.glob("upgrade-*"))
 ANSWERED_AT_ONCE = (1012, 1003, 904, 1004, 52003, 52010)
 """Requests to controllers that an old broker or command may send whenever it likes, in an order that makes sense."""
-KNOWN = {"0.1": {Kind.CONFIG_KEYS}}
+KNOWN = {"0.1": {FindingKind.CONFIG_KEYS}}
 """Findings that a sound store of that release has: its tables had keys that Apache's broker cannot pass over."""
 OF_A_MASTER = {"masterBrokerId", "masterAddress", "masterHaAddress"}
 """Left out of answers while a group has none."""

@@ -10,7 +10,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-MODULE_LINE_COUNT = 600
+MODULE_LINE_COUNT = 800
 FUNCTION_LINE_COUNT = 80
 
 _SYSTEM_MODULES = """

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from controller.config import ControllerConfig
 from nameserver.config import NamesrvConfig
-from rmqha.model.config import BrokerConfig, Config
+from rmqha.model.config.servers import BrokerConfig, Config
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
 HEAD = """# Configuration keys
@@ -59,7 +59,7 @@ def _table(title: str, cls: type[Config]) -> str:
 def page() -> str:
     return (
         HEAD
-        + _table("Broker (`rmqha/model/config.py`)", BrokerConfig)
+        + _table("Broker (`rmqha/model/config/servers.py`)", BrokerConfig)
         + _table("Controller (`controller/config.py`)", ControllerConfig)
         + _table("Name server (`nameserver/config.py`)", NamesrvConfig)
     )

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import controller.metrics
 import nameserver.metrics
-import rmqha.broker.metrics
+import rmqha.broker.services.metrics
+import rmqha.host.access.security_watch
 import rmqha.host.event_counts
-import rmqha.host.security_watch
-import rmqha.model.remoting_series
-from rmqha.model.series import Kind, Series
+import rmqha.model.series
+from rmqha.model.series import MetricKind, Series
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
 HEAD = """# Health, roles and metrics over HTTP
@@ -72,7 +72,7 @@ def _table(title: str, text: str, series: Iterable[Series]) -> str:
     lines = [f"\n## {title}\n", f"{text}\n", "| series | kind | labels | since | meaning |", "|---|---|---|---|---|"]
     for item in series:
         labels = ", ".join(f"`{label}`" for label in item.labels)
-        unit = " (`_bucket`, `_sum`, `_count`)" if item.kind is Kind.HISTOGRAM else ""
+        unit = " (`_bucket`, `_sum`, `_count`)" if item.kind is MetricKind.HISTOGRAM else ""
         since = "own" if item.own else "5.x"
         lines.append(f"| `{item.name}`{unit} | {item.kind.value} | {labels} | {since} | {item.help} |")
     return "\n".join(lines) + "\n"
@@ -84,18 +84,18 @@ def page() -> str:
         + _table(
             "Broker",
             "Labels of all: `cluster`, `node_type` (broker), `node_id` (brokerName).",
-            rmqha.broker.metrics.SERIES,
+            rmqha.broker.services.metrics.SERIES,
         )
         + _table("Controller", "Labels of all: `address`, `group`, `peer_id`.", controller.metrics.SERIES)
         + _table(
             "Name server", "Labels of all: `node_type` (namesrv), `node_id` (its address).", nameserver.metrics.SERIES
         )
-        + _table("The port of each server", "Labels: those of the server.", rmqha.model.remoting_series.SERIES)
+        + _table("The port of each server", "Labels: those of the server.", rmqha.model.series.SERIES)
         + _table(
             "Every process",
             "No labels of their own beside those below; `process_*` (CPU, memory, descriptors, start time) come from"
             " Prometheus' client library.",
-            (*rmqha.host.event_counts.SERIES, *rmqha.host.security_watch.SERIES),
+            (*rmqha.host.event_counts.SERIES, *rmqha.host.access.security_watch.SERIES),
         )
     )
 

@@ -30,10 +30,10 @@ from typing import Any
 import trio
 import zstandard
 
-from rmqha.cli.supervisor import send_signal, wait_gone
 from rmqha.client import Admin, Consumer, Producer
 from rmqha.drill.cluster import GROUP, Cluster, quickstart
 from rmqha.model.code import RequestCode
+from rmqha.ops.local.supervisor import send_signal, wait_gone
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser
 from rmqha.wire.ha_stream import MasterStreamParser, SlaveStreamParser

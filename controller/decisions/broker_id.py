@@ -8,8 +8,8 @@ the controllers accepts any id: the brokers of a group whose controllers lost th
 from __future__ import annotations
 
 from controller.decisions.refusal import Refusal
-from controller.event import BrokerIdApplied
-from controller.replicas_info import FIRST_BROKER_ID, Group
+from controller.state.event import BrokerIdApplied
+from controller.state.replicas_info import FIRST_BROKER_ID, BrokerGroup
 from rmqha.model.code import ResponseCode
 from rmqha.model.offset import BrokerId
 
@@ -17,13 +17,13 @@ MAX_BROKER_ID = 2**31 - 1
 MAX_NAME_CHARS = 255
 
 
-def next_broker_id(group: Group | None) -> BrokerId:
+def next_broker_id(group: BrokerGroup | None) -> BrokerId:
     """`group` also counts when all its replicas have been cleaned: an id is never issued twice."""
     return FIRST_BROKER_ID if group is None else group.next_broker_id
 
 
 def apply_broker_id(
-    group: Group | None, cluster_name: str, broker_name: str, broker_id: int, check_code: str
+    group: BrokerGroup | None, cluster_name: str, broker_name: str, broker_id: int, check_code: str
 ) -> BrokerIdApplied | Refusal | None:
     """None: the asker has the id already."""
     if not 0 < len(cluster_name) <= MAX_NAME_CHARS or not 0 < len(broker_name) <= MAX_NAME_CHARS:

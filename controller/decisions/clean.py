@@ -11,14 +11,14 @@ from collections.abc import Callable, Sequence
 from controller.decisions.at_stake import bytes_at_stake
 from controller.decisions.elect_master import LogEnd
 from controller.decisions.refusal import Refusal
-from controller.event import BrokersCleaned
-from controller.replicas_info import Group
+from controller.state.event import BrokersCleaned
+from controller.state.replicas_info import BrokerGroup
 from rmqha.model.code import ResponseCode
 from rmqha.model.offset import BrokerId
 
 
 def clean_brokers(
-    group: Group | None,
+    group: BrokerGroup | None,
     broker_name: str,
     ids_text: str,
     clean_living: bool,
@@ -56,7 +56,7 @@ def clean_brokers(
 
 
 def _why_kept(
-    group: Group, holders: Sequence[BrokerId], left: Sequence[BrokerId], end_of: Callable[[BrokerId], LogEnd]
+    group: BrokerGroup, holders: Sequence[BrokerId], left: Sequence[BrokerId], end_of: Callable[[BrokerId], LogEnd]
 ) -> str:
     best = max(left, key=lambda broker_id: (end_of(broker_id).epoch, end_of(broker_id).max_offset))
     ends = [end_of(broker_id) for broker_id in holders]

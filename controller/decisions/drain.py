@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from controller.decisions.refusal import Refusal
-from controller.event import ReplicaDrained
-from controller.replicas_info import Group
+from controller.state.event import ReplicaDrained
+from controller.state.replicas_info import BrokerGroup
 from rmqha.model.code import ResponseCode
 from rmqha.model.offset import BrokerId
 
 
 def drain(
-    group: Group | None,
+    group: BrokerGroup | None,
     broker_name: str,
     broker_id: int,
     drained: bool,
-    is_fit: Callable[[BrokerId], bool],
+    is_eligible: Callable[[BrokerId], bool],
 ) -> ReplicaDrained | Refusal | None:
-    """None: the replica is drained, or not, already. `is_fit`: alive, booted clean, not stopping."""
+    """None: the replica is drained, or not, already. `is_eligible`: alive, booted clean, not stopping."""
     if group is None:
         return Refusal(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, f"there is no group {broker_name}")
     if broker_id not in group.replicas:
@@ -32,7 +32,7 @@ def drain(
     if (chosen in group.drained_ids) == drained:
         return None
     if drained and chosen in group.electable_ids:
-        remaining = [member for member in group.sync_state_set if member != chosen and is_fit(member)]
+        remaining = [member for member in group.sync_state_set if member != chosen and is_eligible(member)]
         needed = members_needed(group)
         if len(remaining) < needed:
             return _refused(
@@ -42,7 +42,7 @@ def drain(
     return ReplicaDrained(group.broker_name, chosen, drained)
 
 
-def members_needed(group: Group) -> int:
+def members_needed(group: BrokerGroup) -> int:
     """Members that a set must have for a send to be acknowledged in CP, the larger number of replicas counting while it
     changes; in AP, and of two (ruling 6), one."""
     total_replicas = group.binding_total_replicas

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from controller.decisions.refusal import Refusal
-from controller.event import Cause, MasterElected
-from controller.replicas_info import Group, least_acknowledging_size
+from controller.state.event import Cause, MasterElected
+from controller.state.replicas_info import BrokerGroup, least_acknowledging_size
 from rmqha.model.code import ResponseCode
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 
@@ -78,7 +78,7 @@ NO_TRAITS = Traits()
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ElectedMaster:
     """`reason`: what put the winner before the next best."""
 
     winner: BrokerId
@@ -86,7 +86,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ElectionRequest:
     """Why an election is held, `why` in words. `target` and `unclean` come from an operator, `asker` is the broker that
     sent 1002, `avoid` a master that hands over."""
 
@@ -110,30 +110,35 @@ class Electorate:
 
 
 def electorate(
-    group: Group, fit: Collection[BrokerId], wish: Wish, *, total_replicas: int, unclean_allowed: bool
+    group: BrokerGroup,
+    fit: Collection[BrokerId],
+    election_request: ElectionRequest,
+    *,
+    total_replicas: int,
+    unclean_allowed: bool,
 ) -> Electorate | Refusal:
     """`fit`: replicas that have reported to this leader, cleanly booted, and are not stopping. `total_replicas`: 0 if
     nobody has declared it. `unclean_allowed`: enableElectUncleanMaster."""
-    if wish.target is not None:
-        return _designated(group, fit, wish)
+    if election_request.target is not None:
+        return _designated(group, fit, election_request)
     counted = group.counted_ids
-    candidates = tuple(broker_id for broker_id in counted if broker_id in fit and broker_id != wish.avoid)
-    if wish.unclean:
-        ids = tuple(broker_id for broker_id in counted if broker_id != wish.avoid)
+    candidates = tuple(broker_id for broker_id in counted if broker_id in fit and broker_id != election_request.avoid)
+    if election_request.unclean:
+        ids = tuple(broker_id for broker_id in counted if broker_id != election_request.avoid)
         return Electorate(ids, Cause.UNCLEAN_BY_OPERATOR)
     if not group.set_known:
-        return _first(group, candidates, wish, total_replicas)
+        return _first(group, candidates, election_request, total_replicas)
     members = tuple(broker_id for broker_id in group.electable_ids if broker_id in candidates)
     if members:
-        return Electorate(members, wish.cause)
-    if group.total_replicas == 1 and len(counted) == 1 and group.unclean_ids and wish.avoid is None:
+        return Electorate(members, election_request.cause)
+    if group.total_replicas == 1 and len(counted) == 1 and group.unclean_ids and election_request.avoid is None:
         return Electorate(group.unclean_ids, Cause.SOLE_REPLICA)
-    if unclean_allowed and not group.is_cp and candidates and wish.avoid is None:
+    if unclean_allowed and not group.is_cp and candidates and election_request.avoid is None:
         return Electorate(candidates, Cause.UNCLEAN_AUTOMATIC)
     return Refusal(FAILED, why_no_member(group))
 
 
-def why_no_member(group: Group) -> str:
+def why_no_member(group: BrokerGroup) -> str:
     if group.electable_ids:
         ids = ", ".join(map(str, sorted(group.electable_ids)))
         return f"no member of the last SyncStateSet is ready to lead; waiting for one of: {ids}"
@@ -143,16 +148,18 @@ def why_no_member(group: Group) -> str:
     return "the SyncStateSet is empty; an operator must elect with unclean"
 
 
-def _designated(group: Group, fit: Collection[BrokerId], wish: Wish) -> Electorate | Refusal:
-    target = wish.target
+def _designated(
+    group: BrokerGroup, fit: Collection[BrokerId], election_request: ElectionRequest
+) -> Electorate | Refusal:
+    target = election_request.target
     assert target is not None
     if target not in group.replicas:
         return Refusal(FAILED, f"{group.broker_name} has no replica {target}")
     if group.replicas[target].async_learner:
         return Refusal(FAILED, f"replica {target} is an async learner, which is never elected (asyncLearner=true)")
-    if target in group.maintenance_ids and not wish.unclean:
+    if target in group.maintenance_ids and not election_request.unclean:
         return Refusal(FAILED, f"replica {target} is in maintenance, which rmqha maintenance off ends")
-    if wish.unclean:
+    if election_request.unclean:
         # its answer to 1007 is the proof of life: a replica after an unclean boot sends no heartbeat
         return Electorate((target,), Cause.UNCLEAN_BY_OPERATOR)
     if not group.set_known and group.total_replicas:
@@ -165,15 +172,17 @@ def _designated(group: Group, fit: Collection[BrokerId], wish: Wish) -> Electora
         )
     if target not in fit:
         return Refusal(FAILED, f"replica {target} is not alive, or stopping")
-    return Electorate((target,), wish.cause)
+    return Electorate((target,), election_request.cause)
 
 
-def _first(group: Group, candidates: tuple[BrokerId, ...], wish: Wish, total_replicas: int) -> Electorate | Refusal:
+def _first(
+    group: BrokerGroup, candidates: tuple[BrokerId, ...], election_request: ElectionRequest, total_replicas: int
+) -> Electorate | Refusal:
     """Ruling 8."""
     if not total_replicas:
-        if wish.asker in group.counted_ids:
-            assert wish.asker is not None
-            return Electorate((wish.asker,), Cause.FIRST_ELECTION, ask=False)
+        if election_request.asker in group.counted_ids:
+            assert election_request.asker is not None
+            return Electorate((election_request.asker,), Cause.FIRST_ELECTION, ask=False)
         return Refusal(FAILED, "no replica has asked to become the first master")
     if total_replicas == 1 and len(group.counted_ids) == 1 and not candidates:
         # If it answers it is alive, after an unclean boot; nobody else could know more.
@@ -192,7 +201,7 @@ def choose(
     seniority: tuple[BrokerId, ...],
     traits: Mapping[BrokerId, Traits],
     policy: Policy = DEFAULT_POLICY,
-) -> Choice:
+) -> ElectedMaster:
     """The best of `answers`, which must not be empty. `seniority`: longest in the set first."""
 
     def rank(broker_id: BrokerId) -> tuple[int, ...]:
@@ -207,7 +216,7 @@ def choose(
     ranked = sorted((rank(broker_id), broker_id) for broker_id in answers)
     winner = ranked[0][1]
     if len(ranked) == 1:
-        return Choice(winner, "the only candidate")
+        return ElectedMaster(winner, "the only candidate")
     decided = next(
         place for place, (own, other) in enumerate(zip(*(row[0] for row in ranked[:2]), strict=True)) if own != other
     )
@@ -224,11 +233,11 @@ def choose(
         *(told[item] for item in policy.criteria),
         "lowest id among equals",
     )
-    return Choice(winner, words[decided])
+    return ElectedMaster(winner, words[decided])
 
 
 def elected(
-    group: Group,
+    group: BrokerGroup,
     winner: BrokerId,
     cause: Cause,
     known_epochs: Iterable[Epoch],

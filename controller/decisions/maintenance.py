@@ -7,13 +7,15 @@ that it is away is no alarm. Nothing is refused: whoever needs it out of the set
 from __future__ import annotations
 
 from controller.decisions.refusal import Refusal
-from controller.event import MaintenanceSet
-from controller.replicas_info import Group
+from controller.state.event import MaintenanceSet
+from controller.state.replicas_info import BrokerGroup
 from rmqha.model.code import ResponseCode
 from rmqha.model.offset import BrokerId
 
 
-def set_maintenance(group: Group | None, broker_name: str, broker_id: int, on: bool) -> MaintenanceSet | Refusal | None:
+def set_maintenance(
+    group: BrokerGroup | None, broker_name: str, broker_id: int, on: bool
+) -> MaintenanceSet | Refusal | None:
     """None: it is so already."""
     if group is None:
         return Refusal(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, f"there is no group {broker_name}")

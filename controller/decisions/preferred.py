@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from controller.decisions.elect_master import LogEnd, Traits
-from controller.replicas_info import Group
+from controller.state.replicas_info import BrokerGroup
 from rmqha.model.offset import BrokerId
 
 LEVEL_BYTES = 8 * 1024 * 1024
 """What a replica that is caught up may lack of the master's log, as last reported: a hand-over waits for the rest."""
 
 
-def preferred_master(group: Group, traits: Mapping[BrokerId, Traits]) -> BrokerId | None:
+def preferred_master(group: BrokerGroup, traits: Mapping[BrokerId, Traits]) -> BrokerId | None:
     """The lowest brokerElectionPriority, then the lowest id, of the replicas that may lead and are not withheld. None
     while one of them has not reported its own."""
     ids = [item for item in group.counted_ids if item not in group.withheld_ids]
@@ -22,13 +22,13 @@ def preferred_master(group: Group, traits: Mapping[BrokerId, Traits]) -> BrokerI
 
 
 def is_calm(
-    group: Group, target: BrokerId, ends: Mapping[BrokerId, LogEnd], is_well: Callable[[BrokerId], bool]
+    group: BrokerGroup, target: BrokerId, ends: Mapping[BrokerId, LogEnd], is_healthy: Callable[[BrokerId], bool]
 ) -> bool:
     """No trouble that a switch could make worse: every replica that counts is well and in the set, totalReplicas is not
     changing, and `target` has caught up. `ends`: log ends as reported last."""
     members = [item for item in group.counted_ids if item not in group.withheld_ids]
     if group.next_total_replicas or group.master_id is None or target not in ends or group.master_id not in ends:
         return False
-    if not all(item in group.sync_state_set and is_well(item) for item in members):
+    if not all(item in group.sync_state_set and is_healthy(item) for item in members):
         return False
     return ends[group.master_id].max_offset - ends[target].max_offset <= LEVEL_BYTES

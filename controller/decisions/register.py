@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from controller.decisions.refusal import Refusal
-from controller.event import BrokerRegistered, Event, GroupSized, MemberRemoved
-from controller.replicas_info import Group
+from controller.state.event import BrokerRegistered, Event, GroupSized, MemberRemoved
+from controller.state.replicas_info import BrokerGroup
 from rmqha.model.code import ResponseCode
 from rmqha.model.identity import parse_address
 from rmqha.model.offset import BrokerId
@@ -21,7 +21,7 @@ MAX_TOTAL_REPLICAS = 9
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class ReplicaRegistration:
     """The request's fields. An Apache broker sends no haAddress, totalReplicas, haMode and unclean."""
 
     broker_name: str
@@ -37,7 +37,7 @@ class Registration:
 
 
 def register(
-    group: Group | None, request: Registration, is_alive: Callable[[BrokerId], bool], at_ms: int = 0
+    group: BrokerGroup | None, request: ReplicaRegistration, is_alive: Callable[[BrokerId], bool], at_ms: int = 0
 ) -> list[Event] | Refusal:
     """The events, [] if nothing is new. `at_ms`: the wall clock, for people."""
     broker_id = request.broker_id
@@ -84,7 +84,7 @@ def register(
     return events
 
 
-def _problem(request: Registration) -> str:
+def _problem(request: ReplicaRegistration) -> str:
     try:
         parse_address(request.address)
         if request.ha_address:
@@ -98,7 +98,7 @@ def _problem(request: Registration) -> str:
     return ""
 
 
-def _too_few(group: Group, request: Registration, is_alive: Callable[[BrokerId], bool]) -> str:
+def _too_few(group: BrokerGroup, request: ReplicaRegistration, is_alive: Callable[[BrokerId], bool]) -> str:
     """A replica that promised CP before stays: its group has begun to go by the number that it has."""
     if request.ha_mode != "cp" or request.async_learner or group.replicas[request.broker_id].ha_mode == "cp":
         return ""

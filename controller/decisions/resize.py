@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from controller.decisions.refusal import Refusal
 from controller.decisions.register import MAX_TOTAL_REPLICAS
-from controller.event import GroupResizing, GroupSized
-from controller.replicas_info import Group
+from controller.state.event import GroupResizing, GroupSized
+from controller.state.replicas_info import BrokerGroup
 from rmqha.model.code import ResponseCode
 
 
-def resize(group: Group | None, broker_name: str, total_replicas: int) -> GroupResizing | Refusal | None:
+def resize(group: BrokerGroup | None, broker_name: str, total_replicas: int) -> GroupResizing | Refusal | None:
     """None: the group has that number already."""
     if group is None:
         return Refusal(ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST, f"there is no group {broker_name}")
@@ -41,7 +41,7 @@ def resize(group: Group | None, broker_name: str, total_replicas: int) -> GroupR
     return GroupResizing(broker_name, total_replicas)
 
 
-def finished(group: Group, master_goes_by: int | None) -> GroupSized | None:
+def finished(group: BrokerGroup, master_goes_by: int | None) -> GroupSized | None:
     """The event that ends a change. `master_goes_by`: what the live master says, 0 if it is Apache's, None if there is
     none: the next master adopts the group's number before it leads."""
     if not group.next_total_replicas:

@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from controller.decisions.refusal import Refusal
-from controller.event import SyncStateSetAltered
-from controller.replicas_info import Group, least_acknowledging_size, without
+from controller.state.event import SyncStateSetAltered
+from controller.state.replicas_info import BrokerGroup, least_acknowledging_size, without
 from rmqha.model.code import ResponseCode
 from rmqha.model.offset import BrokerId
 
 
 def alter_sync_state_set(
-    group: Group,
+    group: BrokerGroup,
     master_id: int,
     master_epoch: int,
     new_set: Sequence[int],

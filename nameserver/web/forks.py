@@ -12,7 +12,7 @@ from itertools import pairwise
 from math import log10
 from typing import Any
 
-from rmqha.ha.alignment import consistent_point
+from rmqha.ha.stream.alignment import consistent_point
 from rmqha.model.epoch import EpochHistory
 from rmqha.model.offset import OPEN_END, PhyOffset
 

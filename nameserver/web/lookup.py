@@ -21,14 +21,14 @@ from nameserver.config import NamesrvConfig
 from nameserver.route_info import RouteTable
 from nameserver.web.message_view import message_view, share_bytes, short
 from nameserver.web.records import Peek, peeks
-from rmqha.host.remoting import RemotingClient
-from rmqha.host.security import Security
+from rmqha.host.access.security import Security
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import is_loopback
 from rmqha.model.message import MAX_TOPIC_BYTES, parse_offset_message_id
 from rmqha.model.offset import MASTER_ID
-from rmqha.store.index_key import INDEX_KEY_TYPE, INDEX_UNIQUE_TYPE
+from rmqha.store.index.index_key import INDEX_KEY_TYPE, INDEX_UNIQUE_TYPE
 from rmqha.wire.bodies import GroupData
 from rmqha.wire.command import Command
 
@@ -61,7 +61,7 @@ class BusyError(RmqhaError):
 
 
 @dataclass(slots=True)
-class Found:
+class LookupResult:
     """`notes`: sentences about groups that could not be asked, or what was not found where."""
 
     messages: list[Peek] = field(default_factory=list)
@@ -107,7 +107,7 @@ class Lookup:
         if by not in looks:
             raise UsageError("by must be id, key or place")
         async with self._limit, RemotingClient(security=self._security) as client:
-            found = Found()
+            found = LookupResult()
             with trio.move_on_after(LOOKUP_TIMEOUT_S) as bound:
                 await looks[by](client, query, found)
             if bound.cancelled_caught:
@@ -118,7 +118,7 @@ class Lookup:
         """Run `work` in the one thread that all lookups share. A lookup that ends meanwhile does not wait for it."""
         return await trio.to_thread.run_sync(work, limiter=self._thread, abandon_on_cancel=True)
 
-    async def _take(self, group: GroupData, reply: Command, found: Found, offset_msg_id: str = "") -> None:
+    async def _take(self, group: GroupData, reply: Command, found: LookupResult, offset_msg_id: str = "") -> None:
         """Add the answer's messages, or only the one of this id."""
         body = reply.body
         taken = await self._aside(lambda: peeks(group.broker_name, body, MAX_READ_MESSAGES))
@@ -127,7 +127,7 @@ class Lookup:
         ]
 
     # --- by id ------------------------------------------------------------------------------------------------------
-    async def _by_id(self, client: RemotingClient, query: Mapping[str, str], found: Found) -> None:
+    async def _by_id(self, client: RemotingClient, query: Mapping[str, str], found: LookupResult) -> None:
         """Either kind of id: that of a stored record (broker address and offset), or a producer's, which needs the
         topic, because brokers index it by topic."""
         message_id, topic = _text(query, "id", MAX_KEY_CHARS), _topic(query, needed=False)
@@ -142,7 +142,7 @@ class Lookup:
         found.notes.clear()
         await self._query(client, topic, message_id, INDEX_UNIQUE_TYPE, found)
 
-    async def _by_record_id(self, client: RemotingClient, message_id: str, topic: str, found: Found) -> None:
+    async def _by_record_id(self, client: RemotingClient, message_id: str, topic: str, found: LookupResult) -> None:
         """All replicas of a group have a record at the same offset: the group is asked, not the address in the id."""
         try:
             _, phy_offset = parse_offset_message_id(message_id)
@@ -161,12 +161,12 @@ class Lookup:
         await self._ask_groups(self._routes.groups(), ask, found)
 
     # --- by key -----------------------------------------------------------------------------------------------------
-    async def _by_key(self, client: RemotingClient, query: Mapping[str, str], found: Found) -> None:
+    async def _by_key(self, client: RemotingClient, query: Mapping[str, str], found: LookupResult) -> None:
         await self._query(client, _topic(query), _text(query, "key", MAX_KEY_CHARS), INDEX_KEY_TYPE, found)
         if not found.messages and not found.notes:
             found.notes.append("no message of that topic has that key; the index follows a send within a moment")
 
-    async def _query(self, client: RemotingClient, topic: str, key: str, index_type: str, found: Found) -> None:
+    async def _query(self, client: RemotingClient, topic: str, key: str, index_type: str, found: LookupResult) -> None:
         ext = {
             "topic": topic,
             "key": key,
@@ -187,7 +187,7 @@ class Lookup:
         await self._ask_groups(self._groups_of(topic), ask, found)
 
     # --- by place ---------------------------------------------------------------------------------------------------
-    async def _by_place(self, client: RemotingClient, query: Mapping[str, str], found: Found) -> None:
+    async def _by_place(self, client: RemotingClient, query: Mapping[str, str], found: LookupResult) -> None:
         topic, name = _topic(query), _text(query, "group", MAX_TOPIC_BYTES)
         ext = {
             "consumerGroup": PULL_GROUP,
@@ -228,7 +228,7 @@ class Lookup:
             raise UsageError(f"no broker has registered topic {short(topic, 100)}; mind the letter case")
         return found[0]
 
-    async def _ask_groups(self, groups: list[GroupData], ask: Ask, found: Found) -> None:
+    async def _ask_groups(self, groups: list[GroupData], ask: Ask, found: LookupResult) -> None:
         """Each group's master, else any of its replicas."""
         if len(groups) > MAX_GROUPS:
             found.notes.append(f"only {MAX_GROUPS} of {len(groups)} groups were asked; give the topic to ask fewer")
@@ -237,7 +237,7 @@ class Lookup:
             for group in groups[:MAX_GROUPS]:
                 nursery.start_soon(self._ask_group, group, ask, found, at_once)
 
-    async def _ask_group(self, group: GroupData, ask: Ask, found: Found, at_once: trio.CapacityLimiter) -> None:
+    async def _ask_group(self, group: GroupData, ask: Ask, found: LookupResult, at_once: trio.CapacityLimiter) -> None:
         address = group.addresses.get(MASTER_ID) or next(iter(group.addresses.values()), "")
         async with at_once:
             try:
@@ -247,7 +247,7 @@ class Lookup:
 
 
 # --- the document -----------------------------------------------------------------------------------------------------
-def _document(found: Found) -> bytes:
+def _document(found: LookupResult) -> bytes:
     found.messages.sort(key=lambda peek: (peek.message.broker_name, peek.message.phy_offset, peek.message.queue_offset))
     shown = found.messages[:MAX_MESSAGES]
     if len(found.messages) > len(shown):

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from rmqha.client.message import Message
+from rmqha.client.consumers.message import Message
 
 BODY_LIMIT_BYTES = 16 * 1024
 """Of the body, in an answer with one message; with more messages each has a share of it, at least BODY_LEAST_BYTES."""

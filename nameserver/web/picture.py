@@ -13,13 +13,13 @@ from typing import Any
 from nameserver.web.forks import Log, cuts_of, draw
 from nameserver.web.message_view import short, visible
 from nameserver.web.troubles import ODD, troubles
-from rmqha.cli.cluster_view import copy_words
-from rmqha.cli.group_look import BrokerView, GroupLook, promise_of
-from rmqha.cli.health.survey import Kind, Word
-from rmqha.cli.wait_words import view_of
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RmqhaError
 from rmqha.model.offset import Epoch, PhyOffset
+from rmqha.ops.cluster_view import copy_words
+from rmqha.ops.group_view import BrokerView, GroupLook, promise_of
+from rmqha.ops.health.survey import NodeReport, ServerKind
+from rmqha.ops.wait_explanation import view_of
 
 VERSION = 1
 MAX_GROUPS = 200
@@ -90,25 +90,27 @@ class Seen:
     """All answers of one round."""
 
     name_server: dict[str, Any]
-    words: list[Word]
+    words: list[NodeReport]
     groups: dict[str, GroupSeen]
 
 
-def seen_of(words: list[Word], name_server: dict[str, Any], own_address: str, closer: Mapping[str, Closer]) -> Seen:
+def seen_of(
+    words: list[NodeReport], name_server: dict[str, Any], own_address: str, closer: Mapping[str, Closer]
+) -> Seen:
     """`own_address`: this name server's; its routes are shown, other name servers' where it has none."""
     groups: dict[str, GroupSeen] = {}
     for word in sorted(words, key=lambda item: item.address == own_address):
         for name, addresses in word.routes.items():
             groups.setdefault(name, GroupSeen(name)).routes = dict(addresses)
     for word in words:
-        if word.kind is Kind.BROKER and word.group:
+        if word.kind is ServerKind.BROKER and word.group:
             group = groups.setdefault(word.group, GroupSeen(word.group))
             routed = {where: broker_id for broker_id, where in group.routes.items()}
             error = "" if word.answers else word.error
             view = BrokerView(word.address, routed.get(word.address), word.state, word.keys, word.is_ours, error)
             group.brokers[word.address] = view
             group.cluster = group.cluster or str(word.keys.get("brokerClusterName") or "")
-    controllers = [word for word in words if word.kind is Kind.CONTROLLER and word.answers and word.state]
+    controllers = [word for word in words if word.kind is ServerKind.CONTROLLER and word.answers and word.state]
     controllers.sort(key=lambda word: not word.leads)
     for name, group in groups.items():
         group.told = _told(controllers, name)
@@ -131,7 +133,7 @@ def _drop_odd(group: GroupSeen) -> None:
         group.told = {}
 
 
-def _told(controllers: list[Word], name: str) -> dict[str, Any]:
+def _told(controllers: list[NodeReport], name: str) -> dict[str, Any]:
     """The leading controller's word, else any controller's; {} if none told of the group, or all are Apache's."""
     for word in controllers:
         groups = word.state.get("groups")
@@ -149,13 +151,13 @@ def cluster_document(seen: Seen) -> dict[str, Any]:
         "version": VERSION,
         "nameServer": seen.name_server,
         "health": troubles(seen.words, sorted(seen.groups), seen.name_server),
-        "controllers": [_controller(word) for word in seen.words if word.kind is Kind.CONTROLLER],
+        "controllers": [_controller(word) for word in seen.words if word.kind is ServerKind.CONTROLLER],
         "groups": [row | {"kind": _kind(group)} for group, row in rows[:MAX_GROUPS]],
         "groupsLeftOut": max(0, len(rows) - MAX_GROUPS),
     }
 
 
-def _controller(word: Word) -> dict[str, Any]:
+def _controller(word: NodeReport) -> dict[str, Any]:
     raft = word.state.get("raft", {})
     return {
         "address": word.address,
@@ -296,8 +298,8 @@ def group_document(seen: Seen, name: str) -> dict[str, Any]:
     }
 
 
-def _words_about(words: list[Word], name: str) -> list[Word]:
-    return [word for word in words if word.kind is not Kind.BROKER or word.group == name]
+def _words_about(words: list[NodeReport], name: str) -> list[NodeReport]:
+    return [word for word in words if word.kind is not ServerKind.BROKER or word.group == name]
 
 
 def _waits(group: GroupSeen) -> list[str]:

@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from nameserver.web.message_view import BODY_LIMIT_BYTES
 from rmqha.client.compression import decompress_start
-from rmqha.client.message import Message, MessageBatch
+from rmqha.client.consumers.message import Message, MessageBatch
 from rmqha.model.error import RemoteProtocolError, UsageError
 from rmqha.model.message import PROPERTY_INNER_BASE, SYS_FLAG_COMPRESSED, SYS_FLAG_INNER_BATCH, decode_properties
 from rmqha.model.offset import QueueOffset
-from rmqha.store.record import MIN_RECORD_BYTES, BadRecordError, locate
+from rmqha.store.log.record import MIN_RECORD_BYTES, BadRecordError, locate
 
 BODY_START_BYTES = BODY_LIMIT_BYTES + 1
 """Kept of each body: the page sees by the last byte that there is more."""

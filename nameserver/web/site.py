@@ -16,18 +16,18 @@ import trio
 
 from nameserver.config import NamesrvConfig
 from nameserver.route_info import RouteTable
-from rmqha.broker.controller_route import parse_addresses
+from rmqha.broker.replication.controller_route import parse_addresses
+from rmqha.host.access.security import Security, ambient
 from rmqha.host.clock import HostClock
-from rmqha.host.exposure import Exposure
-from rmqha.host.http import Handler, Request, Response
-from rmqha.host.security import Security, ambient
+from rmqha.host.http.endpoint import HttpEndpoint
+from rmqha.host.http.server import Handler, Request, Response
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import join_address
 from rmqha.port import Tracer
 
 if TYPE_CHECKING:
     from nameserver.web.lookup import Lookup
-    from nameserver.web.watch import Watch
+    from nameserver.web.watch import ClusterWatch
 
 PAGES = {"/": "cluster.html", "/group": "group.html", "/messages": "messages.html"}
 CONTENT_TYPES = {
@@ -66,10 +66,10 @@ class Site:
         self._security = lookup_security(config)
         self._loading = trio.Lock()
         self._files: dict[str, bytes] = {}
-        self._watch: Watch | None = None
+        self._watch: ClusterWatch | None = None
         self._lookup: Lookup | None = None
 
-    async def serve(self, exposure: Exposure, *, task_status: trio.TaskStatus[None]) -> None:
+    async def serve(self, exposure: HttpEndpoint, *, task_status: trio.TaskStatus[None]) -> None:
         """Add the page to what httpPort shows, and ask the nodes while somebody looks, until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
@@ -129,7 +129,7 @@ class Site:
             found = json.dumps({"messages": [], "notes": [str(error)], "refused": False}).encode()
         return _with_headers(Response(found, status, "application/json"))
 
-    async def _started_watch(self) -> Watch:
+    async def _started_watch(self) -> ClusterWatch:
         async with self._loading:
             if self._watch is None:
                 module = await _load("nameserver.web.watch")
@@ -169,7 +169,7 @@ def lookup_security(config: NamesrvConfig) -> Security:
     if that file cannot be used."""
     credentials = None
     if config.web_credentials_file:
-        from rmqha.host.accounts import credentials_file
+        from rmqha.host.access.accounts import credentials_file
 
         credentials = credentials_file("webCredentialsFile", config.web_credentials_file)
     return ambient.get().signing_by(credentials)

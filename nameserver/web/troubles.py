@@ -7,21 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 from nameserver.web.message_view import short, visible
-from rmqha.cli.health.agreement import Agreement, View
-from rmqha.cli.health.findings import Finding, judge
-from rmqha.cli.health.survey import Kind, Word
+from rmqha.ops.health.agreement import Agreement, View
+from rmqha.ops.health.findings import HealthFinding, judge
+from rmqha.ops.health.survey import NodeReport, ServerKind
 
 ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError)
 """What an answer of a release that is older, newer or foreign may lead to; the part that needs it is left out then."""
 MAX_FINDINGS = 200
 
 
-def troubles(words: list[Word], groups: Iterable[str], name_server: Mapping[str, Any]) -> dict[str, Any]:
+def troubles(words: list[NodeReport], groups: Iterable[str], name_server: Mapping[str, Any]) -> dict[str, Any]:
     """JSON-ready: `findings` (where, what, fix, note), `views` (those that do not match), `healthy`, `answered`."""
-    common = [word for word in words if word.kind is not Kind.BROKER]
-    brokers: dict[str, list[Word]] = {}
+    common = [word for word in words if word.kind is not ServerKind.BROKER]
+    brokers: dict[str, list[NodeReport]] = {}
     for word in words:
-        if word.kind is Kind.BROKER:
+        if word.kind is ServerKind.BROKER:
             for name in sorted(word.groups | {word.group}):
                 brokers.setdefault(name, []).append(word)
     findings, views = _judged(words, [], "the controllers")
@@ -29,7 +29,7 @@ def troubles(words: list[Word], groups: Iterable[str], name_server: Mapping[str,
         what = (
             "most brokers fell silent at once: more likely it is cut off than all of them dead; it keeps their routes"
         )
-        findings.append(Finding("this name server", what, "check its network"))
+        findings.append(HealthFinding("this name server", what, "check its network"))
     known = set(findings)
     for name in groups:
         own = [*(_narrowed(word, name) for word in common), *brokers.get(name, ())]
@@ -48,16 +48,16 @@ def troubles(words: list[Word], groups: Iterable[str], name_server: Mapping[str,
     }
 
 
-def _judged(words: list[Word], groups: list[str], about: str) -> tuple[list[Finding], list[View]]:
+def _judged(words: list[NodeReport], groups: list[str], about: str) -> tuple[list[HealthFinding], list[View]]:
     try:
         health = judge(words, groups)
     except ODD as error:
         what = f"what some node answers is not known to this release: {short(repr(error))}"
-        return [Finding(about, what, "rmqha status asks each node alone")], []
+        return [HealthFinding(about, what, "rmqha status asks each node alone")], []
     return list(health.findings), list(health.views)
 
 
-def _narrowed(word: Word, name: str) -> Word:
+def _narrowed(word: NodeReport, name: str) -> NodeReport:
     """A controller's or name server's word about one group."""
     told = word.state.get("groups")
     if isinstance(told, dict):
@@ -65,7 +65,7 @@ def _narrowed(word: Word, name: str) -> Word:
     return replace(word, routes={name: word.routes[name]} if name in word.routes else {})
 
 
-def _finding(item: Finding) -> dict[str, Any]:
+def _finding(item: HealthFinding) -> dict[str, Any]:
     return {"where": visible(item.where), "what": visible(item.what), "fix": visible(item.fix), "note": item.note}
 
 

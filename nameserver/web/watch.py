@@ -15,12 +15,12 @@ from typing import Any
 import trio
 
 from nameserver.web.picture import Closer, cluster_document, group_document, seen_of
-from rmqha.cli.cluster_view import ask
-from rmqha.cli.health.survey import Kind, Seeds, Survey, Word
-from rmqha.host.http import Send, event
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.http.server import Send, event
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError
+from rmqha.ops.cluster_view import ask
+from rmqha.ops.health.survey import BootstrapAddresses, NodeReport, ServerKind, Survey
 from rmqha.port import Clock, Tracer
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
@@ -43,7 +43,7 @@ CLUSTER = ""
 _BEAT = event(0, "beat")
 
 
-class Watch:
+class ClusterWatch:
     def __init__(
         self,
         name_server: Callable[[], dict[str, Any]],
@@ -62,9 +62,9 @@ class Watch:
         self._wanted = trio.Event()
         self._changed = trio.Event()
         self._documents: dict[str, bytes] = {}
-        self._answered: dict[tuple[Kind, str], tuple[str, int]] = {}
+        self._answered: dict[tuple[ServerKind, str], tuple[str, int]] = {}
         """Group and time of the last answer."""
-        self._states: dict[tuple[Kind, str], dict[str, Any]] = {}
+        self._states: dict[tuple[ServerKind, str], dict[str, Any]] = {}
         self._closer: dict[str, Closer] = {}
         self._events_at_ms: dict[str, int] = {}
         self.round_count = 0
@@ -164,34 +164,36 @@ class Watch:
         self._documents = {name: made[name] for name in made if name in self._viewers}
         return len(words)
 
-    def _seeds(self, now_ms: int) -> Seeds:
+    def _seeds(self, now_ms: int) -> BootstrapAddresses:
         """Where the configuration points, and whoever has answered lately."""
         for key, (_, at_ms) in list(self._answered.items()):
             if now_ms - at_ms > MEMORY_MS:
                 del self._answered[key]
         lately = list(self._answered.items())
-        controllers = [address for (kind, address), _ in lately if kind is Kind.CONTROLLER]
-        return Seeds(
+        controllers = [address for (kind, address), _ in lately if kind is ServerKind.CONTROLLER]
+        return BootstrapAddresses(
             name_servers=(self._own_address,),
             controllers=tuple(dict.fromkeys([*self._controllers, *controllers])),
-            brokers=tuple((address, group) for (kind, address), (group, _) in lately if kind is Kind.BROKER),
+            brokers=tuple((address, group) for (kind, address), (group, _) in lately if kind is ServerKind.BROKER),
         )
 
-    def _remember(self, now_ms: int, words: list[Word]) -> None:
+    def _remember(self, now_ms: int, words: list[NodeReport]) -> None:
         """`before` of each word is its state of the round before: what stands still is seen by that."""
         for word in words:
             key = (word.kind, word.address)
             if word.answers:
                 self._answered[key] = (word.group, now_ms)
-            if word.kind is Kind.BROKER:
+            if word.kind is ServerKind.BROKER:
                 word.before = self._states.get(key, {})
-        self._states = {(word.kind, word.address): word.state for word in words if word.kind is Kind.BROKER}
+        self._states = {(word.kind, word.address): word.state for word in words if word.kind is ServerKind.BROKER}
 
     # --- one group --------------------------------------------------------------------------------------------------
-    async def _look_closer(self, client: RemotingClient, words: list[Word], name: str, now_ms: int) -> None:
+    async def _look_closer(self, client: RemotingClient, words: list[NodeReport], name: str, now_ms: int) -> None:
         """What only the group's own page shows. Who does not answer has said so in the survey already."""
-        brokers = [word for word in words if word.kind is Kind.BROKER and word.group == name and word.answers]
-        leader = next((word for word in words if word.kind is Kind.CONTROLLER and word.leads and word.state), None)
+        brokers = [word for word in words if word.kind is ServerKind.BROKER and word.group == name and word.answers]
+        leader = next(
+            (word for word in words if word.kind is ServerKind.CONTROLLER and word.leads and word.state), None
+        )
         known = self._closer.get(name, Closer())
         fresh = Closer(events=known.events)
         with_events = now_ms - self._events_at_ms.get(name, -EVENTS_PERIOD_MS) >= EVENTS_PERIOD_MS

@@ -13,9 +13,9 @@ from ipaddress import ip_address
 
 import trio
 
-from rmqha.host.network import FarPeer
+from rmqha.host.net.network import FarPeer
 from rmqha.host.tracer import HostTracer
-from rmqha.model.config import BrokerConfig
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import ConfigError
 from rmqha.model.identity import is_loopback, parse_address
 

@@ -7,47 +7,47 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from rmqha.broker.admin import AdminRequests
-from rmqha.broker.clients import ClientTable
-from rmqha.broker.consumer_calls import ConsumerCalls
-from rmqha.broker.consumer_requests import ConsumerRequests
-from rmqha.broker.delay_offsets import DelayOffsetTable
-from rmqha.broker.group_requests import GroupRequests
-from rmqha.broker.groups import GroupTable
-from rmqha.broker.live_config import LiveConfig
-from rmqha.broker.locks import LockRequests, LockTable
-from rmqha.broker.offsets import OffsetTable
-from rmqha.broker.processor import BrokerProcessor
-from rmqha.broker.pull import PullProcessor
-from rmqha.broker.query_requests import QueryRequests
-from rmqha.broker.queue_ends import QueueEnds
-from rmqha.broker.read_repair import ReadRepair
-from rmqha.broker.replica_driver import ReplicaDriver
-from rmqha.broker.request import Channel
-from rmqha.broker.retention import Retention
-from rmqha.broker.retry import RetryRules, SendBackProcessor
-from rmqha.broker.schedule import ScheduleService
-from rmqha.broker.selectors import SelectorRequests
-from rmqha.broker.send import SendProcessor
-from rmqha.broker.table_feed import TableFeed
-from rmqha.broker.table_follower import Master
-from rmqha.broker.table_requests import TableRequests
-from rmqha.broker.tail_room import TailRoom
-from rmqha.broker.topics import TopicTable
-from rmqha.broker.transaction_service import TransactionService
+from rmqha.broker.replication.read_repair import ReadRepair
+from rmqha.broker.replication.replica_driver import ReplicaDriver
+from rmqha.broker.replication.tail_room import TailRoom
+from rmqha.broker.requests.admin import AdminRequests
+from rmqha.broker.requests.consumer_calls import ConsumerCalls
+from rmqha.broker.requests.consumer_requests import ConsumerRequests
+from rmqha.broker.requests.group_requests import GroupRequests
+from rmqha.broker.requests.processor import BrokerProcessor
+from rmqha.broker.requests.pull import PullProcessor
+from rmqha.broker.requests.query_requests import QueryRequests
+from rmqha.broker.requests.request import Channel
+from rmqha.broker.requests.retry import RetryRules, SendBackProcessor
+from rmqha.broker.requests.selectors import SelectorRequests
+from rmqha.broker.requests.send import SendProcessor
+from rmqha.broker.requests.table_requests import TableRequests
+from rmqha.broker.services.live_config import LiveConfig
+from rmqha.broker.services.retention import Retention
+from rmqha.broker.services.schedule import ScheduleService
+from rmqha.broker.services.transaction_service import TransactionService
+from rmqha.broker.tables.clients import ClientTable
+from rmqha.broker.tables.delay_offsets import DelayOffsetTable
+from rmqha.broker.tables.groups import GroupTable
+from rmqha.broker.tables.locks import LockRequests, LockTable
+from rmqha.broker.tables.metadata_follower import Master
+from rmqha.broker.tables.metadata_leader import MetadataLeader
+from rmqha.broker.tables.offsets import OffsetTable
+from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
+from rmqha.broker.tables.topics import TopicTable
 from rmqha.ha.action import RoleChanged
 from rmqha.ha.replica import Replica
 from rmqha.ha.static_replica import StaticReplica
 from rmqha.model.code import RequestCode
-from rmqha.model.config import BrokerConfig
-from rmqha.model.delay_level import parse_delay_levels
+from rmqha.model.config.delay_level import parse_delay_levels
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
 from rmqha.model.offset import QueueOffset
 from rmqha.model.quota import QuotaLimits, Quotas
 from rmqha.port import Clock, Disk, IdentityStore, Tracer
-from rmqha.store.boot_file import LastStop
-from rmqha.store.record import decode
-from rmqha.store.scrubber import Scrubber
+from rmqha.store.integrity.scrubber import Scrubber
+from rmqha.store.log.record import decode
+from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
 
@@ -166,7 +166,7 @@ class BrokerCore:
         queries, locks = self.queries, LockRequests(self.locks, driver)
         selectors = SelectorRequests(config)
         learned = self.driver.timeout
-        self.queue_ends = QueueEnds(store, self.replica, lambda: self.followed_master, learned, self._tracer)
+        self.queue_ends = QueueMaxOffsets(store, self.replica, lambda: self.followed_master, learned, self._tracer)
         self.calls = ConsumerCalls(config.broker_name, store, topics, groups, clients)
         self._configured = (
             topics,
@@ -191,12 +191,12 @@ class BrokerCore:
         self.schedule.wake()
         self.transactions.wake()
 
-    def _table_feed(self, clock: Clock, tracer: Tracer) -> TableFeed:
+    def _table_feed(self, clock: Clock, tracer: Tracer) -> MetadataLeader:
         """Whom strict changes wait for, and who may join the set, is the controllers' business only."""
         replica, tables = self.replica, (self.topics, self.groups, self.offsets, self.delay_offsets)
         if not isinstance(replica, Replica):
-            return TableFeed(self.live.current, replica, lambda: (), *tables, clock, tracer)
-        feed = TableFeed(self.live.current, replica, lambda: replica.other_members, *tables, clock, tracer)
+            return MetadataLeader(self.live.current, replica, lambda: (), *tables, clock, tracer)
+        feed = MetadataLeader(self.live.current, replica, lambda: replica.other_members, *tables, clock, tracer)
         replica.joins_if(feed.may_join)
         feed.stepped = self.driver.timeout
         return feed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rmqha.model.identity import Identity
 from rmqha.model.offset import BrokerId
-from rmqha.store.identity_file import IdentityFile, PendingIdentity
+from rmqha.store.meta.identity_file import IdentityFile, PendingIdentity
 
 
 class BrokerIdentity:

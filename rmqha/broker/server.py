@@ -15,45 +15,46 @@ from typing import NamedTuple
 import trio
 
 from rmqha.broker.advertised import HA, LISTEN, Advertised, Places, check_advertised, resolved, told_hosts
-from rmqha.broker.consumer_calls import Done
-from rmqha.broker.controller_link import ControllerLink
-from rmqha.broker.controller_route import parse_addresses
 from rmqha.broker.core import BrokerCore
-from rmqha.broker.disk_probe import DiskProbe, DiskProof, write_block
-from rmqha.broker.forward import SendForwarder
-from rmqha.broker.ha_guard import HaGuard
-from rmqha.broker.ha_service import HaService
 from rmqha.broker.identity import BrokerIdentity
 from rmqha.broker.loops import BrokerLoops
-from rmqha.broker.metadata_sync import ForeignProbe, MetadataSync, QueueEndsSync, RepairLoop
-from rmqha.broker.nameserver_link import NameServerLink
-from rmqha.broker.request import Channel
-from rmqha.broker.retention_loop import RetentionLoop
-from rmqha.broker.scrub_loop import ScrubLoop
+from rmqha.broker.replication.controller_link import ControllerLink
+from rmqha.broker.replication.controller_route import parse_addresses
+from rmqha.broker.replication.forward import SendForwarder
+from rmqha.broker.replication.ha_guard import HaGuard
+from rmqha.broker.replication.ha_service import HaService
+from rmqha.broker.replication.metadata_sync import ForeignProbe, MetadataSync, QueueMaxOffsetsSync, RepairLoop
+from rmqha.broker.replication.nameserver_link import NameServerLink
+from rmqha.broker.requests.consumer_calls import Done
+from rmqha.broker.requests.request import Channel
+from rmqha.broker.services.disk_probe import DiskProbe, DiskProof, write_block
+from rmqha.broker.services.retention_loop import RetentionLoop
+from rmqha.broker.services.scrub_loop import ScrubLoop
 from rmqha.ha.action import RoleChanged
 from rmqha.ha.replica import Replica
-from rmqha.ha.set_keeper import LEAVE_CAUSES
-from rmqha.host import network, remoting, security
-from rmqha.host.boundary import Boundary
+from rmqha.ha.sync_state_set_manager import LEAVE_CAUSES
+from rmqha.host.access import security
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.event_counts import BROKER_PHASES, JOIN
-from rmqha.host.exposure import Exposure
-from rmqha.host.session import Session
-from rmqha.host.statistics import Statistics
+from rmqha.host.http.endpoint import HttpEndpoint
+from rmqha.host.net import network, remoting
+from rmqha.host.net.boundary import Boundary
+from rmqha.host.net.session import Session
+from rmqha.host.net.statistics import Statistics
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import ResponseCode
-from rmqha.model.config import BrokerConfig
-from rmqha.model.delay_level import parse_delay_levels
+from rmqha.model.config.delay_level import parse_delay_levels
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import ConfigError, UnreachableError
 from rmqha.model.identity import join_address, parse_address
 from rmqha.model.offset import BrokerId
 from rmqha.model.quota import Quotas
 from rmqha.store.config import StoreConfig
-from rmqha.store.identity_file import IdentityFile
+from rmqha.store.meta.identity_file import IdentityFile
 from rmqha.store.store import Store
+from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.command import Command
-from rmqha.wire.ha_proof import HaClaim
 
 HAND_OVER_MS = 6000
 """Of the ten seconds that a stop may take (ruling 24), what is left for handing over; the rest is for the flush."""
@@ -107,7 +108,7 @@ async def run_broker(
     tracer: HostTracer,
     stopping: trio.Event | None = None,
     *,
-    exposure: Exposure | None = None,
+    exposure: HttpEndpoint | None = None,
     task_status: trio.TaskStatus[Ports] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until `stopping` is set (then hand over, drain, flush) or cancelled. `task_status.started(ports)` follows
@@ -139,9 +140,9 @@ async def run_broker(
             _close(core, tracer, in_order)
 
 
-def _show(exposure: Exposure, core: BrokerCore, counts: Statistics) -> None:
+def _show(exposure: HttpEndpoint, core: BrokerCore, counts: Statistics) -> None:
     # only a broker with httpPort loads it
-    from rmqha.broker.exposed import ExposedBroker
+    from rmqha.broker.services.exposed import ExposedBroker
 
     exposure.counts.expect(set_changes=[JOIN, *(("leave", cause) for cause in LEAVE_CAUSES)], phases=BROKER_PHASES)
     exposure.parts["broker"] = ExposedBroker(core, counts)
@@ -273,7 +274,7 @@ async def _serve(
 
         core.on_role = role_changed
         core.calls.call = lambda *call: nursery.start_soon(_call_consumer, *call)
-        ends = QueueEndsSync(core.queue_ends, core.store.queue_starts, client)
+        ends = QueueMaxOffsetsSync(core.queue_ends, core.store.queue_starts, client)
         repair = RepairLoop(core.read_repair, core.store.damage, client)
         probe = _probe(core, client, controllers)
         for task in (loops.run, partial(link.run, client), sync.run, ends.run, repair.run, probe.run):

@@ -22,43 +22,52 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "up": ("rmqha.cli.up:up", "Start a local cluster from a cluster file, wait until it is healthy."),
-    "down": ("rmqha.cli.nodes:down", "Stop every node of the local cluster."),
-    "status": ("rmqha.cli.status:status", "Show the nodes of the local cluster; exit code 1 if one is not well."),
+    "up": ("rmqha.cli.local.up:up", "Start a local cluster from a cluster file, wait until it is healthy."),
+    "down": ("rmqha.cli.local.nodes:down", "Stop every node of the local cluster."),
+    "status": ("rmqha.cli.local.status:status", "Show the nodes of the local cluster; exit code 1 if one is not well."),
     "health": ("rmqha.cli.health.command:health", "Tell whether all is well, or each reason why not with its fix."),
     "top": ("rmqha.cli.top.command:top", "Show the replicas live; switch and maintenance by a key."),
-    "start": ("rmqha.cli.nodes:start", "Start a node again."),
-    "stop": ("rmqha.cli.nodes:stop", "Stop a node in order (SIGTERM)."),
-    "kill": ("rmqha.cli.nodes:kill", "Kill a node (SIGKILL)."),
-    "logs": ("rmqha.cli.nodes:logs", "Show the log of a node."),
-    "purge": ("rmqha.cli.nodes:purge", "Delete the directory of a stopped local cluster."),
-    "send": ("rmqha.cli.send:send", "Send the lines or JSON records of a file to a topic."),
-    "receive": ("rmqha.cli.receive:receive", "Print the messages of a topic."),
-    "elect": ("rmqha.cli.elect:elect", "Hand the mastership of a group to another replica."),
-    "join": ("rmqha.cli.join:join", "Add a replica to a running group, or take a drained one back."),
-    "drain": ("rmqha.cli.drain:drain", "Take a replica out of the set, so that it may be stopped."),
-    "maintenance": ("rmqha.cli.maintenance:maintenance", "Work on a replica: others lead, its absence is no alarm."),
-    "remove": ("rmqha.cli.remove:remove", "Stop counting a replica: clean it and lower totalReplicas."),
-    "explain": ("rmqha.cli.explain:explain", "Tell why a group has the master it has, or none."),
-    "explain-wait": ("rmqha.cli.explain_wait:explain_wait", "Tell for whom sends wait right now, and how that ends."),
-    "describe": ("rmqha.cli.describe:describe", "Tell what a cluster, group, broker or topic is and promises."),
+    "start": ("rmqha.cli.local.nodes:start", "Start a node again."),
+    "stop": ("rmqha.cli.local.nodes:stop", "Stop a node in order (SIGTERM)."),
+    "kill": ("rmqha.cli.local.nodes:kill", "Kill a node (SIGKILL)."),
+    "logs": ("rmqha.cli.local.nodes:logs", "Show the log of a node."),
+    "purge": ("rmqha.cli.local.nodes:purge", "Delete the directory of a stopped local cluster."),
+    "send": ("rmqha.cli.messaging.send:send", "Send the lines or JSON records of a file to a topic."),
+    "receive": ("rmqha.cli.messaging.receive:receive", "Print the messages of a topic."),
+    "elect": ("rmqha.cli.local.elect:elect", "Hand the mastership of a group to another replica."),
+    "join": ("rmqha.cli.local.join:join", "Add a replica to a running group, or take a drained one back."),
+    "drain": ("rmqha.cli.local.drain:drain", "Take a replica out of the set, so that it may be stopped."),
+    "maintenance": (
+        "rmqha.cli.local.maintenance:maintenance",
+        "Work on a replica: others lead, its absence is no alarm.",
+    ),
+    "remove": ("rmqha.cli.local.remove:remove", "Stop counting a replica: clean it and lower totalReplicas."),
+    "explain": ("rmqha.cli.admin.explain:explain", "Tell why a group has the master it has, or none."),
+    "explain-wait": (
+        "rmqha.cli.admin.explain_wait:explain_wait",
+        "Tell for whom sends wait right now, and how that ends.",
+    ),
+    "describe": ("rmqha.cli.admin.describe:describe", "Tell what a cluster, group, broker or topic is and promises."),
     "config": ("rmqha.cli.settings.command:config", "Show, compare and change the keys of running nodes."),
-    "topic": ("rmqha.cli.topic:topic", "List, make and delete topics."),
-    "group": ("rmqha.cli.group:group", "Change what the controllers keep about a broker group."),
-    "quorum": ("rmqha.cli.quorum:quorum", "The controllers' own group: show, add, remove, transfer, snapshot."),
+    "topic": ("rmqha.cli.admin.topic:topic", "List, make and delete topics."),
+    "group": ("rmqha.cli.admin.group:group", "Change what the controllers keep about a broker group."),
+    "quorum": ("rmqha.cli.admin.quorum:quorum", "The controllers' own group: show, add, remove, transfer, snapshot."),
     "doctor": ("rmqha.cli.diagnosis.doctor:doctor", "Examine nodes and their machine: findings, each with its fix."),
     "debug": ("rmqha.cli.diagnosis.debug:debug", "Collect what support needs: one archive without secrets."),
     "selftest": ("rmqha.cli.diagnosis.selftest:selftest", "Measure what a disk or the way to a node costs."),
-    "history": ("rmqha.cli.history:history", "Show what happened on all nodes, in order of time."),
+    "history": ("rmqha.cli.admin.history:history", "Show what happened on all nodes, in order of time."),
     "bench": ("rmqha.cli.bench.command:bench", "Measure latency at a fixed rate, reads, and how slaves follow."),
     "drill": ("rmqha.drill.command:drill", "Inject faults into a scratch cluster under load, and audit its logs."),
-    "log": ("rmqha.cli.log:log", "Look into the files of a message store: ls, stat, cat, grep, export, verify, kept."),
-    "epochs": ("rmqha.cli.epochs:epochs", "Which master epoch wrote which part of a log; where two logs part."),
-    "migrate": ("rmqha.cli.migrate:migrate", "Prove that a group may become static or get a controller."),
-    "fsck": ("rmqha.cli.fsck:fsck", "Check a message store, and mend it with --repair."),
-    "spark": ("rmqha.cli.spark:spark", "Query the log as a table with Spark."),
+    "log": (
+        "rmqha.cli.storage.log:log",
+        "Look into the files of a message store: ls, stat, cat, grep, export, verify, kept.",
+    ),
+    "epochs": ("rmqha.cli.storage.epochs:epochs", "Which master epoch wrote which part of a log; where two logs part."),
+    "migrate": ("rmqha.cli.storage.migrate:migrate", "Prove that a group may become static or get a controller."),
+    "fsck": ("rmqha.cli.storage.fsck:fsck", "Check a message store, and mend it with --repair."),
+    "spark": ("rmqha.cli.storage.spark:spark", "Query the log as a table with Spark."),
     "generate": ("rmqha.cli.generate.command:generate", "Files for Prometheus, Grafana, systemd, Kubernetes, shells."),
-    "broker": ("rmqha.cli.broker:broker", "Run a broker: one replica of a group."),
+    "broker": ("rmqha.cli.local.broker:broker", "Run a broker: one replica of a group."),
 }
 """Own commands: where each lives, and the help line, so that `--help` need not load them."""
 
@@ -161,7 +170,7 @@ def cli(security_file: str | None) -> None:
     """Broker groups with high availability that speak Apache RocketMQ 5's bytes."""
     click.get_current_context().with_resource(safe_streams())
     if security_file:
-        from rmqha.host import security
+        from rmqha.host.access import security
 
         security.ambient.set(security.for_client(security_file))
 

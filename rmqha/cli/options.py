@@ -14,7 +14,7 @@ from rmqha.model.error import UsageError
 from rmqha.model.identity import parse_address
 
 if TYPE_CHECKING:
-    from rmqha.cli.cluster_state import ClusterState
+    from rmqha.ops.local.cluster_state import ClusterState
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -25,7 +25,7 @@ def resolve_namesrv(given: str | None) -> str:
     """The name servers to ask, "host:port" joined by ";": as given, else those of the cluster directory, else the
     quick start's port. Raises UsageError for text that is no address list."""
     if given is None:
-        from rmqha.cli.cluster_state import ClusterState
+        from rmqha.ops.local.cluster_state import ClusterState
 
         state = ClusterState.find(None)
         return (state.namesrv_addresses if state else "") or DEFAULT_NAMESRV
@@ -55,7 +55,7 @@ def resolve_controllers(given: str | None) -> list[str]:
     """The controllers to ask: as given, joined by ";", else those of the cluster directory. Raises UsageError if there
     are none, or for text that is no address list."""
     if given is None:
-        from rmqha.cli.cluster_state import ClusterState
+        from rmqha.ops.local.cluster_state import ClusterState
 
         return ClusterState.require(None).controller_addresses
     for address in given.split(";"):
@@ -83,7 +83,7 @@ def controllers_option(command: F) -> F:
 
 def refuse_static_group(group: str) -> None:
     """UsageError for a static group of the cluster here, unless `--controller` names another place to ask."""
-    from rmqha.cli.cluster_state import ClusterState
+    from rmqha.ops.local.cluster_state import ClusterState
 
     given = click.get_current_context().get_parameter_source("controllers") is ParameterSource.COMMANDLINE
     state = None if given else ClusterState.find(None)
@@ -124,7 +124,7 @@ def complete_group(context: click.Context, parameter: click.Parameter, incomplet
 
 
 def _complete(names: Callable[[ClusterState], list[str]], context: click.Context, incomplete: str) -> list[str]:
-    from rmqha.cli.cluster_state import ClusterState
+    from rmqha.ops.local.cluster_state import ClusterState
 
     try:
         state = ClusterState.find(context.params.get("directory"))

@@ -11,9 +11,9 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from rmqha.cli.cluster_view import ClusterView, NodeView, notes, problems
 from rmqha.cli.safe_text import raw
 from rmqha.model.printable import printable
+from rmqha.ops.cluster_view import ClusterView, NodeView, notes, problems
 
 WIDTH = 80
 

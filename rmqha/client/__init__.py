@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rmqha.client.admin import Admin
-    from rmqha.client.consumer import Consumer
-    from rmqha.client.message import Message, MessageBatch, MessageView
-    from rmqha.client.outgoing import OutgoingMessage
-    from rmqha.client.producer import Producer
-    from rmqha.client.result import SendResult, SendStatus, SendTally
-    from rmqha.client.transaction import Outcome, Transaction, TransactionProducer
+    from rmqha.client.consumers.consumer import Consumer
+    from rmqha.client.consumers.message import Message, MessageBatch, MessageView
+    from rmqha.client.producers.outgoing import OutgoingMessage
+    from rmqha.client.producers.producer import Producer
+    from rmqha.client.producers.result import SendResult, SendStatus, SendTally
+    from rmqha.client.producers.transaction import Outcome, Transaction, TransactionProducer
 
 __all__ = [
     "Admin",
@@ -33,18 +33,18 @@ __all__ = [
 
 _MODULES = {
     "Admin": "admin",
-    "Consumer": "consumer",
-    "Message": "message",
-    "MessageBatch": "message",
-    "MessageView": "message",
-    "Outcome": "transaction",
-    "OutgoingMessage": "outgoing",
-    "Producer": "producer",
-    "SendResult": "result",
-    "SendStatus": "result",
-    "SendTally": "result",
-    "Transaction": "transaction",
-    "TransactionProducer": "transaction",
+    "Consumer": "consumers.consumer",
+    "Message": "consumers.message",
+    "MessageBatch": "consumers.message",
+    "MessageView": "consumers.message",
+    "Outcome": "producers.transaction",
+    "OutgoingMessage": "producers.outgoing",
+    "Producer": "producers.producer",
+    "SendResult": "producers.result",
+    "SendStatus": "producers.result",
+    "SendTally": "producers.result",
+    "Transaction": "producers.transaction",
+    "TransactionProducer": "producers.transaction",
 }
 
 

@@ -7,15 +7,15 @@ from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Any
 
-from rmqha.client.message import Message, decode_messages
-from rmqha.client.outgoing import check_topic
+from rmqha.client.consumers.message import Message, decode_messages
+from rmqha.client.producers.outgoing import check_topic
 from rmqha.client.route import parse_route
 from rmqha.client.session import ClientSession
-from rmqha.host.security import Security
+from rmqha.host.access.security import Security
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError
 from rmqha.model.offset import MASTER_ID
-from rmqha.store.index_key import INDEX_KEY_TYPE, INDEX_UNIQUE_TYPE
+from rmqha.store.index.index_key import INDEX_KEY_TYPE, INDEX_UNIQUE_TYPE
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import trio
 
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, RmqhaError, UnreachableError, UsageError
 from rmqha.model.identity import parse_address
@@ -44,7 +44,7 @@ class MessageQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueData:
+class TopicQueues:
     """How many queues of the topic one group has, and what may be done with them."""
 
     broker_name: str
@@ -59,8 +59,8 @@ class TopicRoute:
 
     topic: str
     addresses: Mapping[str, Mapping[int, str]]
-    queue_data: tuple[QueueData, ...]
-    vanished: tuple[QueueData, ...] = ()
+    queue_data: tuple[TopicQueues, ...]
+    vanished: tuple[TopicQueues, ...] = ()
     """Groups that earlier answers held and this one does not: ordered sends wait for them."""
     auto_created: bool = False
     """True if the topic does not exist yet and this is the route of AUTO_CREATE_TOPIC."""
@@ -90,7 +90,7 @@ class TopicRoute:
         """Queues of all groups, with or without a master, so that a key keeps its queue during a failover."""
         return self._writable(sorted((*self.queue_data, *self.vanished), key=lambda data: data.broker_name))
 
-    def _writable(self, groups: Iterable[QueueData]) -> list[MessageQueue]:
+    def _writable(self, groups: Iterable[TopicQueues]) -> list[MessageQueue]:
         return [
             MessageQueue(self.topic, data.broker_name, queue_id)
             for data in groups
@@ -113,7 +113,7 @@ def parse_route(topic: str, body: bytes) -> TopicRoute:
             for group in value["brokerDatas"]
         }
         queues = [
-            QueueData(
+            TopicQueues(
                 str(item["brokerName"]), int(item["readQueueNums"]), int(item["writeQueueNums"]), int(item["perm"])
             )
             for item in value["queueDatas"]
@@ -166,7 +166,7 @@ class Backoff:
         self.failures = 0
 
 
-class RouteTable:
+class ClientRoutes:
     """Routes of the topics that were asked for, from the first name server that answers."""
 
     def __init__(self, client: RemotingClient, namesrv: str) -> None:

@@ -9,9 +9,9 @@ from types import TracebackType
 
 import trio
 
-from rmqha.client.route import RouteTable, name_servers
-from rmqha.host.remoting import RemotingClient
-from rmqha.host.security import Security
+from rmqha.client.route import ClientRoutes, name_servers
+from rmqha.host.access.security import Security
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.identity import parse_address
 from rmqha.wire.command import Command
 
@@ -30,7 +30,7 @@ class ClientSession:
         `security` None takes that of the process; `on_closed` is told the address of a lost connection."""
         self._namesrv = namesrv
         self.remoting = RemotingClient(on_request=on_request, on_closed=on_closed, security=security)
-        self.routes = RouteTable(self.remoting, namesrv)
+        self.routes = ClientRoutes(self.remoting, namesrv)
         self.local_host = "127.0.0.1"
         self.process_id = os.getpid()
         self._stack = AsyncExitStack()

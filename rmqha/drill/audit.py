@@ -12,17 +12,17 @@ from itertools import pairwise
 from pathlib import Path
 
 from rmqha.drill.error import DrillError
-from rmqha.drill.history import Attempt, Outcome, check
+from rmqha.drill.history import Attempt, AttemptOutcome, check
 from rmqha.drill.traffic import TOPIC, Acked, Failed
 from rmqha.model.message import PROPERTY_UNIQUE_KEY, decode_properties
-from rmqha.store.record import BLANK, MAGIC_BLANK, Record, decode
+from rmqha.store.log.record import BLANK, MAGIC_BLANK, Record, decode
 
 STAMP_SLACK_MS = 2
 """Stamps are whole milliseconds of the wall clock, and when a call began is told by how long it took."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AuditResult:
     """`lost`: acknowledged and not in the log. `misplaced`: not where the acknowledgement said. `swapped`: pairs of one
     lane, both still there, in another order than they were sent. `copies`: records beyond the first of a UNIQ_KEY."""
 
@@ -78,7 +78,7 @@ def check_same_bytes(stores: Collection[Path], end: int) -> None:
 
 def audit(
     store: Path, end: int, acked: Collection[Acked], direct: Collection[str] = (), failed: Collection[Failed] = ()
-) -> Found:
+) -> AuditResult:
     """Hold one replica's log against the acknowledgements; `direct`: UNIQ_KEYs that must be there as well. Raises
     DrillError also for a history that cannot be (`rmqha.drill.history`), `failed` being the sends without a good
     answer."""
@@ -97,7 +97,7 @@ def audit(
             queues[str(record.queue_id)].append((record.queue_offset, body if body in unknown else msg_id))
     _check_history(store, queues, acked, failed)
     lost = [item.msg_id for item in acked if item.msg_id not in places] + [key for key in direct if key not in places]
-    return Found(
+    return AuditResult(
         lost=lost,
         misplaced=[
             item.msg_id
@@ -122,7 +122,7 @@ def _check_history(
         Attempt(
             item.msg_id,
             item.at_ms - item.latency_ms,
-            Outcome.ACKED,
+            AttemptOutcome.ACKED,
             item.at_ms,
             str(item.queue_id),
             item.queue_offset,

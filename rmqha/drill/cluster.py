@@ -16,19 +16,19 @@ from typing import Any, TypeVar
 
 import trio
 
-from rmqha.cli.cluster_file import ClusterSpec, parse
-from rmqha.cli.cluster_state import ClusterState, NodeRecord
-from rmqha.cli.cluster_view import ClusterView, ask, look
-from rmqha.cli.history import collect
-from rmqha.cli.launch import last_words, launch, wait_well
-from rmqha.cli.phases import failover_phases
-from rmqha.cli.preflight import check_cluster, free_ports
-from rmqha.cli.supervisor import send_signal, wait_gone
-from rmqha.cli.up import prepare
+from rmqha.cli.admin.history import collect
+from rmqha.cli.local.launch import last_words, launch, wait_well
+from rmqha.cli.local.phases import failover_phases
+from rmqha.cli.local.up import prepare
 from rmqha.drill.error import DrillError
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError
+from rmqha.ops.cluster_view import ClusterView, ask, look
+from rmqha.ops.local.cluster_file import ClusterSpec, parse
+from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+from rmqha.ops.local.preflight import check_cluster, free_ports
+from rmqha.ops.local.supervisor import send_signal, wait_gone
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 

@@ -10,12 +10,12 @@ from typing import Any
 
 import trio
 
-from rmqha.cli.history import collect
-from rmqha.drill import sandbox
+from rmqha.cli.admin.history import collect
 from rmqha.drill.cluster import BROKERS, GROUP, Cluster, Failover, quickstart, until, wall_ms
 from rmqha.drill.error import DrillError
-from rmqha.drill.namespaces import HUB, Namespaces
-from rmqha.drill.places import SMALL_FILES, cluster_of_disks, cluster_of_hosts, direct_client, drain, fill
+from rmqha.drill.hosts import sandbox
+from rmqha.drill.hosts.namespaces import HUB, Namespaces
+from rmqha.drill.hosts.places import SMALL_FILES, cluster_of_disks, cluster_of_hosts, direct_client, drain, fill
 from rmqha.drill.report import Round
 from rmqha.drill.traffic import DirectAnswers
 

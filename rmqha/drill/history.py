@@ -22,7 +22,7 @@ from enum import Enum
 SHOWN = 5
 
 
-class Outcome(Enum):
+class AttemptOutcome(Enum):
     ACKED = "acknowledged"
     REFUSED = "refused before it was written"
     UNKNOWN = "unknown"
@@ -34,7 +34,7 @@ class Attempt:
 
     key: str
     called_at_ms: int
-    outcome: Outcome = Outcome.UNKNOWN
+    outcome: AttemptOutcome = AttemptOutcome.UNKNOWN
     ended_at_ms: int | None = None
     """When the client was told; None if never."""
     queue: str = ""
@@ -44,7 +44,7 @@ class Attempt:
 
 
 @dataclass(slots=True)
-class Verdict:
+class HistoryVerdict:
     """`lost` and `misplaced` are acknowledged attempts; the others are sentences. `copies`: entries beyond the first of
     a key, which is no violation."""
 
@@ -74,7 +74,7 @@ def check(
     removed: Callable[[Attempt], bool] = lambda attempt: False,
     foreign: bool = False,
     slack_ms: int = 0,
-) -> Verdict:
+) -> HistoryVerdict:
     """Hold `queues`, (queue offset, key) in order, against `attempts`. `removed`: an acknowledged attempt's place was
     removed by rule. `foreign`: keys that no attempt has are others' business. `slack_ms`: how much earlier than it is
     stamped a call may have begun."""
@@ -83,7 +83,7 @@ def check(
         by_key[attempt.key].append(attempt)
     stands = {(queue, offset): key for queue, entries in queues.items() for offset, key in entries}
     counts = Counter(key for entries in queues.values() for _, key in entries)
-    verdict = Verdict(copies=sum(count - 1 for count in counts.values()))
+    verdict = HistoryVerdict(copies=sum(count - 1 for count in counts.values()))
     for key, calls in by_key.items():
         _check_acked(key, calls, stands, counts, removed, verdict)
     for key, count in counts.items():
@@ -99,10 +99,10 @@ def _check_acked(
     stands: Mapping[tuple[str, int], str],
     counts: Mapping[str, int],
     removed: Callable[[Attempt], bool],
-    verdict: Verdict,
+    verdict: HistoryVerdict,
 ) -> None:
     for attempt in calls:
-        if attempt.outcome is not Outcome.ACKED or removed(attempt):
+        if attempt.outcome is not AttemptOutcome.ACKED or removed(attempt):
             continue
         if not counts.get(key):
             verdict.lost.append(attempt)
@@ -113,7 +113,7 @@ def _check_acked(
 def _unexplained(key: str, count: int, calls: Sequence[Attempt] | None, foreign: bool) -> list[str]:
     if calls is None:
         return [] if foreign else [f"{key} is stored and nobody sent it"]
-    able = [item for item in calls if item.outcome is not Outcome.REFUSED]
+    able = [item for item in calls if item.outcome is not AttemptOutcome.REFUSED]
     if not able:
         return [f"{key} is stored though each call was refused before it was written"]
     if count > len(able) and not any(item.repeats for item in able):
@@ -146,6 +146,6 @@ def _interval(queue: str, offset: int, calls: Sequence[Attempt]) -> tuple[int, i
     """Between which moments this entry took effect: of the call that was answered with its place, else of the first
     that may have written it, without an end."""
     for item in calls:
-        if item.outcome is Outcome.ACKED and (item.queue, item.queue_offset) == (queue, offset):
+        if item.outcome is AttemptOutcome.ACKED and (item.queue, item.queue_offset) == (queue, offset):
             return item.called_at_ms, item.ended_at_ms
     return min(item.called_at_ms for item in calls), None

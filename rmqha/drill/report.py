@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from rmqha.cli.phases import PHASES
-from rmqha.drill.audit import Found
-from rmqha.drill.traffic import Acked, Traffic
+from rmqha.cli.local.phases import PHASES
+from rmqha.drill.audit import AuditResult
+from rmqha.drill.traffic import Acked, DrillTraffic
 
 LATENCY_BUCKETS_MS = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 AP_WINDOW_MS = 1000
@@ -59,8 +59,8 @@ class Result:
     target: str
     wanted: int
     rounds: list[Round]
-    traffic: Traffic
-    found: Found | None
+    traffic: DrillTraffic
+    found: AuditResult | None
     broken: list[str]
     seconds: float = 0.0
 
@@ -74,12 +74,12 @@ def percentiles(values: Iterable[int | None]) -> dict[str, int | None]:
     return {"p50": round(statistics.median(there)), "p90": there[rank], "max": there[-1], "n": len(there)}
 
 
-def unavailable_ms(traffic: Traffic, item: Round) -> int:
+def unavailable_ms(traffic: DrillTraffic, item: Round) -> int:
     """The longest time without an acknowledgement from the fault until all was well again."""
     return traffic.longest_gap_ms(item.fault_at_ms, item.end_ms) if item.end_ms else 0
 
 
-def normal_gap_ms(traffic: Traffic, rounds: Sequence[Round]) -> int:
+def normal_gap_ms(traffic: DrillTraffic, rounds: Sequence[Round]) -> int:
     """The longest time without an acknowledgement outside the faults."""
     stamps = sorted(traffic.stamps)
     faults = [(item.fault_at_ms, item.end_ms) for item in rounds]
@@ -103,7 +103,7 @@ def buckets(acked: Sequence[Acked]) -> list[dict[str, int | None]]:
     return rows
 
 
-def broken_promises(mode: str, rounds: Sequence[Round], traffic: Traffic, found: Found) -> list[str]:
+def broken_promises(mode: str, rounds: Sequence[Round], traffic: DrillTraffic, found: AuditResult) -> list[str]:
     """What the audit says against what is promised in `mode` (docs/guarantees.md)."""
     broken = [f"a send was given up: {failure}" for failure in traffic.failures[:3]]
     if mode == "cp":

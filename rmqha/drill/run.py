@@ -13,7 +13,7 @@ from rmqha.drill.audit import audit, check_same_bytes
 from rmqha.drill.cluster import Cluster, wall_ms
 from rmqha.drill.fault import Fault
 from rmqha.drill.report import Result, Round, broken_promises, unavailable_ms
-from rmqha.drill.traffic import Traffic
+from rmqha.drill.traffic import DrillTraffic
 from rmqha.model.error import RmqhaError
 
 SETTLE_S = 0.5
@@ -37,7 +37,7 @@ def drill(fault: Fault, count: int, per_second: int, scratch: Path, tell: Tell) 
 
 
 async def _run(cluster: Cluster, fault: Fault, count: int, per_second: int, tell: Tell) -> Result:
-    traffic = Traffic(per_second=per_second)
+    traffic = DrillTraffic(per_second=per_second)
     result = Result(fault.name, fault.mode, fault.target, count, [], traffic, None, [])
     tell(0, f"starting {', '.join(cluster.state.nodes)}")
     with trio.fail_after(UP_S):
@@ -66,7 +66,7 @@ async def _run(cluster: Cluster, fault: Fault, count: int, per_second: int, tell
     return result
 
 
-async def _round(cluster: Cluster, fault: Fault, traffic: Traffic, result: Result) -> None:
+async def _round(cluster: Cluster, fault: Fault, traffic: DrillTraffic, result: Result) -> None:
     await traffic.goes_on()
     await trio.sleep(SETTLE_S)
     found = Round(await fault.victims(cluster), await cluster.master(), wall_ms())
@@ -92,7 +92,7 @@ def leaves(errors: BaseExceptionGroup[RmqhaError]) -> list[RmqhaError]:
     return found
 
 
-def line(found: Round, traffic: Traffic) -> str:
+def line(found: Round, traffic: DrillTraffic) -> str:
     """A round for people."""
     parts = [f"{' and '.join(found.hit)} hit"]
     if found.failover_ms is not None:

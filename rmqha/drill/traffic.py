@@ -11,11 +11,11 @@ from secrets import token_hex
 
 import trio
 
-from rmqha.client.outgoing import Outgoing, OutgoingMessage
-from rmqha.client.producer import Producer
+from rmqha.client.producers.outgoing import Outgoing, OutgoingMessage
+from rmqha.client.producers.producer import Producer
 from rmqha.client.route import MessageQueue
 from rmqha.drill.cluster import GROUP, until, wall_ms
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RmqhaError, UnreachableError
 
@@ -50,7 +50,7 @@ class Failed:
 
 
 @dataclass
-class Traffic:
+class DrillTraffic:
     """Sixteen lanes, each one message at a time and in order, `per_second` in all; a lane keeps its queue."""
 
     per_second: int = PER_SECOND

@@ -19,7 +19,7 @@ from typing import NamedTuple
 from rmqha.ha.action import CallController
 from rmqha.ha.sync_state import Members
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.config import BrokerConfig
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import HaMode
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import IdentityStore, Tracer

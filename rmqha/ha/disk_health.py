@@ -1,4 +1,4 @@
-"""Whether the disk still takes writes: a decision over the probe of `broker/disk_probe.py`. Pure."""
+"""Whether the disk still takes writes: a decision over the probe of `broker/services/disk_probe.py`. Pure."""
 
 from __future__ import annotations
 

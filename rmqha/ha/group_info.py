@@ -34,7 +34,7 @@ class GroupInfo:
     drained_ids: Members = ()
     """Replicas that an operator keeps out of the set; ours."""
     registered: str = ""
-    """Every replica and its addresses (`rmqha.ha.registered`); ours."""
+    """Every replica and its addresses (`rmqha.ha.stream.registered`); ours."""
 
 
 def parse_group_info(command: Command) -> GroupInfo | None:

@@ -19,25 +19,25 @@ from typing import Any
 
 from rmqha.ha.ack import AckQueue
 from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, HandedOver, RoleChanged, Token
-from rmqha.ha.client import HaClient
-from rmqha.ha.commitment import Commitment
+from rmqha.ha.commit_tracker import CommitTracker
 from rmqha.ha.controller_client import ControllerClient, Vitals
-from rmqha.ha.copy_rate import CopyLimit
-from rmqha.ha.copy_speed import CopySpeed
 from rmqha.ha.group_info import GroupInfo, parse_group_info
 from rmqha.ha.hand_over import HandOver
-from rmqha.ha.master_link import ClientState
 from rmqha.ha.replica_view import set_view, slaves_view
-from rmqha.ha.set_keeper import SetKeeper
-from rmqha.ha.slaves import Slaves
+from rmqha.ha.stream.client import HaClient
+from rmqha.ha.stream.copy_rate import CopyLimit
+from rmqha.ha.stream.copy_speed import CopySpeed
+from rmqha.ha.stream.replication_client import ClientState
+from rmqha.ha.stream.slaves import Slaves
+from rmqha.ha.sync_state_set_manager import SyncStateSetManager
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.config import BrokerConfig
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import RemoteProtocolError, StoreError
 from rmqha.model.identity import HaMode, Role, join_address, parse_address
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import Buffer, IdentityStore, ReplicaLog, Tracer
+from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.command import Command
-from rmqha.wire.ha_proof import HaClaim
 
 HAND_OVER_AFTER_MS = 1000
 """A stopping master tells the controller when its slaves have everything, or after this long."""
@@ -68,8 +68,8 @@ class Replica:
         self._master_id: BrokerId | None = None
         self._master_address = ""
         self._has_master = False
-        self._set = SetKeeper(config, log, self._link, tracer)
-        self._commitment = Commitment(config, log, self._link, self._set, tracer)
+        self._set = SyncStateSetManager(config, log, self._link, tracer)
+        self._commitment = CommitTracker(config, log, self._link, self._set, tracer)
         self._client: HaClient | None = None
         self._stopping_at_ms: int | None = None
         self._hand_over_told = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rmqha.ha.connection import HaConnection
+from rmqha.ha.stream.connection import HaConnection
 from rmqha.ha.sync_state import SyncStateSet
 from rmqha.model.offset import PhyOffset
 

@@ -13,16 +13,16 @@ from typing import Any
 
 from rmqha.ha.ack import AckQueue
 from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, HandedOver, RoleChanged, Token
-from rmqha.ha.master_link import ClientState
-from rmqha.ha.plain_client import PlainHaClient
-from rmqha.ha.plain_connection import PlainConnectionState, PlainHaConnection
+from rmqha.ha.stream.legacy_client import LegacyHaClient
+from rmqha.ha.stream.legacy_connection import LegacyHaConnection, PlainConnectionState
+from rmqha.ha.stream.replication_client import ClientState
 from rmqha.model.code import ResponseCode
-from rmqha.model.config import BrokerConfig
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
 from rmqha.model.offset import MASTER_ID, BrokerId, Epoch, PhyOffset
 from rmqha.port import Buffer, ReplicaLog, Tracer
+from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.command import Command
-from rmqha.wire.ha_proof import HaClaim
 
 MAX_CONNECTION_COUNT = 16
 """Slaves and those that have not reported yet; more are closed at once."""
@@ -41,8 +41,8 @@ class StaticReplica:
         self._epoch = Epoch(max(log.highest_epoch, last.epoch if last else 0))
         """Of the time before this group became static, if there was one: name servers must not take it for older."""
         self._start_offset = PhyOffset(0)
-        self._connections: dict[int, PlainHaConnection] = {}
-        self._client = PlainHaClient(config, log, tracer)
+        self._connections: dict[int, LegacyHaConnection] = {}
+        self._client = LegacyHaClient(config, log, tracer)
         self._master_address = ""
         self._acks = AckQueue(config.sync_flush_timeout if config.sync_flush else config.slave_timeout)
         self._releasable = PhyOffset(0)
@@ -132,7 +132,7 @@ class StaticReplica:
         if not self.is_master or len(self._connections) >= MAX_CONNECTION_COUNT:
             self._actions.append(CloseHa(conn_id, "too many connections" if self.is_master else "not master"))
             return
-        self._connections[conn_id] = PlainHaConnection(now_ms, conn_id, peer, self._config, self._log)
+        self._connections[conn_id] = LegacyHaConnection(now_ms, conn_id, peer, self._config, self._log)
 
     def ha_opened(self, now_ms: int, conn_id: int) -> None:
         self._actions += self._client.opened(now_ms, conn_id)

@@ -12,26 +12,26 @@ from threading import Lock
 from typing import Any
 
 from rmqha.host.tracer import HostTracer
-from rmqha.model.series import Histogram, Kind, Series, Sheet
+from rmqha.model.series import Histogram, MetricFamilies, MetricKind, Series
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
-EVENTS = Series("rmqha_events_total", Kind.COUNTER, "Lines of the log, by event (rmqha history)", ("event",))
-LOST_LINES = Series("rmqha_log_lines_lost_total", Kind.COUNTER, "Log lines that the disk did not take")
+EVENTS = Series("rmqha_events_total", MetricKind.COUNTER, "Lines of the log, by event (rmqha history)", ("event",))
+LOST_LINES = Series("rmqha_log_lines_lost_total", MetricKind.COUNTER, "Log lines that the disk did not take")
 ELECTIONS = Series(
-    "rocketmq_ha_elections_total", Kind.COUNTER, "Controllers' leader: masters elected, by cause", ("cause",)
+    "rocketmq_ha_elections_total", MetricKind.COUNTER, "Controllers' leader: masters elected, by cause", ("cause",)
 )
 SET_CHANGES = Series(
     "rocketmq_ha_set_changes_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     "Master: replicas that joined or left the SyncStateSet, and why",
     ("kind", "cause"),
 )
-CUTS = Series("rocketmq_ha_truncations_total", Kind.COUNTER, "Cuts of the log")
-CUT_BYTES = Series("rocketmq_ha_truncated_bytes_total", Kind.COUNTER, "Log bytes that cuts removed")
+CUTS = Series("rocketmq_ha_truncations_total", MetricKind.COUNTER, "Cuts of the log")
+CUT_BYTES = Series("rocketmq_ha_truncated_bytes_total", MetricKind.COUNTER, "Log bytes that cuts removed")
 FAILOVER = Series(
     "rocketmq_ha_failover_seconds",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     "detect: silence of a master until the controllers call it dead; elect: from then to the new master; hand_over: "
     "from the begin of a planned switch to the new master (all three on the controllers' leader); writable: from the "
     "role to the first send that would be taken (on the new master)",
@@ -113,19 +113,19 @@ class EventCounts:
         if began_ms is not None:
             self._took(phase, now_ms - began_ms)
 
-    def collect(self) -> Sheet:
+    def collect(self) -> MetricFamilies:
         """Of the whole process; the labels of a scrape's target tell whose."""
-        sheet = Sheet({})
+        families = MetricFamilies({})
         with self._lock:
             for event, count in sorted(self._events.items()):
-                sheet.put(EVENTS, count, event)
+                families.put(EVENTS, count, event)
             for cause, count in sorted(self._elections.items()):
-                sheet.put(ELECTIONS, count, cause)
+                families.put(ELECTIONS, count, cause)
             for change, count in sorted(self._set_changes.items()):
-                sheet.put(SET_CHANGES, count, *change)
+                families.put(SET_CHANGES, count, *change)
             for phase, histogram in sorted(self._phases.items()):
-                sheet.put_histogram(FAILOVER, histogram, phase)
-            sheet.put(CUTS, self._cut_count)
-            sheet.put(CUT_BYTES, self._cut_bytes)
-        sheet.put(LOST_LINES, self._tracer.statistics()["lost_line_count"])
-        return sheet
+                families.put_histogram(FAILOVER, histogram, phase)
+            families.put(CUTS, self._cut_count)
+            families.put(CUT_BYTES, self._cut_bytes)
+        families.put(LOST_LINES, self._tracer.statistics()["lost_line_count"])
+        return families

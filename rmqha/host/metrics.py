@@ -1,4 +1,4 @@
-"""Sheets of metrics as Prometheus' text, by its own client library, with the process's own figures. Shell.
+"""Families of metrics as Prometheus' text, by its own client library, with the process's own figures. Shell.
 
 The library is loaded by `load`, when a process that is to be scraped starts: at the first scrape its import would hold
 up the event loop.
@@ -11,21 +11,21 @@ from collections.abc import Iterable, Sequence
 from prometheus_client import CollectorRegistry, Metric, ProcessCollector, generate_latest
 from prometheus_client.registry import Collector
 
-from rmqha.model.series import Series, Sheet
+from rmqha.model.series import MetricFamilies, Series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class _Sheets(Collector):
+class _Pages(Collector):
     """Series of one name are one family, whichever server they are of."""
 
-    def __init__(self, sheets: Sequence[Sheet]) -> None:
-        self._sheets = sheets
+    def __init__(self, pages: Sequence[MetricFamilies]) -> None:
+        self._pages = pages
 
     def collect(self) -> Iterable[Metric]:
         families: dict[Series, Metric] = {}
-        for sheet in self._sheets:
-            for series, samples in sheet.samples.items():
+        for page in self._pages:
+            for series, samples in page.samples.items():
                 family = families.get(series)
                 if family is None:
                     # the library adds "_total" to the names of counters
@@ -36,9 +36,9 @@ class _Sheets(Collector):
         return families.values()
 
 
-def exposition(sheets: Sequence[Sheet]) -> bytes:
+def exposition(pages: Sequence[MetricFamilies]) -> bytes:
     """The text format 0.0.4, process_* series included."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Sheets(sheets))
+    registry.register(_Pages(pages))
     ProcessCollector(registry=registry)
     return generate_latest(registry)

@@ -6,12 +6,12 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from rmqha.host import security
-from rmqha.host.audit import AuditLog
+from rmqha.host.access import security
+from rmqha.host.access.audit import AuditLog
+from rmqha.host.access.security_watch import SecurityWatch
 from rmqha.host.process import run_server
-from rmqha.host.security_watch import SecurityWatch
 from rmqha.host.tracer import HostTracer
-from rmqha.model.config import ServerConfig
+from rmqha.model.config.servers import ServerConfig
 
 
 class Surroundings:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rmqha.host.clock import HostClock, StepWatch
 from rmqha.host.disk import FILE_MODE, make_directories
-from rmqha.model.config import ServerConfig
+from rmqha.model.config.servers import ServerConfig
 from rmqha.model.error import UsageError
 from rmqha.port import Clock
 
@@ -75,7 +75,7 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
 
-class LogFile(RotatingFileHandler):
+class RotatingLogFile(RotatingFileHandler):
     """Rotation and reopening as the standard library does them. A full or failing disk loses lines, not the server:
     the loss is counted and shows up in `HostTracer.statistics`."""
 
@@ -131,10 +131,10 @@ class HostTracer:
         self._write: Callable[[str], object] = sys.stderr.write if write is None else write
         self.listeners: list[Callable[[int, str, Mapping[str, Any]], None]] = []
         """Called with the monotonic time, the name and the fields, JSON values, of each event."""
-        self._file: LogFile | None = None
+        self._file: RotatingLogFile | None = None
         if log_file:
             try:
-                self._file = LogFile.open(log_file, max_bytes, KEPT_FILE_COUNT)
+                self._file = RotatingLogFile.open(log_file, max_bytes, KEPT_FILE_COUNT)
             except OSError as error:
                 raise UsageError(f"cannot write the log file {log_file}: {error.strerror}; set logFile") from None
 

@@ -14,7 +14,7 @@ from functools import cached_property
 from ipaddress import ip_address
 from typing import Any
 
-from rmqha.model.delay_level import SCHEDULE_TOPIC
+from rmqha.model.config.delay_level import SCHEDULE_TOPIC
 from rmqha.model.error import ConfigError
 from rmqha.model.message import CHECK_MAX_TOPIC, DLQ_PREFIX, HALF_TOPIC, OP_TOPIC, RETRY_PREFIX
 

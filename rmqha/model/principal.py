@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Accounts(Protocol):
-    """Where the accounts in force stand; `rmqha.host.accounts.AccessFile` is one."""
+    """Where the accounts in force stand; `rmqha.host.access.accounts.AccessFile` is one."""
 
     @property
     def access(self) -> AccessList: ...

@@ -13,7 +13,7 @@ from enum import Enum
 from rmqha.model.printable import printable
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """The value is Prometheus' name for it."""
 
     GAUGE = "gauge"
@@ -29,13 +29,13 @@ class Series:
     """
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
     own: bool = True
 
     def __post_init__(self) -> None:
-        assert (self.kind is Kind.COUNTER) == self.name.endswith("_total"), self.name
+        assert (self.kind is MetricKind.COUNTER) == self.name.endswith("_total"), self.name
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Histogram:
         self.total += value * count
 
 
-class Sheet:
+class MetricFamilies:
     """What one server shows at one scrape. `base` are the labels of all its series."""
 
     def __init__(self, base: Mapping[str, str]) -> None:
@@ -90,18 +90,18 @@ class Sheet:
         self.samples.setdefault(series, []).append(sample)
 
 
-Collecting = Generator[None, None, Sheet]
+Collecting = Generator[None, None, MetricFamilies]
 """A sheet being filled, its value in the end. Each step takes about a millisecond: others get their turn in between."""
 
 
-def filled(steps: Collecting) -> Sheet:
+def filled(steps: Collecting) -> MetricFamilies:
     """All steps at once."""
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            sheet: Sheet = end.value
-            return sheet
+            families: MetricFamilies = end.value
+            return families
 
 
 def _label(text: str) -> str:
@@ -111,3 +111,56 @@ def _label(text: str) -> str:
 
 def _bound(value: float) -> str:
     return repr(float(value))
+
+
+SESSIONS = Series("rmqha_remoting_sessions", MetricKind.GAUGE, "Open connections")
+RECEIVED = Series("rmqha_remoting_received_total", MetricKind.COUNTER, "Requests received")
+RECEIVED_BYTES = Series("rmqha_remoting_received_bytes_total", MetricKind.COUNTER, "Bytes received")
+SENT_BYTES = Series("rmqha_remoting_sent_bytes_total", MetricKind.COUNTER, "Bytes sent")
+REFUSED = Series(
+    "rmqha_remoting_refused_total", MetricKind.COUNTER, "Connections refused: too many, or not as TLS wants them"
+)
+BAD_FRAMES = Series(
+    "rmqha_remoting_bad_frames_total", MetricKind.COUNTER, "Connections closed for bytes that are no protocol"
+)
+SLOW_READERS = Series(
+    "rmqha_remoting_slow_readers_total", MetricKind.COUNTER, "Connections closed as answers were not read"
+)
+PUSHED_OUT = Series(
+    "rmqha_remoting_pushed_out_total",
+    MetricKind.COUNTER,
+    "Connections without a request that were closed to make room for new ones",
+)
+SHED = Series(
+    "rmqha_remoting_shed_total", MetricKind.COUNTER, "Connections closed as half frames took too much memory together"
+)
+HALF_FRAME_BYTES = Series("rmqha_remoting_half_frame_bytes", MetricKind.GAUGE, "Bytes of frames that are not complete")
+DENIED = Series("rmqha_remoting_denied_total", MetricKind.COUNTER, "Requests that the accounts do not allow")
+FAILED = Series(
+    "rmqha_remoting_failed_requests_total",
+    MetricKind.COUNTER,
+    "Requests that met a bug of the server; each closed its connection (event request_failed has the traceback)",
+)
+QUOTA_REFUSED = Series("rmqha_quota_refused_total", MetricKind.COUNTER, "Requests refused as beyond a quota")
+_KEYS = {
+    "session_count": SESSIONS,
+    "received_count": RECEIVED,
+    "received_bytes": RECEIVED_BYTES,
+    "sent_bytes": SENT_BYTES,
+    "refused_count": REFUSED,
+    "bad_frame_count": BAD_FRAMES,
+    "slow_reader_count": SLOW_READERS,
+    "pushed_out_count": PUSHED_OUT,
+    "shed_count": SHED,
+    "half_frame_bytes": HALF_FRAME_BYTES,
+    "denied_count": DENIED,
+    "failed_request_count": FAILED,
+    "quota_refused_count": QUOTA_REFUSED,
+}
+SERIES = tuple(_KEYS.values())
+
+
+def put_remoting(families: MetricFamilies, counts: Mapping[str, int]) -> None:
+    """`counts`: those of `rmqha.host.net.remoting.Statistics`."""
+    for key, series in _KEYS.items():
+        families.put(series, counts[key])

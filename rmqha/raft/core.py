@@ -67,7 +67,7 @@ class PendingRead:
 
 
 @dataclass(slots=True)
-class Transfer:
+class LeadershipTransfer:
     """`ordered` once TimeoutNow has left: from then on the leader has no lease."""
 
     to: str
@@ -94,7 +94,7 @@ class Leader:
     lease_at_ms: int | None = None
     """The same, None before there is one."""
     reads: list[PendingRead] = field(default_factory=list)
-    transfer: Transfer | None = None
+    transfer: LeadershipTransfer | None = None
 
 
 RoleState = Follower | PreCandidate | Candidate | Leader

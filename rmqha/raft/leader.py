@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rmqha.model.offset import RaftIndex, Term
 from rmqha.raft import reconfiguration
-from rmqha.raft.core import Core, Leader, PendingRead, ReadState, Transfer
+from rmqha.raft.core import Core, Leader, LeadershipTransfer, PendingRead, ReadState
 from rmqha.raft.progress import Progress, ProgressState
 from rmqha.raft.quorum import id_of
 from rmqha.wire.raft_message import (
@@ -228,13 +228,13 @@ def begin_transfer(core: Core, role: Leader, now_ms: int, to: str) -> bool:
     transfer is under way."""
     if to not in core.other_voters or role.transfer is not None:
         return False
-    role.transfer = Transfer(to, now_ms + core.config.election_timeout_ms)
+    role.transfer = LeadershipTransfer(to, now_ms + core.config.election_timeout_ms)
     core.trace("raft_transfer_begun", to=id_of(to), term=core.term)
     _order_transfer(core, role.transfer, role.progress[to])
     return True
 
 
-def _order_transfer(core: Core, transfer: Transfer, progress: Progress) -> None:
+def _order_transfer(core: Core, transfer: LeadershipTransfer, progress: Progress) -> None:
     if not transfer.ordered and progress.match_index == core.log.last_index:
         transfer.ordered = True
         core.send(TimeoutNow(core.node_id, transfer.to, core.term))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rmqha.model.error import StoreError
-from rmqha.store.scan import Decoding, Interval, RowFilter, StoreView, read_store
-from rmqha.store.scan_queues import QueueEntries
-from rmqha.store.scan_storage import storage_of
+from rmqha.scan.api import Decoding, Interval, RowFilter, StoreView, read_store
+from rmqha.scan.queues import QueueEntries
+from rmqha.scan.storage import storage_of
 
 ANY = Interval()
 ON = "failOnDataLoss=false reads what is there"

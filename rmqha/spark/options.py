@@ -15,9 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from rmqha.model.error import StoreError, UsageError
-from rmqha.spark.loss import check_queues
-from rmqha.spark.row_options import count, offsets_word, parse_rows, words
-from rmqha.store.scan import (
+from rmqha.scan.api import (
     ALL_ROWS,
     CORRUPT,
     TIMESTAMP_SLACK_MS,
@@ -29,6 +27,8 @@ from rmqha.store.scan import (
     cluster_of,
     open_store,
 )
+from rmqha.spark.loss import check_queues
+from rmqha.spark.row_options import count, offsets_word, parse_rows, words
 
 OPTIONS = {
     "path": "directory of a store (a broker's storePathRootDir), or an address that fsspec knows",

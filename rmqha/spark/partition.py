@@ -13,10 +13,10 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 
 from rmqha.model.error import UsageError
+from rmqha.scan.api import Decoding, LogRange, ReadCounts, RowFilter, StoreView, group_ranges, plan_ranges, read_range
+from rmqha.scan.index import is_indexed
+from rmqha.scan.storage import LocalStorage, storage_of
 from rmqha.spark.options import ReadOptions
-from rmqha.store.scan import Decoding, LogRange, ReadCounts, RowFilter, StoreView, group_ranges, plan_ranges, read_range
-from rmqha.store.scan_index import is_indexed
-from rmqha.store.scan_storage import LocalStorage, storage_of
 
 TASK_MAX_BYTES = 1024 * 1024 * 1024
 """A whole file of RocketMQ's default size."""

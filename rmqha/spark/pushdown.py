@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from rmqha.store.scan import Interval, RowFilter
+from rmqha.scan.api import Interval, RowFilter
 
 WHOLE_NUMBERS = frozenset(("queueId", "queueOffset", "physicalOffset"))
 TIMESTAMPS = frozenset(("bornTimestamp", "storeTimestamp"))

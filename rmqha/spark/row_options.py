@@ -9,7 +9,7 @@ from typing import Any
 
 from rmqha.model.error import UsageError
 from rmqha.model.pattern import compiled
-from rmqha.store.scan import Interval, RowFilter
+from rmqha.scan.api import Interval, RowFilter
 
 EARLIEST, LATEST = -2, -1
 """As numbers inside JSON, as Kafka's source has them."""

@@ -22,13 +22,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.types import StructType
 
 from rmqha.model.error import UsageError
+from rmqha.scan.api import RowFilter, by_group, prune, told_of
 from rmqha.spark.options import ReadOptions, column_type, known_column
 from rmqha.spark.partition import UNKNOWN, LogPartition, Sizing, partitions, read
 from rmqha.spark.pushdown import push
 from rmqha.spark.stream import CommitLogStreamReader
 from rmqha.spark.write_rows import check_schema, parse_write_options
 from rmqha.spark.writer import CommitLogWriter
-from rmqha.store.scan import RowFilter, by_group, prune, told_of
 
 
 class CommitLogSource(DataSource):

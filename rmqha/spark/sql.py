@@ -10,10 +10,10 @@ from typing import Any
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from rmqha.scan.api import TYPES
 from rmqha.spark.errors import translate
 from rmqha.spark.local import session
 from rmqha.spark.options import ReadOptions
-from rmqha.store.scan import TYPES
 
 VIEW = "log"
 

@@ -16,11 +16,11 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
 
 from rmqha.model.error import StoreError, UsageError
+from rmqha.scan.api import LogRange, StoreView, by_group, open_store, told_of
+from rmqha.scan.position import Position, between, end_within, has_reached, may_have_changed, position_at
 from rmqha.spark.loss import check_queues
 from rmqha.spark.options import ReadOptions
 from rmqha.spark.partition import UNKNOWN, LogPartition, Sizing, partitions, read
-from rmqha.store.scan import LogRange, StoreView, by_group, open_store, told_of
-from rmqha.store.scan_position import Position, between, end_within, has_reached, may_have_changed, position_at
 
 Place = dict[str, int | str | None]
 """physicalOffset, epoch, epochStart, and the brokerId of the replica where it was taken."""

@@ -22,7 +22,7 @@ from rmqha.model.message import (
     encode_properties,
 )
 from rmqha.store.config import StoreConfig
-from rmqha.store.record import NewMessage
+from rmqha.store.log.record import NewMessage
 
 COLUMNS: Mapping[str, tuple[str, ...]] = {
     "topic": ("string",),

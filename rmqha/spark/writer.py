@@ -23,8 +23,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from rmqha.host.disk import HostDisk
 from rmqha.model.error import UsageError
 from rmqha.spark.write_rows import messages
-from rmqha.store import config_file, epoch_file, identity_file
 from rmqha.store.config import StoreConfig
+from rmqha.store.meta import config_file, epoch_file, identity_file
 from rmqha.store.store import Store
 from rmqha.wire import lenient_json
 
@@ -34,7 +34,7 @@ ROWS_PER_BATCH = 4096
 
 
 @dataclass
-class Part(WriterCommitMessage):
+class StagedPart(WriterCommitMessage):
     """What one task put aside."""
 
     partition: int
@@ -73,10 +73,10 @@ class CommitLogWriter(DataSourceArrowWriter):
                 row_count += batch.num_rows
             if sink is not None:
                 sink.close()
-        return Part(context.partitionId(), str(path), row_count)
+        return StagedPart(context.partitionId(), str(path), row_count)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        parts = sorted((item for item in messages if isinstance(item, Part)), key=lambda item: item.partition)
+        parts = sorted((item for item in messages if isinstance(item, StagedPart)), key=lambda item: item.partition)
         try:
             self._append([item for item in parts if item.row_count])
         finally:
@@ -88,7 +88,7 @@ class CommitLogWriter(DataSourceArrowWriter):
     def _discard(self) -> None:
         shutil.rmtree(self._staging, ignore_errors=True)
 
-    def _append(self, parts: list[Part]) -> None:
+    def _append(self, parts: list[StagedPart]) -> None:
         existed = self._root.exists()
         is_empty = not existed or not any(self._root.iterdir())
         self._root.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ def _check_no_member(root: Path) -> None:
             )
 
 
-def _append_parts(store: Store, parts: list[Part]) -> dict[str, int]:
+def _append_parts(store: Store, parts: list[StagedPart]) -> dict[str, int]:
     """How many queues each topic has got."""
     queue_counts: dict[str, int] = {}
     for part in parts:
@@ -148,7 +148,7 @@ def _append_parts(store: Store, parts: list[Part]) -> dict[str, int]:
     return queue_counts
 
 
-def _append_part(store: Store, part: Part, queue_counts: dict[str, int]) -> None:
+def _append_part(store: Store, part: StagedPart, queue_counts: dict[str, int]) -> None:
     now_ms = time.time_ns() // 1_000_000
     with Path(part.path).open("rb") as file, pa.ipc.open_stream(file) as batches:
         for whole in batches:

@@ -15,11 +15,9 @@ from typing import NamedTuple, NoReturn
 from rmqha.model.error import StoreError, UsageError
 from rmqha.model.message import PROPERTY_INNER_BASE, encode_properties
 from rmqha.model.offset import PhyOffset, QueueOffset
-from rmqha.store.commit_log import DIRECTORY, CommitLog
-from rmqha.store.derived import DispatchedRecord, DispatchedRun
-from rmqha.store.new_batch import NewBatch
-from rmqha.store.problem import os_sentence, place
-from rmqha.store.record import (
+from rmqha.store.log.commit_log import DIRECTORY, CommitLog
+from rmqha.store.log.new_batch import NewBatch
+from rmqha.store.log.record import (
     MAX_PROPERTIES_BYTES,
     SYS_COMMIT,
     SYS_INNER_BATCH,
@@ -31,7 +29,9 @@ from rmqha.store.record import (
     message_count,
     topic_field,
 )
-from rmqha.store.reput import QueueOffsets, valid_topic
+from rmqha.store.meta.problem import os_sentence, place
+from rmqha.store.queue.dispatcher import DispatchedRecord, DispatchedRun
+from rmqha.store.queue.reput import QueueOffsets, valid_topic
 
 _FIXED_BYTES = 82
 """Of each record, beside hosts, body, topic field and properties."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rmqha.model.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
+from rmqha.model.config.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
 
 PAGE_BYTES = 4096
 

@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from rmqha.model.error import UsageError
 from rmqha.port import Disk
-from rmqha.store import epoch_file, identity_file
-from rmqha.store.batch_consume_queue import DIRECTORY as BATCH_DIRECTORY
-from rmqha.store.boot_file import ABORT_PATH
-from rmqha.store.checkpoint import CHECKPOINT_PATH
-from rmqha.store.commit_log import DIRECTORY as LOG_DIRECTORY
-from rmqha.store.consume_queue import DIRECTORY as QUEUE_DIRECTORY
-from rmqha.store.index import DIRECTORY as INDEX_DIRECTORY
-from rmqha.store.problem import place, usage_errors
+from rmqha.store.index.index import DIRECTORY as INDEX_DIRECTORY
+from rmqha.store.log.commit_log import DIRECTORY as LOG_DIRECTORY
+from rmqha.store.meta import epoch_file, identity_file
+from rmqha.store.meta.boot_file import ABORT_PATH
+from rmqha.store.meta.checkpoint import CHECKPOINT_PATH
+from rmqha.store.meta.problem import place, usage_errors
+from rmqha.store.queue.batch_consume_queue import DIRECTORY as BATCH_DIRECTORY
+from rmqha.store.queue.consume_queue import DIRECTORY as QUEUE_DIRECTORY
 
 LOCK_PATH = "lock"
 REPLACED = "replaced-"

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import DamagedError
 from rmqha.model.offset import QueueOffset
-from rmqha.store.batch_consume_queue import DIRECTORY as BATCH_DIRECTORY
-from rmqha.store.batch_consume_queue import UNIT_BYTES, BatchConsumeQueue, BatchConsumeQueues
-from rmqha.store.commit_log import CommitLog
-from rmqha.store.consume_queue import DIRECTORY as QUEUE_DIRECTORY
-from rmqha.store.consume_queue import PREFILL_SIZE, UNIT, ConsumeQueue, ConsumeQueues
-from rmqha.store.damage import DamageTable
-from rmqha.store.mapped_file import MappedFiles, file_name
-from rmqha.store.problem import damaged
-from rmqha.store.record import SYS_INNER_BATCH, BadRecordError, Record, decode, is_sound, locate, verify
-from rmqha.store.reput import bad_record
+from rmqha.store.integrity.damage import DamageTable
+from rmqha.store.log.commit_log import CommitLog
+from rmqha.store.log.mapped_file import MappedFiles, file_name
+from rmqha.store.log.record import SYS_INNER_BATCH, BadRecordError, Record, decode, is_sound, locate, verify
+from rmqha.store.meta.problem import damaged
+from rmqha.store.queue.batch_consume_queue import DIRECTORY as BATCH_DIRECTORY
+from rmqha.store.queue.batch_consume_queue import UNIT_BYTES, BatchConsumeQueue, BatchConsumeQueues
+from rmqha.store.queue.consume_queue import DIRECTORY as QUEUE_DIRECTORY
+from rmqha.store.queue.consume_queue import PREFILL_SIZE, UNIT, ConsumeQueue, ConsumeQueues
+from rmqha.store.queue.reput import bad_record
 
 _SYS_FLAG = struct.Struct(">i")
 _SYS_FLAG_AT = 36

@@ -13,12 +13,12 @@ from typing import Any
 
 from rmqha.model.error import StoreError
 from rmqha.port import Disk
-from rmqha.store import config_file
-from rmqha.store.boot_file import LastStop
-from rmqha.store.checkpoint import Checkpoint
-from rmqha.store.commit_log import UNREADABLE, CommitLog
-from rmqha.store.record import BLANK, MAGIC_BLANK, BadRecordError, locate, skip_plain, verify
-from rmqha.store.reput import valid_topic, walk
+from rmqha.store.log.commit_log import UNREADABLE, CommitLog
+from rmqha.store.log.record import BLANK, MAGIC_BLANK, BadRecordError, locate, skip_plain, verify
+from rmqha.store.meta import config_file
+from rmqha.store.meta.boot_file import LastStop
+from rmqha.store.meta.checkpoint import Checkpoint
+from rmqha.store.queue.reput import valid_topic, walk
 
 CLOCK_MARGIN_MS = 3000
 """RocketMQ's margin on the checkpoint's times."""

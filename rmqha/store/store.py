@@ -13,34 +13,34 @@ from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import StoreError
 from rmqha.model.offset import Epoch, PhyOffset, QueueOffset
 from rmqha.port import Buffer, Disk, Tracer
-from rmqha.store import epoch_file
 from rmqha.store.appender import Appended, AppendedBatch, Appender
-from rmqha.store.batch_consume_queue import BatchConsumeQueues
-from rmqha.store.boot_file import BootFile, LastStop
-from rmqha.store.checkpoint import Checkpoint, CheckpointFile, ProgressFile
-from rmqha.store.commit_log import DIRECTORY as LOG_DIRECTORY
-from rmqha.store.commit_log import CommitLog
 from rmqha.store.config import StoreConfig
-from rmqha.store.consume_queue import DIRECTORY as QUEUE_DIRECTORY
-from rmqha.store.consume_queue import ConsumeQueues
-from rmqha.store.damage import DamageTable
-from rmqha.store.derived import Derived
-from rmqha.store.epoch_file import EpochFile, HighestEpochFile
-from rmqha.store.failure import Failure
-from rmqha.store.incoming import IncomingRecords
-from rmqha.store.index_service import IndexService
+from rmqha.store.index.index_service import IndexService
+from rmqha.store.integrity.damage import DamageTable
+from rmqha.store.integrity.incoming import IncomingRecords
+from rmqha.store.integrity.record_starts import RecordStarts, StoredRecord
+from rmqha.store.integrity.repair import RecordRepair
+from rmqha.store.integrity.tail import cut_tail, judge_tail, make_durable
 from rmqha.store.layout import lock, next_replaced, set_others_aside
-from rmqha.store.new_batch import NewBatch
-from rmqha.store.problem import disk_errors, place
-from rmqha.store.queue_starts import QueueStarts
+from rmqha.store.log.commit_log import DIRECTORY as LOG_DIRECTORY
+from rmqha.store.log.commit_log import CommitLog
+from rmqha.store.log.new_batch import NewBatch
+from rmqha.store.log.record import EncodedBatch, NewMessage, Record
+from rmqha.store.log.retention import RetainedFile
+from rmqha.store.meta import epoch_file
+from rmqha.store.meta.boot_file import BootFile, LastStop
+from rmqha.store.meta.checkpoint import Checkpoint, CheckpointFile, ProgressFile
+from rmqha.store.meta.epoch_file import EpochFile, HighestEpochFile
+from rmqha.store.meta.failure import Failure
+from rmqha.store.meta.problem import disk_errors, place
+from rmqha.store.queue.batch_consume_queue import BatchConsumeQueues
+from rmqha.store.queue.consume_queue import DIRECTORY as QUEUE_DIRECTORY
+from rmqha.store.queue.consume_queue import ConsumeQueues
+from rmqha.store.queue.dispatcher import CommitLogDispatcher
+from rmqha.store.queue.queue_min_offsets import QueueMinOffsets
+from rmqha.store.queue.reput import QueueOffsets, Reput, dispatch, dispatch_in_bulk, valid_topic
 from rmqha.store.reader import IsWhole, Matches, PullResult, Reader, Unit, any_record
-from rmqha.store.record import EncodedBatch, NewMessage, Record
-from rmqha.store.record_starts import RecordStarts, StoredRecord
 from rmqha.store.recovery import Recovery, batch_topics, check_start, find_end, first_timestamp
-from rmqha.store.repair import RecordRepair
-from rmqha.store.reput import QueueOffsets, Reput, dispatch, dispatch_in_bulk, valid_topic
-from rmqha.store.retention import LogFile
-from rmqha.store.tail import cut_tail, judge_tail, make_durable
 from rmqha.store.trimmer import Trimmer
 
 SAVE_INTERVAL_MS = 1000
@@ -70,8 +70,8 @@ class Store:
             disk, config.mapper_file_size_batch_consume_queue, self._queues, self._log, self._flush, tracer
         )
         self._queues.batch_topics = self._batch_queues.topics
-        self.queue_starts = QueueStarts(disk, self._queues, self._batch_queues)
-        self._derived: list[Derived] = [self._queues, self._batch_queues]
+        self.queue_starts = QueueMinOffsets(disk, self._queues, self._batch_queues)
+        self._derived: list[CommitLogDispatcher] = [self._queues, self._batch_queues]
         """Everything that is made from the log: whatever happens to the log happens to each of these."""
         self._offsets = QueueOffsets(self._log, self._queue_end)
         self._reput = Reput(self._log, self._derived, self._offsets.fresh, tracer)
@@ -482,7 +482,7 @@ class Store:
         """Size of removed files that are still on the disk."""
         return self._trimmer.buried_bytes
 
-    def oldest_files(self, count: int, wall_ms: int) -> tuple[list[LogFile], LogFile | None]:
+    def oldest_files(self, count: int, wall_ms: int) -> tuple[list[RetainedFile], RetainedFile | None]:
         """Up to `count` of the log's oldest files, and the active one unless it is empty."""
         return self._trimmer.oldest(count, self._offsets.last_store_timestamp_ms, wall_ms)
 
@@ -495,7 +495,7 @@ class Store:
 
     def trim(self, start_offset: PhyOffset) -> None:
         """Let the log begin with the file that starts at `start_offset`, which must not be above the settled offset.
-        Nothing is removed from the disk before `bury`."""
+        Nothing is removed from the disk before `schedule_unlink`."""
         assert start_offset <= self.settled_offset
         self._trimmer.trim(start_offset)
         self.damage.trimmed(start_offset)
@@ -505,12 +505,12 @@ class Store:
         self._trimmer.trim_derived()
         self._trimmer.trim_epochs()
 
-    def bury(self, now_ms: int, patience_ms: int, retry_ms: int) -> bool:
+    def schedule_unlink(self, now_ms: int, patience_ms: int, retry_ms: int) -> bool:
         """Take what was trimmed from the disk, one log file at a call; True if another is due. Blocks; for a worker
         thread. A file that a reader holds stays for up to `patience_ms`, one that the disk keeps for `retry_ms`."""
         if self._trimmer.waits and (self._progress.position or 0) < self._log.min_offset:
             self._sync(save=True)
-        return self._trimmer.bury(now_ms, patience_ms, retry_ms)
+        return self._trimmer.schedule_unlink(now_ms, patience_ms, retry_ms)
 
     # --- cut --------------------------------------------------------------------------------------------------------
     def on_truncate(self, hook: Callable[[int], None]) -> None:

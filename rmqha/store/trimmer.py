@@ -16,13 +16,13 @@ from typing import NamedTuple
 from rmqha.model.error import StoreError
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Disk, Tracer
-from rmqha.store.commit_log import CommitLog
-from rmqha.store.derived import Derived, Detached
-from rmqha.store.epoch_file import EpochFile
-from rmqha.store.mapped_file import MappedFile
-from rmqha.store.problem import disk_errors
-from rmqha.store.record import BadRecordError, locate
-from rmqha.store.retention import LogFile
+from rmqha.store.log.commit_log import CommitLog
+from rmqha.store.log.mapped_file import MappedFile
+from rmqha.store.log.record import BadRecordError, locate
+from rmqha.store.log.retention import RetainedFile
+from rmqha.store.meta.epoch_file import EpochFile
+from rmqha.store.meta.problem import disk_errors
+from rmqha.store.queue.dispatcher import CommitLogDispatcher, Detached
 
 DIRECTORY = "rmqha.deleted"
 
@@ -35,11 +35,17 @@ class _Grave(NamedTuple):
 
 
 class Trimmer:
-    """`trim`, `trim_derived`, `trim_epochs`, `oldest` and `forget` belong to the store's thread; `bury` may run in
-    another. `flush` is the store's lock over files."""
+    """`trim`, `trim_derived`, `trim_epochs`, `oldest` and `forget` belong to the store's thread; `schedule_unlink` may
+    run in another. `flush` is the store's lock over files."""
 
     def __init__(
-        self, disk: Disk, log: CommitLog, derived: Sequence[Derived], epochs: EpochFile, flush: Lock, tracer: Tracer
+        self,
+        disk: Disk,
+        log: CommitLog,
+        derived: Sequence[CommitLogDispatcher],
+        epochs: EpochFile,
+        flush: Lock,
+        tracer: Tracer,
     ) -> None:
         self._disk = disk
         self._log = log
@@ -63,19 +69,21 @@ class Trimmer:
         return [f"{DIRECTORY}: {len(names)} old log files that were on their way out are removed now."]
 
     # --- look -------------------------------------------------------------------------------------------------------
-    def oldest(self, count: int, last_stored_at_ms: int, wall_ms: int) -> tuple[list[LogFile], LogFile | None]:
+    def oldest(
+        self, count: int, last_stored_at_ms: int, wall_ms: int
+    ) -> tuple[list[RetainedFile], RetainedFile | None]:
         """Up to `count` of the oldest files, and the active one if it holds anything. `last_stored_at_ms` is the store
         time of the log's newest record."""
-        log, found = self._log, list[LogFile]()
+        log, found = self._log, list[RetainedFile]()
         for file in log.files.files[:-1][:count]:
             if file.end_offset > log.end_offset:
                 break
             newest = self._newest_before(file, last_stored_at_ms, wall_ms)
-            found.append(LogFile(file.start_offset, file.end_offset, newest))
+            found.append(RetainedFile(file.start_offset, file.end_offset, newest))
         active = log.files.find(log.end_offset) or (log.files.files[-1] if log.files.files else None)
         if active is None or active.start_offset == log.end_offset:
             return found, None
-        return found, LogFile(
+        return found, RetainedFile(
             active.start_offset, active.end_offset, self._no_later(active, last_stored_at_ms, wall_ms)
         )
 
@@ -136,7 +144,7 @@ class Trimmer:
         """Files still bear their names."""
         return bool(self._detached)
 
-    def bury(self, now_ms: int, patience_ms: int, retry_ms: int) -> bool:
+    def schedule_unlink(self, now_ms: int, patience_ms: int, retry_ms: int) -> bool:
         """Rename all that wait, then unlink one. A file that a reader uses is left for up to `patience_ms`. True if
         another is due. What the disk refuses is told and tried again after `retry_ms`."""
         try:

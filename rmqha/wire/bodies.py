@@ -21,7 +21,7 @@ MAX_TOPIC_COUNT = 200_000
 """Topics of one registration."""
 
 
-class DataVersion(NamedTuple):
+class TopicTableVersion(NamedTuple):
     """Version stamp of a broker's topic table. Two tables are the same if all three numbers are."""
 
     counter: int = 0
@@ -61,7 +61,7 @@ class Registration:
     broker_id: int
     address: str
     ha_address: str
-    version: DataVersion | None
+    version: TopicTableVersion | None
     topics: Mapping[str, QueueData]
     enable_acting_master: bool = False
     timeout_ms: int | None = None
@@ -86,7 +86,7 @@ def register_broker_request(
             "filterServerList": [],
             "topicConfigSerializeWrapper": {
                 "dataVersion": data_version,
-                "mappingDataVersion": DataVersion().to_json(),
+                "mappingDataVersion": TopicTableVersion().to_json(),
                 "topicConfigTable": topic_config_table,
                 "topicQueueMappingDetailMap": {},
                 "topicQueueMappingInfoMap": {},
@@ -115,7 +115,7 @@ def parse_registration(request: Command, known_digest: Callable[[str], str] = la
     if declared and declared != zlib.crc32(body) & 0x7FFFFFFF:
         raise RemoteProtocolError("the registration's body does not have the CRC-32 of its header")
     broker_name, digest = required(ext, "brokerName"), ext.get("topicsDigest", "")
-    version: DataVersion | None = None
+    version: TopicTableVersion | None = None
     topics: dict[str, QueueData] = {}
     if digest and digest == known_digest(broker_name):
         version = _version_of(required(ext, "topicsVersion"))
@@ -149,21 +149,21 @@ def _is_packed(ext: Mapping[str, str], body: bytes) -> bool:
     return ext.get("compressed") == "true" or body[:1] == ZLIB_START
 
 
-def _version_of(text: str) -> DataVersion:
+def _version_of(text: str) -> TopicTableVersion:
     parts = text.split(";")
-    if len(parts) != len(DataVersion._fields):
+    if len(parts) != len(TopicTableVersion._fields):
         raise RemoteProtocolError(f"topicsVersion {text!r} is not counter;stateVersion;timestamp")
-    return DataVersion(*(_number(part, "topicsVersion") for part in parts))
+    return TopicTableVersion(*(_number(part, "topicsVersion") for part in parts))
 
 
-def _parse_topics(value: Any) -> tuple[DataVersion, dict[str, QueueData]]:
+def _parse_topics(value: Any) -> tuple[TopicTableVersion, dict[str, QueueData]]:
     try:
         wrapper = value["topicConfigSerializeWrapper"]
         stamp = wrapper.get("dataVersion") or {}
         table = wrapper.get("topicConfigTable") or {}
         if len(table) > MAX_TOPIC_COUNT:
             raise RemoteProtocolError(f"the registration has {len(table)} topics; at most {MAX_TOPIC_COUNT} are taken")
-        version = DataVersion(*(int(stamp.get(name, 0)) for name in ("counter", "stateVersion", "timestamp")))
+        version = TopicTableVersion(*(int(stamp.get(name, 0)) for name in ("counter", "stateVersion", "timestamp")))
         topics = {
             str(name): QueueData(
                 int(topic.get("readQueueNums", 16)),

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rmqha.model.config import Config, parse_properties
+from rmqha.model.config.servers import Config, parse_properties
 from rmqha.model.error import RemoteProtocolError
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps, loads

@@ -53,7 +53,7 @@ class HardState:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class RaftMessage:
     """`term` is the sender's, except in PreVoteRequest and a granted PreVoteReply: the term it would campaign in.
 
     `sender` is an identity, `id#incarnation`: the node and the disk that remembers its votes. `to` is an identity too,
@@ -65,7 +65,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class PreVoteRequest(Message):
+class PreVoteRequest(RaftMessage):
     """Would you vote for me? Changes nothing at the receiver (dissertation §9.6)."""
 
     last_index: RaftIndex
@@ -73,12 +73,12 @@ class PreVoteRequest(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class PreVoteReply(Message):
+class PreVoteReply(RaftMessage):
     granted: bool
 
 
 @dataclass(frozen=True, slots=True)
-class VoteRequest(Message):
+class VoteRequest(RaftMessage):
     """`forced`: the leader itself gave up its lease for this campaign (transfer), so stickiness does not apply."""
 
     last_index: RaftIndex
@@ -87,12 +87,12 @@ class VoteRequest(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class VoteReply(Message):
+class VoteReply(RaftMessage):
     granted: bool
 
 
 @dataclass(frozen=True, slots=True)
-class AppendRequest(Message):
+class AppendRequest(RaftMessage):
     """`entries` follow `prev_index` without a gap."""
 
     prev_index: RaftIndex
@@ -102,14 +102,14 @@ class AppendRequest(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class AppendReply(Message):
+class AppendReply(RaftMessage):
     """The sender's log equals the leader's up to `match_index`, durably."""
 
     match_index: RaftIndex
 
 
 @dataclass(frozen=True, slots=True)
-class AppendReject(Message):
+class AppendReject(RaftMessage):
     """No entry (rejected_index, prev_term) here. The hint names the last entry here that could still match."""
 
     rejected_index: RaftIndex
@@ -118,7 +118,7 @@ class AppendReject(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat(Message):
+class Heartbeat(RaftMessage):
     """Renews the lease. `commit_index` never exceeds what the receiver is known to hold."""
 
     commit_index: RaftIndex
@@ -126,14 +126,14 @@ class Heartbeat(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class HeartbeatReply(Message):
+class HeartbeatReply(RaftMessage):
     """Grants the lease for the round. Round 0 only tells a stale leader the newer term."""
 
     round: int
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotChunk(Message):
+class SnapshotChunk(RaftMessage):
     """`data` is the part from `offset` of a snapshot of `total_bytes`; every part carries the whole configuration."""
 
     index: RaftIndex
@@ -145,7 +145,7 @@ class SnapshotChunk(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotReply(Message):
+class SnapshotReply(RaftMessage):
     """Send on from `next_offset`; a node that has installed it answers with AppendReply instead."""
 
     index: RaftIndex
@@ -153,7 +153,7 @@ class SnapshotReply(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class TimeoutNow(Message):
+class TimeoutNow(RaftMessage):
     """The leader hands over: campaign at once (dissertation §3.10)."""
 
 

@@ -14,10 +14,10 @@ from typing import TextIO
 
 import trio
 
-from rmqha.client.consumer import Consumer
-from rmqha.client.producer import Producer
+from rmqha.client.consumers.consumer import Consumer
+from rmqha.client.producers.producer import Producer
 from rmqha.drill.cluster import wall_ms
-from rmqha.host.security import Security, for_client
+from rmqha.host.access.security import Security, for_client
 from rmqha.model.error import RmqhaError
 from tests.abuse.scene import Scene
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import trustme
 
-from rmqha.host.security import Security, for_client
+from rmqha.host.access.security import Security, for_client
 
 ACCOUNTS = {
     "operator": ("operator", "operator-secret"),
@@ -65,7 +65,7 @@ class Keys:
         return path
 
     def client(self, account: str) -> Path:
-        """A file for `rmqha.host.security.for_client`."""
+        """A file for `rmqha.host.access.security.for_client`."""
         key, secret = ACCOUNTS[account]
         return self._secret(
             f"{account}.properties",

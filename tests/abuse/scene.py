@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rmqha.model.access import Credentials
-from rmqha.wire.acl import sign
+from rmqha.wire.auth.acl import sign
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 

@@ -19,7 +19,7 @@ from typing import Any
 import trio
 
 from rmqha.drill.cluster import GROUP, Cluster, quickstart, wall_ms
-from rmqha.host.security import ambient
+from rmqha.host.access.security import ambient
 from tests.abuse.attack import Attack
 from tests.abuse.honest import TIMEOUT_MS
 from tests.abuse.keys import Keys

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from rmqha.host.accounts import AccessFile
-from rmqha.host.guard import Guard
-from rmqha.host.session import Session
-from rmqha.host.statistics import Statistics
+from rmqha.host.access.accounts import AccessFile
+from rmqha.host.access.auth_filter import AuthFilter
+from rmqha.host.net.session import Session
+from rmqha.host.net.statistics import Statistics
 from rmqha.model.access import AccessList, Account, Credentials, Permission
 from rmqha.model.code import RequestCode
 from rmqha.model.message import encode_properties
-from rmqha.store.record import decode
-from rmqha.wire.acl import sign
+from rmqha.store.log.record import decode
+from rmqha.wire.auth.acl import sign
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
 from tests.broker.support import Broker, FakeChannel, pull_command, send_command
@@ -117,7 +117,7 @@ class World:
         self.accounts = Accounts(AccessList(ACCOUNTS))
         self.statistics = Statistics()
         service = cast(Any, broker.core.processor)
-        self.guard = Guard(service, cast(AccessFile, self.accounts), self.statistics)
+        self.guard = AuthFilter(service, cast(AccessFile, self.accounts), self.statistics)
         self.channels = {side: FakeChannel(f"10.0.0.{number}:1000") for number, side in enumerate((OWN, FOREIGN), 1)}
         self.records = {side: self._fill(side) for side in (OWN, FOREIGN)}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmqha.model.message import encode_properties
-from rmqha.store.record import NewMessage, encode, topic_field
+from rmqha.store.log.record import NewMessage, encode, topic_field
 from tests.broker.support import Broker, send_command
 
 BODY_AT = 88

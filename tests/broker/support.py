@@ -11,14 +11,14 @@ from typing import Any
 
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.identity import BrokerIdentity
-from rmqha.broker.request import Steps
+from rmqha.broker.requests.request import Steps
 from rmqha.ha.action import CallController
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode
-from rmqha.model.config import BrokerConfig
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.offset import BrokerId, PhyOffset
 from rmqha.store.config import StoreConfig
-from rmqha.store.identity_file import IdentityFile
+from rmqha.store.meta.identity_file import IdentityFile
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser

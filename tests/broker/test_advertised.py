@@ -12,10 +12,10 @@ import pytest
 import trio
 
 from rmqha.broker.advertised import HA, LISTEN, Advertised, check_advertised, resolved
-from rmqha.host import network
+from rmqha.host.net import network
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode
-from rmqha.model.config import BrokerConfig
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import ConfigError
 from rmqha.wire.command import Command
 from tests.broker.test_server import refused, shells

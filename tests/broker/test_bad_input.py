@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmqha.broker.topics import PERM_READ, PERM_WRITE, TopicConfig
+from rmqha.broker.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
 from rmqha.model.code import SEE_FAQ, RequestCode
 from rmqha.model.code import ResponseCode as Code
 from rmqha.wire.command import FLAG_ONEWAY, Command

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.cli.preflight import free_ports
+from rmqha.ops.local.preflight import free_ports
 
 HEAVY = ("rich", "pyspark", "pyarrow", "numpy", "hypothesis")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rmqha.broker import replica_driver
+from rmqha.broker.replication import replica_driver
 from rmqha.model.code import RequestCode
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.offset import Epoch, PhyOffset

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from rmqha.broker.topics import TopicConfig
+from rmqha.broker.tables.topics import TopicConfig
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import decode_properties, encode_properties
-from rmqha.store.record import Record, decode
+from rmqha.store.log.record import Record, decode
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 from tests.broker.support import Broker, FakeChannel, golden_frames, send_command

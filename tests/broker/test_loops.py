@@ -14,7 +14,7 @@ import trio.testing
 
 from rmqha.broker import loops
 from rmqha.broker.loops import BrokerLoops
-from rmqha.broker.topics import TopicTable
+from rmqha.broker.tables.topics import TopicTable
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.port import Buffer

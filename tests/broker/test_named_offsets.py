@@ -8,7 +8,7 @@ import pytest
 
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import offset_message_id
-from rmqha.store.record import decode
+from rmqha.store.log.record import decode
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
 from tests.broker import planted

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nameserver.route_info import RouteTable
-from rmqha.broker.config_table import DataVersion, pretty
-from rmqha.broker.topics import TopicConfig, TopicTable
+from rmqha.broker.tables.config_table import DataVersion, pretty
+from rmqha.broker.tables.topics import TopicConfig, TopicTable
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode
-from rmqha.model.config import BrokerConfig
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import RemoteProtocolError
 from rmqha.wire import bodies
 from rmqha.wire.bodies import parse_registration

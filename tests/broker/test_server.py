@@ -14,18 +14,18 @@ from unittest.mock import Mock
 import pytest
 import trio
 
-from rmqha.broker import config_table
 from rmqha.broker.server import Ports, _close, run_broker
-from rmqha.host import network, remoting
-from rmqha.host.remoting import RemotingClient
-from rmqha.host.session import Session
+from rmqha.broker.tables import config_table
+from rmqha.host.net import network, remoting
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.net.session import Session
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.config import BrokerConfig
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import RmqhaError, StoreError, UnreachableError
 from rmqha.model.message import encode_properties
-from rmqha.store.boot_file import LastStop
-from rmqha.store.record import decode
+from rmqha.store.log.record import decode
+from rmqha.store.meta.boot_file import LastStop
 from rmqha.wire.command import Command
 from tests.broker.support import MAX_FRAME_BYTES, Broker, ScriptedController, pull_command, send_command
 
@@ -361,7 +361,7 @@ async def test_group_of_two_replicates_hands_over_and_follows(tmp_path: Path) ->
 
 
 async def test_probes_of_the_ha_port_do_not_reach_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmqha.broker.ha_service.HANDSHAKE_TIMEOUT_MS", 100)
+    monkeypatch.setattr("rmqha.broker.replication.ha_service.HANDSHAKE_TIMEOUT_MS", 100)
     async with shells(tmp_path) as here:
         broker = await here.start()
         await here.send(broker, b"x")

@@ -10,12 +10,12 @@ from typing import Any
 
 import trio
 
-from rmqha.host import network, remoting
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.net import network, remoting
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import PhyOffset
 from rmqha.wire.command import Command
-from rmqha.wire.plain_ha import encode_header, encode_report
+from rmqha.wire.legacy_ha import encode_header, encode_report
 from tests.broker.support import MAX_FRAME_BYTES, Broker, pull_command, send_command
 from tests.broker.test_server import LIMIT_S, Registry, Shells
 

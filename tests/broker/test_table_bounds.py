@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rmqha.broker import clients
-from rmqha.broker.groups import CREATION_SHARE, MAX_GROUP_BYTES
+from rmqha.broker.tables import clients
+from rmqha.broker.tables.groups import CREATION_SHARE, MAX_GROUP_BYTES
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.selector import parse_selector
 from rmqha.wire.command import Command

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 import zstandard
 
-from rmqha.broker import config_table
-from rmqha.broker.config_table import DataVersion
-from rmqha.broker.delay_offsets import DelayOffsetTable
-from rmqha.broker.groups import GroupTable
-from rmqha.broker.offsets import OffsetTable
-from rmqha.broker.topics import TopicConfig, TopicTable, merge_attributes
+from rmqha.broker.tables import config_table
+from rmqha.broker.tables.config_table import DataVersion
+from rmqha.broker.tables.delay_offsets import DelayOffsetTable
+from rmqha.broker.tables.groups import GroupTable
+from rmqha.broker.tables.offsets import OffsetTable
+from rmqha.broker.tables.topics import TopicConfig, TopicTable, merge_attributes
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.config import BrokerConfig
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import StoreError
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command

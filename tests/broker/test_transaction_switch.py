@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rmqha.broker.transaction import mark
+from rmqha.broker.services.transaction import mark
 from tests.broker.support import Broker, FakeChannel
 from tests.broker.transactions import (
     COMMIT,

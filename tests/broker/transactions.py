@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rmqha.model.code import RequestCode
 from rmqha.model.message import encode_properties
-from rmqha.store.record import Record, decode
+from rmqha.store.log.record import Record, decode
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from rmqha.wire.lenient_json import dumps
 from tests.broker.support import Broker, FakeChannel, send_command

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from rmqha.cli.history import collect
+from rmqha.cli.admin.history import collect
 from rmqha.drill.audit import audit, check_same_bytes
 from rmqha.drill.cluster import BROKERS, Cluster, quickstart, wall_ms
-from rmqha.drill.traffic import Traffic
+from rmqha.drill.traffic import DrillTraffic
 from tests.chaos.conftest import Tell
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timed]
@@ -37,7 +37,7 @@ async def test_a_frozen_slave_in_ap_holds_up_sends_for_the_stall_bound_at_most(
     keys, bound_ms = RULES[rule]
     with trio.fail_after(120), Cluster.of(quickstart("ap", broker=keys), tmp_path) as cluster:
         await cluster.up()
-        traffic = Traffic()
+        traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):
             await traffic.goes_on()
             master = await cluster.master()

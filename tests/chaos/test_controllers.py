@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import trio
 
-from rmqha.cli.preflight import free_ports
 from rmqha.drill.audit import audit, check_same_bytes
 from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, until, wall_ms
-from rmqha.drill.traffic import Traffic
+from rmqha.drill.traffic import DrillTraffic
+from rmqha.ops.local.preflight import free_ports
 from tests.chaos.conftest import Tell
 
 pytestmark = pytest.mark.chaos
@@ -21,7 +21,7 @@ NOISE_MS = 1500
 THREE_CONTROLLERS = Path(__file__).parents[2] / "conf" / "three-controllers.toml"
 
 
-async def assert_nothing_lost(cluster: Cluster, traffic: Traffic, tell: Tell) -> None:
+async def assert_nothing_lost(cluster: Cluster, traffic: DrillTraffic, tell: Tell) -> None:
     await cluster.wait_well()
     end = await cluster.wait_level()
     found = audit(cluster.store(BROKERS[0]), end, traffic.acked)
@@ -31,7 +31,7 @@ async def assert_nothing_lost(cluster: Cluster, traffic: Traffic, tell: Tell) ->
     check_same_bytes([cluster.store(name) for name in BROKERS], end)
 
 
-async def kill_master(cluster: Cluster, traffic: Traffic, victim: str) -> Failover:
+async def kill_master(cluster: Cluster, traffic: DrillTraffic, victim: str) -> Failover:
     killed_at_ms = await cluster.kill(victim)
     failover = Failover(victim, killed_at_ms, await cluster.master(without=victim))
     await traffic.goes_on()
@@ -42,7 +42,7 @@ async def kill_master(cluster: Cluster, traffic: Traffic, victim: str) -> Failov
 async def test_a_group_goes_on_without_name_server_and_controller(tmp_path: Path, tell: Tell) -> None:
     with trio.fail_after(90), Cluster.of(quickstart("cp"), tmp_path) as cluster:
         await cluster.up()
-        traffic = Traffic()
+        traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):
             await traffic.goes_on()
             master = await cluster.master()
@@ -74,7 +74,7 @@ def three_controllers() -> dict[str, Any]:
 async def test_the_leading_controller_and_the_master_die_together(tmp_path: Path, tell: Tell) -> None:
     with trio.fail_after(120), Cluster.of(three_controllers(), tmp_path) as cluster:
         await cluster.up()
-        traffic = Traffic()
+        traffic = DrillTraffic()
 
         async def leader() -> str:
             nodes = (await cluster.look()).nodes.values()

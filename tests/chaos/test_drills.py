@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.cli.cluster_state import ClusterState
 from rmqha.drill.fault import FAULTS
+from rmqha.ops.local.cluster_state import ClusterState
 from tests.chaos.conftest import Tell
 
 pytestmark = pytest.mark.chaos

@@ -9,7 +9,7 @@ import trio
 
 from rmqha.drill.audit import STAMP_SLACK_MS, audit, check_same_bytes, records
 from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, wall_ms
-from rmqha.drill.traffic import DirectAnswers, DirectSender, Traffic
+from rmqha.drill.traffic import DirectAnswers, DirectSender, DrillTraffic
 from rmqha.model.message import PROPERTY_UNIQUE_KEY, decode_properties
 from tests.chaos.conftest import Tell
 
@@ -33,7 +33,7 @@ async def test_a_frozen_master_is_replaced_and_acknowledges_nothing_stale(
     spec = quickstart("cp", broker={"forwardSendsMillis": forward_ms})
     with trio.fail_after(90), Cluster.of(spec, tmp_path) as cluster:
         await cluster.up()
-        traffic = Traffic()
+        traffic = DrillTraffic()
         async with trio.open_nursery() as nursery, traffic.running(cluster.spec.namesrv_addresses):
             await traffic.goes_on()
             frozen = await cluster.master()
@@ -77,7 +77,7 @@ async def test_a_frozen_master_is_replaced_and_acknowledges_nothing_stale(
 async def test_a_frozen_slave_holds_up_sends_for_the_stall_bound_at_most(tmp_path: Path, tell: Tell) -> None:
     with trio.fail_after(90), Cluster.of(quickstart("cp"), tmp_path) as cluster:
         await cluster.up()
-        traffic = Traffic()
+        traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):
             await traffic.goes_on()
             master = await cluster.master()

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import trio
 
-from rmqha.cli.cluster_state import ClusterState
-from rmqha.cli.supervisor import spawn
 from rmqha.drill.audit import audit, check_same_bytes
 from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, until, wall_ms
-from rmqha.drill.traffic import Traffic
+from rmqha.drill.traffic import DrillTraffic
+from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.ops.local.supervisor import spawn
 from tests.chaos.conftest import Tell
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timed]
@@ -41,7 +41,7 @@ def flag(scratch: Path, name: str) -> Path:
 async def test_a_master_whose_disk_makes_nothing_durable_any_more_hands_over(tmp_path: Path, tell: Tell) -> None:
     with trio.fail_after(90), cluster_that_can_hang(tmp_path) as cluster:
         await cluster.up()
-        traffic = Traffic()
+        traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):
             await traffic.goes_on()
             victim = await cluster.master()
@@ -69,7 +69,7 @@ async def test_a_slave_whose_disk_makes_nothing_durable_any_more_is_known_and_ho
 ) -> None:
     with trio.fail_after(90), cluster_that_can_hang(tmp_path) as cluster:
         await cluster.up()
-        traffic = Traffic()
+        traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):
             await traffic.goes_on()
             master = await cluster.master()

@@ -9,14 +9,14 @@ import trio
 
 from rmqha.drill.audit import audit, check_same_bytes
 from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, wall_ms
-from rmqha.drill.traffic import Traffic
+from rmqha.drill.traffic import DrillTraffic
 from tests.chaos.conftest import Tell
 
 pytestmark = pytest.mark.chaos
 ROUNDS = 6
 
 
-async def kill_masters(cluster: Cluster, traffic: Traffic, tell: Tell) -> int:
+async def kill_masters(cluster: Cluster, traffic: DrillTraffic, tell: Tell) -> int:
     """Kill the master ROUNDS times, each time bringing it back into the set; the bytes of forks that were cut."""
     cut = 0
     for _ in range(ROUNDS):
@@ -34,7 +34,7 @@ async def kill_masters(cluster: Cluster, traffic: Traffic, tell: Tell) -> int:
 async def test_masters_killed_in_a_row_take_no_acknowledged_message_in_cp(tmp_path: Path, tell: Tell) -> None:
     with trio.fail_after(120), Cluster.of(quickstart("cp"), tmp_path) as cluster:
         await cluster.up()
-        traffic = Traffic()
+        traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):
             cut = await kill_masters(cluster, traffic, tell)
         await cluster.wait_well()
@@ -51,7 +51,7 @@ async def test_masters_killed_in_a_row_leave_equal_logs_in_ap(tmp_path: Path, te
     """A master acknowledges alone, so some losses are allowed; different logs are not."""
     with trio.fail_after(120), Cluster.of(quickstart("ap"), tmp_path) as cluster:
         await cluster.up()
-        traffic = Traffic()
+        traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):
             cut = await kill_masters(cluster, traffic, tell)
         await cluster.wait_well()
@@ -70,7 +70,7 @@ async def test_a_whole_group_killed_at_once_comes_back_with_all_that_was_acknowl
 ) -> None:
     with trio.fail_after(90), Cluster.of(quickstart("cp"), tmp_path) as cluster:
         await cluster.up()
-        traffic = Traffic()
+        traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):
             for _ in range(2):
                 await traffic.goes_on(300)

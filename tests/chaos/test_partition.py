@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from rmqha.cli.cluster_file import parse
-from rmqha.cli.cluster_state import ClusterState
-from rmqha.cli.launch import launch
-from rmqha.drill.audit import Found, audit, check_same_bytes
+from rmqha.cli.local.launch import launch
+from rmqha.drill.audit import AuditResult, audit, check_same_bytes
 from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, until, wall_ms
-from rmqha.drill.namespaces import HUB, Namespaces
-from rmqha.drill.traffic import DirectAnswers, Traffic
+from rmqha.drill.hosts.namespaces import HUB, Namespaces
+from rmqha.drill.traffic import DirectAnswers, DrillTraffic
+from rmqha.ops.local.cluster_file import parse
+from rmqha.ops.local.cluster_state import ClusterState
 from tests.chaos.conftest import Tell
 
 pytestmark = pytest.mark.chaos
@@ -64,8 +64,8 @@ class Told:
     cut_at_ms: int
     healed_at_ms: int
     direct: DirectAnswers
-    traffic: Traffic
-    found: Found
+    traffic: DrillTraffic
+    found: AuditResult
     truncated_bytes: int
     role: str
 
@@ -74,7 +74,7 @@ async def cut_the_master_off(hosts: Namespaces, scratch: Path, mode: str, tell: 
     """Cut, wait for the rival, heal, audit. In the end all logs are equal, whatever the mode."""
     with trio.fail_after(120), cluster_of_hosts(hosts, scratch, mode) as cluster:
         await cluster.up()
-        traffic, heard = Traffic(), scratch / "heard"
+        traffic, heard = DrillTraffic(), scratch / "heard"
 
         async def acknowledged() -> int:
             await trio.lowlevel.checkpoint()

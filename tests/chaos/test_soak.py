@@ -13,13 +13,13 @@ from random import Random
 import pytest
 import trio
 
-from rmqha.cli.cluster_view import ask_leader
 from rmqha.drill.audit import audit, check_same_bytes
 from rmqha.drill.cluster import BROKERS, GROUP, Cluster, quickstart
-from rmqha.drill.traffic import Traffic
-from rmqha.host.remoting import RemotingClient
+from rmqha.drill.traffic import DrillTraffic
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteError
+from rmqha.ops.cluster_view import ask_leader
 from rmqha.wire.command import Command
 from tests.chaos.conftest import Tell
 
@@ -51,7 +51,7 @@ async def switch(cluster: Cluster, target: str) -> str:
     return "done"
 
 
-async def freeze_master(cluster: Cluster, traffic: Traffic) -> None:
+async def freeze_master(cluster: Cluster, traffic: DrillTraffic) -> None:
     """The named case: the old master wakes up with its slaves still attached."""
     frozen = await cluster.master()
     cluster.pause(frozen)
@@ -60,7 +60,7 @@ async def freeze_master(cluster: Cluster, traffic: Traffic) -> None:
     cluster.resume(frozen)
 
 
-async def disturb(cluster: Cluster, traffic: Traffic, random: Random) -> str:
+async def disturb(cluster: Cluster, traffic: DrillTraffic, random: Random) -> str:
     """One fault at a time, some healed before the group has settled from the one before."""
     kind = random.choice(["kill", "freeze", "blink", "switch", "switch", "kill twice"])
     master = await cluster.master()
@@ -114,7 +114,7 @@ async def test_every_slave_follows_the_one_master_after_any_sequence(mode: str, 
     random = Random(SEED)
     with trio.fail_after(SOAK_S + 120), Cluster.of(quickstart(mode), tmp_path) as cluster:
         await cluster.up()
-        traffic = Traffic()
+        traffic = DrillTraffic()
         done = []
         async with traffic.running(cluster.spec.namesrv_addresses):
             await traffic.goes_on()

@@ -14,7 +14,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from rmqha.cli.preflight import free_ports
+from rmqha.ops.local.preflight import free_ports
 from rmqha.spark import session
 from rmqha.spark.java import java_home
 from tests.store.log_writer import LogWriter, Message

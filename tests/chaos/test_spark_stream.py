@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 
 from rmqha.drill.audit import records
 from rmqha.drill.cluster import BROKERS, Cluster, Failover, quickstart, until
-from rmqha.drill.traffic import DirectAnswers, DirectSender, Traffic
+from rmqha.drill.traffic import DirectAnswers, DirectSender, DrillTraffic
+from rmqha.scan.api import open_store
 from rmqha.spark import session
 from rmqha.spark.errors import translate
-from rmqha.store.scan import open_store
 from tests.chaos.conftest import Tell
 from tests.spark.slow_start import SLOW_START, STARTS
 
@@ -105,7 +105,7 @@ async def test_queries_go_on_through_a_kill_of_the_master_in_cp(
     of a slave, which may be elected: each record of the log once, whatever happens."""
     with trio.fail_after(120), Cluster.of(quickstart("cp"), tmp_path) as cluster:
         await cluster.up()
-        traffic = Traffic()
+        traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):
             await traffic.goes_on()
             victim = await cluster.master()
@@ -138,7 +138,7 @@ async def test_a_query_says_where_a_log_was_cut_that_it_had_read_in_ap(
     other replica is elected, and the tail is cut."""
     with trio.fail_after(120), Cluster.of(quickstart("ap", 2), tmp_path) as cluster:
         await cluster.up()
-        traffic, direct = Traffic(), DirectAnswers()
+        traffic, direct = DrillTraffic(), DirectAnswers()
         async with traffic.running(cluster.spec.namesrv_addresses):
             await traffic.goes_on()
             alone = await cluster.master()
@@ -158,7 +158,7 @@ async def test_a_query_says_where_a_log_was_cut_that_it_had_read_in_ap(
         await cluster.kill(alone)
         cluster.launch("ns-1", other)
         elected = await cluster.master(without=alone)
-        traffic = Traffic()
+        traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):
             await traffic.goes_on()
             read = query.position

@@ -9,7 +9,7 @@ import trio
 
 from rmqha.drill.audit import audit, check_same_bytes
 from rmqha.drill.cluster import BROKERS, Cluster, quickstart
-from rmqha.drill.traffic import Traffic
+from rmqha.drill.traffic import DrillTraffic
 from tests.chaos.conftest import Tell
 
 pytestmark = pytest.mark.chaos
@@ -23,7 +23,7 @@ async def test_killed_and_frozen_members_take_no_acknowledged_message(tmp_path: 
     with trio.fail_after(120), Cluster.of(document, tmp_path) as cluster:
         await cluster.up()
         assert await cluster.master() == MASTER
-        traffic = Traffic()
+        traffic = DrillTraffic()
         async with traffic.running(cluster.spec.namesrv_addresses):
             for victim in (SLAVES[0], MASTER, SLAVES[1], MASTER, SLAVES[0], SLAVES[1]):
                 await traffic.goes_on()

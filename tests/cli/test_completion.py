@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.shell_completion import ShellComplete
 
-from rmqha.cli.cluster_state import DIRECTORY_VARIABLE
 from rmqha.cli.main import cli
+from rmqha.ops.local.cluster_state import DIRECTORY_VARIABLE
 
 
 def offered(*words: str, incomplete: str = "") -> set[str]:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rmqha.cli.cluster_state import ClusterState, NodeRecord
-from rmqha.cli.cluster_view import ClusterView, GroupView, NodeView
 from rmqha.cli.render import print_cluster
+from rmqha.ops.cluster_view import ClusterView, GroupView, NodeView
+from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from tests.ha.group import started
 
 

@@ -17,16 +17,16 @@ import pytest
 from click.testing import CliRunner
 from rich.text import Text
 
-from rmqha.cli.cluster_state import ClusterState, NodeRecord
-from rmqha.cli.cluster_view import ClusterView, GroupView, NodeView
 from rmqha.cli.diagnosis import doctor
-from rmqha.cli.diagnosis.finding import wrong
+from rmqha.cli.diagnosis.checks.finding import wrong
 from rmqha.cli.main import cli, main
 from rmqha.cli.render import console, print_cluster, table
 from rmqha.cli.safe_text import SafeText, raw, safe_streams
-from rmqha.cli.supervisor import start_stamp
 from rmqha.host.tracer import HostTracer
-from rmqha.model.series import Kind, Series, Sheet
+from rmqha.model.series import MetricFamilies, MetricKind, Series
+from rmqha.ops.cluster_view import ClusterView, GroupView, NodeView
+from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+from rmqha.ops.local.supervisor import start_stamp
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 
@@ -197,10 +197,10 @@ def test_what_commands_echo_is_safe_and_json_stays_json() -> None:
 
 
 def test_labels_of_metrics_are_one_line() -> None:
-    sheet = Sheet({})
-    series = Series("x", Kind.GAUGE, "", ("topic",))
-    sheet.put(series, 1, HOSTILE)
-    assert is_harmless(sheet.samples[series][0].labels["topic"])
+    families = MetricFamilies({})
+    series = Series("x", MetricKind.GAUGE, "", ("topic",))
+    families.put(series, 1, HOSTILE)
+    assert is_harmless(families.samples[series][0].labels["topic"])
 
 
 def test_commands_have_no_other_way_to_the_terminal() -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from rmqha.cli.cluster_state import DIRECTORY_VARIABLE
 from rmqha.cli.main import COMMANDS, main
-from rmqha.cli.supervisor import start_stamp
+from rmqha.ops.local.cluster_state import DIRECTORY_VARIABLE
+from rmqha.ops.local.supervisor import start_stamp
 from tests.cli.hostile import hostile
 
 NODES = (("ns-1", "namesrv"), ("ctl-1", "controller"), ("broker-a-1", "broker"), ("broker-a-2", "broker"))

@@ -13,8 +13,8 @@ from types import TracebackType
 
 import trio
 
-from rmqha.host.remoting import serve
-from rmqha.host.session import Session
+from rmqha.host.net.remoting import serve
+from rmqha.host.net.session import Session
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import decode_properties, offset_message_id, tags_code
 from rmqha.wire.command import Command

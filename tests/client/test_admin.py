@@ -11,8 +11,8 @@ import trio
 
 from rmqha.client.admin import Admin
 from rmqha.client.route import name_servers, parse_route
-from rmqha.host.remoting import serve
-from rmqha.host.session import Session
+from rmqha.host.net.remoting import serve
+from rmqha.host.net.session import Session
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError, UsageError
 from rmqha.model.message import encode_properties

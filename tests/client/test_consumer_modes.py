@@ -10,16 +10,16 @@ import pytest
 import trio
 
 from rmqha.client.compression import BodyTooLargeError
-from rmqha.client.consumer import Consumer
-from rmqha.client.message import Message, MessageBatch
-from rmqha.client.producer import Producer
+from rmqha.client.consumers.consumer import Consumer
+from rmqha.client.consumers.message import Message, MessageBatch
+from rmqha.client.producers.producer import Producer
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteError, RemoteProtocolError, UsageError
 from rmqha.model.message import SYS_FLAG_INNER_BATCH
-from rmqha.store import sidecar
+from rmqha.store.meta import sidecar
 from rmqha.wire.command import Command
+from tests.client.consumers.test_consumer import bodies, fill, take
 from tests.client.fake import FakeCluster, Stored, encode_stored
-from tests.client.test_consumer import bodies, fill, take
 
 
 async def test_batches_hold_all_messages_as_views() -> None:
@@ -104,7 +104,7 @@ async def test_handing_back_waits_for_the_next_master() -> None:
 
 
 async def test_a_group_that_cannot_store_it_is_an_error_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmqha.client.consumer.SEND_BACK_TIMEOUT_MS", 200)
+    monkeypatch.setattr("rmqha.client.consumers.consumer.SEND_BACK_TIMEOUT_MS", 200)
     async with FakeCluster() as fake:
         fill(fake.group, "a", queue_count=1)
         async with Consumer(fake.namesrv, "G", "T") as consumer:
@@ -261,7 +261,7 @@ async def _until_silent(consumer: Consumer) -> list[str]:
 
 
 async def test_a_group_that_comes_later_is_read_too_and_no_data_moves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmqha.client.consumer.ROUTE_MS", 50)
+    monkeypatch.setattr("rmqha.client.consumers.consumer.ROUTE_MS", 50)
     async with FakeCluster({"g-a": 1, "g-b": 1}) as fake, Producer(fake.namesrv) as producer:
         later = fake.name_servers[0].groups.pop("g-b")
         await producer.send("T", b"first")

@@ -18,6 +18,6 @@ def test_every_name_is_there() -> None:
 
 
 def test_the_package_alone_loads_nothing() -> None:
-    code = "import sys, rmqha.client; print('trio' in sys.modules, 'rmqha.client.producer' in sys.modules)"
+    code = "import sys, rmqha.client; print('trio' in sys.modules, 'rmqha.client.producers.producer' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False False\n"

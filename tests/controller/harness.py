@@ -10,10 +10,10 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Any
 
-from controller.action import Notify, Probe, Reply, SaveConfig, SendRaft, WriteSnapshot
 from controller.config import ControllerConfig
 from controller.machine import ControllerMachine
-from controller.replicas_info import Group
+from controller.state.action import Notify, Probe, Reply, SaveConfig, SendRaft, WriteSnapshot
+from controller.state.replicas_info import BrokerGroup
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import RaftIndex
 from rmqha.raft.config import RaftConfig
@@ -315,7 +315,7 @@ class Cluster:
     def tracer(self) -> Tracer:
         return self.leader.tracer
 
-    def group(self, name: str = GROUP) -> Group:
+    def group(self, name: str = GROUP) -> BrokerGroup:
         return self.leader.machine.info.groups[name]
 
     # --- requests ---------------------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rmqha.host.accounts import AccessFile
-from rmqha.host.remoting import RemotingClient
-from rmqha.host.security import Security, ambient
+from rmqha.host.access.accounts import AccessFile
+from rmqha.host.access.security import Security, ambient
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.access import Credentials
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import UnreachableError

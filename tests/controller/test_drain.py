@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from controller.event import Cause
-from controller.image import decode_image, encode_image
+from controller.state.event import Cause
+from controller.state.image import decode_image, encode_image
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
 from tests.controller.harness import CLUSTER, GROUP, Broker, Cluster, explained, group_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.event import Cause
-from rmqha.ha.registered import encode_registered
+from controller.state.event import Cause
+from rmqha.ha.stream.registered import encode_registered
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import BrokerId
 from rmqha.wire.command import Command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controller.event import Cause
+from controller.state.event import Cause
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import BrokerId
 from tests.controller.harness import GROUP, explained, group_of

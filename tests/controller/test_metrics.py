@@ -19,28 +19,36 @@ from controller.metrics import (
     collect,
     standing,
 )
-from rmqha.host.statistics import Statistics
-from rmqha.model.series import Series, Sheet, filled
+from rmqha.host.net.statistics import Statistics
+from rmqha.model.series import MetricFamilies, Series, filled
 from tests.controller.harness import Cluster, group_of
 
 COUNTS = Statistics().as_dict()
 
 
-def values(sheet: Sheet, series: Series) -> list[float]:
-    return [item.value for item in sheet.samples.get(series, [])]
+def values(families: MetricFamilies, series: Series) -> list[float]:
+    return [item.value for item in families.samples.get(series, [])]
 
 
 def test_a_leader_shows_the_groups_as_they_live_and_die() -> None:
     cluster, brokers = group_of(3)
     machine = cluster.leader.machine
-    sheet = filled(collect(machine, cluster.now_ms, COUNTS))
-    assert (values(sheet, ROLE), values(sheet, GROUPS), values(sheet, MASTERLESS)) == ([3], [1], [0])
-    assert (values(sheet, ACTIVE_BROKERS), values(sheet, HAS_MASTER), values(sheet, MASTER_EPOCH)) == ([3], [1], [1])
-    assert sheet.samples[SET_SIZE][0].labels["broker_set"] == "broker-a"
+    families = filled(collect(machine, cluster.now_ms, COUNTS))
+    assert (values(families, ROLE), values(families, GROUPS), values(families, MASTERLESS)) == ([3], [1], [0])
+    assert (values(families, ACTIVE_BROKERS), values(families, HAS_MASTER), values(families, MASTER_EPOCH)) == (
+        [3],
+        [1],
+        [1],
+    )
+    assert families.samples[SET_SIZE][0].labels["broker_set"] == "broker-a"
     cluster.crash(brokers[0])
     cluster.run(100, until=lambda: cluster.group().master_id == 2)
-    sheet = filled(collect(machine, cluster.now_ms, COUNTS))
-    assert (values(sheet, ACTIVE_BROKERS), values(sheet, HAS_MASTER), values(sheet, MASTER_EPOCH)) == ([2], [1], [2])
+    families = filled(collect(machine, cluster.now_ms, COUNTS))
+    assert (values(families, ACTIVE_BROKERS), values(families, HAS_MASTER), values(families, MASTER_EPOCH)) == (
+        [2],
+        [1],
+        [2],
+    )
     cluster.crash(brokers[1])
     cluster.crash(brokers[2])
     cluster.run(5000)
@@ -53,9 +61,9 @@ def test_followers_show_their_own_part_only() -> None:
     cluster.run(500)
     leader = cluster.leader
     follower = next(node for node in cluster.nodes.values() if node is not leader)
-    sheet = filled(collect(follower.machine, cluster.now_ms, COUNTS))
-    assert (values(sheet, ROLE), values(sheet, HAS_LEADER)) == ([2], [1])
-    assert values(sheet, GROUPS) == values(sheet, FOLLOWER_LAG) == []
+    families = filled(collect(follower.machine, cluster.now_ms, COUNTS))
+    assert (values(families, ROLE), values(families, HAS_LEADER)) == ([2], [1])
+    assert values(families, GROUPS) == values(families, FOLLOWER_LAG) == []
     assert values(filled(collect(leader.machine, cluster.now_ms, COUNTS)), FOLLOWER_LAG) == [0, 0]
     assert standing(follower.machine, cluster.now_ms).role == "follower"
     now = standing(leader.machine, cluster.now_ms)
@@ -76,5 +84,5 @@ def test_a_controller_without_a_leader_is_not_ready() -> None:
 def test_the_number_of_series_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "MAX_GROUPS", 0)
     cluster, _ = group_of(3)
-    sheet = filled(collect(cluster.leader.machine, cluster.now_ms, COUNTS))
-    assert (values(sheet, GROUPS), values(sheet, GROUPS_LEFT_OUT), values(sheet, SET_SIZE)) == ([1], [1], [])
+    families = filled(collect(cluster.leader.machine, cluster.now_ms, COUNTS))
+    assert (values(families, GROUPS), values(families, GROUPS_LEFT_OUT), values(families, SET_SIZE)) == ([1], [1], [])

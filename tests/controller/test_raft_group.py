@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controller.image import encode_image
+from controller.state.image import encode_image
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
 from tests.controller.harness import GROUP, Broker, Cluster, Node, group_of

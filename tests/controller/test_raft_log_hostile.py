@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controller.raft_log import FRAME_VERSION, DurableRaftLog, _Frame
+from controller.quorum.raft_log import FRAME_VERSION, DurableRaftLog, _Frame
 from rmqha.model.error import StoreError
 from rmqha.model.offset import Term
 from rmqha.raft.log import StoredState
@@ -18,7 +18,7 @@ from rmqha.raft.quorum import Configuration
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
 from rmqha.wire.raft_message import Entry, EntryKind, HardState, Snapshot
-from tests.controller.test_raft_log import entries, open_log, ready
+from tests.controller.quorum.test_raft_log import entries, open_log, ready
 
 
 def reopened(disk: SimDisk) -> DurableRaftLog:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controller import machine
-from controller.image import SLICE_GROUPS, encode_image
+from controller.state.image import SLICE_GROUPS, encode_image
 from rmqha.model.code import RequestCode
 from tests.controller.harness import CLUSTER, Cluster, Node
 

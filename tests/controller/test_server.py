@@ -12,13 +12,13 @@ import pytest
 import trio
 
 from controller.config import ControllerConfig
-from controller.raft_guard import RaftGuard
+from controller.quorum.raft_guard import RaftGuard
 from controller.server import OVERRIDES_FILE, ControllerServer, read_config, run_controller
 from rmqha.cli.main import first_error
-from rmqha.host.poller import Poller
-from rmqha.host.remoting import RemotingClient, serve
-from rmqha.host.security import NO_SECURITY
-from rmqha.host.session import Session
+from rmqha.host.access.security import NO_SECURITY
+from rmqha.host.net.poller import Poller
+from rmqha.host.net.remoting import RemotingClient, serve
+from rmqha.host.net.session import Session
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import BrokenInvariantError, RemoteError, UnreachableError, UsageError

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import cbor2
 import pytest
 
-from controller.event import decode_events
-from controller.image import SLICE_GROUPS, decode_image, encode_image
-from controller.replicas_info import ReplicasInfo
+from controller.state.event import decode_events
+from controller.state.image import SLICE_GROUPS, decode_image, encode_image
+from controller.state.replicas_info import ReplicasInfo
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import StoreError
 from rmqha.raft.config import RaftConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from controller.event import (
+from controller.state.event import (
     BrokerIdApplied,
     BrokerRegistered,
     BrokersCleaned,
@@ -19,7 +19,7 @@ from controller.event import (
     ReplicaDrained,
     SyncStateSetAltered,
 )
-from controller.replicas_info import Group, ReplicaInfo
+from controller.state.replicas_info import BrokerGroup, ReplicaInfo
 from rmqha.model.offset import BrokerId, Epoch
 
 
@@ -38,9 +38,9 @@ def make_group(
     ha_mode: str = "ap",
     set_known: bool = True,
     total_replicas: int | None = None,
-) -> Group:
+) -> BrokerGroup:
     declared = replica_count if total_replicas is None else total_replicas
-    return Group(
+    return BrokerGroup(
         "c",
         "g",
         0,

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from rmqha.cli.main import main
-from rmqha.drill import sandbox
 from rmqha.drill.error import NotHereError
 from rmqha.drill.fault import FAULTS
+from rmqha.drill.hosts import sandbox
 
 
 def run(*arguments: str) -> int:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from rmqha.drill.history import Attempt, Outcome, check
+from rmqha.drill.history import Attempt, AttemptOutcome, check
 
 Entries = list[tuple[int, str]]
 
 
 def acked(key: str, called: int, ended: int, offset: int, queue: str = "q") -> Attempt:
-    return Attempt(key, called, Outcome.ACKED, ended, queue, offset)
+    return Attempt(key, called, AttemptOutcome.ACKED, ended, queue, offset)
 
 
 def unknown(key: str, called: int, ended: int | None = None) -> Attempt:
-    return Attempt(key, called, Outcome.UNKNOWN, ended)
+    return Attempt(key, called, AttemptOutcome.UNKNOWN, ended)
 
 
 def refused(key: str, called: int, ended: int) -> Attempt:
-    return Attempt(key, called, Outcome.REFUSED, ended)
+    return Attempt(key, called, AttemptOutcome.REFUSED, ended)
 
 
 def queue(*keys: str, first: int = 0) -> Entries:

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 from rmqha.drill.page import LEFT, WIDTH, page
 from rmqha.drill.report import Result, Round
-from rmqha.drill.traffic import Acked, Traffic
+from rmqha.drill.traffic import Acked, DrillTraffic
 from tests.drill.test_report import CLEAN, one_round, traffic
 
 
@@ -17,7 +17,7 @@ def parsed(text: str) -> ElementTree.Element:
     return ElementTree.fromstring(text.removeprefix("<!doctype html>").replace('<meta charset="utf-8">', ""))
 
 
-def result(rounds: list[Round], sent: Traffic, broken: list[str]) -> Result:
+def result(rounds: list[Round], sent: DrillTraffic, broken: list[str]) -> Result:
     return Result("failover", "cp", "leader", 1, rounds, sent, CLEAN, broken)
 
 
@@ -50,10 +50,10 @@ def test_a_gap_is_a_gap_in_the_plot() -> None:
 
 
 def test_what_is_broken_is_shown_and_escaped() -> None:
-    text = page(result([], Traffic(acked=[Acked(0, 0, "K", 0, 0, 5, 3)]), ["lost <b>1</b> & more"]))
+    text = page(result([], DrillTraffic(acked=[Acked(0, 0, "K", 0, 0, 5, 3)]), ["lost <b>1</b> & more"]))
     assert "BROKEN: lost &lt;b&gt;1&lt;/b&gt; &amp; more" in text
     parsed(text)
 
 
 def test_a_drill_without_any_acknowledgement_has_a_page() -> None:
-    assert "Nothing was acknowledged." in page(result([], Traffic(), ["it did not start"]))
+    assert "Nothing was acknowledged." in page(result([], DrillTraffic(), ["it did not start"]))

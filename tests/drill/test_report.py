@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from rmqha.cli.phases import PHASES
-from rmqha.drill.audit import Found
+from rmqha.cli.local.phases import PHASES
+from rmqha.drill.audit import AuditResult
 from rmqha.drill.report import Result, Round, as_json, broken_promises, buckets, normal_gap_ms, percentiles
-from rmqha.drill.traffic import Acked, Traffic
+from rmqha.drill.traffic import Acked, DrillTraffic
 
-CLEAN = Found(lost=[], misplaced=[], swapped=0, copies=0, record_count=5)
+CLEAN = AuditResult(lost=[], misplaced=[], swapped=0, copies=0, record_count=5)
 
 
-def traffic(*stamps: int) -> Traffic:
+def traffic(*stamps: int) -> DrillTraffic:
     acked = [Acked(0, number, f"K{number}", 0, number, at_ms, 7) for number, at_ms in enumerate(stamps)]
-    return Traffic(acked=acked)
+    return DrillTraffic(acked=acked)
 
 
 def one_round(failover_ms: int = 140) -> Round:
@@ -68,7 +68,7 @@ def test_every_acknowledgement_is_in_one_bucket() -> None:
         (replace(CLEAN, copies=1), "1 duplicates, and retries explain 0"),
     ],
 )
-def test_cp_allows_nothing_of_that(found: Found, wanted: str) -> None:
+def test_cp_allows_nothing_of_that(found: AuditResult, wanted: str) -> None:
     broken = broken_promises("cp", [one_round()], SENT, found)
     assert len(broken) == 1
     assert wanted in broken[0]

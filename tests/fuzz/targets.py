@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 import cbor2
 
-from controller.event import BrokerIdApplied, BrokerRegistered, Cause, MasterElected, decode_events, encode_events
-from controller.image import decode_image, encode_image
-from controller.replicas_info import ReplicasInfo
+from controller.state.event import BrokerIdApplied, BrokerRegistered, Cause, MasterElected, decode_events, encode_events
+from controller.state.image import decode_image, encode_image
+from controller.state.replicas_info import ReplicasInfo
 from nameserver.web.records import peeks
-from rmqha.broker.queue_ends import parse as parse_queue_ends
+from rmqha.broker.tables.queue_max_offsets import parse as parse_queue_ends
 from rmqha.client.compression import decompress
-from rmqha.client.message import decode_messages
+from rmqha.client.consumers.message import decode_messages
 from rmqha.client.route import parse_route
 from rmqha.ha.group_info import parse_group_info, parse_set
-from rmqha.model.config import BrokerConfig, parse_properties
+from rmqha.model.config.servers import BrokerConfig, parse_properties
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import ConfigError, RemoteProtocolError, StoreError
 from rmqha.model.message import decode_properties, encode_properties
@@ -27,14 +27,14 @@ from rmqha.model.offset import BrokerId, Epoch, PhyOffset, RaftIndex, Term
 from rmqha.model.selector import SelectorError, parse_selector
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
-from rmqha.store.epoch_file import BadEpochFileError
-from rmqha.store.epoch_file import parse as parse_epochs
-from rmqha.store.identity_file import IdentityFile
-from rmqha.store.queue_starts import parse as parse_queue_starts
-from rmqha.store.record import BadRecordError, decode, verify
-from rmqha.store.sidecar import BadSidecarError
-from rmqha.store.sidecar import decode as decode_sidecar
-from rmqha.store.sidecar import encode as encode_sidecar
+from rmqha.store.log.record import BadRecordError, decode, verify
+from rmqha.store.meta.epoch_file import BadEpochFileError
+from rmqha.store.meta.epoch_file import parse as parse_epochs
+from rmqha.store.meta.identity_file import IdentityFile
+from rmqha.store.meta.sidecar import BadSidecarError
+from rmqha.store.meta.sidecar import decode as decode_sidecar
+from rmqha.store.meta.sidecar import encode as encode_sidecar
+from rmqha.store.queue.queue_min_offsets import parse as parse_queue_starts
 from rmqha.wire.bodies import parse_registration
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
@@ -47,9 +47,9 @@ from rmqha.wire.ha_stream import (
     TransferHeader,
 )
 from rmqha.wire.json_header import decode_json_header
+from rmqha.wire.legacy_ha import PlainTransferParser, ReportParser
 from rmqha.wire.lenient_json import loads
 from rmqha.wire.packed_registration import pack, unpack
-from rmqha.wire.plain_ha import PlainTransferParser, ReportParser
 from rmqha.wire.raft_codec import decode_entry, decode_message, encode_entry, encode_message
 from rmqha.wire.raft_message import AppendRequest, Entry, EntryKind, Heartbeat, SnapshotChunk
 from rmqha.wire.rocketmq_header import decode_rocketmq_header

@@ -7,9 +7,9 @@ from random import Random
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from rmqha.host.remoting import serve
-from rmqha.host.session import Session
-from rmqha.host.statistics import Statistics
+from rmqha.host.net.remoting import serve
+from rmqha.host.net.session import Session
+from rmqha.host.net.statistics import Statistics
 from rmqha.model.error import RemoteProtocolError
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rmqha.broker.record_access import owner_topic
+from rmqha.broker.requests.record_access import owner_topic
 from rmqha.model.message import encode_properties, offset_message_id
-from rmqha.store.record import decode
+from rmqha.store.log.record import decode
 from rmqha.wire.command import Command
 from tests.broker.acl_world import FOREIGN, OWN, SCHEDULE, World
 from tests.broker.support import Broker

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from rmqha.broker.consumer_calls import Done
-from rmqha.broker.request import Channel
+from rmqha.broker.requests.consumer_calls import Done
+from rmqha.broker.requests.request import Channel
 from rmqha.model.code import RequestCode
 from rmqha.model.message import SYS_FLAG_INNER_BATCH, offset_message_id
-from rmqha.store.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
+from rmqha.store.log.record import MAGIC_BLANK, MAGIC_V1, MAGIC_V2
 from rmqha.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, Command
 from rmqha.wire.lenient_json import dumps
 from tests.broker import planted

@@ -19,11 +19,11 @@ import trustme
 from nameserver.config import NamesrvConfig
 from nameserver.kv_config import KvConfig
 from nameserver.server import NameServer
-from rmqha.host.poller import Poller
-from rmqha.host.remoting import serve_stream
-from rmqha.host.security import ServerTls, accept
-from rmqha.host.session import Session
-from rmqha.host.statistics import Statistics
+from rmqha.host.access.security import ServerTls, accept
+from rmqha.host.net.poller import Poller
+from rmqha.host.net.remoting import serve_stream
+from rmqha.host.net.session import Session
+from rmqha.host.net.statistics import Statistics
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode
 from rmqha.wire.command import Command

@@ -13,12 +13,12 @@ from rmqha.model.message import encode_properties
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
-from rmqha.store import epoch_file, sidecar
-from rmqha.store.epoch_file import BadEpochFileError, parse
-from rmqha.store.identity_file import IdentityFile
-from rmqha.store.record import BadRecordError, decode, verify
-from rmqha.store.sidecar import BadSidecarError
-from rmqha.store.sidecar import decode as decode_sidecar
+from rmqha.store.log.record import BadRecordError, decode, verify
+from rmqha.store.meta import epoch_file, sidecar
+from rmqha.store.meta.epoch_file import BadEpochFileError, parse
+from rmqha.store.meta.identity_file import IdentityFile
+from rmqha.store.meta.sidecar import BadSidecarError
+from rmqha.store.meta.sidecar import decode as decode_sidecar
 from tests.fuzz.budget import fuzz, only
 from tests.store.support import SMALL, commit_all, log_bytes, message, open_store
 

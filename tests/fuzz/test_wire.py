@@ -14,8 +14,8 @@ from rmqha.wire.command import Command, HeaderCodec
 from rmqha.wire.frame import FrameParser, encode_frame
 from rmqha.wire.ha_stream import MasterStreamParser, SlaveStreamParser
 from rmqha.wire.json_header import decode_json_header
+from rmqha.wire.legacy_ha import PlainTransferParser, ReportParser
 from rmqha.wire.lenient_json import dumps, loads
-from rmqha.wire.plain_ha import PlainTransferParser, ReportParser
 from rmqha.wire.rocketmq_header import decode_rocketmq_header
 from tests.fuzz.budget import fuzz, only
 from tests.golden.reader import frames, raw

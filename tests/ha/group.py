@@ -20,7 +20,7 @@ from rmqha.ha.action import (
 )
 from rmqha.ha.replica import Replica
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.config import BrokerConfig
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
 from rmqha.model.offset import PhyOffset
 from rmqha.wire.command import Command

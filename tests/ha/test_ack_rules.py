@@ -9,7 +9,7 @@ import pytest
 from rmqha.ha.action import AckStatus, CloseHa, SendHa, SendLog
 from rmqha.ha.confirm_offset import acked_offset, needed_count
 from rmqha.model.code import ResponseCode
-from rmqha.model.config import BrokerConfig
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import ConfigError
 from rmqha.model.offset import BrokerId, PhyOffset
 from rmqha.wire.ha_stream import SlaveAck, SlaveHandshake

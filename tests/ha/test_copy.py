@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rmqha.ha.action import SendLog
-from rmqha.ha.copy_progress import CopyProgress
+from rmqha.ha.stream.copy_progress import CopyProgress
 from rmqha.model.offset import PhyOffset
 
 from .group import Group, Node, started

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmqha.ha.action import AckStatus
-from rmqha.ha.client import KNOWS_QUEUE_ENDS, LACKS_QUEUE_ENDS
+from rmqha.ha.stream.client import KNOWS_QUEUE_ENDS, LACKS_QUEUE_ENDS
 from rmqha.model.code import RequestCode
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.wire.ha_stream import TransferHeader

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rmqha.ha.action import AckStatus
-from rmqha.ha.copy_speed import parse_slaves
+from rmqha.ha.stream.copy_speed import parse_slaves
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import BrokerId, Epoch
 

@@ -10,7 +10,7 @@ import pytest
 
 from rmqha.ha.action import AckStatus, SendLog
 from rmqha.model.code import ResponseCode
-from rmqha.model.config import BrokerConfig
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import ConfigError
 from rmqha.model.identity import Role

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, HandedOver, OpenHa, RoleChanged, SendHa, SendLog
-from rmqha.ha.plain_connection import FIRST_REPORT_TIMEOUT_MS
 from rmqha.ha.static_replica import STOP_AFTER_MS, StaticReplica
+from rmqha.ha.stream.legacy_connection import FIRST_REPORT_TIMEOUT_MS
 from rmqha.model.code import ResponseCode
-from rmqha.model.config import BrokerConfig
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import ConfigError
 from rmqha.model.identity import Role
 from rmqha.model.offset import PhyOffset
-from rmqha.wire.plain_ha import encode_header, encode_report
+from rmqha.wire.legacy_ha import encode_header, encode_report
 
 from .group import Trace
 from .memory_log import MemoryLog

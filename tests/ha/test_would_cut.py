@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.ha.action import OpenHa
-from rmqha.ha.client import HaClient
-from rmqha.model.config import BrokerConfig
+from rmqha.ha.stream.client import HaClient
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.wire.ha_stream import MasterHandshake

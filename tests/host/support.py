@@ -8,11 +8,11 @@ from typing import Any
 
 import trio
 
-from rmqha.host import remoting
-from rmqha.host.newcomers import Newcomer
-from rmqha.host.remoting import serve, serve_stream
-from rmqha.host.session import Session
-from rmqha.host.statistics import Statistics
+from rmqha.host.net import remoting
+from rmqha.host.net.newcomers import Newcomer
+from rmqha.host.net.remoting import serve, serve_stream
+from rmqha.host.net.session import Session
+from rmqha.host.net.statistics import Statistics
 from rmqha.wire.command import Command
 
 FRAME_LIMIT = 1 << 20

@@ -10,10 +10,10 @@ import trio
 import trio.testing
 import trustme
 
-from rmqha.host.remoting import serve
-from rmqha.host.security import Security, ServerTls
-from rmqha.host.session import Session
-from rmqha.host.statistics import Statistics
+from rmqha.host.access.security import Security, ServerTls
+from rmqha.host.net.remoting import serve
+from rmqha.host.net.session import Session
+from rmqha.host.net.statistics import Statistics
 from rmqha.port import Pause
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
@@ -31,7 +31,7 @@ class Wait:
         self.resume = resume
 
 
-class Patient:
+class NodeUnderTest:
     """Answers each request; PAUSES after what `wait` ends."""
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ async def opaques_of(stream: trio.abc.Stream, count: int) -> list[int]:
 
 @pytest.mark.parametrize("tls", [False, True])
 async def test_a_pause_stops_one_connection_and_no_other(tls: bool) -> None:
-    service, statistics = Patient(), Statistics()
+    service, statistics = NodeUnderTest(), Statistics()
     server_context, client_context = contexts()
     security = Security(server_tls=ServerTls(server_context, True)) if tls else Security()
 
@@ -96,12 +96,12 @@ async def test_a_pause_stops_one_connection_and_no_other(tls: bool) -> None:
                 task_status=task_status,
             )
         )
-        patient, other = await connected(port), await connected(port)
-        await patient.send_all(
+        node_under_test, other = await connected(port), await connected(port)
+        await node_under_test.send_all(
             b"".join(encode_frame(Command(code, opaque=n)) for n, code in enumerate((1, PAUSES, 1, PAUSES, 1)))
         )
-        assert await opaques_of(patient, 1) == [0]
-        await patient.send_all(encode_frame(Command(1, opaque=5)))
+        assert await opaques_of(node_under_test, 1) == [0]
+        await node_under_test.send_all(encode_frame(Command(1, opaque=5)))
         await other.send_all(encode_frame(Command(7, opaque=9)))
         assert await opaques_of(other, 1) == [9]
         await trio.testing.wait_all_tasks_blocked(0.05)
@@ -115,17 +115,17 @@ async def test_a_pause_stops_one_connection_and_no_other(tls: bool) -> None:
             resume = service.waits[turn].resume
             assert resume is not None
             resume()
-            found += await opaques_of(patient, 2 * (turn + 1) - len(found))
-        found += await opaques_of(patient, 5 - len(found))
+            found += await opaques_of(node_under_test, 2 * (turn + 1) - len(found))
+        found += await opaques_of(node_under_test, 5 - len(found))
         assert found == [1, 2, 3, 4, 5]
         assert statistics.half_frames.total_bytes == 0
-        for stream in (patient, other):
+        for stream in (node_under_test, other):
             await trio.aclose_forcefully(stream)
         nursery.cancel_scope.cancel()
 
 
 async def test_a_connection_that_ends_in_its_pause_is_let_go() -> None:
-    service, statistics = Patient(), Statistics()
+    service, statistics = NodeUnderTest(), Statistics()
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(
             lambda task_status: serve(

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 import trio
 
-from rmqha.host.remoting import RemotingClient, serve
-from rmqha.host.security import Security, from_config
-from rmqha.host.session import Session
+from rmqha.host.access.security import Security, from_config
+from rmqha.host.net.remoting import RemotingClient, serve
+from rmqha.host.net.session import Session
 from rmqha.model.access import Credentials
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.config import ServerConfig
+from rmqha.model.config.servers import ServerConfig
 from rmqha.model.error import UnreachableError
-from rmqha.wire.acl import sign
+from rmqha.wire.auth.acl import sign
+from rmqha.wire.auth.session_signature import FORM
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
-from rmqha.wire.session_signature import FORM
-from tests.host.test_security import secret_file
+from tests.host.access.test_security import secret_file
 
 ACCOUNTS = """
 accounts:

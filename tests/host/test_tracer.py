@@ -12,7 +12,7 @@ import pytest
 
 from rmqha.host.tracer import HISTORY_COUNT, KEPT_FILE_COUNT, WARNINGS, HostTracer
 from rmqha.model.code import ResponseCode
-from rmqha.model.config import ServerConfig
+from rmqha.model.config.servers import ServerConfig
 from rmqha.model.error import UsageError
 from rmqha.model.identity import Role
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rmqha.cli.preflight import free_ports
 from rmqha.model.code import RequestCode
+from rmqha.ops.local.preflight import free_ports
 from rmqha.wire.lenient_json import dumps
 from tests.interop.java import Java
 from tests.interop.mqadmin import MqAdmin

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmqha.store.scan import Decoding, RowFilter, open_store, read_store
+from rmqha.scan.api import Decoding, RowFilter, open_store, read_store
 from tests.interop.lines import Place, fields
 from tests.interop.processes import Process
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.error import RmqhaError
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command

@@ -7,8 +7,8 @@ import hashlib
 import pytest
 import trio
 
-from rmqha.client.consumer import Consumer
-from rmqha.client.producer import Producer
+from rmqha.client.consumers.consumer import Consumer
+from rmqha.client.producers.producer import Producer
 from rmqha.model.message import (
     SYS_FLAG_COMPRESSED,
     SYS_FLAG_COMPRESSION_LZ4,
@@ -16,7 +16,7 @@ from rmqha.model.message import (
     SYS_FLAG_COMPRESSION_ZLIB,
     SYS_FLAG_COMPRESSION_ZSTD,
 )
-from rmqha.store.record import decode
+from rmqha.store.log.record import decode
 from tests.interop.lab import Lab
 from tests.interop.processes import log_bytes, until
 

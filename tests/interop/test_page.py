@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from rmqha.cli.preflight import free_ports
+from rmqha.ops.local.preflight import free_ports
 from tests.interop.group import TIMEOUT_S, is_master
 from tests.interop.lab import GROUP, Lab
 from tests.interop.lines import acknowledged

@@ -9,7 +9,7 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-from rmqha.host.security import ambient, for_client
+from rmqha.host.access.security import ambient, for_client
 from tests.interop.group import elect, is_master, logs_are_equal, whole_set
 from tests.interop.lab import Lab, Node
 from tests.interop.lines import acknowledged, consumed

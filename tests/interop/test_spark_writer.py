@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from rmqha.spark.writer import CommitLogWriter, Part
+from rmqha.spark.writer import CommitLogWriter, StagedPart
 from rmqha.store.config import StoreConfig
 from tests.interop.group import is_master
 from tests.interop.lab import FILE_BYTES, QUEUE_FILE_BYTES, Lab
@@ -36,7 +36,7 @@ def write(root: Path, scratch: Path) -> None:
         max_hash_slot_num=2000,
         max_index_num=8000,
     )
-    CommitLogWriter(str(root), config, overwrite=False).commit([Part(0, str(part), MESSAGES)])
+    CommitLogWriter(str(root), config, overwrite=False).commit([StagedPart(0, str(part), MESSAGES)])
 
 
 def test_apaches_broker_serves_what_spark_wrote(lab: Lab) -> None:

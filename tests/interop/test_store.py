@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from rmqha.client.message import decode_messages
+from rmqha.client.consumers.message import decode_messages
 from rmqha.model.code import RequestCode
 from tests.golden.reader import GOLDEN, manifest
 from tests.interop.group import TIMEOUT_S, is_master

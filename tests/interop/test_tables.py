@@ -10,12 +10,12 @@ from random import Random
 
 import pytest
 
-from rmqha.broker.delay_offsets import DelayOffsetTable
-from rmqha.broker.groups import GroupTable
-from rmqha.broker.offsets import OffsetTable
-from rmqha.broker.topics import TopicConfig, TopicTable
+from rmqha.broker.tables.delay_offsets import DelayOffsetTable
+from rmqha.broker.tables.groups import GroupTable
+from rmqha.broker.tables.offsets import OffsetTable
+from rmqha.broker.tables.topics import TopicConfig, TopicTable
 from rmqha.host.disk import HostDisk
-from rmqha.model.config import BrokerConfig
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.offset import PhyOffset
 from rmqha.wire.lenient_json import loads
 from tests.broker.support import FakeClock, FakeLog

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rmqha.model.config import BrokerConfig, ServerConfig
+from rmqha.model.config.servers import BrokerConfig, ServerConfig
 from rmqha.model.error import ConfigError
 
 SECURE: dict[str, Any] = {

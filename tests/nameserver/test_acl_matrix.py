@@ -13,14 +13,14 @@ import pytest
 from nameserver.config import NamesrvConfig
 from nameserver.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
 from nameserver.server import NameServer
-from rmqha.host.accounts import AccessFile
-from rmqha.host.guard import Guard
-from rmqha.host.session import Session
-from rmqha.host.statistics import Statistics
+from rmqha.host.access.accounts import AccessFile
+from rmqha.host.access.auth_filter import AuthFilter
+from rmqha.host.net.session import Session
+from rmqha.host.net.statistics import Statistics
 from rmqha.host.tracer import HostTracer
 from rmqha.model.access import AccessList, Account, Credentials, Permission
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.wire.acl import sign
+from rmqha.wire.auth.acl import sign
 from rmqha.wire.bodies import register_broker_request
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
@@ -60,7 +60,7 @@ class World:
         self.kv_config = kv_config
         self.server = NameServer(NamesrvConfig(), HostTracer(write=lambda _: None), FakeClock(), kv_config)
         accounts = Accounts(AccessList({"orders": ACCOUNT}))
-        self.guard = Guard(cast(Any, self.server), cast(AccessFile, accounts), Statistics())
+        self.guard = AuthFilter(cast(Any, self.server), cast(AccessFile, accounts), Statistics())
         topic = {"perm": 6, "readQueueNums": 2, "topicSysFlag": 0, "writeQueueNums": 3}
         registration = register_broker_request(
             cluster_name="c",

@@ -9,8 +9,8 @@ import trio
 
 from nameserver.config import NamesrvConfig
 from nameserver.server import run_name_server
-from rmqha.host.remoting import RemotingClient, serve
-from rmqha.host.session import Session
+from rmqha.host.net.remoting import RemotingClient, serve
+from rmqha.host.net.session import Session
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command

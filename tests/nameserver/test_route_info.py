@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nameserver.route_info import RouteTable
-from rmqha.wire.bodies import DataVersion, QueueData, Registration
+from rmqha.wire.bodies import QueueData, Registration, TopicTableVersion
 from tests.nameserver.support import Events
 
 LITE_MS, REGISTER_MS, SCAN_MS = 5_000, 120_000, 500
@@ -38,7 +38,7 @@ class Story:
         session: int = 0,
         timeout_ms: int | None = None,
     ) -> tuple[str, str, bool]:
-        version = DataVersion(counter, epoch, epoch)
+        version = TopicTableVersion(counter, epoch, epoch)
         request = Registration(
             cluster, group, broker_id, address, f"{address}2", version, dict.fromkeys(topics, TOPIC), False, timeout_ms
         )
@@ -174,7 +174,7 @@ def test_unregister() -> None:
 def test_a_group_belongs_to_one_cluster() -> None:
     story = Story()
     story.register(A, 0)
-    outcome = story.table.register(0, 0, Registration("d", "g", 0, B, "", DataVersion(), {}))
+    outcome = story.table.register(0, 0, Registration("d", "g", 0, B, "", TopicTableVersion(), {}))
     assert "cluster c, not d" in outcome.refusal
     assert story.addresses() == {0: A}
 
@@ -465,7 +465,7 @@ def test_the_routes_are_bounded_and_a_full_table_takes_what_it_has() -> None:
     story.table.max_route_count = 5
     story.register(A, 0, topics=("T", "U", "V"))
     story.register(B, 0, group="h", topics=("T", "U"))
-    version = DataVersion(2, 1, 1)
+    version = TopicTableVersion(2, 1, 1)
     topics = dict.fromkeys(("T", "W"), TOPIC)
     refused = story.table.register(1, 0, Registration("c", "h", 0, B, f"{B}2", version, topics, False, None))
     assert "maxRouteCount" in refused.refusal and story.route("W") is None

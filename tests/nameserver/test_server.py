@@ -19,9 +19,9 @@ import trio
 from nameserver.config import NamesrvConfig, parse_config, read_config
 from nameserver.kv_config import MAX_ENTRY_CHARS, KvConfig
 from nameserver.server import OVERRIDES_FILE, open_kept, run_name_server
-from rmqha.host import network
 from rmqha.host.disk import HostDisk
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.net import network
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import ConfigError, RemoteProtocolError, UsageError

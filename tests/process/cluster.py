@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from rmqha.cli.preflight import free_ports
+from rmqha.ops.local.preflight import free_ports
 
 TEXT = """\
 [cluster]

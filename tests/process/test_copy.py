@@ -7,10 +7,10 @@ from typing import Any
 
 import trio
 
-from rmqha.client.outgoing import OutgoingMessage
-from rmqha.client.producer import Producer
+from rmqha.client.producers.outgoing import OutgoingMessage
+from rmqha.client.producers.producer import Producer
 from rmqha.drill.cluster import Cluster, quickstart, until
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.wire.command import Command
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from rmqha.cli.cluster_state import ClusterState
 from rmqha.drill.audit import audit
-from rmqha.drill.traffic import SEND_OK, DirectAnswers, DirectSender, Traffic
+from rmqha.drill.traffic import SEND_OK, DirectAnswers, DirectSender, DrillTraffic
+from rmqha.ops.local.cluster_state import ClusterState
 from tests.process.cluster import LocalCluster
 
 MESSAGES = 1500
@@ -107,7 +107,7 @@ def test_what_cannot_be_asked(cluster: LocalCluster) -> None:
 async def test_a_switch_is_no_error_at_200_messages_a_second(cluster: LocalCluster) -> None:
     """To a client of ours, and to one that goes on at the old master: that passes on what it gets."""
     assert cluster.up().returncode == 0
-    traffic = Traffic(200)
+    traffic = DrillTraffic(200)
     state = ClusterState.require(cluster.directory)
     old = cluster.master()
     stays = DirectAnswers()

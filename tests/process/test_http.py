@@ -13,14 +13,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import controller.metrics
 import nameserver.metrics
-import rmqha.broker.metrics
+import rmqha.broker.services.metrics
+import rmqha.host.access.security_watch
 import rmqha.host.event_counts
-import rmqha.host.security_watch
-import rmqha.model.remoting_series
-from controller.event import Cause
-from rmqha.client.consumer import Consumer
-from rmqha.client.outgoing import OutgoingMessage
-from rmqha.client.producer import Producer
+import rmqha.model.series
+from controller.state.event import Cause
+from rmqha.client.consumers.consumer import Consumer
+from rmqha.client.producers.outgoing import OutgoingMessage
+from rmqha.client.producers.producer import Producer
 from rmqha.drill.cluster import BROKERS, Cluster, quickstart
 
 SELDOM = {
@@ -41,12 +41,12 @@ def get(address: str, path: str) -> tuple[int, str]:
 
 def listed() -> set[str]:
     modules = (
-        rmqha.broker.metrics,
+        rmqha.broker.services.metrics,
         controller.metrics,
         nameserver.metrics,
         rmqha.host.event_counts,
-        rmqha.host.security_watch,
-        rmqha.model.remoting_series,
+        rmqha.host.access.security_watch,
+        rmqha.model.series,
     )
     return {item.name for module in modules for item in module.SERIES}
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import trio
 
-from rmqha.cli.cluster_state import ClusterState
 from rmqha.drill.audit import audit
-from rmqha.drill.traffic import Traffic
-from rmqha.store.record import decode
+from rmqha.drill.traffic import DrillTraffic
+from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.store.log.record import decode
 from tests.process.cluster import LocalCluster
 
 PER_SECOND = 100
@@ -49,7 +49,7 @@ class Operator:
         return await self.does("explain", "broker-a")
 
 
-async def grow_and_shrink(cluster: LocalCluster, traffic: Traffic) -> str:
+async def grow_and_shrink(cluster: LocalCluster, traffic: DrillTraffic) -> str:
     """1 → 3 → 5 → 3 → 1; the master is drained as well. The node that is left."""
     operator = Operator(cluster)
     for number in range(2, 6):
@@ -81,7 +81,7 @@ async def grow_and_shrink(cluster: LocalCluster, traffic: Traffic) -> str:
 async def test_a_group_grows_to_five_and_shrinks_to_one_under_load(one: LocalCluster) -> None:
     """Another replica is left than the one that began, and it holds every acknowledged message once."""
     assert one.up().returncode == 0
-    traffic = Traffic(PER_SECOND)
+    traffic = DrillTraffic(PER_SECOND)
     with trio.fail_after(LIMIT_S):
         async with traffic.running(one.namesrv):
             await traffic.goes_on()

@@ -11,10 +11,10 @@ from typing import Any
 
 import trio
 
-from rmqha.client.consumer import Consumer
-from rmqha.client.producer import Producer
+from rmqha.client.consumers.consumer import Consumer
+from rmqha.client.producers.producer import Producer
 from rmqha.drill.cluster import BROKERS, Cluster, quickstart, until
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command

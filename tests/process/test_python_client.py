@@ -10,11 +10,11 @@ import pytest
 import trio
 
 from rmqha.client.admin import Admin
-from rmqha.client.consumer import Consumer
-from rmqha.client.message import Message
-from rmqha.client.outgoing import OutgoingMessage
-from rmqha.client.producer import Producer
-from rmqha.client.transaction import Outcome, TransactionProducer
+from rmqha.client.consumers.consumer import Consumer
+from rmqha.client.consumers.message import Message
+from rmqha.client.producers.outgoing import OutgoingMessage
+from rmqha.client.producers.producer import Producer
+from rmqha.client.producers.transaction import Outcome, TransactionProducer
 from rmqha.drill.cluster import Cluster, quickstart
 from rmqha.model.error import RemoteError, UnreachableError
 

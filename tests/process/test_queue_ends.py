@@ -8,10 +8,10 @@ from pathlib import Path
 import trio
 
 from rmqha.client.admin import Admin
-from rmqha.client.outgoing import OutgoingMessage
-from rmqha.client.producer import Producer
+from rmqha.client.producers.outgoing import OutgoingMessage
+from rmqha.client.producers.producer import Producer
 from rmqha.drill.cluster import GROUP, Cluster, quickstart, until
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.wire.command import Command
 

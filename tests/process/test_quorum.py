@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rmqha.cli.preflight import free_ports
+from rmqha.ops.local.preflight import free_ports
 
 DEADLINE_S = 20
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import trio
 
-from rmqha.client.consumer import Consumer
-from rmqha.client.producer import Producer
+from rmqha.client.consumers.consumer import Consumer
+from rmqha.client.producers.producer import Producer
 from rmqha.drill.cluster import Cluster, quickstart
-from rmqha.host.remoting import RemotingClient
-from rmqha.host.security import ambient
+from rmqha.host.access.security import ambient
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
-from tests.broker.test_ha_guard import secured
-from tests.host.test_security import client_security
-from tests.host.test_security import files as files
+from tests.broker.replication.test_ha_guard import secured
+from tests.host.access.test_security import client_security
+from tests.host.access.test_security import files as files
 
 
 async def test_a_group_that_asks_everybody_for_an_account(files: Path, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import trio
 
 from rmqha.client.admin import Admin
-from rmqha.client.consumer import Consumer
-from rmqha.client.producer import Producer
+from rmqha.client.consumers.consumer import Consumer
+from rmqha.client.producers.producer import Producer
 from rmqha.drill.cluster import Cluster, quickstart, until
 
 TOPIC = "Orders"

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from rmqha.client.consumer import Consumer
-from rmqha.client.message import Message
-from rmqha.client.outgoing import OutgoingMessage
-from rmqha.client.producer import Producer
+from rmqha.client.consumers.consumer import Consumer
+from rmqha.client.consumers.message import Message
+from rmqha.client.producers.outgoing import OutgoingMessage
+from rmqha.client.producers.producer import Producer
 from rmqha.drill.cluster import Cluster, quickstart, until
 
 COUNT = 600

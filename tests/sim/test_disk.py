@@ -185,7 +185,7 @@ def test_the_machine_stops_at_the_chosen_operation_with_a_torn_write() -> None:
 
 
 def test_sectors_are_the_stores_sectors() -> None:
-    from rmqha.store import record
+    from rmqha.store.log import record
 
     assert record.SECTOR_BYTES == SECTOR_BYTES
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from rmqha.drill.history import Attempt, Outcome
+from rmqha.drill.history import Attempt, AttemptOutcome
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import PROPERTY_UNIQUE_KEY, encode_properties
 from rmqha.wire.command import Command
@@ -72,12 +72,16 @@ class BatchingClient(ClientProcess):
             for number, (send, attempt, offset_id) in enumerate(zip(sends, attempts, ids, strict=True), first):
                 send.acked_at_ms, send.offset_id, send.broker = now_ms, offset_id, address
                 send.queue_id, send.queue_offset = queue_id, number
-                attempt.outcome, attempt.queue, attempt.queue_offset = Outcome.ACKED, f"{TOPIC} {queue_id}", number
+                attempt.outcome, attempt.queue, attempt.queue_offset = (
+                    AttemptOutcome.ACKED,
+                    f"{TOPIC} {queue_id}",
+                    number,
+                )
             self.after(self._interval_ms, self._next)
             return
         if reply is not None and (reply.remark or "").startswith(REFUSED_BEFORE_THE_WRITE):
             for attempt in attempts:
-                attempt.outcome = Outcome.REFUSED
+                attempt.outcome = AttemptOutcome.REFUSED
         if self._prng.chance(1, 2):
             self._target += 1
         self.after(20, lambda: self._attempt_batch(sends))

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from rmqha.broker.controller_route import ControllerRoute, is_redirect
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.identity import BrokerIdentity
-from rmqha.broker.replica_driver import ReplicaDriver
+from rmqha.broker.replication.controller_route import ControllerRoute, is_redirect
+from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.ha.action import CallController, RoleChanged
 from rmqha.ha.replica import Replica
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.config import BrokerConfig
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import DamagedError, RemoteProtocolError, StoreError
 from rmqha.model.offset import PhyOffset
 from rmqha.sim.clock import SimClock
@@ -24,8 +24,8 @@ from rmqha.sim.scheduler import Scheduler, Timer
 from rmqha.sim.tracer import SimTracer
 from rmqha.sim.transport import Connection, Transport
 from rmqha.store.config import StoreConfig
-from rmqha.store.identity_file import IdentityFile
-from rmqha.store.record import locate
+from rmqha.store.log.record import locate
+from rmqha.store.meta.identity_file import IdentityFile
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
 
@@ -465,9 +465,9 @@ class BrokerProcess(DiskProcess):
     def _clean(self) -> None:
         retention = self.core.retention
         retention.look()
-        while retention.bury():
+        while retention.schedule_unlink():
             pass
-        retention.buried()
+        retention.pending_unlink()
         self.stepped()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rmqha.drill.history import Attempt, Outcome
+from rmqha.drill.history import Attempt, AttemptOutcome
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import PROPERTY_DELAY, PROPERTY_UNIQUE_KEY, encode_properties
 from rmqha.wire.command import Command
@@ -112,12 +112,12 @@ class ClientProcess(GroupClient):
             send.queue_id = int(reply.ext["queueId"])
             send.queue_offset = int(reply.ext["queueOffset"])
             send.broker = address
-            attempt.outcome, attempt.queue_offset = Outcome.ACKED, send.queue_offset
+            attempt.outcome, attempt.queue_offset = AttemptOutcome.ACKED, send.queue_offset
             attempt.queue = f"{TOPIC} {send.queue_id}"
             self.after(self._interval_ms, self._next)
             return
         if reply is not None and (reply.remark or "").startswith(REFUSED_BEFORE_THE_WRITE):
-            attempt.outcome = Outcome.REFUSED
+            attempt.outcome = AttemptOutcome.REFUSED
         if self._prng.chance(1, 2):
             self._target += 1
         self.after(20, lambda: self._retry(send))

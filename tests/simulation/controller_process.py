@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from controller.action import Notify, Probe, Reply, SaveConfig, SendRaft, WriteSnapshot
 from controller.config import ControllerConfig
 from controller.machine import ControllerMachine
-from controller.raft_log import DurableRaftLog
+from controller.quorum.raft_log import DurableRaftLog
+from controller.state.action import Notify, Probe, Reply, SaveConfig, SendRaft, WriteSnapshot
 from rmqha.model.code import RequestCode
 from rmqha.model.error import StoreError
 from rmqha.raft.config import RaftConfig

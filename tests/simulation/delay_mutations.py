@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-from rmqha.broker.delay_offsets import DelayOffsetTable
+from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 
 _get, _add = DelayOffsetTable.get, DelayOffsetTable._add
 

@@ -8,8 +8,8 @@ from typing import Any
 from unittest.mock import patch
 
 from rmqha.store import store
-from rmqha.store.boot_file import LastStop
-from rmqha.store.commit_log import CommitLog
+from rmqha.store.log.commit_log import CommitLog
+from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.recovery import Recovery
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from zlib import crc32
 
 from rmqha.broker.core import BrokerCore
-from rmqha.broker.table_follower import TableFollower
+from rmqha.broker.tables.metadata_follower import MetadataFollower
 from rmqha.model.error import UnreachableError
 from rmqha.port import Tracer
 from rmqha.sim.prng import SimPrng
-from rmqha.store.record import locate
+from rmqha.store.log.record import locate
 from rmqha.wire.command import Command
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Following:
         tables = core.topics, core.groups, core.offsets, core.delay_offsets
         self._process = process
         self._core = core
-        self._follower = TableFollower(
+        self._follower = MetadataFollower(
             *tables,
             SimAwaits(process, rpc, draws),
             lambda: core.followed_master,

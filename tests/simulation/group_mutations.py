@@ -8,16 +8,16 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from controller import elections as controller_elections
 from controller import requests as controller_requests
-from controller.action import Notify
-from controller.answers import NO_VIEW, MasterView, MasterViews, master_ext, set_body
 from controller.decisions.broker_id import next_broker_id
 from controller.decisions.elect_master import elected
-from controller.heartbeat import BrokerKey, BrokerLive, HeartbeatTable
-from controller.image import ImageReader
-from controller.leadership import Leadership
-from nameserver.route_info import Registered, RouteTable
+from controller.elections import election as controller_elections
+from controller.elections.heartbeat import BrokerKey, BrokerLive, HeartbeatTable
+from controller.elections.leadership import Leadership
+from controller.state.action import Notify
+from controller.state.answers import NO_VIEW, MasterView, MasterViews, master_ext, set_body
+from controller.state.image import ImageReader
+from nameserver.route_info import RegistrationOutcome, RouteTable
 from rmqha.model.code import RequestCode
 from rmqha.model.offset import BrokerId
 from rmqha.wire.bodies import Registration
@@ -36,7 +36,7 @@ def _alive_by_id() -> Iterator[None]:
 
         return method
 
-    places = {"registered": 1, "beat": 1, "is_alive": 1, "get": 0, "is_fit": 0, "is_ill": 0, "forget": 0}
+    places = {"registered": 1, "beat": 1, "is_alive": 1, "get": 0, "is_eligible": 0, "disk_failed": 0, "forget": 0}
     with ExitStack() as stack:
         for name, place in places.items():
             stack.enter_context(patch.object(HeartbeatTable, name, by_id(getattr(HeartbeatTable, name), place)))
@@ -64,7 +64,9 @@ REAL_VIEW = MasterViews.of
 REAL_REGISTER = RouteTable.register
 
 
-def _one_group_per_cluster(self: RouteTable, now_ms: int, session_id: int, request: Registration) -> Registered:
+def _one_group_per_cluster(
+    self: RouteTable, now_ms: int, session_id: int, request: Registration
+) -> RegistrationOutcome:
     names = [name for name, group in self._groups.items() if group.cluster_name == request.cluster_name]
     return REAL_REGISTER(self, now_ms, session_id, replace(request, broker_name=(names or [request.broker_name])[0]))
 

@@ -21,7 +21,7 @@ class Send:
 
 
 @dataclass(slots=True)
-class Change:
+class Proposal:
     """Of a topic, a group or an offset, named by `key`. `value` None: removed. `acked_at_ms` None: no good answer
     (yet); it may have been made or not."""
 
@@ -62,7 +62,7 @@ class History:
     sends: list[Send] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
     """Every try of every send."""
-    changes: list[Change] = field(default_factory=list)
+    changes: list[Proposal] = field(default_factory=list)
     transactions: dict[str, Transaction] = field(default_factory=dict)
     """By key, in the order in which they were begun."""
 

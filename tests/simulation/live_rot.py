@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rmqha.model.delay_level import SCHEDULE_TOPIC
+from rmqha.model.config.delay_level import SCHEDULE_TOPIC
 from rmqha.model.offset import PhyOffset
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
-from rmqha.store.record import BadRecordError, Located, locate, verify
+from rmqha.store.log.record import BadRecordError, Located, locate, verify
 
 from .broker_process import BrokerProcess
 from .history import InvariantError

@@ -9,20 +9,20 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from controller.raft_log import DurableRaftLog
+from controller.quorum.raft_log import DurableRaftLog
 from rmqha.ha.ack import AckQueue
-from rmqha.ha.client import HaClient
-from rmqha.ha.connection import HaConnection
 from rmqha.ha.hand_over import HandOver
 from rmqha.ha.replica import Replica
-from rmqha.ha.set_keeper import SetKeeper
+from rmqha.ha.stream.client import HaClient
+from rmqha.ha.stream.connection import HaConnection
 from rmqha.ha.sync_state import Members, SyncStateSet
+from rmqha.ha.sync_state_set_manager import SyncStateSetManager
 from rmqha.model.epoch import EpochEntry
 from rmqha.model.offset import PhyOffset
-from rmqha.store.boot_file import BootFile
-from rmqha.store.checkpoint import CheckpointFile, ProgressFile
-from rmqha.store.commit_log import CommitLog
-from rmqha.store.epoch_file import EpochFile
+from rmqha.store.log.commit_log import CommitLog
+from rmqha.store.meta.boot_file import BootFile
+from rmqha.store.meta.checkpoint import CheckpointFile, ProgressFile
+from rmqha.store.meta.epoch_file import EpochFile
 from rmqha.store.store import Store
 
 _LOOK = HandOver.look
@@ -48,10 +48,10 @@ def _any_set_is_news(self: SyncStateSet, members: Members, set_epoch: int) -> bo
     return True
 
 
-_REPLIED = SetKeeper.replied
+_REPLIED = SyncStateSetManager.replied
 
 
-def _any_answer_counts(self: SetKeeper, now_ms: int, call_id: int, reply: Any) -> None:
+def _any_answer_counts(self: SyncStateSetManager, now_ms: int, call_id: int, reply: Any) -> None:
     if self._alter_call_id is not None:
         call_id = self._alter_call_id
     _REPLIED(self, now_ms, call_id, reply)
@@ -185,10 +185,10 @@ def _first_ack_is_the_end(self: HaConnection, now_ms: int, frame: Any) -> None:
     _ACK(self, now_ms, frame)
 
 
-_ACKS = SetKeeper.member_acks
+_ACKS = SyncStateSetManager.member_acks
 
 
-def _best_ack_ever(self: SetKeeper, connections: Iterable[HaConnection]) -> list[PhyOffset | None]:
+def _best_ack_ever(self: SyncStateSetManager, connections: Iterable[HaConnection]) -> list[PhyOffset | None]:
     best = self.__dict__.setdefault("_best", {})
     for member, item in self._connected(connections).items():
         best[member] = max(best.get(member, 0), item.acked_offset or 0)
@@ -196,12 +196,12 @@ def _best_ack_ever(self: SetKeeper, connections: Iterable[HaConnection]) -> list
     return [PhyOffset(best[member]) if best.get(member) else None for member in members]
 
 
-def _no_grace_for_what_was_inherited(self: SetKeeper, *args: Any, **kwargs: Any) -> None:
+def _no_grace_for_what_was_inherited(self: SyncStateSetManager, *args: Any, **kwargs: Any) -> None:
     _BEGIN(self, *args, **kwargs)
     self._inherited_end = PhyOffset(0)
 
 
-_BEGIN = SetKeeper.begin
+_BEGIN = SyncStateSetManager.begin
 _CUT = CommitLog.cut
 
 
@@ -232,7 +232,7 @@ UNSEEN: dict[str, Callable[[], Any]] = {
     ),
     "a master that hands over takes sends on (ruling 18)": lambda: patch.object(Replica, "admission", _takes_sends_on),
     "an older set is news": lambda: patch.object(SyncStateSet, "decided", _any_set_is_news),
-    "an answer to an earlier proposal counts": lambda: patch.object(SetKeeper, "replied", _any_answer_counts),
+    "an answer to an earlier proposal counts": lambda: patch.object(SyncStateSetManager, "replied", _any_answer_counts),
     "a proposal without an answer is refused": lambda: patch.object(SyncStateSet, "lost", _no_answer_is_a_refusal),
     "the mark of synced bytes survives a cut": lambda: patch.object(Store, "truncate", _synced_mark_stays),
     "the confirm offset survives a cut": lambda: patch.object(Store, "truncate", _confirm_stays),
@@ -243,9 +243,9 @@ UNSEEN: dict[str, Callable[[], Any]] = {
     "an epoch's entry is written after its bytes": _bytes_before_their_entry,
     "epochs are cut in memory": lambda: patch.object(EpochFile, "_shorten", _shortened_in_memory),
     "unclean is said in memory": lambda: patch.object(BootFile, "set_unclean", _unclean_in_memory),
-    "an older connection of a slave counts": lambda: patch.object(SetKeeper, "member_acks", _best_ack_ever),
+    "an older connection of a slave counts": lambda: patch.object(SyncStateSetManager, "member_acks", _best_ack_ever),
     "a new master forgets what it has inherited": lambda: patch.object(
-        SetKeeper, "begin", _no_grace_for_what_was_inherited
+        SyncStateSetManager, "begin", _no_grace_for_what_was_inherited
     ),
     "waits outlive the role": lambda: patch.object(AckQueue, "abandon", _keeps_waiting),
     "a progress is not synced": lambda: patch.object(ProgressFile, "sync", lambda self: None),

@@ -12,36 +12,37 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from controller import elections as controller_elections
 from controller import requests as controller_requests
-from controller.answers import flag as controller_flag
 from controller.decisions import elect_master
-from controller.decisions.elect_master import Choice, Electorate, choose, elected, electorate
+from controller.decisions.elect_master import ElectedMaster, Electorate, choose, elected, electorate
 from controller.decisions.sync_state_set import alter_sync_state_set
+from controller.elections import election as controller_elections
+from controller.state.answers import flag as controller_flag
 from nameserver.route_info import RouteTable
-from rmqha.broker import send, transaction_service
-from rmqha.broker.consumer_requests import ConsumerRequests
-from rmqha.broker.pull import PullProcessor
-from rmqha.broker.replica_driver import ReplicaDriver
-from rmqha.broker.request import Channel
-from rmqha.broker.table_feed import TableFeed
-from rmqha.broker.topics import TopicTable
-from rmqha.broker.transaction import Reconciliation
-from rmqha.broker.transaction_service import TransactionService
-from rmqha.broker.waiter import Waiter
-from rmqha.ha import client as ha_client
-from rmqha.ha import commitment
+from rmqha.broker.replication.replica_driver import ReplicaDriver
+from rmqha.broker.replication.waiter import Waiter
+from rmqha.broker.requests import send
+from rmqha.broker.requests.consumer_requests import ConsumerRequests
+from rmqha.broker.requests.pull import PullProcessor
+from rmqha.broker.requests.request import Channel
+from rmqha.broker.services import transaction_service
+from rmqha.broker.services.transaction import Reconciliation
+from rmqha.broker.services.transaction_service import TransactionService
+from rmqha.broker.tables.metadata_leader import MetadataLeader
+from rmqha.broker.tables.topics import TopicTable
+from rmqha.ha import commit_tracker as commitment
 from rmqha.ha.ack import AckQueue
 from rmqha.ha.action import AckStatus, Action, Complete
-from rmqha.ha.alignment import Alignment, Verdict, align
-from rmqha.ha.client import HaClient
-from rmqha.ha.commitment import Commitment
-from rmqha.ha.connection import ConnectionState, HaConnection
+from rmqha.ha.commit_tracker import CommitTracker
 from rmqha.ha.controller_client import ControllerClient
 from rmqha.ha.group_info import GroupInfo
 from rmqha.ha.replica import Replica
-from rmqha.ha.set_keeper import SetKeeper
+from rmqha.ha.stream import client as ha_client
+from rmqha.ha.stream.alignment import Alignment, AlignmentVerdict, align
+from rmqha.ha.stream.client import HaClient
+from rmqha.ha.stream.connection import ConnectionState, HaConnection
 from rmqha.ha.sync_state import Members, SyncStateSet, as_members
+from rmqha.ha.sync_state_set_manager import SyncStateSetManager
 from rmqha.model.code import ResponseCode
 from rmqha.model.epoch import EpochHistory
 from rmqha.model.error import RemoteProtocolError
@@ -50,12 +51,12 @@ from rmqha.model.offset import BrokerId, Epoch, PhyOffset, Term
 from rmqha.raft.core import Core
 from rmqha.raft.quorum import Configuration
 from rmqha.store.appender import AppendedBatch
-from rmqha.store.commit_log import CommitLog
-from rmqha.store.consume_queue import ConsumeQueues
-from rmqha.store.new_batch import NewBatch
-from rmqha.store.queue_starts import QueueEnd, QueueStarts
+from rmqha.store.log.commit_log import CommitLog
+from rmqha.store.log.new_batch import NewBatch
+from rmqha.store.log.record import NewMessage
+from rmqha.store.queue.consume_queue import ConsumeQueues
+from rmqha.store.queue.queue_min_offsets import QueueEnd, QueueMinOffsets
 from rmqha.store.reader import PullResult
-from rmqha.store.record import NewMessage
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
 
@@ -76,7 +77,7 @@ def _shrunk_at_once(self: SyncStateSet, members: Members) -> None:
 
 def _never_a_cut(*args: Any, **kwargs: Any) -> Alignment:
     slave_max: PhyOffset = args[2]
-    return Alignment(Verdict.FOLLOW, "2-2", slave_max, 0, "planted", 0)
+    return Alignment(AlignmentVerdict.FOLLOW, "2-2", slave_max, 0, "planted", 0)
 
 
 def _one_byte_less(*args: Any, **kwargs: Any) -> Alignment:
@@ -92,12 +93,12 @@ def _confirm_at_promotion(self: Replica, *args: Any) -> None:
     self._log.set_confirm_offset(self._log.max_phy_offset)
 
 
-def _anyone(group: Any, fit: Any, wish: Any, **kwargs: Any) -> Any:
-    if group.set_known and wish.target is None:
-        ids = tuple(item for item in group.replicas if item in fit and item != wish.avoid)
+def _anyone(group: Any, fit: Any, election_request: Any, **kwargs: Any) -> Any:
+    if group.set_known and election_request.target is None:
+        ids = tuple(item for item in group.replicas if item in fit and item != election_request.avoid)
         if ids:
-            return Electorate(ids[-1:], wish.cause)
-    return electorate(group, fit, wish, **kwargs)
+            return Electorate(ids[-1:], election_request.cause)
+    return electorate(group, fit, election_request, **kwargs)
 
 
 def _ack_all(self: HaClient) -> PhyOffset:
@@ -112,47 +113,47 @@ def _largest(current: PhyOffset, acked: Iterable[PhyOffset | None]) -> PhyOffset
     return max(current, *(offset for offset in acked if offset is not None))
 
 
-_REAL_ACKS = SetKeeper.member_acks
+_REAL_ACKS = SyncStateSetManager.member_acks
 
 
-def _known_acks(self: SetKeeper, *args: Any) -> list[PhyOffset | None]:
+def _known_acks(self: SyncStateSetManager, *args: Any) -> list[PhyOffset | None]:
     return [ack for ack in _REAL_ACKS(self, *args) if ack is not None]
 
 
-_REAL_WANTED = SetKeeper._wanted
+_REAL_WANTED = SyncStateSetManager._wanted
 
 
-def _joins_at_once(self: SetKeeper, now_ms: int, connected: Any) -> Members:
+def _joins_at_once(self: SyncStateSetManager, now_ms: int, connected: Any) -> Members:
     return as_members([*_REAL_WANTED(self, now_ms, connected), *connected])
 
 
-_REAL_BEGIN = SetKeeper.begin
+_REAL_BEGIN = SyncStateSetManager.begin
 
 
-def _begin_sighted(self: SetKeeper, *args: Any, **kwargs: Any) -> None:
+def _begin_sighted(self: SyncStateSetManager, *args: Any, **kwargs: Any) -> None:
     _REAL_BEGIN(self, *args, **kwargs | {"resumed": False})
 
 
-def _begin_by_the_confirm_offset(self: SetKeeper, *args: Any, **kwargs: Any) -> None:
+def _begin_by_the_confirm_offset(self: SyncStateSetManager, *args: Any, **kwargs: Any) -> None:
     _REAL_BEGIN(self, *args, **kwargs)
     if kwargs["resumed"]:
         self._inherited_end = PhyOffset(0)
 
 
-_REAL_REPLIED = SetKeeper.replied
+_REAL_REPLIED = SyncStateSetManager.replied
 
 
-def _shrinks_alone(self: SetKeeper, now_ms: int, call_id: int, reply: Any) -> None:
+def _shrinks_alone(self: SyncStateSetManager, now_ms: int, call_id: int, reply: Any) -> None:
     proposed = self.state.proposed
     _REAL_REPLIED(self, now_ms, call_id, reply)
     if reply is None and proposed is not None:
         self.state.reset(proposed, self.state.set_epoch)
 
 
-_REAL_MAINTAIN = SetKeeper.maintain
+_REAL_MAINTAIN = SyncStateSetManager.maintain
 
 
-def _alone_unasked(self: SetKeeper, now_ms: int, connections: Iterable[Any]) -> None:
+def _alone_unasked(self: SyncStateSetManager, now_ms: int, connections: Iterable[Any]) -> None:
     listed = list(connections)
     _REAL_MAINTAIN(self, now_ms, listed)
     if self._config.total_replicas == 2 and self.unreachable(listed):
@@ -187,12 +188,12 @@ def _all_dispatched(self: Store, limit_bytes: int) -> bool:
     return self._reput.dispatch(self._log.end_offset, limit_bytes)
 
 
-def _shortest_log(answers: Any, *args: Any, **kwargs: Any) -> Choice:
+def _shortest_log(answers: Any, *args: Any, **kwargs: Any) -> ElectedMaster:
     winner = min(answers, key=lambda item: (answers[item].epoch, answers[item].max_offset, item))
-    return Choice(winner, "planted")
+    return ElectedMaster(winner, "planted")
 
 
-def _masters_unknown(answers: Any, *args: Any, **kwargs: Any) -> Choice:
+def _masters_unknown(answers: Any, *args: Any, **kwargs: Any) -> ElectedMaster:
     return choose({item: replace(end, is_master=False) for item, end in answers.items()}, *args, **kwargs)
 
 
@@ -200,10 +201,14 @@ def _nobody_survives(*args: Any, **kwargs: Any) -> Any:
     return replace(elected(*args, **kwargs), eligible=())
 
 
-def _anybody(group: Any, fit: Any, wish: Any, **kwargs: Any) -> Any:
-    found = electorate(group, fit, wish, **kwargs)
-    alive = tuple(item for item in group.counted_ids if item in fit and item != wish.avoid)
-    return Electorate(alive, wish.cause) if group.set_known and alive and wish.target is None else found
+def _anybody(group: Any, fit: Any, election_request: Any, **kwargs: Any) -> Any:
+    found = electorate(group, fit, election_request, **kwargs)
+    alive = tuple(item for item in group.counted_ids if item in fit and item != election_request.avoid)
+    return (
+        Electorate(alive, election_request.cause)
+        if group.set_known and alive and election_request.target is None
+        else found
+    )
 
 
 def _survivors_of_everybody(group: Any, winner: BrokerId, *args: Any, **kwargs: Any) -> Any:
@@ -247,10 +252,10 @@ def _serves_what_is_on_disk(self: Replica, now_ms: int, info: GroupInfo, own_id:
     self._opens_at = self._epoch_start
 
 
-_REAL_LEARN = QueueStarts.learn
+_REAL_LEARN = QueueMinOffsets.learn
 
 
-def _learns_nothing(self: QueueStarts, ends: Iterable[QueueEnd]) -> int:
+def _learns_nothing(self: QueueMinOffsets, ends: Iterable[QueueEnd]) -> int:
     return _REAL_LEARN(self, [])
 
 
@@ -285,11 +290,11 @@ def _kept_entries(self: EpochHistory, end_offset: PhyOffset) -> EpochHistory:
 _REAL_FIRST = elect_master._first
 
 
-def _first_come(group: Any, candidates: Any, wish: Any, total_replicas: int) -> Any:
+def _first_come(group: Any, candidates: Any, election_request: Any, total_replicas: int) -> Any:
     return (
-        _REAL_FIRST(group, candidates, wish, min(1, total_replicas))
+        _REAL_FIRST(group, candidates, election_request, min(1, total_replicas))
         if len(candidates)
-        else _REAL_FIRST(group, candidates, wish, total_replicas)
+        else _REAL_FIRST(group, candidates, election_request, total_replicas)
     )
 
 
@@ -367,7 +372,7 @@ def _masters_by_memory() -> Iterator[None]:
 def _learners_are_replicas() -> Iterator[None]:
     """Neither the master nor the controllers see that a replica is a learner."""
 
-    def connected(self: SetKeeper, connections: Iterable[HaConnection]) -> dict[Any, HaConnection]:
+    def connected(self: SyncStateSetManager, connections: Iterable[HaConnection]) -> dict[Any, HaConnection]:
         return {
             item.slave_id: item
             for item in connections
@@ -377,7 +382,7 @@ def _learners_are_replicas() -> Iterator[None]:
     def flag(ext: Any, name: str) -> bool:
         return name != "asyncLearner" and controller_flag(ext, name)
 
-    with patch.object(SetKeeper, "_connected", connected), patch.object(controller_requests, "flag", flag):
+    with patch.object(SyncStateSetManager, "_connected", connected), patch.object(controller_requests, "flag", flag):
         yield
 
 
@@ -433,12 +438,14 @@ def _always_a_commit(self: TransactionService, channel: Channel, command: Comman
 
 MUTATIONS: dict[str, Callable[[], Any]] = {
     "acks against the shrunk set (ruling 1)": lambda: patch.object(SyncStateSet, "propose", _shrunk_at_once),
-    "no majority needed (ruling 1)": lambda: patch.object(Commitment, "has_quorum", lambda self: True),
+    "no majority needed (ruling 1)": lambda: patch.object(CommitTracker, "has_quorum", lambda self: True),
     "the fastest member decides (ruling 1)": lambda: patch.object(commitment, "confirm_offset", _largest),
-    "silent members are left out (ruling 1)": lambda: patch.object(SetKeeper, "member_acks", _known_acks),
-    "a restarted master trusts the old set (ruling 1)": lambda: patch.object(SetKeeper, "begin", _begin_sighted),
+    "silent members are left out (ruling 1)": lambda: patch.object(SyncStateSetManager, "member_acks", _known_acks),
+    "a restarted master trusts the old set (ruling 1)": lambda: patch.object(
+        SyncStateSetManager, "begin", _begin_sighted
+    ),
     "a restarted master takes members by its old confirm offset (ruling 1)": lambda: patch.object(
-        SetKeeper, "begin", _begin_by_the_confirm_offset
+        SyncStateSetManager, "begin", _begin_by_the_confirm_offset
     ),
     "waits that end are answered SEND_OK (ruling 1)": lambda: patch.object(AckQueue, "expire", _expired_as_done),
     "no cut at a fork (ruling 2)": lambda: patch.object(ha_client, "align", _never_a_cut),
@@ -448,21 +455,25 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "whole again at once (ruling 3)": lambda: patch.object(HaClient, "is_caught_up", property(lambda self: True)),
     "an older master is followed (ruling 4)": lambda: patch.object(Replica, "_apply", _old_news_too),
     "the highest epoch is not on disk (ruling 4)": lambda: patch.object(Store, "accept_epoch", _epoch_in_memory),
-    "CP shrinks without the controller (ruling 5)": lambda: patch.object(SetKeeper, "replied", _shrinks_alone),
+    "CP shrinks without the controller (ruling 5)": lambda: patch.object(
+        SyncStateSetManager, "replied", _shrinks_alone
+    ),
     "CP takes sends without its members (ruling 5)": lambda: patch.object(
         ControllerClient, "is_away", lambda self, now_ms: False
     ),
     "CP takes no sends without controllers (ruling 5)": lambda: patch.object(
-        SetKeeper, "unreachable", lambda self, connections: list(self.state.union)
+        SyncStateSetManager, "unreachable", lambda self, connections: list(self.state.union)
     ),
     "AP waits for the controllers' word (ruling 5)": lambda: patch.object(
         SyncStateSet, "shrink_locally", lambda self, now_ms, members: None
     ),
     "a master starts as master by memory (ruling 5)": _masters_by_memory,
     "one copy is not synced (ruling 6)": lambda: patch.object(
-        Commitment, "sync_required", lambda self, is_master: self._config.sync_flush
+        CommitTracker, "sync_required", lambda self, is_master: self._config.sync_flush
     ),
-    "one of two goes on without asking (rulings 6, 7)": lambda: patch.object(SetKeeper, "maintain", _alone_unasked),
+    "one of two goes on without asking (rulings 6, 7)": lambda: patch.object(
+        SyncStateSetManager, "maintain", _alone_unasked
+    ),
     "the first to come is elected (ruling 8)": lambda: patch.object(elect_master, "_first", _first_come),
     "the eligible set is forgotten (ruling 9)": lambda: patch.object(controller_elections, "elected", _nobody_survives),
     "whoever lives is elected (ruling 9)": lambda: patch.object(controller_elections, "electorate", _anybody),
@@ -472,7 +483,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "waiters at demotion are answered SEND_OK (ruling 13)": lambda: patch.object(
         AckQueue, "abandon", _abandoned_as_done
     ),
-    "a slave joins when it connects (A4)": lambda: patch.object(SetKeeper, "_wanted", _joins_at_once),
+    "a slave joins when it connects (A4)": lambda: patch.object(SyncStateSetManager, "_wanted", _joins_at_once),
     "confirm raised on one copy (A7)": lambda: patch.object(Replica, "_become_master", _confirm_at_promotion),
     "anyone is elected (A9)": lambda: patch.object(controller_elections, "electorate", _anyone),
     "a master that still acknowledges is one like others (ruling 8)": lambda: patch.object(
@@ -489,10 +500,10 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "sync does nothing": lambda: patch.object(Store, "sync", lambda self: self.max_phy_offset),
     "the tail behind a cut stays (apache/rocketmq 10666)": lambda: patch.object(CommitLog, "cut", _cut_without_zeros),
     "changes are answered before the set holds them (ruling 16)": lambda: patch.object(
-        TableFeed, "_missing", lambda self, wait: ""
+        MetadataLeader, "_missing", lambda self, wait: ""
     ),
     "slaves join without the tables (ruling 16)": lambda: patch.object(
-        TableFeed, "may_join", lambda self, broker_id: True
+        MetadataLeader, "may_join", lambda self, broker_id: True
     ),
     "an old master's tables stay (A13)": lambda: patch.object(TopicTable, "replace", lambda self, *args: None),
     "an unclean master resumes (ruling 3)": _unclean_resumes,
@@ -508,7 +519,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "a master that goes on serves what it has on disk (A7)": lambda: patch.object(
         Replica, "_become_master", _serves_what_is_on_disk
     ),
-    "idle queues begin at 0 again (A20)": lambda: patch.object(QueueStarts, "learn", _learns_nothing),
+    "idle queues begin at 0 again (A20)": lambda: patch.object(QueueMinOffsets, "learn", _learns_nothing),
     "a consumer that waits goes on one further": lambda: patch.object(PullProcessor, "_reply", _one_further),
     "consumers begin at the end of their queues": lambda: patch.object(
         ConsumerRequests, "_query_offset", _end_of_queue

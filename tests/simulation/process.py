@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from rmqha.broker.request import Steps
+from rmqha.broker.requests.request import Steps
 from rmqha.sim.clock import SimClock
 from rmqha.sim.scheduler import Scheduler, Timer
 from rmqha.sim.transport import Connection, Transport

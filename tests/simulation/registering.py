@@ -6,9 +6,9 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 from rmqha.broker.core import BrokerCore
-from rmqha.broker.nameserver_link import NameServerLink
+from rmqha.broker.replication.nameserver_link import NameServerLink
 from rmqha.ha.action import RoleChanged
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.port import Tracer
 from rmqha.sim.prng import SimPrng
 from rmqha.wire.command import Command

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-from rmqha.store.incoming import IncomingRecords
+from rmqha.store.integrity.incoming import IncomingRecords
+from rmqha.store.integrity.repair import RecordRepair
+from rmqha.store.log.record import Record, decode
 from rmqha.store.reader import IsWhole, Reader, Unit, any_record
-from rmqha.store.record import Record, decode
-from rmqha.store.repair import RecordRepair
 
 
 def _unchecked(

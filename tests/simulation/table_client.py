@@ -8,7 +8,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
 
 from .group_client import ClientPlace, GroupClient
-from .history import Change, History
+from .history import History, Proposal
 from .process import Rpc
 
 TIMEOUT_MS = 4000
@@ -37,30 +37,30 @@ class TableClient(GroupClient):
         address = self._brokers[self._target % len(self._brokers)]
         self._rpc.call(address, command, TIMEOUT_MS, lambda reply: self._answered(change, address, reply))
 
-    def _draw(self, number: int) -> tuple[Change, Command]:
+    def _draw(self, number: int) -> tuple[Proposal, Command]:
         """Change `number` and its request. Values tell one change of a key from another."""
         name = str(self._prng.below(NAME_COUNT))
         match self._prng.below(5):
             case 0 | 1:
                 queues = str(1 + number % 1000)
                 ext = {"topic": f"T{name}", "readQueueNums": queues, "writeQueueNums": queues, "perm": "6"}
-                return Change(f"topic T{name}", int(queues)), Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
+                return Proposal(f"topic T{name}", int(queues)), Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
             case 2:
                 command = Command(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": f"T{name}"})
-                return Change(f"topic T{name}", None), command
+                return Proposal(f"topic T{name}", None), command
             case 3 if acked := self._history.acked:
                 # an offset behind the end of its queue is no offset: one is taken that an acknowledged message has
                 send = acked[self._prng.below(len(acked))]
                 ext = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": str(send.queue_id)}
                 command = Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext | {"commitOffset": str(send.queue_offset)})
-                return Change(f"offset {send.queue_id}", send.queue_offset), command
+                return Proposal(f"offset {send.queue_id}", send.queue_offset), command
             case _:
                 body = dumps({"groupName": f"G{name}", "retryMaxTimes": number})
-                return Change(f"group G{name}", number), Command(
+                return Proposal(f"group G{name}", number), Command(
                     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body
                 )
 
-    def _answered(self, change: Change, address: str, reply: Command | None) -> None:
+    def _answered(self, change: Proposal, address: str, reply: Command | None) -> None:
         if reply is not None and reply.code == ResponseCode.SUCCESS:
             change.acked_at_ms, change.broker = self.scheduler.now_ms, address
             self.after(INTERVAL_MS, self._next)

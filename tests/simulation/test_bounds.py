@@ -8,8 +8,8 @@ from unittest.mock import patch
 
 import pytest
 
-from rmqha.ha.set_keeper import SetKeeper
-from rmqha.model.config import BrokerConfig
+from rmqha.ha.sync_state_set_manager import SyncStateSetManager
+from rmqha.model.config.servers import BrokerConfig
 
 from .history import Send
 from .options import seed_options
@@ -59,5 +59,5 @@ def test_a_stalled_slave_delays_sends_by_the_stall_bound_at_most(cp: bool) -> No
 
 def test_a_stall_that_nobody_bounds_is_seen() -> None:
     """The check can fail: planted is a keeper for whom no slave ever lags."""
-    with patch.object(SetKeeper, "_lags", lambda self, now_ms, member, item: False):
+    with patch.object(SyncStateSetManager, "_lags", lambda self, now_ms, member, item: False):
         assert longest_wait_ms(cp=False, seed=1) > BrokerConfig().ha_ack_stall_bound_ms + SLACK_MS

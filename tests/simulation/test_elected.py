@@ -7,14 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller.event import (
-    BrokerIdApplied,
-    Cause,
-    Event,
-    MasterElected,
-    SyncStateSetAltered,
-)
-from controller.replicas_info import ReplicasInfo
+from controller.state.event import BrokerIdApplied, Cause, Event, MasterElected, SyncStateSetAltered
+from controller.state.replicas_info import ReplicasInfo
 from rmqha.model.offset import BrokerId, Epoch
 
 from .checkers.elected import Elected

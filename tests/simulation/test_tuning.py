@@ -7,7 +7,7 @@ import inspect
 from dataclasses import replace
 
 from controller.config import ControllerConfig
-from rmqha.model.config import BrokerConfig, ServerConfig
+from rmqha.model.config.servers import BrokerConfig, ServerConfig
 from rmqha.sim.prng import SimPrng
 
 from . import tuning
@@ -41,8 +41,8 @@ LEFT_OUT = {
         "access_message_in_memory_max_ratio", "enable_property_filter", "long_polling_max_ms",
         "use_server_side_reset_offset",
     },
-    "refuses what the theme `transactions` sends: tests/broker/test_send.py": {"reject_transaction_message"},
-    "by the room on a disk: tests/store/test_retention.py": {
+    "refuses what the theme `transactions` sends: tests/broker/requests/test_send.py": {"reject_transaction_message"},
+    "by the room on a disk: tests/store/log/test_retention.py": {
         "disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio", "disk_space_warning_level_ratio",
     },
     "its promise is a smaller one, no reported cut tells what a kill loses: tests/store/test_transient_pool.py": {

@@ -23,7 +23,7 @@ from rmqha.model.message import (
     parse_offset_message_id,
 )
 from rmqha.sim.transport import Connection
-from rmqha.store.record import decode
+from rmqha.store.log.record import decode
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
 

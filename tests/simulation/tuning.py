@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from controller.config import ControllerConfig
-from rmqha.model.config import BrokerConfig
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import HaMode
 from rmqha.sim.prng import SimPrng
 

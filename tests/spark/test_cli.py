@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 
-from rmqha.cli.spark import spark
+from rmqha.cli.storage.spark import spark
 from rmqha.model.error import UsageError
 from tests.store.log_writer import LogWriter, Message
 
@@ -60,7 +60,7 @@ def test_table_is_at_most_80_columns(answered: list[tuple[Any, ...]]) -> None:
 
 def test_many_rows_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmqha.spark.sql.query", lambda *_: pa.table({"n": list(range(5))}))
-    monkeypatch.setattr("rmqha.cli.spark.TABLE_MAX_ROWS", 2)
+    monkeypatch.setattr("rmqha.cli.storage.spark.TABLE_MAX_ROWS", 2)
     done = run("select 1", "--path", "/a")
     assert len(done.stdout.splitlines()) == 3
     assert "2 of 5 rows shown" in done.stderr

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rmqha.model.error import StoreError
+from rmqha.scan.api import CORRUPT, TYPES
 from rmqha.spark.options import OPTIONS, ReadOptions
 from rmqha.spark.source import CommitLogReader
-from rmqha.store.scan import CORRUPT, TYPES
 from tests.store.log_writer import LogWriter, Message
 
 AT_MS = 1_700_000_000_000

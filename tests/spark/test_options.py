@@ -9,12 +9,12 @@ from shutil import rmtree
 import pytest
 
 from rmqha.model.error import StoreError, UsageError
+from rmqha.scan.api import TYPES, Interval, RowFilter
 from rmqha.spark.options import OPTIONS, ReadOptions
 from rmqha.spark.sql import referenced_columns
 from rmqha.spark.stream import CommitLogStreamReader
-from rmqha.store.scan import TYPES, Interval, RowFilter
+from tests.scan.test_api import unpack
 from tests.store.log_writer import LogWriter, Message
-from tests.store.test_scan import unpack
 
 
 def test_names_are_case_insensitive_and_values_are_read() -> None:

@@ -11,13 +11,13 @@ import pytest
 from pyspark.errors import PySparkAttributeError
 
 from rmqha.model.error import UsageError
+from rmqha.scan import plan as scan_plan
+from rmqha.scan.api import ALL_ROWS, RowFilter, open_store
+from rmqha.scan.storage import LocalStorage, StorageFile
 from rmqha.spark.local import _is_local, register
 from rmqha.spark.options import ReadOptions
 from rmqha.spark.partition import CUT_TASKS, REMOTE_CUT_TASKS, UNKNOWN, Sizing, partitions
 from rmqha.spark.source import CommitLogReader, CommitLogSource
-from rmqha.store import scan_plan
-from rmqha.store.scan import ALL_ROWS, RowFilter, open_store
-from rmqha.store.scan_storage import LocalStorage, ReadFile
 from tests.store.log_writer import LogWriter, Message
 
 MIB, GIB = 1 << 20, 1 << 30
@@ -140,7 +140,7 @@ def test_a_session_without_a_context_is_registered_with_unknown_cores() -> None:
 def test_a_queue_that_may_not_be_read_is_one_sentence(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = LocalStorage.open
 
-    def refusing(self: LocalStorage, path: str) -> ReadFile:
+    def refusing(self: LocalStorage, path: str) -> StorageFile:
         if "consumequeue" in path:
             raise PermissionError(13, "Permission denied", path)
         return real(self, path)

@@ -20,8 +20,8 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
+from rmqha.scan.api import ALL_ROWS, Interval, RowFilter
 from rmqha.spark.pushdown import push
-from rmqha.store.scan import ALL_ROWS, Interval, RowFilter
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 MOMENT_MS = 1767323045678

@@ -16,13 +16,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from rmqha.model.error import RmqhaError, StoreError, UsageError
+from rmqha.scan.api import TYPES, Decoding, open_store, read_store
 from rmqha.spark import audit, session
 from rmqha.spark.errors import translate
 from rmqha.spark.java import _launcher_home, bundled_java
 from rmqha.spark.sql import _answer, scan_count
-from rmqha.store.scan import TYPES, Decoding, open_store, read_store
+from tests.scan.test_api import GOLDEN, unpack
 from tests.store.log_writer import LogWriter, Message
-from tests.store.test_scan import GOLDEN, unpack
 
 pytestmark = pytest.mark.spark
 

@@ -13,17 +13,17 @@ from click.testing import CliRunner
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from rmqha.cli.fsck import fsck
+from rmqha.cli.storage.fsck import fsck
 from rmqha.host.disk import HostDisk
 from rmqha.model.error import UsageError
 from rmqha.spark import session
 from rmqha.spark.errors import translate
 from rmqha.spark.write_rows import check_schema, parse_write_options
-from rmqha.spark.writer import CommitLogWriter, Part
+from rmqha.spark.writer import CommitLogWriter, StagedPart
 from rmqha.store.config import StoreConfig
 from rmqha.store.store import Store
+from tests.scan.test_api import unpack
 from tests.store.support import Trace
-from tests.store.test_scan import unpack
 
 SIZES = {
     "mappedFileSizeCommitLog": "1048576",
@@ -160,7 +160,7 @@ def commit(root: Path, *rows: dict[str, Any]) -> None:
     batch = pa.RecordBatch.from_pylist(list(rows))
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, batch.schema) as sink:
         sink.write_batch(batch)
-    writer.commit([Part(0, str(path), batch.num_rows)])
+    writer.commit([StagedPart(0, str(path), batch.num_rows)])
 
 
 ROW = {"topic": "T", "body": b"x"}

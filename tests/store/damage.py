@@ -10,13 +10,13 @@ from pathlib import Path
 
 from rmqha.host.disk import HostDisk
 from rmqha.host.read_disk import HostReadDisk
+from rmqha.inspect.finding import FindingKind, StoreFinding
+from rmqha.inspect.fsck import Report, check
+from rmqha.inspect.fsck_repair import Choices, RepairOutcome, repair
+from rmqha.inspect.look import look
 from rmqha.model.offset import Epoch
 from rmqha.port import AppendFile, Buffer, MappedRegion
 from rmqha.store.config import StoreConfig
-from rmqha.store.finding import Finding, Kind
-from rmqha.store.fsck import Report, check
-from rmqha.store.fsck_repair import Choices, Outcome, repair
-from rmqha.store.look import look
 from rmqha.store.store import Store
 from tests.store.support import Trace, commit_all, message
 
@@ -29,7 +29,7 @@ OWN = StoreConfig(
 )
 OWN_CHOICES = Choices(file_size_bytes=16384, queue_file_size_bytes=400, highest_epoch=7)
 NO_CHOICES = Choices()
-NEEDS_AN_OPERATOR = (Kind.IDENTITY, Kind.CONFIG)
+NEEDS_AN_OPERATOR = (FindingKind.IDENTITY, FindingKind.CONFIG)
 """What no repair can know."""
 
 
@@ -87,7 +87,7 @@ def fsck(root: Path) -> Report:
     return check(HostReadDisk(root))
 
 
-def mend(root: Path, choices: Choices = NO_CHOICES) -> Outcome:
+def mend(root: Path, choices: Choices = NO_CHOICES) -> RepairOutcome:
     return repair(HostDisk(root), HostReadDisk(root), choices)
 
 
@@ -126,13 +126,13 @@ class FailingDisk(HostDisk):
 
 def with_cut(choices: Choices, report: Report) -> Choices:
     """The choices of an operator who gives up what stands behind the first damage."""
-    if not any(finding.kind is Kind.LOG_DAMAGE for finding in report.faults):
+    if not any(finding.kind is FindingKind.LOG_DAMAGE for finding in report.faults):
         return choices
     cut_at = report.damage[0][0] if report.damage else report.end_offset
     return Choices(cut_at, choices.file_size_bytes, choices.queue_file_size_bytes, choices.highest_epoch)
 
 
-def left(report: Report) -> list[Finding]:
+def left(report: Report) -> list[StoreFinding]:
     """Findings that a repair should have mended."""
     return [finding for finding in report.faults if finding.kind not in NEEDS_AN_OPERATOR]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from rmqha.model.epoch import EpochHistory
 from rmqha.model.message import decode_properties
 from rmqha.model.offset import PhyOffset
-from rmqha.store.record import NewMessage, blank, decode, encode, fixed_bytes, topic_field
+from rmqha.store.log.record import NewMessage, blank, decode, encode, fixed_bytes, topic_field
 from rmqha.store.store import Store
 from tests.store.support import SMALL, log_bytes
 

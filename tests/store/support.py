@@ -13,7 +13,7 @@ from rmqha.port import Disk
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
 from rmqha.store.config import StoreConfig
-from rmqha.store.record import Host, NewMessage, decode
+from rmqha.store.log.record import Host, NewMessage, decode
 from rmqha.store.store import Store
 from tests.golden.reader import GOLDEN
 

@@ -15,7 +15,7 @@ from rmqha.model.error import StoreError, UsageError
 from rmqha.model.identity import Identity
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.sim.disk import SimDisk
-from rmqha.store.identity_file import IdentityFile
+from rmqha.store.meta.identity_file import IdentityFile
 from rmqha.store.store import Store
 from tests.store.model import LogModel, check_queues, is_prefix
 from tests.store.support import commit_all, log_bytes, message, open_store, sim_disk

@@ -6,7 +6,7 @@ import pytest
 
 from rmqha.model.error import StoreError
 from rmqha.sim.disk import SimDisk
-from rmqha.store.checkpoint import Checkpoint
+from rmqha.store.meta.checkpoint import Checkpoint
 from tests.store.support import commit_all, message, open_store, sim_disk
 
 FIRST_FILE = "commitlog/" + "0" * 20

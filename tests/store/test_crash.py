@@ -95,10 +95,10 @@ class Life:
         live = self.live
         starts = range(live.min_phy_offset, live.settled_offset + 1, FILE_BYTES)
         live.trim(PhyOffset(starts[max(0, len(starts) - file_count)]))
-        while live.bury(self.clock_ms, 0, 0):
+        while live.schedule_unlink(self.clock_ms, 0, 0):
             pass
         live.trim_derived()
-        live.bury(self.clock_ms, 0, 0)
+        live.schedule_unlink(self.clock_ms, 0, 0)
 
     def roll(self) -> None:
         self.model.roll()

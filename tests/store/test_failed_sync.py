@@ -14,7 +14,7 @@ from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.port import Buffer
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
-from rmqha.store import end_mark, sidecar
+from rmqha.store.meta import end_mark, sidecar
 from rmqha.store.store import Store
 from tests.store.support import ForgetfulDisk, Trace, bodies, commit_all, log_bytes, message, open_store
 from tests.store.test_recovery import LOG_FILE, ROOMY, written

@@ -12,7 +12,7 @@ from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.port import Buffer
 from rmqha.sim.disk import SimDisk, SimRegion
 from rmqha.sim.prng import SimPrng
-from rmqha.store.record import decode
+from rmqha.store.log.record import decode
 from rmqha.store.store import Store
 from tests.store.model import FILE_BYTES, LogModel, check_queues
 from tests.store.support import Trace, commit_all, log_bytes, message, open_store
@@ -74,7 +74,7 @@ class Life:
                     self.synced = store.sync()
                 if number == 15:
                     store.trim(PhyOffset(store.settled_offset // FILE_BYTES * FILE_BYTES - FILE_BYTES))
-                    while store.bury(0, 0, 0):
+                    while store.schedule_unlink(0, 0, 0):
                         pass
                     store.trim_derived()
                 if number == 18:

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import zstandard
 
-from rmqha.client.message import decode_messages
+from rmqha.client.consumers.message import decode_messages
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import ResponseCode
 from rmqha.model.message import decode_properties, offset_message_id
-from rmqha.store.epoch_file import encode as encode_epochs
-from rmqha.store.record import SYS_INNER_BATCH, Record, decode
+from rmqha.store.log.record import SYS_INNER_BATCH, Record, decode
+from rmqha.store.meta.epoch_file import encode as encode_epochs
 from rmqha.store.store import Store
 from tests.golden.reader import manifest
 from tests.store.support import GOLD, MINI, Trace, unpack

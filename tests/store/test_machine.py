@@ -10,7 +10,7 @@ from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
-from rmqha.store.record import NewMessage
+from rmqha.store.log.record import NewMessage
 from rmqha.store.store import Store
 from tests.store.model import FILE_BYTES, LogModel, check_index, check_prefix, check_queues, epochs_agree
 from tests.store.support import log_bytes, message, open_store
@@ -125,7 +125,7 @@ class StoreMachine(RuleBasedStateMachine):
         store = self.store
         starts = range(store.min_phy_offset, store.settled_offset + 1, FILE_BYTES)
         store.trim(PhyOffset(starts[(len(starts) - 1) * share // 100]))
-        while done and store.bury(0, 0, 0):
+        while done and store.schedule_unlink(0, 0, 0):
             pass
         store.trim_derived()
         assert epochs_agree(store.epochs, self.epochs, store.min_phy_offset)

@@ -7,9 +7,9 @@ from zlib import crc32
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rmqha.store.record import BadRecordError, NewMessage, skip_plain, verify
+from rmqha.store.log.record import BadRecordError, NewMessage, skip_plain, verify
+from tests.store.log.test_record import encoded, messages
 from tests.store.support import message
-from tests.store.test_record import encoded, messages
 
 START = 4096 * 3 - 60
 NEWEST_MS = 50

@@ -11,10 +11,10 @@ from rmqha.model.error import StoreError
 from rmqha.model.message import tags_code
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.sim.disk import DiskStopped, SimDisk
-from rmqha.store import sidecar
-from rmqha.store.checkpoint import Checkpoint
 from rmqha.store.config import StoreConfig
-from rmqha.store.record import encode, topic_field
+from rmqha.store.log.record import encode, topic_field
+from rmqha.store.meta import sidecar
+from rmqha.store.meta.checkpoint import Checkpoint
 from rmqha.store.store import Store
 from tests.store.support import SMALL, Trace, bodies, commit_all, log_bytes, message, open_store, sim_disk
 

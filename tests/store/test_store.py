@@ -14,7 +14,7 @@ from rmqha.model.error import StoreError, UsageError
 from rmqha.model.message import tags_code
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.port import ReplicaLog
-from rmqha.store.record import NewMessage, decode
+from rmqha.store.log.record import NewMessage, decode
 from rmqha.store.store import Store
 from tests.store.support import HOST, SMALL, Trace, bodies, commit_all, filled, log_bytes, message, open_store, sim_disk
 

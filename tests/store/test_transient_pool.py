@@ -13,7 +13,7 @@ from rmqha.model.error import StoreError
 from rmqha.model.offset import PhyOffset
 from rmqha.sim.disk import DiskStopped, SimDisk
 from rmqha.store.config import StoreConfig
-from rmqha.store.record import NewMessage
+from rmqha.store.log.record import NewMessage
 from rmqha.store.store import Store
 from tests.store.model import LogModel, check_prefix, check_queues
 from tests.store.support import SMALL, bodies, commit_all, log_bytes, message, open_store, sim_disk

@@ -13,7 +13,7 @@ from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
-from rmqha.store.record import decode
+from rmqha.store.log.record import decode
 from rmqha.store.store import Store
 from rmqha.store.trimmer import DIRECTORY
 from tests.store.support import SMALL, Trace, bodies, commit_all, log_bytes, message, open_store, sim_disk
@@ -31,9 +31,9 @@ def filled(disk: SimDisk | HostDisk, count: int = 30, trace: Trace | None = None
     return store
 
 
-def bury(store: Store, now_ms: int = 0, patience_ms: int = 0) -> int:
+def schedule_unlink(store: Store, now_ms: int = 0, patience_ms: int = 0) -> int:
     count = 1
-    while store.bury(now_ms, patience_ms, 1000):
+    while store.schedule_unlink(now_ms, patience_ms, 1000):
         count += 1
     return count
 
@@ -60,7 +60,7 @@ def test_a_trimmed_log_begins_later_and_everything_follows() -> None:
     assert store.offset_by_time("T", 0, 0) == low
     assert names(disk)[0] == 0, "nothing is gone before it is buried"
     assert store.buried_bytes == 3 * FILE
-    assert bury(store) == 3
+    assert schedule_unlink(store) == 3
     assert names(disk)[0] == 3 * FILE
     assert disk.list(DIRECTORY) == []
     assert store.buried_bytes == 0
@@ -75,7 +75,7 @@ def test_queue_files_of_records_that_are_gone_go_too() -> None:
     store.sync()
     assert len(disk.list("consumequeue/T/0")) == 5
     store.trim(PhyOffset(store.max_phy_offset // FILE * FILE))
-    bury(store)
+    schedule_unlink(store)
     low, high = store.queue_range("T", 0)
     left = [int(name) // 20 for name in disk.list("consumequeue/T/0")]
     assert left[0] == low // 80 * 80
@@ -88,7 +88,7 @@ def test_a_restart_finds_the_shorter_log() -> None:
     store = filled(disk)
     whole = log_bytes(store)
     store.trim(PhyOffset(4 * FILE))
-    bury(store)
+    schedule_unlink(store)
     for stop in ("close", "kill", "power"):
         low = store.queue_range("T", 1)
         if stop == "close":
@@ -108,13 +108,13 @@ def test_what_a_crash_left_under_way_is_removed_at_the_next_start() -> None:
     disk = sim_disk()
     store = filled(disk)
     store.trim(PhyOffset(3 * FILE))
-    assert store.bury(0, 0, 0), "all renamed, one unlinked"
+    assert store.schedule_unlink(0, 0, 0), "all renamed, one unlinked"
     assert len(disk.list(DIRECTORY)) == 2
     disk.crash(power_loss=False)
     store = open_store(disk)
     assert f"{DIRECTORY}: 2 old log files that were on their way out are removed now." in store.recovery.lines
     assert store.min_phy_offset == 3 * FILE
-    assert bury(store) == 2
+    assert schedule_unlink(store) == 2
     assert disk.list(DIRECTORY) == []
 
 
@@ -124,10 +124,10 @@ def test_a_file_that_cannot_be_removed_is_told_and_tried_again(kind: str) -> Non
     store = filled(disk, trace=trace)
     store.trim(PhyOffset(2 * FILE))
     disk.failing = frozenset((kind,))
-    store.bury(0, 0, 1000)
+    store.schedule_unlink(0, 0, 1000)
     assert "old_files_not_removed" in trace.names()
     disk.failing = frozenset()
-    while store.bury(1000, 0, 1000):
+    while store.schedule_unlink(1000, 0, 1000):
         pass
     assert names(disk)[0] == 2 * FILE
     assert disk.list(DIRECTORY) == []
@@ -143,7 +143,7 @@ def test_on_a_disk_without_room_for_a_name_files_go_at_once() -> None:
     disk = Full(SimPrng(1))
     store = filled(disk)
     store.trim(PhyOffset(2 * FILE))
-    bury(store)
+    schedule_unlink(store)
     assert names(disk)[0] == 2 * FILE
 
 
@@ -154,13 +154,13 @@ def test_readers_keep_their_bytes(tmp_path: Path) -> None:
     held = store.view(PhyOffset(100), 500)
     pulled = store.pull("T", 0, 0, 2, 1 << 20).records
     store.trim(PhyOffset(2 * FILE))
-    assert not store.bury(0, 60_000, 1000), "the second file goes, the first is in use"
+    assert not store.schedule_unlink(0, 60_000, 1000), "the second file goes, the first is in use"
     assert disk.list(DIRECTORY) == [f"{0:020d}"]
-    assert not store.bury(59_999, 60_000, 1000)
+    assert not store.schedule_unlink(59_999, 60_000, 1000)
     assert bytes(held) == whole[100:600]
     assert [decode(record).queue_offset for record in pulled] == [0, 1]
     del held, pulled
-    store.bury(59_999, 60_000, 1000)
+    store.schedule_unlink(59_999, 60_000, 1000)
     assert disk.list(DIRECTORY) == []
     store.close()
 
@@ -171,9 +171,9 @@ def test_a_reader_that_never_lets_go_does_not_keep_the_file(tmp_path: Path) -> N
     held = store.view(PhyOffset(100), 500)
     kept = bytes(held)
     store.trim(PhyOffset(FILE))
-    store.bury(0, 60_000, 1000)
+    store.schedule_unlink(0, 60_000, 1000)
     assert disk.list(DIRECTORY)
-    store.bury(60_000, 60_000, 1000)
+    store.schedule_unlink(60_000, 60_000, 1000)
     assert disk.list(DIRECTORY) == []
     assert bytes(held) == kept
     store.close()
@@ -192,7 +192,7 @@ def test_the_epoch_history_loses_what_only_spoke_of_removed_bytes() -> None:
     store.trim(PhyOffset(2 * FILE))
     store.trim_derived()
     assert list(store.epochs) == known, "the files still bear their names"
-    bury(store)
+    schedule_unlink(store)
     store.trim_derived()
     left = [entry for entry, after in pairwise(known) if after.start_offset > 2 * FILE]
     assert list(store.epochs) == [*left, known[-1]]
@@ -219,7 +219,7 @@ def test_an_expired_active_file_is_ended_and_goes() -> None:
     commit_all(store)
     store.sync()
     store.trim(PhyOffset(rolled))
-    bury(store)
+    schedule_unlink(store)
     assert (store.min_phy_offset, store.max_phy_offset) == (rolled, rolled)
     assert store.queue_range("T", 0) == (2, 2)
     for _ in range(2):
@@ -262,7 +262,7 @@ def test_a_cut_to_the_start_of_a_trimmed_queue_keeps_its_offsets(by_java: bool) 
     commit_all(store)
     store.sync()
     store.trim(kept)
-    bury(store)
+    schedule_unlink(store)
     if by_java:
         store.close()
         disk.remove("consumequeue/T/0/" + "0" * 20)
@@ -281,7 +281,7 @@ def test_a_replaced_log_takes_its_leaving_files_along() -> None:
     store.trim(PhyOffset(2 * FILE))
     store.restart_at(PhyOffset(0))
     store.append_raw(PhyOffset(0), b"\0" * 10)
-    bury(store)
+    schedule_unlink(store)
     assert names(disk) == [0]
     assert disk.list("replaced-1/commitlog")[0] == f"{0:020d}"
 

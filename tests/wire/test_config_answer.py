@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from rmqha.model.config import BrokerConfig
+from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import RmqhaError
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import FIELD, ConfigAnswer, config_body, config_ext, parse_keys

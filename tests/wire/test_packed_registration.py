@@ -8,7 +8,7 @@ import zlib
 import pytest
 
 from rmqha.model.error import RemoteProtocolError
-from rmqha.wire.bodies import DataVersion, QueueData, parse_registration
+from rmqha.wire.bodies import QueueData, TopicTableVersion, parse_registration
 from rmqha.wire.command import Command
 from rmqha.wire.packed_registration import MAX_UNPACKED_BYTES, pack, unpack
 
@@ -51,7 +51,7 @@ def test_the_layout() -> None:
 
 def test_a_registration_is_read() -> None:
     found = parse_registration(request(pack(VERSION, TABLE)))
-    assert found.version == DataVersion(3, 2, 1)
+    assert found.version == TopicTableVersion(3, 2, 1)
     assert found.topics == {"T": QueueData(4, 8, 6), "%RETRY%G": QueueData(4, 8, 6)}
 
 
@@ -71,7 +71,7 @@ APACHES = bytes.fromhex(
 
 def test_what_apaches_encoder_wrote() -> None:
     found = parse_registration(request(APACHES))
-    assert found.version == DataVersion(1, 7, 1795333253662)
+    assert found.version == TopicTableVersion(1, 7, 1795333253662)
     assert found.topics == {"T": QueueData(4, 8, 6), "%RETRY%G": QueueData(1, 1, 6)}
 
 

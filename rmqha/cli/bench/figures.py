@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from rmqha.cli.histogram import PERCENTILES, Histogram
+from rmqha.cli.bench.histogram import PERCENTILES, LatencyHistogram
 
 BAR_WIDTH = 40
 BEHIND_SHARE, BEHIND_S = 0.05, 0.5
@@ -25,8 +25,8 @@ class Figures:
     topic: str
     size_bytes: int
     rate: float | None = None
-    latency: Histogram = field(default_factory=Histogram)
-    late: Histogram | None = None
+    latency: LatencyHistogram = field(default_factory=LatencyHistogram)
+    late: LatencyHistogram | None = None
     elapsed_s: float = 0.0
     done: int = 0
     counts: dict[str, int] = field(default_factory=dict)
@@ -110,17 +110,17 @@ class Figures:
             out.print(Text(warning, "yellow"), soft_wrap=True)
 
 
-def times(histogram: Histogram) -> dict[str, Any]:
+def times(histogram: LatencyHistogram) -> dict[str, Any]:
     percentiles = {f"p{percent:g}": histogram.percentile(percent) for percent in PERCENTILES}
     return percentiles | {"max": histogram.max, "mean": round(histogram.mean, 1), "count": histogram.count}
 
 
-def show_times(out: Console, what: str, histogram: Histogram) -> None:
+def show_times(out: Console, what: str, histogram: LatencyHistogram) -> None:
     shown = "  ".join(f"p{percent:g} {histogram.percentile(percent) / 1000:.2f}" for percent in PERCENTILES)
     out.print(Text(f"{what}, ms: {shown}  max {histogram.max / 1000:.2f}"), soft_wrap=True)
 
 
-def plot(out: Console, histogram: Histogram) -> None:
+def plot(out: Console, histogram: LatencyHistogram) -> None:
     """A bar for each doubling, the longest BAR_WIDTH wide; what is not empty is seen."""
     bars = list(histogram.bars())
     most = max(count for _, _, count in bars)

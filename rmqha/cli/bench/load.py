@@ -17,18 +17,18 @@ from typing import Any
 import trio
 
 from rmqha.cli.bench.figures import Figures, times
+from rmqha.cli.bench.histogram import LatencyHistogram
 from rmqha.cli.bench.pace import Pace, Run, run_paced
 from rmqha.cli.bench.topic import Ground
-from rmqha.cli.cluster_view import ask
-from rmqha.cli.group_look import find_groups
-from rmqha.cli.histogram import Histogram
-from rmqha.client.consumer import Consumer
-from rmqha.client.outgoing import OutgoingMessage
-from rmqha.client.producer import Producer
-from rmqha.client.result import SendStatus
-from rmqha.host.remoting import RemotingClient
+from rmqha.client.consumers.consumer import Consumer
+from rmqha.client.producers.outgoing import OutgoingMessage
+from rmqha.client.producers.producer import Producer
+from rmqha.client.producers.result import SendStatus
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
+from rmqha.ops.cluster_view import ask
+from rmqha.ops.group_view import find_groups
 from rmqha.wire.command import Command
 
 GROUP = "rmqha-bench"
@@ -241,8 +241,8 @@ async def _open_way(load: Load, producer: Producer, sender: _Sender, reader: _Re
 class _Follower:
     """One slave's way behind the master, or the confirm offset's."""
 
-    latency: Histogram = field(default_factory=Histogram)
-    lag_bytes: Histogram = field(default_factory=Histogram)
+    latency: LatencyHistogram = field(default_factory=LatencyHistogram)
+    lag_bytes: LatencyHistogram = field(default_factory=LatencyHistogram)
     bytes_per_second: int = 0
     last_offset: int | None = None
     waiting: deque[tuple[int, int]] = field(default_factory=deque)
@@ -280,7 +280,7 @@ class _Follower:
         }
 
 
-class Watch:
+class MasterSampler:
     """Samples of a group's master: how long after its log each slave, and the confirm offset, had a byte."""
 
     def __init__(self) -> None:
@@ -320,7 +320,7 @@ class Watch:
 async def replicate(load: Load, group: str, interval_s: float) -> Figures:
     """How fast the slaves of a group acknowledge, from what its master tells of them each `interval_s`, under the load
     of `produce`; at rate 0 only watched."""
-    run, watch = Run(), Watch()
+    run, watch = Run(), MasterSampler()
     measured = f"until the confirm offset had it, at most (looked each {interval_s * 1000:g} ms)"
     figures = Figures("replicate", measured, load.ground.topic, load.size_bytes, load.pace.rate or None)
     figures.latency, figures.counts = watch.confirm.latency, _counts("duplicatesPossible")
@@ -363,7 +363,7 @@ async def _only_watch(limit_s: float, figures: Figures) -> None:
 
 
 async def _watch(
-    client: RemotingClient, namesrv: str, group: str, address: str, interval_s: float, watch: Watch
+    client: RemotingClient, namesrv: str, group: str, address: str, interval_s: float, watch: MasterSampler
 ) -> None:
     while True:
         try:

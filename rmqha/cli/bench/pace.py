@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from rmqha.cli.histogram import Histogram
+from rmqha.cli.bench.histogram import LatencyHistogram
 
 Send = Callable[[int, int], Awaitable[None]]
 """`send(number, due_ns)`: one request, to its end; it records what came of it."""
@@ -37,9 +37,9 @@ class Pace:
 class Run:
     """What came of a run. Times in microseconds from the intended begin."""
 
-    latency: Histogram = field(default_factory=Histogram)
+    latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     """Of answered requests, and of those without an answer as far as they had come."""
-    late: Histogram = field(default_factory=Histogram)
+    late: LatencyHistogram = field(default_factory=LatencyHistogram)
     """How late requests began: the part of the latency that is this client's."""
     offered: int = 0
     unanswered: int = 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import trio
 
-from rmqha.cli.topic import of_users
+from rmqha.cli.admin.topic import of_users
 from rmqha.client.admin import Admin
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, UnreachableError, UsageError

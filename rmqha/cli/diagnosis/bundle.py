@@ -23,14 +23,14 @@ import trio
 import yaml
 
 from rmqha import __version__
-from rmqha.cli.cluster_file import NodeKind
-from rmqha.cli.cluster_state import ClusterState
-from rmqha.cli.cluster_view import ask
 from rmqha.cli.diagnosis.http_get import http_get
 from rmqha.cli.diagnosis.redact import is_secret, redact_bytes
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UnreachableError
+from rmqha.ops.cluster_view import ask
+from rmqha.ops.local.cluster_file import NodeKind
+from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.command import Command
 
 VERSION = 1
@@ -69,7 +69,7 @@ PAGES = ("metrics", "readyz", "role")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class BundleTarget:
     """A server to be asked."""
 
     name: str
@@ -312,14 +312,14 @@ def _is_value(key: str) -> bool:
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
-async def take_answers(bundle: Bundle, targets: Collection[Target], timeout_s: float) -> None:
+async def take_answers(bundle: Bundle, targets: Collection[BundleTarget], timeout_s: float) -> None:
     """Each server's own answers; whoever has not answered after `timeout_s` has not answered."""
     async with RemotingClient() as client, trio.open_nursery() as nursery:
         for target in targets:
             nursery.start_soon(_take_target, bundle, client, target, timeout_s)
 
 
-async def _take_target(bundle: Bundle, client: RemotingClient, target: Target, timeout_s: float) -> None:
+async def _take_target(bundle: Bundle, client: RemotingClient, target: BundleTarget, timeout_s: float) -> None:
     place = f"answers/{target.name}"
     for page in PAGES if target.http_address else ():
         try:

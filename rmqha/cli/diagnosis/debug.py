@@ -10,21 +10,21 @@ import click
 import trio
 
 from rmqha import __version__
-from rmqha.cli.cluster_file import NodeKind
-from rmqha.cli.cluster_state import ClusterState
 from rmqha.cli.diagnosis.bundle import (
     Bundle,
-    Target,
+    BundleTarget,
     known_secrets,
     take_answers,
     take_cluster,
     take_commands,
     take_machine,
 )
-from rmqha.cli.group_look import find_groups
 from rmqha.cli.options import DEFAULT_NAMESRV, directory_option, echo_json, output_option, resolve_namesrv
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
+from rmqha.ops.group_view import find_groups
+from rmqha.ops.local.cluster_file import NodeKind
+from rmqha.ops.local.cluster_state import ClusterState
 
 GROUP_LIMIT = 20
 """Groups that are explained one by one."""
@@ -121,7 +121,7 @@ async def _collect(
     controllers = state.controller_addresses if state is not None else []
     # whom a cluster elects by, only its brokers tell
     told = sorted(told_controllers(made) - asked)
-    await take_answers(made, [Target(_file_name(it), NodeKind.CONTROLLER, it) for it in told], timeout_s)
+    await take_answers(made, [BundleTarget(_file_name(it), NodeKind.CONTROLLER, it) for it in told], timeout_s)
     await take_commands(made, _commands(state, namesrv, groups, [*controllers, *told]), leading)
 
 
@@ -140,18 +140,18 @@ def _file_name(address: str) -> str:
     return address.replace(":", "-")
 
 
-def _local_targets(state: ClusterState) -> list[Target]:
+def _local_targets(state: ClusterState) -> list[BundleTarget]:
     found = []
     for node in state.nodes.values():
-        found.append(Target(node.name, NodeKind(node.kind), node.address, state.http_address(node.name)))
+        found.append(BundleTarget(node.name, NodeKind(node.kind), node.address, state.http_address(node.name)))
         if node.controller_address and node.kind == NodeKind.NAMESRV.value:
-            found.append(Target(f"{node.name}-controller", NodeKind.CONTROLLER, node.controller_address))
+            found.append(BundleTarget(f"{node.name}-controller", NodeKind.CONTROLLER, node.controller_address))
     return found
 
 
-async def _far_targets(made: Bundle, namesrv: str, timeout_s: float) -> tuple[list[Target], list[str]]:
+async def _far_targets(made: Bundle, namesrv: str, timeout_s: float) -> tuple[list[BundleTarget], list[str]]:
     """Name servers and the brokers that they know, and the names of groups."""
-    targets = [Target(_file_name(address), NodeKind.NAMESRV, address) for address in namesrv.split(";")]
+    targets = [BundleTarget(_file_name(address), NodeKind.NAMESRV, address) for address in namesrv.split(";")]
     try:
         with trio.fail_after(timeout_s):
             async with RemotingClient() as client:
@@ -161,7 +161,8 @@ async def _far_targets(made: Bundle, namesrv: str, timeout_s: float) -> tuple[li
         return targets, []
     for group in groups.values():
         targets += [
-            Target(f"{group.name}-{_file_name(view.address)}", NodeKind.BROKER, view.address) for view in group.brokers
+            BundleTarget(f"{group.name}-{_file_name(view.address)}", NodeKind.BROKER, view.address)
+            for view in group.brokers
         ]
     return targets, sorted(groups)
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rmqha.cli.diagnosis.mounts import Mount, mount_of
-from rmqha.cli.histogram import PERCENTILES, Histogram
+from rmqha.cli.bench.histogram import PERCENTILES, LatencyHistogram
+from rmqha.cli.diagnosis.checks.mounts import Mount, mount_of
 from rmqha.host.disk import HostDisk
 from rmqha.model.error import UsageError
 
@@ -33,7 +33,7 @@ class DiskFigures:
 
     directory: str
     mount: Mount
-    syncs: Histogram = field(default_factory=Histogram)
+    syncs: LatencyHistogram = field(default_factory=LatencyHistogram)
     written_bytes: int = 0
     write_us: int = 0
     """Of the long write and the sync at its end."""

@@ -14,10 +14,10 @@ import click
 import trio
 from rich.text import Text
 
-from rmqha.cli.cluster_state import ClusterState
-from rmqha.cli.diagnosis.check_answers import ANNOUNCED, Answers, ask_all
-from rmqha.cli.diagnosis.check_files import Papers, check_config, check_groups, read_papers
-from rmqha.cli.diagnosis.check_machine import (
+from rmqha.cli.diagnosis.checks.answers import ANNOUNCED, Answers, ask_all
+from rmqha.cli.diagnosis.checks.files import Papers, check_config, check_groups, read_papers
+from rmqha.cli.diagnosis.checks.finding import CheckOutcome, DoctorFinding, count_words, in_order, merged, ok, wrong
+from rmqha.cli.diagnosis.checks.machine import (
     check_descriptors,
     check_disk,
     check_memory,
@@ -25,51 +25,51 @@ from rmqha.cli.diagnosis.check_machine import (
     check_process,
     check_syncs,
 )
-from rmqha.cli.diagnosis.check_security import check_data, check_security
-from rmqha.cli.diagnosis.finding import Finding, Verdict, count_words, in_order, merged, ok, wrong
-from rmqha.cli.diagnosis.patient import Patient, of_cluster, of_file
+from rmqha.cli.diagnosis.checks.node_under_test import NodeUnderTest, of_cluster, of_file
+from rmqha.cli.diagnosis.checks.security import check_data, check_security
 from rmqha.cli.options import directory_option, echo_json, output_option
 from rmqha.cli.render import console
 from rmqha.model.error import UsageError
+from rmqha.ops.local.cluster_state import ClusterState
 
-STYLES = {Verdict.WRONG: "bold red", Verdict.WARN: "yellow", Verdict.OK: "green"}
+STYLES = {CheckOutcome.WRONG: "bold red", CheckOutcome.WARN: "yellow", CheckOutcome.OK: "green"}
 
 
 @dataclass(slots=True)
 class Examination:
     """Everything that was found, in no order of weight."""
 
-    patients: list[Patient]
-    findings: list[Finding]
+    patients: list[NodeUnderTest]
+    findings: list[DoctorFinding]
     answers: dict[str, Answers]
 
 
 def examine(
-    patients: list[Patient], timeout_s: float, *, write: bool = True, spark: bool = False, full: bool = True
+    patients: list[NodeUnderTest], timeout_s: float, *, write: bool = True, spark: bool = False, full: bool = True
 ) -> Examination:
     """`write` measures syncs, in a file that is removed. `full`: these are all nodes of a cluster, so that one that
     does not run while others do is missing."""
-    others_run = full and any(patient.running for patient in patients)
-    findings: list[Finding] = []
+    others_run = full and any(node_under_test.running for node_under_test in patients)
+    findings: list[DoctorFinding] = []
     papers: dict[str, Papers] = {}
-    for patient in patients:
-        papers[patient.name] = Papers()
+    for node_under_test in patients:
+        papers[node_under_test.name] = Papers()
         for check, step in (
-            ("process", partial(_process, patient, others_run)),
-            ("config", partial(check_config, patient)),
-            ("security", partial(check_security, patient)),
-            ("data", partial(check_data, patient)),
-            ("disk", partial(check_disk, patient)),
-            ("descriptors", partial(check_descriptors, patient)),
-            ("store", partial(_papers, patient, papers)),
+            ("process", partial(_process, node_under_test, others_run)),
+            ("config", partial(check_config, node_under_test)),
+            ("security", partial(check_security, node_under_test)),
+            ("data", partial(check_data, node_under_test)),
+            ("disk", partial(check_disk, node_under_test)),
+            ("descriptors", partial(check_descriptors, node_under_test)),
+            ("store", partial(_papers, node_under_test, papers)),
         ):
-            findings += guarded(patient.name, check, step)
+            findings += guarded(node_under_test.name, check, step)
     findings += guarded("machine", "ports", partial(check_ports, patients))
     findings += check_groups(patients, papers)
     if write:
         findings += guarded("machine", "sync", partial(check_syncs, patients))
     file_bytes = max((item.broker.mapped_file_size_commit_log for item in patients if item.broker), default=0)
-    findings += check_memory([patient for patient in patients if patient.running], file_bytes)
+    findings += check_memory([node_under_test for node_under_test in patients if node_under_test.running], file_bytes)
     answers, told = trio.run(ask_all, patients, papers, timeout_s)
     announced = {finding.subject for finding in told if finding.check == ANNOUNCED}
     findings = [it for it in findings if it.check != "process" or it.subject not in announced]
@@ -79,18 +79,18 @@ def examine(
     return Examination(patients, findings, answers)
 
 
-def _process(patient: Patient, others_run: bool) -> list[Finding]:
-    return [check_process(patient, others_run)]
+def _process(node_under_test: NodeUnderTest, others_run: bool) -> list[DoctorFinding]:
+    return [check_process(node_under_test, others_run)]
 
 
-def _papers(patient: Patient, papers: dict[str, Papers]) -> list[Finding]:
-    papers[patient.name] = read_papers(patient)
-    return papers[patient.name].findings
+def _papers(node_under_test: NodeUnderTest, papers: dict[str, Papers]) -> list[DoctorFinding]:
+    papers[node_under_test.name] = read_papers(node_under_test)
+    return papers[node_under_test.name].findings
 
 
-def guarded(subject: str, check: str, step: Callable[[], Iterable[Finding]]) -> list[Finding]:
+def guarded(subject: str, check: str, step: Callable[[], Iterable[DoctorFinding]]) -> list[DoctorFinding]:
     """What a check finds. A file that cannot be looked at is a finding and leaves the other checks to be made."""
-    found: list[Finding] = []
+    found: list[DoctorFinding] = []
     try:
         found.extend(step())
     except OSError as error:
@@ -100,7 +100,7 @@ def guarded(subject: str, check: str, step: Callable[[], Iterable[Finding]]) -> 
     return found
 
 
-def check_spark() -> Iterator[Finding]:
+def check_spark() -> Iterator[DoctorFinding]:
     """What `rmqha spark` needs: Java and pyspark."""
     from rmqha.spark.java import find_java, java_version
 
@@ -152,13 +152,13 @@ def doctor(
     patients = of_file(config) if config is not None else of_cluster(ClusterState.require(directory), node)
     full = node is None and (config is None or len(patients) > 1)
     found = examine(patients, timeout, write=write, spark=spark, full=full)
-    worst = Verdict.WARN if strict else Verdict.WRONG
+    worst = CheckOutcome.WARN if strict else CheckOutcome.WRONG
     is_wrong = any(finding.verdict <= worst for finding in found.findings)
     if output == "json":
         echo_json(
             {
                 "wrong": is_wrong,
-                "nodes": [patient.name for patient in patients],
+                "nodes": [node_under_test.name for node_under_test in patients],
                 "findings": [finding.as_dict() for finding in in_order(found.findings)],
             }
         )
@@ -170,18 +170,18 @@ def doctor(
         sys.exit(1)
 
 
-def show(findings: Sequence[Finding], verbose: bool) -> None:
+def show(findings: Sequence[DoctorFinding], verbose: bool) -> None:
     """The worst first, each with its fix below it."""
     out = console()
     if out.is_terminal:
         out.width = shutil.get_terminal_size().columns
     for finding in merged(in_order(findings)):
-        if finding.verdict is Verdict.OK and not verbose:
+        if finding.verdict is CheckOutcome.OK and not verbose:
             continue
         line = Text(f"{finding.verdict.name:<5} ", STYLES[finding.verdict])
         line.append(f"{finding.subject} · {finding.check}: {finding.sentence}", "default")
         out.print(line, soft_wrap=True)
         if finding.fix:
             out.print(Text(f"      fix: {finding.fix}"), soft_wrap=True)
-    hidden = "" if verbose or not any(item.verdict is Verdict.OK for item in findings) else "; -v tells these too"
+    hidden = "" if verbose or not any(item.verdict is CheckOutcome.OK for item in findings) else "; -v tells these too"
     out.print(f"{count_words(findings)}{hidden}", soft_wrap=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import h11
 import trio
 
-from rmqha.host.network import dial
+from rmqha.host.net.network import dial
 from rmqha.model.error import RemoteProtocolError, UnreachableError
 
 READ_BYTES = 64 * 1024

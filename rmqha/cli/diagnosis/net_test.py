@@ -12,9 +12,9 @@ from typing import Any
 
 import trio
 
-from rmqha.cli.histogram import PERCENTILES, Histogram
-from rmqha.host.remoting import RemotingClient, serve
-from rmqha.host.session import Session
+from rmqha.cli.bench.histogram import PERCENTILES, LatencyHistogram
+from rmqha.host.net.remoting import RemotingClient, serve
+from rmqha.host.net.session import Session
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
 
@@ -33,7 +33,7 @@ class NetFigures:
 
     address: str
     echoes: bool = False
-    trips: Histogram = field(default_factory=Histogram)
+    trips: LatencyHistogram = field(default_factory=LatencyHistogram)
     sent_bytes: int = 0
     received_bytes: int = 0
     load_us: int = 0

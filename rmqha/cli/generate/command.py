@@ -59,7 +59,7 @@ def _targets(given: tuple[str, ...], directory: Path | None) -> dict[str, str]:
         found[name] = address
     if found:
         return found
-    from rmqha.cli.cluster_state import ClusterState
+    from rmqha.ops.local.cluster_state import ClusterState
 
     state = ClusterState.require(directory)
     found = {name: address for name in state.nodes if (address := state.http_address(name))}
@@ -125,8 +125,8 @@ def k8s(
 
     Example: rmqha generate k8s --namespace mq | kubectl apply -f -
     """
-    from rmqha.cli.generate.kubernetes import Plan, manifests
-    from rmqha.host.shared_secret import new_secret
+    from rmqha.cli.generate.kubernetes import KubernetesOptions, manifests
+    from rmqha.host.access.shared_secret import new_secret
 
     for option, value in (("--name", name), ("--namespace", namespace), ("--group", group)):
         if not _LABEL.fullmatch(value) or len(value) > _MAX_LABEL_LENGTH:
@@ -140,7 +140,7 @@ def k8s(
     if not re.fullmatch(r"\S+", image):
         raise UsageError(f"--image {image!r} must be the name of an image, without blanks")
     counts = (replicas, int(controllers), name_servers)
-    plan = Plan(name, namespace, image, group, *counts, mode, storage, new_secret())
+    plan = KubernetesOptions(name, namespace, image, group, *counts, mode, storage, new_secret())
     for made in (plan.controller_set, plan.namesrv_set, plan.broker_set):
         if len(made) > _MAX_SET_LENGTH:
             raise UsageError(
@@ -157,7 +157,7 @@ def secret(file: Path) -> None:
 
     Example: rmqha generate secret /etc/rmqha/ha.secret
     """
-    from rmqha.host.shared_secret import make_secret_file
+    from rmqha.host.access.shared_secret import make_secret_file
 
     try:
         made = make_secret_file(file)

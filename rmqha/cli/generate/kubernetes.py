@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from rmqha.cli.preset import PRESETS
+from rmqha.ops.guarantee import PRESETS
 
 NAMESRV_PORT, CONTROLLER_PORT, BROKER_PORT, HTTP_PORT = 9876, 9878, 10911, 9900
 CONF_DIR, SECRET_DIR, DATA_DIR, SCRATCH_DIR = "/etc/rmqha", "/etc/rmqha-secret", "/var/lib/rmqha", "/tmp"
@@ -33,7 +33,7 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_str)
 
 
-class Plan(NamedTuple):
+class KubernetesOptions(NamedTuple):
     """What the user may choose. `group` is the brokerName."""
 
     name: str = "rmqha"
@@ -68,7 +68,7 @@ class Plan(NamedTuple):
         return ";".join(f"{host}:{port}" for host in self.hosts(stateful_set, count))
 
 
-def manifests(plan: Plan) -> str:
+def manifests(plan: KubernetesOptions) -> str:
     """All documents, to be read by `kubectl apply -f -`."""
     documents = [
         _config_map(plan),
@@ -86,7 +86,7 @@ def manifests(plan: Plan) -> str:
 
 
 # --- configuration ------------------------------------------------------------------------------------------------
-def _config_map(plan: Plan) -> dict[str, Any]:
+def _config_map(plan: KubernetesOptions) -> dict[str, Any]:
     controllers = plan.addresses(plan.controller_set, plan.controllers, CONTROLLER_PORT)
     peers = ";".join(f"n{n}-{address}" for n, address in enumerate(controllers.split(";")))
     # logs go to standard output, where the cluster collects them
@@ -118,12 +118,12 @@ def _config_map(plan: Plan) -> dict[str, Any]:
     return _document("v1", "ConfigMap", plan, f"{plan.name}-conf", "conf") | {"data": texts}
 
 
-def _secret(plan: Plan) -> dict[str, Any]:
+def _secret(plan: KubernetesOptions) -> dict[str, Any]:
     """What replicas prove on their HA ports, and controllers sign with."""
     return _document("v1", "Secret", plan, f"{plan.name}-ha", "conf") | {"stringData": {SECRET_FILE: plan.secret}}
 
 
-def start_script(plan: Plan, kind: str) -> str:
+def start_script(plan: KubernetesOptions, kind: str) -> str:
     """What a container runs: its own keys behind those that all share."""
     stateful_set = {"controller": plan.controller_set, "namesrv": plan.namesrv_set, "broker": plan.broker_set}[kind]
     own = {
@@ -136,7 +136,9 @@ def start_script(plan: Plan, kind: str) -> str:
 
 
 # --- servers --------------------------------------------------------------------------------------------------------
-def _servers(plan: Plan, name: str, kind: str, count: int, port: int, storage: str) -> list[dict[str, Any]]:
+def _servers(
+    plan: KubernetesOptions, name: str, kind: str, count: int, port: int, storage: str
+) -> list[dict[str, Any]]:
     labels = _labels(plan, kind)
     service_ports = [{"name": "main", "port": port}, {"name": "http", "port": HTTP_PORT}]
     if kind == "broker":
@@ -169,7 +171,7 @@ def _servers(plan: Plan, name: str, kind: str, count: int, port: int, storage: s
     return [service, budget, stateful_set]
 
 
-def _pod(plan: Plan, kind: str, ports: list[dict[str, Any]], labels: dict[str, str]) -> dict[str, Any]:
+def _pod(plan: KubernetesOptions, kind: str, ports: list[dict[str, Any]], labels: dict[str, str]) -> dict[str, Any]:
     def probe(path: str, **times: int) -> dict[str, Any]:
         return {"httpGet": {"path": path, "port": "http"}, "timeoutSeconds": 2, **times}
 
@@ -215,7 +217,7 @@ def _pod(plan: Plan, kind: str, ports: list[dict[str, Any]], labels: dict[str, s
     }
 
 
-def _labels(plan: Plan, kind: str) -> dict[str, str]:
+def _labels(plan: KubernetesOptions, kind: str) -> dict[str, str]:
     return {
         "app.kubernetes.io/name": "rmqha",
         "app.kubernetes.io/instance": plan.name,
@@ -223,6 +225,6 @@ def _labels(plan: Plan, kind: str) -> dict[str, str]:
     }
 
 
-def _document(api_version: str, kind: str, plan: Plan, name: str, component: str) -> dict[str, Any]:
+def _document(api_version: str, kind: str, plan: KubernetesOptions, name: str, component: str) -> dict[str, Any]:
     metadata = {"name": name, "namespace": plan.namespace, "labels": _labels(plan, component)}
     return {"apiVersion": api_version, "kind": kind, "metadata": metadata}

@@ -15,10 +15,6 @@ import click
 import trio
 from rich.text import Text
 
-from rmqha.cli.cluster_state import ClusterState
-from rmqha.cli.health.agreement import Agreement, groups_of
-from rmqha.cli.health.findings import Health, is_unsettled, judge
-from rmqha.cli.health.survey import Kind, Seeds, Word, look
 from rmqha.cli.main import nearest
 from rmqha.cli.options import (
     DEFAULT_NAMESRV,
@@ -31,6 +27,10 @@ from rmqha.cli.options import (
 from rmqha.cli.options import resolve_namesrv as checked_namesrv
 from rmqha.cli.render import console
 from rmqha.model.error import UsageError
+from rmqha.ops.health.agreement import Agreement, groups_of
+from rmqha.ops.health.findings import Health, is_unsettled, judge
+from rmqha.ops.health.survey import BootstrapAddresses, NodeReport, ServerKind, look
+from rmqha.ops.local.cluster_state import ClusterState
 
 INTERVAL_S = 1.0
 
@@ -78,16 +78,20 @@ def health(
         sys.exit(1)
 
 
-def seeds_of(namesrv: str | None, controller: str | None, directory: Path | None) -> Seeds:
+def seeds_of(namesrv: str | None, controller: str | None, directory: Path | None) -> BootstrapAddresses:
     """What is given, else the nodes of the cluster directory, else the quick start's name server."""
     if namesrv is None and controller is None:
         state = ClusterState.find(directory) if directory is None else ClusterState.require(directory)
-        return Seeds.of_state(state) if state is not None else Seeds(name_servers=(DEFAULT_NAMESRV,))
+        return (
+            BootstrapAddresses.of_state(state)
+            if state is not None
+            else BootstrapAddresses(name_servers=(DEFAULT_NAMESRV,))
+        )
     name_servers = tuple(checked_namesrv(namesrv).split(";")) if namesrv else ()
-    return Seeds(name_servers, tuple(resolve_controllers(controller)) if controller else ())
+    return BootstrapAddresses(name_servers, tuple(resolve_controllers(controller)) if controller else ())
 
 
-async def examine(seeds: Seeds, group: str | None, timeout_s: float) -> tuple[Health, list[Word]]:
+async def examine(seeds: BootstrapAddresses, group: str | None, timeout_s: float) -> tuple[Health, list[NodeReport]]:
     """One look, judged. Raises UsageError for a group that nobody knows although name servers or controllers tell."""
     words = await look(seeds, timeout_s, group, lambda found: is_unsettled(list(found)))
     known = groups_of(words)
@@ -98,12 +102,12 @@ async def examine(seeds: Seeds, group: str | None, timeout_s: float) -> tuple[He
     return judge(words, known if group is None else [group] if group in known else []), words
 
 
-def _addresses(words: list[Word]) -> str:
-    return ", ".join(word.address for word in words if word.answers and word.kind is not Kind.BROKER)
+def _addresses(words: list[NodeReport]) -> str:
+    return ", ".join(word.address for word in words if word.answers and word.kind is not ServerKind.BROKER)
 
 
 async def _watched(
-    seeds: Callable[[], Seeds],
+    seeds: Callable[[], BootstrapAddresses],
     group: str | None,
     timeout_s: float,
     until_healthy: bool,
@@ -145,7 +149,7 @@ def state_word(found: Health) -> str:
     return "HEALTHY" if found.healthy else "UNHEALTHY" if found.answered else "UNKNOWN"
 
 
-def as_json(found: Health, words: list[Word]) -> dict[str, Any]:
+def as_json(found: Health, words: list[NodeReport]) -> dict[str, Any]:
     return {
         "health": state_word(found),
         "reasons": [{"where": item.where, "what": item.what, "fix": item.fix} for item in found.reasons],
@@ -169,7 +173,7 @@ def as_json(found: Health, words: list[Word]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def show(found: Health, words: list[Word], group: str | None, output: str) -> None:
+def show(found: Health, words: list[NodeReport], group: str | None, output: str) -> None:
     """For scripts or for people; those who do not answer also where nobody does."""
     if output == "json":
         echo_json(as_json(found, words))

@@ -12,12 +12,12 @@ import click
 import trio
 from rich.text import Text
 
-from rmqha.cli.cluster_state import ClusterState
 from rmqha.cli.options import complete_node, directory_option, echo_json, output_option
 from rmqha.cli.render import console, table
 from rmqha.cli.settings.node import Key, Server, change, find_key, key_table, plan_changes, read_servers
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.error import RmqhaError, UsageError
+from rmqha.ops.local.cluster_state import ClusterState
 
 F = TypeVar("F", bound=Callable[..., Any])
 

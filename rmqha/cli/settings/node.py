@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from rmqha.cli.cluster_state import ClusterState
-from rmqha.cli.cluster_view import asked
-from rmqha.cli.guarantee import effective_keys
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
 from rmqha.model.identity import parse_address
+from rmqha.ops.cluster_view import asked
+from rmqha.ops.guarantee import effective_keys
+from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import ToldKeys, parse_keys
 

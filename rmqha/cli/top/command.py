@@ -13,19 +13,19 @@ import click
 import trio
 from rich.live import Live
 
-from rmqha.cli.cluster_view import ask_leader
-from rmqha.cli.health.agreement import groups_of
 from rmqha.cli.health.command import seeds_of, state_word
-from rmqha.cli.health.findings import Health, judge
-from rmqha.cli.health.survey import Kind, Seeds, Survey, Word
 from rmqha.cli.options import complete_group, directory_option, echo_json, output_option
 from rmqha.cli.render import console
 from rmqha.cli.top.sample import Row, rows
 from rmqha.cli.top.screen import Deed, Order, Screen
 from rmqha.cli.top.terminal import pressed, single_keys
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RemoteError, RmqhaError, UsageError
+from rmqha.ops.cluster_view import ask_leader
+from rmqha.ops.health.agreement import groups_of
+from rmqha.ops.health.findings import Health, judge
+from rmqha.ops.health.survey import BootstrapAddresses, NodeReport, ServerKind, Survey
 from rmqha.wire.command import Command
 
 ORDER_TIMEOUT_MS = 5000
@@ -76,7 +76,7 @@ def top(
 class Look:
     """One look at everybody, beside the one before it."""
 
-    words: list[Word] = field(default_factory=list)
+    words: list[NodeReport] = field(default_factory=list)
     at_s: float = 0.0
     at: str = ""
     """Time of day when it began: what is shown is not younger."""
@@ -84,13 +84,15 @@ class Look:
     health: Health = field(default_factory=lambda: judge([], []))
 
 
-async def _look(client: RemotingClient, seeds: Seeds, group: str | None, timeout_s: float, before: Look) -> Look:
+async def _look(
+    client: RemotingClient, seeds: BootstrapAddresses, group: str | None, timeout_s: float, before: Look
+) -> Look:
     """Raises UsageError for a group that nobody knows."""
     at = f"{datetime.now():%H:%M:%S}"
     words = await Survey(client, seeds, timeout_s, group).run()
-    earlier = {word.address: word.state for word in before.words if word.kind is Kind.BROKER}
+    earlier = {word.address: word.state for word in before.words if word.kind is ServerKind.BROKER}
     for word in words:
-        if word.kind is Kind.BROKER:
+        if word.kind is ServerKind.BROKER:
             word.before = earlier.get(word.address, {})
     known = groups_of(words)
     if group is not None and group not in known and any(word.answers for word in words):
@@ -101,7 +103,9 @@ async def _look(client: RemotingClient, seeds: Seeds, group: str | None, timeout
     return Look(words, now_s, at, told, judge(words, chosen))
 
 
-async def _once(seeds: Callable[[], Seeds], group: str | None, interval_s: float, timeout_s: float) -> Look:
+async def _once(
+    seeds: Callable[[], BootstrapAddresses], group: str | None, interval_s: float, timeout_s: float
+) -> Look:
     """Two looks, for the rates."""
     async with RemotingClient() as client:
         first = await _look(client, seeds(), group, timeout_s, Look())
@@ -125,7 +129,9 @@ def _print(look: Look, output: str) -> None:
 
 
 # --- live -------------------------------------------------------------------------------------------------------------
-async def _live(seeds: Callable[[], Seeds], group: str | None, interval_s: float, timeout_s: float) -> None:
+async def _live(
+    seeds: Callable[[], BootstrapAddresses], group: str | None, interval_s: float, timeout_s: float
+) -> None:
     screen, look, asked_s = Screen(), Look(), trio.current_time()
     with Live(console=console(), auto_refresh=False, screen=True) as live:
 
@@ -167,10 +173,10 @@ async def _live(seeds: Callable[[], Seeds], group: str | None, interval_s: float
                 await trio.sleep(interval_s)
 
 
-async def obey(client: RemotingClient, order: Order, words: list[Word]) -> str:
+async def obey(client: RemotingClient, order: Order, words: list[NodeReport]) -> str:
     """Ask the leading controller for it; what came of it, as a sentence."""
     row = order.row
-    controllers = [word.address for word in words if word.kind is Kind.CONTROLLER]
+    controllers = [word.address for word in words if word.kind is ServerKind.CONTROLLER]
     if order.deed is Deed.SWITCH:
         cluster = next((word.state.get("clusterName", "") for word in words if word.address == row.address), "")
         code, ext = RequestCode.CONTROLLER_ELECT_MASTER, {"clusterName": cluster, "designateElect": "true"}

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from rmqha.cli.health.agreement import LEADERS, groups_of
-from rmqha.cli.health.survey import Kind, Word
+from rmqha.ops.health.agreement import LEADERS, groups_of
+from rmqha.ops.health.survey import NodeReport, ServerKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,34 +49,34 @@ def _camel(name: str) -> str:
     return head + "".join(word.capitalize() for word in tail)
 
 
-def rows(now: Sequence[Word], before: Sequence[Word], elapsed_s: float) -> list[Row]:
+def rows(now: Sequence[NodeReport], before: Sequence[NodeReport], elapsed_s: float) -> list[Row]:
     """All replicas, by group and name. `before`: the words of `elapsed_s` ago, [] at the first look."""
-    earlier = {word.address: word.state for word in before if word.kind is Kind.BROKER}
+    earlier = {word.address: word.state for word in before if word.kind is ServerKind.BROKER}
     told = {key: row for name in groups_of(now) for key, row in _controllers_rows(now, name).items()}
     found = []
     for name in groups_of(now):
-        brokers = [word for word in now if word.kind is Kind.BROKER and name in word.groups | {word.group}]
+        brokers = [word for word in now if word.kind is ServerKind.BROKER and name in word.groups | {word.group}]
         master = _master(brokers)
         made = [_row(word, name, told.get(word.address, {}), master, earlier, elapsed_s) for word in brokers]
         found += sorted(made, key=lambda row: (row.node, row.address))
     return found
 
 
-def _controllers_rows(words: Iterable[Word], group: str) -> dict[str, Mapping[str, Any]]:
+def _controllers_rows(words: Iterable[NodeReport], group: str) -> dict[str, Mapping[str, Any]]:
     """Replicas by address as the leading controller has them, else as any controller."""
-    told = [word for word in words if word.kind is Kind.CONTROLLER and group in word.state.get("groups", {})]
+    told = [word for word in words if word.kind is ServerKind.CONTROLLER and group in word.state.get("groups", {})]
     best = max(told, key=lambda word: (word.leads, word.state["groups"][group]["masterEpoch"]), default=None)
     return {} if best is None else {item["address"]: item for item in best.state["groups"][group]["replicas"]}
 
 
-def _master(brokers: Iterable[Word]) -> Mapping[str, Any]:
+def _master(brokers: Iterable[NodeReport]) -> Mapping[str, Any]:
     """What the master of the highest epoch says; {} if none answers."""
     masters = [word.state for word in brokers if word.state.get("role") in LEADERS]
     return max(masters, key=lambda state: state["epoch"] or 0, default={})
 
 
 def _row(
-    word: Word,
+    word: NodeReport,
     group: str,
     told: Mapping[str, Any],
     master: Mapping[str, Any],

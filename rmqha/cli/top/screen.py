@@ -12,9 +12,9 @@ from enum import Enum
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from rmqha.cli.health.findings import Health
 from rmqha.cli.render import table
 from rmqha.cli.top.sample import Row
+from rmqha.ops.health.findings import Health
 
 MAX_REASONS = 5
 HELP = "↑ ↓ select   s switch to it   m maintenance   q quit"

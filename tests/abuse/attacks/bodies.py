@@ -10,7 +10,7 @@ from itertools import count
 
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import HALF_TOPIC, PROPERTY_UNIQUE_KEY, encode_properties
-from rmqha.store.record import NewMessage, encode
+from rmqha.store.log.record import NewMessage, encode
 from rmqha.wire.command import Command
 from tests.abuse.attack import Attack, Stream
 from tests.abuse.scene import NoAnswerError, Scene

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from itertools import count
 
-from rmqha.broker.ha_guard import MAGIC
+from rmqha.broker.replication.ha_guard import MAGIC
 from rmqha.model.code import RequestCode
 from rmqha.model.message import HALF_TOPIC
 from rmqha.model.offset import BrokerId, PhyOffset, RaftIndex, Term

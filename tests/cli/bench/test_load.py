@@ -15,11 +15,11 @@ from rich.console import Console
 from rmqha.cli.bench import load as loads
 from rmqha.cli.bench.command import bench
 from rmqha.cli.bench.figures import Figures
-from rmqha.cli.bench.load import Load, Watch
+from rmqha.cli.bench.histogram import LatencyHistogram
+from rmqha.cli.bench.load import Load, MasterSampler
 from rmqha.cli.bench.pace import Pace
 from rmqha.cli.bench.topic import OWN, Ground, check_own, prepare
-from rmqha.cli.histogram import Histogram
-from rmqha.host.session import Session
+from rmqha.host.net.session import Session
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import UnreachableError, UsageError
@@ -113,7 +113,7 @@ def state(end: int, confirm: int, acks: dict[int, int | None]) -> dict[str, Any]
 
 
 def test_how_long_after_the_master_each_slave_has_a_byte() -> None:
-    watch = Watch()
+    watch = MasterSampler()
     for at_ms, told in (
         (0, state(100, 100, {2: 100, 3: None})),
         (10, state(200, 100, {2: 200, 3: 100})),
@@ -133,7 +133,7 @@ def test_how_long_after_the_master_each_slave_has_a_byte() -> None:
 
 
 def test_another_master_with_a_shorter_log_and_a_slave_that_never_comes() -> None:
-    watch = Watch()
+    watch = MasterSampler()
     watch.seen(0, "h:1", state(500, 500, {2: 400}))
     watch.seen(10_000_000, "h:2", state(450, 450, {2: 400}))
     watch.seen(20_000_000, "h:2", state(460, 460, {2: 400}))
@@ -226,8 +226,8 @@ async def test_a_group_without_a_master_is_said() -> None:
 
 
 # --- figures and command ----------------------------------------------------------------------------------------------
-def filled(*values_us: int) -> Histogram:
-    made = Histogram()
+def filled(*values_us: int) -> LatencyHistogram:
+    made = LatencyHistogram()
     for value in values_us:
         made.record(value)
     return made

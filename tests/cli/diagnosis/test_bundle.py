@@ -18,15 +18,15 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmqha.cli.cluster_file import NodeKind, parse
-from rmqha.cli.cluster_state import ClusterState
 from rmqha.cli.diagnosis import bundle as bundles
 from rmqha.cli.diagnosis import debug as command
-from rmqha.cli.diagnosis.bundle import Bundle, Target, known_secrets, take_answers, take_cluster, take_machine
-from rmqha.cli.up import prepare
-from rmqha.host.http import Request, Response, Routes, serve
+from rmqha.cli.diagnosis.bundle import Bundle, BundleTarget, known_secrets, take_answers, take_cluster, take_machine
+from rmqha.cli.local.up import prepare
+from rmqha.host.http.server import Request, Response, Routes, serve
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
+from rmqha.ops.local.cluster_file import NodeKind, parse
+from rmqha.ops.local.cluster_state import ClusterState
 from tests.cli.hostile import hostile
 from tests.client.test_admin import peers
 
@@ -160,8 +160,8 @@ async def test_pages_of_the_http_port_are_taken() -> None:
         routes: Routes = {"/metrics": metrics, "/readyz": not_ready}
         port = await nursery.start(partial(serve, trouble=print), routes, "127.0.0.1:0")
         with trio.fail_after(10):
-            await take_answers(made, [Target("b", NodeKind.BROKER, peer.address, f"127.0.0.1:{port}")], 2.0)
-            await take_answers(made, [Target("x", NodeKind.BROKER, peer.address, peer.address)], 0.3)
+            await take_answers(made, [BundleTarget("b", NodeKind.BROKER, peer.address, f"127.0.0.1:{port}")], 2.0)
+            await take_answers(made, [BundleTarget("x", NodeKind.BROKER, peer.address, peer.address)], 0.3)
         nursery.cancel_scope.cancel()
     assert made.files["answers/b/metrics"] == b"rmqha_up 1\n"
     assert made.files["answers/b/readyz"] == b"it has no master yet\n"
@@ -187,7 +187,10 @@ async def test_live_nodes_are_asked_and_silent_ones_told(tmp_path: Path) -> None
             Code.GET_BROKER_CONFIG: (0, {}, b"brokerName=b\nsecretKey=hidden-one\n"),
         }
         made = Bundle(1_000_000)
-        targets = [Target("b-1", NodeKind.BROKER, peer.address), Target("b-2", NodeKind.BROKER, "127.0.0.1:9")]
+        targets = [
+            BundleTarget("b-1", NodeKind.BROKER, peer.address),
+            BundleTarget("b-2", NodeKind.BROKER, "127.0.0.1:9"),
+        ]
         with trio.fail_after(10):
             await take_answers(made, targets, 2.0)
     assert json.loads(made.files["answers/b-1/history.json"]) == {"events": []}

@@ -15,8 +15,8 @@ import trio
 from click.testing import CliRunner, Result
 
 from rmqha.cli.diagnosis import disk_test, net_test
+from rmqha.cli.diagnosis.checks.mounts import Mount, mount_of, parse_mounts
 from rmqha.cli.diagnosis.disk_test import DiskFigures
-from rmqha.cli.diagnosis.mounts import Mount, mount_of, parse_mounts
 from rmqha.cli.diagnosis.selftest import selftest
 from rmqha.host.disk import HostDisk
 from rmqha.model.error import UnreachableError, UsageError

@@ -8,11 +8,11 @@ import promql_parser
 
 import controller.metrics
 import nameserver.metrics
-import rmqha.broker.metrics
+import rmqha.broker.services.metrics
+import rmqha.host.access.security_watch
 import rmqha.host.event_counts
-import rmqha.host.security_watch
-import rmqha.model.remoting_series
-from rmqha.model.series import Kind
+import rmqha.model.series
+from rmqha.model.series import MetricKind
 
 PROCESS = {
     "process_resident_memory_bytes",
@@ -28,15 +28,15 @@ def shown() -> set[str]:
     """Names of all samples that our servers, or Prometheus for them, show."""
     names = {"up"} | PROCESS
     for module in (
-        rmqha.broker.metrics,
+        rmqha.broker.services.metrics,
         controller.metrics,
         nameserver.metrics,
         rmqha.host.event_counts,
-        rmqha.host.security_watch,
-        rmqha.model.remoting_series,
+        rmqha.host.access.security_watch,
+        rmqha.model.series,
     ):
         for item in module.SERIES:
-            suffixes = ("_bucket", "_sum", "_count") if item.kind is Kind.HISTOGRAM else ("",)
+            suffixes = ("_bucket", "_sum", "_count") if item.kind is MetricKind.HISTOGRAM else ("",)
             names |= {item.name + suffix for suffix in suffixes}
     return names
 

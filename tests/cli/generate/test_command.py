@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rmqha.cli.cluster_state import ClusterState, NodeRecord
 from rmqha.cli.main import COMMANDS, SERVERS, cli
 from rmqha.model.error import UsageError
+from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 
 
 def run(*args: str) -> str:

@@ -14,14 +14,14 @@ from kubernetes_validate.utils import all_versions
 
 import controller.server
 import nameserver.config
-from rmqha.cli.broker import read_config
-from rmqha.cli.generate.kubernetes import CONF_DIR, GRACE_S, SCRATCH_DIR, Plan, manifests
+from rmqha.cli.generate.kubernetes import CONF_DIR, GRACE_S, SCRATCH_DIR, KubernetesOptions, manifests
+from rmqha.cli.local.broker import read_config
 from rmqha.host.process import GRACE_MS
 
-PLAN = Plan(namespace="mq", replicas=3)
+PLAN = KubernetesOptions(namespace="mq", replicas=3)
 
 
-def documents(plan: Plan = PLAN) -> dict[tuple[str, str], dict[str, Any]]:
+def documents(plan: KubernetesOptions = PLAN) -> dict[tuple[str, str], dict[str, Any]]:
     found = {(item["kind"], item["metadata"]["name"]): item for item in yaml.safe_load_all(manifests(plan))}
     assert all(item["metadata"]["namespace"] == plan.namespace for item in found.values())
     return found
@@ -91,10 +91,15 @@ def test_pods_are_probed_found_and_let_go_in_order(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "plan", [PLAN, Plan(replicas=1, controllers=1, name_servers=1), Plan("n" * 41, "1" * 63, "r.io/a:1@sha256:0", "0")]
+    "plan",
+    [
+        PLAN,
+        KubernetesOptions(replicas=1, controllers=1, name_servers=1),
+        KubernetesOptions("n" * 41, "1" * 63, "r.io/a:1@sha256:0", "0"),
+    ],
 )
 @pytest.mark.parametrize("version", [all_versions()[0], all_versions()[-1]])
-def test_manifests_hold_against_kubernetes_own_schemas(plan: Plan, version: str) -> None:
+def test_manifests_hold_against_kubernetes_own_schemas(plan: KubernetesOptions, version: str) -> None:
     """The strict ones: a member that Kubernetes does not know is an error too."""
     for document in documents(plan).values():
         validate(document, version, strict=True)

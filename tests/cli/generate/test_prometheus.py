@@ -7,7 +7,7 @@ import re
 import pytest
 import yaml
 
-from controller.event import Cause
+from controller.state.event import Cause
 from rmqha.cli.generate.prometheus import ALERTS, RULES_FILE, Alert, alert_rules, scrape_config
 from rmqha.cli.main import COMMANDS
 from tests.cli.generate.support import check

@@ -11,20 +11,20 @@ import pytest
 import trio
 
 from rmqha.cli.health.command import examine
-from rmqha.cli.health.findings import Health
-from rmqha.cli.health.survey import Kind, Seeds, Word
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.error import UsageError
+from rmqha.ops.health.findings import Health
+from rmqha.ops.health.survey import BootstrapAddresses, NodeReport, ServerKind
 from rmqha.wire.lenient_json import dumps
+from tests.cli.admin.test_describe import run
 from tests.cli.health.words import broker, controller
 from tests.cli.hostile import KINDS, hostile
-from tests.cli.test_describe import run
 from tests.client.test_admin import Peer, peers
 
 TIMEOUT_S = 1.5
 
 
-def tell(peers_: list[Peer]) -> Seeds:
+def tell(peers_: list[Peer]) -> BootstrapAddresses:
     """A name server, a controller and three brokers that answer as the well cluster does; the seed is the first."""
     names, leader, *brokers = peers_
     addresses = {number: peer.address for number, peer in enumerate(brokers, 1)}
@@ -40,7 +40,7 @@ def tell(peers_: list[Peer]) -> Seeds:
     for number, peer in enumerate(brokers, 1):
         peer.replies[Code.GET_BROKER_CONFIG] = (0, {}, keys.encode())
         peer.replies[Code.RMQHA_GET_REPLICA_STATE] = (0, {}, dumps(broker(number).state))
-    return Seeds(name_servers=(names.address,))
+    return BootstrapAddresses(name_servers=(names.address,))
 
 
 class Mending(dict[int, tuple[int, dict[str, str], bytes]]):
@@ -59,7 +59,7 @@ class Mending(dict[int, tuple[int, dict[str, str], bytes]]):
         return super().get(code, default)
 
 
-async def looked(seeds: Seeds, group: str | None = None) -> tuple[Health, list[Word]]:
+async def looked(seeds: BootstrapAddresses, group: str | None = None) -> tuple[Health, list[NodeReport]]:
     with trio.fail_after(TIMEOUT_S + 0.5):
         return await examine(seeds, group, TIMEOUT_S)
 
@@ -68,7 +68,11 @@ async def test_from_one_name_server_it_finds_everybody() -> None:
     async with peers(5) as found:
         health, words = await looked(tell(found))
         assert health.healthy, health.reasons
-        assert [word.kind for word in words] == [Kind.NAME_SERVER, Kind.CONTROLLER, *[Kind.BROKER] * 3]
+        assert [word.kind for word in words] == [
+            ServerKind.NAME_SERVER,
+            ServerKind.CONTROLLER,
+            *[ServerKind.BROKER] * 3,
+        ]
 
 
 async def test_a_group_that_nobody_knows() -> None:
@@ -114,7 +118,7 @@ async def test_apaches_nodes_have_no_word_of_their_own() -> None:
         found[1].replies[Code.CONTROLLER_GET_SYNC_STATE_DATA] = (0, {}, body)
         health, words = await looked(seeds)
         assert health.healthy, health.reasons
-        assert not any(word.is_ours for word in words if word.kind is not Kind.NAME_SERVER)
+        assert not any(word.is_ours for word in words if word.kind is not ServerKind.NAME_SERVER)
         assert dict(health.views[0].says) == {found[1].address: "master 1, epoch 2, set [1] of set epoch 3"}
 
 

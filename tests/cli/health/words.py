@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rmqha.cli.health.survey import Kind, Word
+from rmqha.ops.health.survey import NodeReport, ServerKind
 
 MASTER_ID = 1
 EPOCH = 4
@@ -22,7 +22,7 @@ def replica_row(broker_id: int, **more: Any) -> dict[str, Any]:
     } | more
 
 
-def controller(number: int, *, leads: bool = False, **more: Any) -> Word:
+def controller(number: int, *, leads: bool = False, **more: Any) -> NodeReport:
     """`more` changes the group."""
     group = {
         "masterBrokerId": MASTER_ID,
@@ -38,15 +38,15 @@ def controller(number: int, *, leads: bool = False, **more: Any) -> Word:
     raft = {"term": 7, "voters": ["n0", "n1", "n2"], "members": []}
     state = {"leading": leads, "raft": raft, "groups": {"broker-a": group}}
     address = f"127.0.0.1:987{number}"
-    return Word(Kind.CONTROLLER, address, f"ctl-{number}", runs=True, state=state, leads=leads)
+    return NodeReport(ServerKind.CONTROLLER, address, f"ctl-{number}", runs=True, state=state, leads=leads)
 
 
-def name_server(number: int, master: str = "127.0.0.1:10911") -> Word:
+def name_server(number: int, master: str = "127.0.0.1:10911") -> NodeReport:
     routes = {"broker-a": {0: master, 2: "127.0.0.1:10912", 3: "127.0.0.1:10913"}}
-    return Word(Kind.NAME_SERVER, f"127.0.0.1:986{number}", f"ns-{number}", runs=True, routes=routes)
+    return NodeReport(ServerKind.NAME_SERVER, f"127.0.0.1:986{number}", f"ns-{number}", runs=True, routes=routes)
 
 
-def broker(broker_id: int, **more: Any) -> Word:
+def broker(broker_id: int, **more: Any) -> NodeReport:
     """`more` changes its state."""
     is_master = broker_id == MASTER_ID
     state = {
@@ -64,16 +64,18 @@ def broker(broker_id: int, **more: Any) -> Word:
     } | more
     keys = {"enableControllerMode": "true", "brokerName": "broker-a"}
     groups, address = frozenset({"broker-a"}), f"127.0.0.1:1091{broker_id}"
-    return Word(Kind.BROKER, address, f"broker-a-{broker_id}", groups, runs=True, keys=keys, state=state)
+    return NodeReport(ServerKind.BROKER, address, f"broker-a-{broker_id}", groups, runs=True, keys=keys, state=state)
 
 
-def cluster() -> dict[str, Word]:
+def cluster() -> dict[str, NodeReport]:
     """All well, by name."""
     words = [controller(1), controller(2, leads=True), controller(3), name_server(1), name_server(2)]
     words += [broker(1), broker(2), broker(3)]
     return {word.name: word for word in words}
 
 
-def silent(word: Word, *, runs: bool | None = True) -> Word:
+def silent(word: NodeReport, *, runs: bool | None = True) -> NodeReport:
     """The same node, not answering."""
-    return Word(word.kind, word.address, word.name, word.groups, runs, f"{word.address} did not answer within 1200 ms")
+    return NodeReport(
+        word.kind, word.address, word.name, word.groups, runs, f"{word.address} did not answer within 1200 ms"
+    )

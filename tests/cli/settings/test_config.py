@@ -17,11 +17,11 @@ from nameserver.server import run_name_server
 from rmqha.cli.settings.node import Server, ServerKind, find_key, key_table, plan_changes
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode as Code
-from rmqha.model.config import BrokerConfig, Config
+from rmqha.model.config.servers import BrokerConfig, Config
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import config_body, config_ext, parse_keys
-from tests.cli.test_describe import run
+from tests.cli.admin.test_describe import run
 from tests.client.test_admin import peers
 
 CP = BrokerConfig(ha_mode="cp", total_replicas=3, flush_interval_commit_log=200)

@@ -16,8 +16,8 @@ from pathlib import Path
 import trio
 
 from rmqha.model.code import RequestCode as Code
+from tests.cli.admin.test_describe import run
 from tests.cli.health.test_command import tell
-from tests.cli.test_describe import run
 from tests.client.test_admin import peers
 
 DEADLINE_S = 20

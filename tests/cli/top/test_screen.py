@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from rmqha.cli.health.findings import judge
-from rmqha.cli.health.survey import Word
 from rmqha.cli.top.sample import Row, latencies, rows
 from rmqha.cli.top.screen import Deed, Order, Screen, count_words, size_words
 from rmqha.cli.top.terminal import parse_keys
+from rmqha.ops.health.findings import judge
+from rmqha.ops.health.survey import NodeReport
 from tests.cli.health.words import broker, cluster, controller, name_server, replica_row, silent
 
 
-def words(puts: int, counts: list[int]) -> list[Word]:
+def words(puts: int, counts: list[int]) -> list[NodeReport]:
     """The well cluster at work: replica 2 is behind."""
     slaves = [
         {"brokerId": 2, "lagBytes": 5000, "lagMs": 1200, "inSet": True},

@@ -9,8 +9,9 @@ from controller.decisions.broker_id import apply_broker_id, next_broker_id
 from controller.decisions.clean import clean_brokers
 from controller.decisions.elect_master import LogEnd
 from controller.decisions.refusal import Refusal
-from controller.decisions.register import Registration, register
-from controller.event import (
+from controller.decisions.register import ReplicaRegistration, register
+from controller.elections.heartbeat import NO_LOG
+from controller.state.event import (
     BrokerIdApplied,
     BrokerRegistered,
     BrokersCleaned,
@@ -19,8 +20,7 @@ from controller.event import (
     MasterElected,
     MemberRemoved,
 )
-from controller.heartbeat import NO_LOG
-from controller.replicas_info import ReplicasInfo
+from controller.state.replicas_info import ReplicasInfo
 from rmqha.model.code import ResponseCode
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from tests.controller.values import ids, make_group
@@ -68,22 +68,22 @@ def test_nonsense_is_refused(cluster: str, name: str, broker_id: int, code: str)
 
 def test_registration_of_an_unknown_id_asks_to_apply_first() -> None:
     for group in (None, make_group(3)):
-        result = register(group, Registration("g", BrokerId(9), "127.0.0.1:1"), bool)
+        result = register(group, ReplicaRegistration("g", BrokerId(9), "127.0.0.1:1"), bool)
         assert isinstance(result, Refusal)
         assert result.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
 
 
 def test_registration_tells_what_is_new() -> None:
     group = make_group(3, total_replicas=0)
-    request = Registration("g", BrokerId(2), "127.0.0.1:5", "127.0.0.1:6", 3, "cp")
+    request = ReplicaRegistration("g", BrokerId(2), "127.0.0.1:5", "127.0.0.1:6", 3, "cp")
     events = register(group, request, bool)
     assert events == [BrokerRegistered("g", BrokerId(2), "127.0.0.1:5", "127.0.0.1:6", 3, "cp"), GroupSized("g", 3)]
 
 
 def test_registration_with_nothing_new_and_with_another_number_of_replicas() -> None:
     group = make_group(3)
-    assert register(group, Registration("g", BrokerId(2), "127.0.0.1:2", "", 3, "ap"), bool) == []
-    events = register(group, Registration("g", BrokerId(2), "127.0.0.1:2", "", 5, "ap"), bool)
+    assert register(group, ReplicaRegistration("g", BrokerId(2), "127.0.0.1:2", "", 3, "ap"), bool) == []
+    events = register(group, ReplicaRegistration("g", BrokerId(2), "127.0.0.1:2", "", 5, "ap"), bool)
     assert events == [BrokerRegistered("g", BrokerId(2), "127.0.0.1:2", "", 5, "ap")], "the first declaration stays"
 
 
@@ -92,7 +92,7 @@ def test_a_registration_from_before_an_unclean_election_does_not_undo_it() -> No
     info = ReplicasInfo()
     group = info.groups["g"] = make_group(3)
     info.apply(MasterElected("g", BrokerId(2), Epoch(6), (), Cause.UNCLEAN_BY_OPERATOR))
-    late = Registration("g", BrokerId(2), "127.0.0.1:2", "", 3, "ap", unclean=True, accepted_epoch=5)
+    late = ReplicaRegistration("g", BrokerId(2), "127.0.0.1:2", "", 3, "ap", unclean=True, accepted_epoch=5)
     assert register(group, late, bool) == []
     power_lost_again = replace(late, accepted_epoch=6)
     assert register(group, power_lost_again, bool) == [MemberRemoved("g", BrokerId(2))]
@@ -100,26 +100,28 @@ def test_a_registration_from_before_an_unclean_election_does_not_undo_it() -> No
 
 def test_an_unclean_boot_leaves_the_set_before_anything_else() -> None:
     group = make_group(3)
-    events = register(group, Registration("g", BrokerId(2), "127.0.0.1:9", "", 3, "ap", unclean=True), bool)
+    events = register(group, ReplicaRegistration("g", BrokerId(2), "127.0.0.1:9", "", 3, "ap", unclean=True), bool)
     assert isinstance(events, list) and events[0] == MemberRemoved("g", BrokerId(2))
     outside = make_group(3, sync_state_set=(1,), eligible=())
-    assert register(outside, Registration("g", BrokerId(2), "127.0.0.1:2", "", 3, "ap", unclean=True), bool) == []
+    assert (
+        register(outside, ReplicaRegistration("g", BrokerId(2), "127.0.0.1:2", "", 3, "ap", unclean=True), bool) == []
+    )
     eligible = make_group(3, sync_state_set=(1,), eligible=(2,))
-    assert register(eligible, Registration("g", BrokerId(2), "127.0.0.1:2", "", 3, "ap", unclean=True), bool) == [
-        MemberRemoved("g", BrokerId(2))
-    ]
+    assert register(
+        eligible, ReplicaRegistration("g", BrokerId(2), "127.0.0.1:2", "", 3, "ap", unclean=True), bool
+    ) == [MemberRemoved("g", BrokerId(2))]
 
 
 @pytest.mark.parametrize(
     "request_",
     [
-        Registration("g", BrokerId(1), "nowhere"),
-        Registration("g", BrokerId(1), "127.0.0.1:1", "x"),
-        Registration("g", BrokerId(1), "127.0.0.1:1", "", 99),
-        Registration("g", BrokerId(1), "127.0.0.1:1", "", 3, "xp"),
+        ReplicaRegistration("g", BrokerId(1), "nowhere"),
+        ReplicaRegistration("g", BrokerId(1), "127.0.0.1:1", "x"),
+        ReplicaRegistration("g", BrokerId(1), "127.0.0.1:1", "", 99),
+        ReplicaRegistration("g", BrokerId(1), "127.0.0.1:1", "", 3, "xp"),
     ],
 )
-def test_registration_with_nonsense_is_refused(request_: Registration) -> None:
+def test_registration_with_nonsense_is_refused(request_: ReplicaRegistration) -> None:
     result = register(make_group(3), request_, bool)
     assert isinstance(result, Refusal) and result.code == ResponseCode.CONTROLLER_INVALID_REQUEST
 

@@ -3,14 +3,14 @@ from __future__ import annotations
 import pytest
 
 from controller.decisions.drain import drain
-from controller.decisions.elect_master import Electorate, LogEnd, Traits, Wish, electorate
+from controller.decisions.elect_master import ElectionRequest, Electorate, LogEnd, Traits, electorate
 from controller.decisions.preferred import LEVEL_BYTES, is_calm, preferred_master
 from controller.decisions.refusal import Refusal
-from controller.decisions.register import Registration, register
+from controller.decisions.register import ReplicaRegistration, register
 from controller.decisions.resize import resize
 from controller.decisions.sync_state_set import alter_sync_state_set
-from controller.event import BrokerRegistered, Cause, GroupResizing, ReplicaDrained
-from controller.replicas_info import Group, ReplicasInfo
+from controller.state.event import BrokerRegistered, Cause, GroupResizing, ReplicaDrained
+from controller.state.replicas_info import BrokerGroup, ReplicasInfo
 from rmqha.model.code import ResponseCode
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from tests.controller.values import ids, make_group
@@ -65,7 +65,7 @@ def test_draining_twice_is_no_event_and_an_unknown_replica_is_refused() -> None:
     assert isinstance(drain(None, "g", 1, True, lambda _: True), Refusal)
 
 
-def applied(group: Group, *events: ReplicaDrained | BrokerRegistered) -> Group:
+def applied(group: BrokerGroup, *events: ReplicaDrained | BrokerRegistered) -> BrokerGroup:
     info = ReplicasInfo()
     info.groups["g"] = group
     for event in events:
@@ -95,7 +95,7 @@ def test_a_drained_master_stays_in_the_set_until_another_leads() -> None:
 # --- async learners -------------------------------------------------------------------------------------------------
 
 
-def with_learner(replica_count: int = 4, **keys: object) -> Group:
+def with_learner(replica_count: int = 4, **keys: object) -> BrokerGroup:
     """The last replica is an async learner."""
     group = make_group(replica_count, total_replicas=replica_count - 1, **keys)  # type: ignore[arg-type]
     group.replicas[BrokerId(replica_count)].async_learner = True
@@ -108,31 +108,35 @@ def test_an_async_learner_is_in_no_set() -> None:
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "election_request",
     [
-        Wish(Cause.MASTER_DEAD),
-        Wish(Cause.DESIGNATED, target=BrokerId(4)),
-        Wish(Cause.DESIGNATED, target=BrokerId(4), unclean=True),
-        Wish(Cause.MEMBER_RETURNED, asker=BrokerId(4)),
+        ElectionRequest(Cause.MASTER_DEAD),
+        ElectionRequest(Cause.DESIGNATED, target=BrokerId(4)),
+        ElectionRequest(Cause.DESIGNATED, target=BrokerId(4), unclean=True),
+        ElectionRequest(Cause.MEMBER_RETURNED, asker=BrokerId(4)),
     ],
 )
 @pytest.mark.parametrize("set_known", [True, False])
-def test_an_async_learner_is_never_elected(wish: Wish, set_known: bool) -> None:
+def test_an_async_learner_is_never_elected(election_request: ElectionRequest, set_known: bool) -> None:
     """Not even where it is the only one alive and unclean elections are allowed."""
     group = with_learner(set_known=set_known)
-    assert isinstance(electorate(group, ids(4), wish, total_replicas=0, unclean_allowed=True), Refusal)
+    assert isinstance(electorate(group, ids(4), election_request, total_replicas=0, unclean_allowed=True), Refusal)
 
 
 def test_an_unclean_election_of_anyone_does_not_ask_the_learner() -> None:
-    who = electorate(with_learner(), (), Wish(Cause.DESIGNATED, unclean=True), total_replicas=3, unclean_allowed=False)
+    who = electorate(
+        with_learner(), (), ElectionRequest(Cause.DESIGNATED, unclean=True), total_replicas=3, unclean_allowed=False
+    )
     assert isinstance(who, Electorate) and who.ids == ids(1, 2, 3)
 
 
 def test_a_first_election_does_not_wait_for_a_learner_nor_count_it() -> None:
     group = with_learner(3, set_known=False)
-    wish = Wish(Cause.MEMBER_RETURNED)
-    assert isinstance(electorate(group, ids(1, 2), wish, total_replicas=2, unclean_allowed=False), Electorate)
-    assert isinstance(electorate(group, ids(1, 3), wish, total_replicas=2, unclean_allowed=False), Refusal)
+    election_request = ElectionRequest(Cause.MEMBER_RETURNED)
+    assert isinstance(
+        electorate(group, ids(1, 2), election_request, total_replicas=2, unclean_allowed=False), Electorate
+    )
+    assert isinstance(electorate(group, ids(1, 3), election_request, total_replicas=2, unclean_allowed=False), Refusal)
 
 
 def test_a_group_shrinks_to_the_replicas_that_count() -> None:
@@ -146,13 +150,15 @@ def test_a_group_shrinks_to_the_replicas_that_count() -> None:
 
 def test_a_member_that_comes_back_as_a_learner_leaves_the_set_but_not_as_the_last() -> None:
     group = make_group(2, sync_state_set=(1, 2))
-    request = Registration("g", BrokerId(2), "127.0.0.1:2", "", 2, "ap", async_learner=True)
+    request = ReplicaRegistration("g", BrokerId(2), "127.0.0.1:2", "", 2, "ap", async_learner=True)
     events = register(group, request, bool)
     assert events == [BrokerRegistered("g", BrokerId(2), "127.0.0.1:2", "", 2, "ap", True)]
     assert isinstance(events[0], BrokerRegistered)
     assert applied(group, events[0]).sync_state_set == (1,)
     alone = make_group(1, sync_state_set=(1,))
-    refused = register(alone, Registration("g", BrokerId(1), "127.0.0.1:1", "", 1, "ap", async_learner=True), bool)
+    refused = register(
+        alone, ReplicaRegistration("g", BrokerId(1), "127.0.0.1:1", "", 1, "ap", async_learner=True), bool
+    )
     assert isinstance(refused, Refusal) and "last member" in refused.remark
 
 

@@ -5,29 +5,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.decisions.elect_master import (
+    ElectionRequest,
     Electorate,
     LogEnd,
     Traits,
-    Wish,
     choose,
     elected,
     electorate,
     parse_policy,
 )
 from controller.decisions.refusal import Refusal
-from controller.event import Cause
-from controller.replicas_info import Group
+from controller.state.event import Cause
+from controller.state.replicas_info import BrokerGroup
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from tests.controller.values import ids, make_group
 
-DEAD = Wish(Cause.MASTER_DEAD)
+DEAD = ElectionRequest(Cause.MASTER_DEAD)
 
 
 def who(
-    group: Group, fit: tuple[int, ...], wish: Wish = DEAD, *, total: int | None = None, unclean: bool = False
+    group: BrokerGroup,
+    fit: tuple[int, ...],
+    election_request: ElectionRequest = DEAD,
+    *,
+    total: int | None = None,
+    unclean: bool = False,
 ) -> Electorate | Refusal:
     total_replicas = group.total_replicas if total is None else total
-    return electorate(group, ids(*fit), wish, total_replicas=total_replicas, unclean_allowed=unclean)
+    return electorate(group, ids(*fit), election_request, total_replicas=total_replicas, unclean_allowed=unclean)
 
 
 def named(result: Electorate | Refusal) -> tuple[int, ...] | str:
@@ -43,14 +48,14 @@ def test_eligible_ones_count_as_members() -> None:
 
 
 def test_the_one_to_avoid_is_left_out() -> None:
-    wish = Wish(Cause.CONTROLLED_SHUTDOWN, avoid=BrokerId(1))
-    assert named(who(make_group(), (1, 2, 3), wish)) == (2, 3)
+    election_request = ElectionRequest(Cause.CONTROLLED_SHUTDOWN, avoid=BrokerId(1))
+    assert named(who(make_group(), (1, 2, 3), election_request)) == (2, 3)
 
 
 def test_a_hand_over_is_never_unclean() -> None:
     group = make_group(sync_state_set=(1,))
-    wish = Wish(Cause.CONTROLLED_SHUTDOWN, avoid=BrokerId(1))
-    assert isinstance(who(group, (1, 2, 3), wish, unclean=True), Refusal)
+    election_request = ElectionRequest(Cause.CONTROLLED_SHUTDOWN, avoid=BrokerId(1))
+    assert isinstance(who(group, (1, 2, 3), election_request, unclean=True), Refusal)
 
 
 def test_unclean_candidates_need_the_key_and_an_ap_group() -> None:
@@ -74,13 +79,13 @@ def test_first_election_needs_every_replica() -> None:
 def test_first_election_of_apache_brokers_takes_the_asker() -> None:
     group = make_group(sync_state_set=(), master_id=None, set_known=False, total_replicas=0)
     assert isinstance(who(group, (1, 2)), Refusal)
-    result = who(group, (1, 2), Wish(Cause.MEMBER_RETURNED, asker=BrokerId(2)))
+    result = who(group, (1, 2), ElectionRequest(Cause.MEMBER_RETURNED, asker=BrokerId(2)))
     assert isinstance(result, Electorate) and (result.ids, result.ask) == ((2,), False)
 
 
 def test_the_configured_number_overrides_what_brokers_declare() -> None:
     group = make_group(sync_state_set=(), master_id=None, set_known=False, total_replicas=0)
-    result = who(group, (1, 2), Wish(Cause.MEMBER_RETURNED, asker=BrokerId(2)), total=2)
+    result = who(group, (1, 2), ElectionRequest(Cause.MEMBER_RETURNED, asker=BrokerId(2)), total=2)
     assert isinstance(result, Electorate) and result.needed_answers == 2
 
 
@@ -113,8 +118,8 @@ def test_a_known_empty_set_waits_for_an_operator() -> None:
     ],
 )
 def test_designated(target: int, fit: tuple[int, ...], unclean: bool, expected: object) -> None:
-    wish = Wish(Cause.DESIGNATED, target=BrokerId(target), unclean=unclean)
-    assert named(who(make_group(4), fit, wish)) == expected
+    election_request = ElectionRequest(Cause.DESIGNATED, target=BrokerId(target), unclean=unclean)
+    assert named(who(make_group(4), fit, election_request)) == expected
 
 
 # (id, epoch, offset, priority), seniority → winner

@@ -5,22 +5,22 @@ from dataclasses import replace
 import pytest
 
 from controller.decisions.refusal import Refusal
-from controller.decisions.register import Registration, register
-from controller.event import BrokerRegistered
-from controller.replicas_info import Group
+from controller.decisions.register import ReplicaRegistration, register
+from controller.state.event import BrokerRegistered
+from controller.state.replicas_info import BrokerGroup
 from rmqha.model.offset import BrokerId
 from tests.controller.values import make_group
 
 SENTENCE = "totalReplicas = {} is too small for haMode=cp: g has {} replicas ({}), "
 
 
-def outcome(group: Group, broker_id: int, total: int, *, dead: tuple[int, ...] = (), **more: object) -> str:
-    request = Registration("g", BrokerId(broker_id), f"127.0.0.1:{broker_id}", "", total, "cp")
+def outcome(group: BrokerGroup, broker_id: int, total: int, *, dead: tuple[int, ...] = (), **more: object) -> str:
+    request = ReplicaRegistration("g", BrokerId(broker_id), f"127.0.0.1:{broker_id}", "", total, "cp")
     result = register(group, replace(request, **more), lambda item: item not in dead)  # type: ignore[arg-type]
     return result.remark if isinstance(result, Refusal) else "taken"
 
 
-def newcomers(count: int, total: int) -> Group:
+def newcomers(count: int, total: int) -> BrokerGroup:
     """Replicas that have an id and have never registered."""
     group = make_group(count, sync_state_set=(), master_id=None, set_known=False, total_replicas=total)
     for replica in group.replicas.values():
@@ -64,6 +64,6 @@ def test_a_replica_that_begins_to_promise_cp_is_judged_as_a_new_one() -> None:
 
 
 def test_the_declaration_is_kept() -> None:
-    request = Registration("g", BrokerId(1), "127.0.0.1:1", "", 3, "cp")
+    request = ReplicaRegistration("g", BrokerId(1), "127.0.0.1:1", "", 3, "cp")
     events = register(newcomers(1, 3), request, lambda item: True)
     assert events == [BrokerRegistered("g", BrokerId(1), "127.0.0.1:1", "", 3, "cp", False)]

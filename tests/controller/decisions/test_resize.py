@@ -4,7 +4,7 @@ import pytest
 
 from controller.decisions.refusal import Refusal
 from controller.decisions.resize import finished, resize
-from controller.event import GroupResizing, GroupSized
+from controller.state.event import GroupResizing, GroupSized
 from tests.controller.values import make_group
 
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from controller.decisions.refusal import Refusal
 from controller.decisions.sync_state_set import alter_sync_state_set
-from controller.event import GroupSized, SyncStateSetAltered
-from controller.replicas_info import ReplicasInfo, least_acknowledging_size
+from controller.state.event import GroupSized, SyncStateSetAltered
+from controller.state.replicas_info import ReplicasInfo, least_acknowledging_size
 from rmqha.model.offset import BrokerId
 from tests.controller.values import make_group
 

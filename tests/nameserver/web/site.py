@@ -13,11 +13,11 @@ import trio
 
 from nameserver.config import NamesrvConfig
 from nameserver.server import run_name_server
-from rmqha.cli.preflight import free_ports
-from rmqha.host.exposure import expose
-from rmqha.host.remoting import RemotingClient
+from rmqha.host.http.endpoint import expose
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode as Code
+from rmqha.ops.local.preflight import free_ports
 from rmqha.wire.bodies import register_broker_request
 from tests.client.test_admin import Peer, peers
 from tests.ha.group import Group

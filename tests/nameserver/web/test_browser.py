@@ -22,8 +22,8 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from nameserver.web.watch import Watch
-from rmqha.host.remoting import RemotingClient
+from nameserver.web.watch import ClusterWatch
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.message import encode_properties
 from rmqha.wire.bodies import register_broker_request
@@ -268,13 +268,13 @@ async def test_a_look_that_does_not_end_is_not_shown_as_live(browser: Browser, m
             browser.wait("the name server is there but has not asked the nodes in time; what you see is old", "#live")
 
         await browse(browser, site, well)
-        hold, never = trio.Event(), Watch._round
+        hold, never = trio.Event(), ClusterWatch._round
 
-        async def endless(watch: Watch, client: RemotingClient) -> int:
+        async def endless(watch: ClusterWatch, client: RemotingClient) -> int:
             await hold.wait()
             return await never(watch, client)
 
-        monkeypatch.setattr(Watch, "_round", endless)
+        monkeypatch.setattr(ClusterWatch, "_round", endless)
         await browse(browser, site, stuck)
         hold.set()
 

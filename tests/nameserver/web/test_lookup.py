@@ -17,14 +17,14 @@ import trio.testing
 
 from nameserver.config import NamesrvConfig
 from nameserver.web.lookup import MAX_LOOKUPS, MAX_MESSAGES, MAX_WAITING, PULL_GROUP, refusal
-from rmqha.host.accounts import AccessFile
-from rmqha.host.audit import AuditLog
-from rmqha.host.remoting import RemotingClient, serve
-from rmqha.host.security import Security, ambient
+from rmqha.host.access.accounts import AccessFile
+from rmqha.host.access.audit import AuditLog
+from rmqha.host.access.security import Security, ambient
+from rmqha.host.net.remoting import RemotingClient, serve
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.message import encode_properties, offset_message_id
-from rmqha.store.record import decode
+from rmqha.store.log.record import decode
 from tests.client.test_admin import Peer
 from tests.nameserver.web.site import GROUP, Site, page, register
 from tests.nameserver.web.test_records import bomb, record

@@ -17,7 +17,7 @@ from nameserver.web.message_view import (
     share_bytes,
     visible,
 )
-from rmqha.client.message import Message
+from rmqha.client.consumers.message import Message
 from rmqha.model.offset import PhyOffset, QueueOffset
 
 

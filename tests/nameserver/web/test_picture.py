@@ -9,39 +9,39 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nameserver.web.picture import MAX_GROUPS, Closer, Seen, cluster_document, group_document, seen_of
-from rmqha.cli.health.survey import Kind, Word
+from rmqha.ops.health.survey import NodeReport, ServerKind
 from tests.cli.health.words import broker, cluster, name_server, replica_row, silent
 from tests.ha.group import Group, started
 
 OWN = "127.0.0.1:9861"
 
 
-def seen(words: list[Word], closer: dict[str, Closer] | None = None, **facts: Any) -> Seen:
+def seen(words: list[NodeReport], closer: dict[str, Closer] | None = None, **facts: Any) -> Seen:
     return seen_of(words, {"address": OWN, **facts}, OWN, closer or {})
 
 
-def document(words: list[Word], **facts: Any) -> dict[str, Any]:
+def document(words: list[NodeReport], **facts: Any) -> dict[str, Any]:
     """As the browser gets it."""
     found: dict[str, Any] = json.loads(json.dumps(cluster_document(seen(words, **facts))))
     return found
 
 
-def group_page(words: list[Word], closer: Closer | None = None, name: str = "broker-a") -> dict[str, Any]:
+def group_page(words: list[NodeReport], closer: Closer | None = None, name: str = "broker-a") -> dict[str, Any]:
     given_ = {name: closer} if closer is not None else {}
     found: dict[str, Any] = json.loads(json.dumps(group_document(seen(words, given_), name)))
     return found
 
 
-def machine_words(group: Group) -> list[Word]:
+def machine_words(group: Group) -> list[NodeReport]:
     """The words of real machines, with a name server that routes to them."""
     words = []
     for number, node in sorted(group.nodes.items()):
         state = json.loads(json.dumps(node.replica.state(group.now_ms)))
         keys = {**node.config.to_properties(), "brokerName": "broker-a"}
         address = f"127.0.0.1:1091{number}"
-        words.append(Word(Kind.BROKER, address, groups=frozenset({"broker-a"}), keys=keys, state=state))
+        words.append(NodeReport(ServerKind.BROKER, address, groups=frozenset({"broker-a"}), keys=keys, state=state))
     routes = {"broker-a": {0: "127.0.0.1:10911", 2: "127.0.0.1:10912", 3: "127.0.0.1:10913"}}
-    return [Word(Kind.NAME_SERVER, OWN, routes=routes), *words]
+    return [NodeReport(ServerKind.NAME_SERVER, OWN, routes=routes), *words]
 
 
 def test_a_well_cluster() -> None:
@@ -91,7 +91,7 @@ def test_a_group_of_which_only_the_controllers_know() -> None:
 
 
 def test_apaches_broker_is_called_that() -> None:
-    word = Word(Kind.BROKER, "127.0.0.1:10911", groups=frozenset({"broker-a"}), is_ours=False)
+    word = NodeReport(ServerKind.BROKER, "127.0.0.1:10911", groups=frozenset({"broker-a"}), is_ours=False)
     found = document([word, name_server(1)])
     assert found["groups"][0]["replicas"][0]["role"] == "APACHE"
     assert found["groups"][0]["masterAddress"] == "127.0.0.1:10911"
@@ -150,7 +150,7 @@ def test_elections_and_cuts_are_told() -> None:
 
 
 def test_apaches_epochs_are_drawn_by_request_1007() -> None:
-    word = Word(Kind.BROKER, "127.0.0.1:10911", groups=frozenset({"broker-a"}), is_ours=False)
+    word = NodeReport(ServerKind.BROKER, "127.0.0.1:10911", groups=frozenset({"broker-a"}), is_ours=False)
     epochs = {"epochList": [{"epoch": 3, "startOffset": 10, "endOffset": 99}], "maxOffset": 50}
     found = group_page([word], Closer(epochs={word.address: epochs}))
     assert [part["end"] for part in found["logs"]["lanes"][0]["parts"]] == [50]

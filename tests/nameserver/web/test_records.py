@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from nameserver.web.message_view import BODY_LIMIT_BYTES, message_view
 from nameserver.web.records import BATCH_START_BYTES, BODY_START_BYTES, peeks
-from rmqha.client.message import decode_messages
+from rmqha.client.consumers.message import decode_messages
 from rmqha.model.error import RemoteProtocolError
 from rmqha.model.message import (
     SYS_FLAG_COMPRESSED,

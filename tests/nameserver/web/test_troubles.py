@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from nameserver.web.troubles import MAX_FINDINGS, troubles
-from rmqha.cli.health.agreement import groups_of
-from rmqha.cli.health.findings import judge
-from rmqha.cli.health.survey import Kind, Word
+from rmqha.ops.health.agreement import groups_of
+from rmqha.ops.health.findings import judge
+from rmqha.ops.health.survey import NodeReport, ServerKind
 from tests.cli.health.words import broker, cluster, silent
 
 
-def told(words: list[Word]) -> list[tuple[str, str]]:
+def told(words: list[NodeReport]) -> list[tuple[str, str]]:
     return [(item["where"], item["what"]) for item in troubles(words, groups_of(words), {})["findings"]]
 
 
@@ -52,6 +52,6 @@ def test_an_odd_answer_spoils_its_own_group_only() -> None:
 
 def test_findings_are_bounded_and_counted() -> None:
     count = MAX_FINDINGS + 30
-    words = [Word(Kind.BROKER, f"10.0.0.1:{20_000 + number}", error="no answer") for number in range(count)]
+    words = [NodeReport(ServerKind.BROKER, f"10.0.0.1:{20_000 + number}", error="no answer") for number in range(count)]
     found = troubles(words, [], {})
     assert (len(found["findings"]), found["wrong"], found["healthy"]) == (MAX_FINDINGS, count, False)

@@ -8,8 +8,8 @@ from contextlib import aclosing
 import pytest
 import trio
 
-from nameserver.web.watch import MAX_VIEWERS, Watch
-from rmqha.host.remoting import RemotingClient
+from nameserver.web.watch import MAX_VIEWERS, ClusterWatch
+from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode as Code
 from tests.cli.hostile import hostile
 from tests.ha.group import started
@@ -56,14 +56,14 @@ async def test_heartbeats_come_while_a_look_takes_long_and_its_time_is_that_of_t
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What is old is never told with a new time."""
-    hold, whole = trio.Event(), Watch._round
+    hold, whole = trio.Event(), ClusterWatch._round
 
-    async def endless(watch: Watch, client: RemotingClient) -> int:
+    async def endless(watch: ClusterWatch, client: RemotingClient) -> int:
         if watch.round_count:
             await hold.wait()
         return await whole(watch, client)
 
-    monkeypatch.setattr(Watch, "_round", endless)
+    monkeypatch.setattr(ClusterWatch, "_round", endless)
     monkeypatch.setattr("nameserver.web.watch.BEAT_S", 0.1)
     async with page(started()) as site:
         seen = []

@@ -8,7 +8,7 @@ from functools import cache
 
 from rmqha.model.identity import Role
 from rmqha.model.offset import PhyOffset
-from rmqha.store.index_key import key_hash
+from rmqha.store.index.index_key import key_hash
 
 from ..broker_process import BrokerProcess
 from ..history import InvariantError

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from rmqha.model.delay_level import SCHEDULE_TOPIC
+from rmqha.model.config.delay_level import SCHEDULE_TOPIC
 
 from ..broker_process import BrokerProcess
 from ..client_process import TOPIC

@@ -3,7 +3,7 @@ says that nobody knew a set or that a loss was accepted. Seen at the election, b
 
 from __future__ import annotations
 
-from controller.event import Cause
+from controller.state.event import Cause
 
 from ..controller_process import ControllerProcess
 from ..history import InvariantError

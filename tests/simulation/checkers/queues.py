@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from rmqha.model.offset import PhyOffset
-from rmqha.store.record import BLANK, MAGIC_BLANK, locate
+from rmqha.store.log.record import BLANK, MAGIC_BLANK, locate
 
 from ..broker_process import BrokerProcess
 from ..history import InvariantError

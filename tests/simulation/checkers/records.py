@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rmqha.model.message import PROPERTY_UNIQUE_KEY, find_property
 from rmqha.model.offset import QueueOffset
-from rmqha.store.record import Located, locate
+from rmqha.store.log.record import Located, locate
 
 from ..broker_process import BrokerProcess
 from ..history import InvariantError

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..broker_process import BrokerProcess
-from ..history import Change, History, InvariantError
+from ..history import History, InvariantError, Proposal
 from ..table_client import GROUP, TOPIC
 
 
@@ -73,14 +73,14 @@ def _content(broker: BrokerProcess) -> dict[str, dict[Any, Any]]:
     }
 
 
-def _by_key(changes: Iterable[Change]) -> dict[str, list[Change]]:
-    found: dict[str, list[Change]] = {}
+def _by_key(changes: Iterable[Proposal]) -> dict[str, list[Proposal]]:
+    found: dict[str, list[Proposal]] = {}
     for change in changes:
         found.setdefault(change.key, []).append(change)
     return found
 
 
-def _outcomes(changes: Sequence[Change]) -> list[int | None]:
+def _outcomes(changes: Sequence[Proposal]) -> list[int | None]:
     """What one key may be: the last answered change, or one without a good answer that began after it."""
     allowed: list[int | None] = []
     for change in reversed(changes):

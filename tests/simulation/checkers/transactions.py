@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from rmqha.broker.transaction import marked
+from rmqha.broker.services.transaction import marked
 from rmqha.model.message import (
     CHECK_MAX_TOPIC,
     HALF_TOPIC,
@@ -30,7 +30,7 @@ from rmqha.model.message import (
     TRANSACTION_GROUP,
     decode_properties,
 )
-from rmqha.store.record import Record, decode
+from rmqha.store.log.record import Record, decode
 
 from ..broker_process import BrokerProcess
 from ..history import History, InvariantError, Send, Transaction

@@ -1,0 +1,340 @@
+"""Elections under way, as the leading controller holds them: who is asked, who has answered, who becomes master. Pure.
+
+begin → hand-over: the master refuses messages until the target holds all it has (ruling 18) → ballot
+begin → ballot: candidates are asked for their log's end → MasterElected proposed, or given up
+ballot → ballot: a silent candidate has reported more than the best that answered: it is asked once more, for longer
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from controller.config import ControllerConfig
+from controller.decisions.at_stake import bytes_at_stake
+from controller.decisions.elect_master import ElectionRequest, Electorate, LogEnd, choose, elected, electorate
+from controller.decisions.refusal import Refusal
+from controller.elections.heartbeat import BrokerKey, HeartbeatTable
+from controller.elections.probes import Probes
+from controller.state.action import Action, Notify, Reply
+from controller.state.answers import elect_answer, parse_log_end
+from controller.state.event import ACCEPTS_LOSS, Cause
+from controller.state.proposal import PendingRequest, Proposal
+from controller.state.replicas_info import BrokerGroup
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset
+from rmqha.port import Tracer
+from rmqha.wire.command import FLAG_ONEWAY, Command
+
+MAX_REASON_CHARS = 255
+HANDED_OVER = frozenset({Cause.DESIGNATED, Cause.DISK_FAILED, Cause.DRAINED, Cause.MAINTENANCE, Cause.PREFERRED})
+"""Elections ahead of which a live master of ours hands over."""
+SWITCH_PATIENCE = 10
+"""So many times probeTimeoutMs may the target of a switch take: on a busy machine a Java broker needs over 50 ms."""
+SILENT_WITH_MORE_MS = 1000
+"""So long an election waits for a candidate that has reported more than any that answers (ruling 8)."""
+LEAVES_A_LIVE_MASTER = frozenset({Cause.DISK_FAILED, Cause.DRAINED, Cause.MAINTENANCE})
+"""Of our own accord, and only for a replica that is well."""
+
+
+@dataclass(slots=True)
+class CandidateProbe:
+    """Candidates being asked for their log's end."""
+
+    group: BrokerGroup
+    election_request: ElectionRequest
+    electorate: Electorate
+    asked: tuple[PendingRequest, ...]
+    waiting: dict[int, BrokerId] = field(default_factory=dict)
+    """By probe id."""
+    answers: dict[BrokerId, LogEnd] = field(default_factory=dict)
+    handed_over: bool = False
+    """The master refuses messages because of it."""
+    timeout_ms: int = 0
+    """What candidates are given to answer."""
+    patient_until_ms: int = 0
+    asked_again: tuple[BrokerId, ...] = ()
+    """Silent candidates that must hold more."""
+
+
+@dataclass(frozen=True, slots=True)
+class PendingHandOver:
+    """The master has been asked to refuse messages until `wish.target` holds all it has (ruling 18)."""
+
+    group: BrokerGroup
+    election_request: ElectionRequest
+    asked: tuple[PendingRequest, ...]
+
+
+def log_end(reply: Command | None, broker_name: str, broker_id: BrokerId) -> LogEnd | None:
+    """What an answer to request 1007 says; None for silence or nonsense, and for one of ours that is not that replica:
+    a master calls itself 0 in the body, and who has lost its disk has no id yet, so an own field says it."""
+    if reply is None or reply.code != ResponseCode.SUCCESS:
+        return None
+    if reply.ext.get("replicaId", str(broker_id)) != str(broker_id):
+        return None
+    return parse_log_end(reply.body, broker_name, broker_id)
+
+
+def _reach(end: LogEnd) -> tuple[Epoch, PhyOffset]:
+    return end.epoch, end.max_offset
+
+
+class Elections:
+    """At most one per group. `propose` takes the outcome, `gave_up` hears of an election that found nobody: the group
+    is free again; `now_ms + wall_offset_ms` is the wall time of elections."""
+
+    def __init__(
+        self,
+        table: HeartbeatTable,
+        probes: Probes,
+        config: Callable[[], ControllerConfig],
+        tracer: Tracer,
+        emit: Callable[[Action], None],
+        propose: Callable[[Proposal], None],
+        gave_up: Callable[[int, BrokerGroup, ElectionRequest, Refusal], None],
+        wall_offset_ms: int,
+    ) -> None:
+        self._table = table
+        self._probes = probes
+        self._config = config
+        self._tracer = tracer
+        self._emit = emit
+        self._propose = propose
+        self._gave_up = gave_up
+        self._wall_offset_ms = wall_offset_ms
+        self._ballots: dict[str, CandidateProbe] = {}
+        """By group: candidates are being asked."""
+        self._ballot_probes: dict[int, CandidateProbe] = {}
+        self._hand_overs: dict[int, PendingHandOver] = {}
+        """By probe id."""
+
+    @property
+    def asked(self) -> list[PendingRequest]:
+        """Who waits for the end of an election."""
+        waiting = [item for candidate_probe in self._ballots.values() for item in candidate_probe.asked]
+        return waiting + [item for hand_over in self._hand_overs.values() for item in hand_over.asked]
+
+    def electorate(self, group: BrokerGroup, election_request: ElectionRequest) -> Electorate | Refusal:
+        """Who may become master, or why nobody can. A replica that is drained or in maintenance, or whose disk is ill,
+        is asked only if nobody else can lead: better a master that can still read."""
+        name, config = group.broker_name, self._config()
+        fit = [item for item in group.replicas if self._table.is_eligible(BrokerKey(name, item))]
+        withheld = group.withheld_ids
+        well = [item for item in fit if not self._table.disk_failed(BrokerKey(name, item)) and item not in withheld]
+        found: Electorate | Refusal = Refusal(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, "")
+        for candidates, unclean_allowed in ((well, False), (fit, config.enable_elect_unclean_master)):
+            found = electorate(
+                group,
+                candidates,
+                election_request,
+                total_replicas=max(config.total_replicas, group.total_replicas),
+                unclean_allowed=unclean_allowed,
+            )
+            if isinstance(found, Electorate) or election_request.cause in LEAVES_A_LIVE_MASTER:
+                break
+        return found
+
+    def _choose(self, group: BrokerGroup, ends: dict[BrokerId, LogEnd]) -> tuple[BrokerId, str]:
+        live = ((item, self._table.get(BrokerKey(group.broker_name, item))) for item in ends)
+        traits = {item: broker.traits for item, broker in live if broker is not None}
+        choice = choose(ends, group.electable_ids, traits, self._config().policy)
+        return choice.winner, choice.reason
+
+    def begin(
+        self,
+        now_ms: int,
+        group: BrokerGroup,
+        election_request: ElectionRequest,
+        who: Electorate,
+        asked: tuple[PendingRequest, ...] = (),
+    ) -> None:
+        """`who`: as `electorate` has just found it. The askers are answered when the election ends."""
+        if election_request.cause in HANDED_OVER and not election_request.unclean and self._can_wait(now_ms, group):
+            self._hand_over(now_ms, PendingHandOver(group, election_request, asked), who)
+        else:
+            self._hold_ballot(now_ms, CandidateProbe(group, election_request, who, asked))
+
+    def probe_replied(self, now_ms: int, probe_id: int, reply: Command | None) -> None:
+        """A probe that is not of an election, or was reported before, does nothing."""
+        if (candidate_probe := self._ballot_probes.pop(probe_id, None)) is not None:
+            broker_id = candidate_probe.waiting.pop(probe_id)
+            end = log_end(reply, candidate_probe.group.broker_name, broker_id)
+            if end is not None:
+                candidate_probe.answers[broker_id] = end
+            if not candidate_probe.waiting:
+                self._count(now_ms, candidate_probe)
+        elif (hand_over := self._hand_overs.pop(probe_id, None)) is not None:
+            self._handed_over(now_ms, hand_over, reply)
+
+    def _can_wait(self, now_ms: int, group: BrokerGroup) -> bool:
+        """The group has a live master, one of ours."""
+        if group.master_id is None or not self._table.is_alive(now_ms, BrokerKey(group.broker_name, group.master_id)):
+            return False
+        return bool(group.replicas[group.master_id].ha_mode)
+
+    def _hand_over(self, now_ms: int, hand_over: PendingHandOver, who: Electorate) -> None:
+        group, election_request, timeout_ms = (
+            hand_over.group,
+            hand_over.election_request,
+            self._config().hand_over_timeout_ms,
+        )
+        assert group.master_id is not None
+        target = election_request.target
+        if target is None:
+            ends = {item: self._reported_end(group, item) for item in who.ids}
+            target = self._choose(group, ends)[0]
+        ext = {
+            "brokerName": group.broker_name,
+            "masterEpoch": str(group.master_epoch),
+            "targetBrokerId": str(target),
+            "timeoutMs": str(timeout_ms),
+        }
+        self._tracer.event("hand_over_begins", group=group.broker_name, master=group.master_id, target=target)
+        command = Command(RequestCode.RMQHA_HAND_OVER, ext)
+        # the master answers within its time; what is added is the way there and back
+        timeout_ms += self._config().probe_timeout_ms
+        probe_id = self._probes.send(now_ms, group.replicas[group.master_id].address, command, timeout_ms)
+        self._hand_overs[probe_id] = replace(hand_over, election_request=replace(election_request, target=target))
+
+    def _handed_over(self, now_ms: int, hand_over: PendingHandOver, reply: Command | None) -> None:
+        group, election_request = hand_over.group, hand_over.election_request
+        code = ResponseCode.SYSTEM_ERROR if reply is None else reply.code
+        # a master whose answer is lost may refuse messages all the same
+        candidate_probe = CandidateProbe(
+            group,
+            election_request,
+            Electorate((), election_request.cause),
+            hand_over.asked,
+            handed_over=reply is None or code == 0,
+        )
+        # An earlier release of ours does not know the request. In CP the target holds whatever was acknowledged, so a
+        # disk that keeps its master from answering is left all the same.
+        goes_on = code in (ResponseCode.SUCCESS, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        if not goes_on and not (election_request.cause is Cause.DISK_FAILED and group.is_cp):
+            told = "it did not answer in time" if reply is None else reply.remark or f"code {code}"
+            self._give_up(now_ms, candidate_probe, f"hand-over: {told}")
+            return
+        who = self.electorate(group, election_request)
+        if isinstance(who, Refusal):
+            self._give_up(now_ms, candidate_probe, who.remark)
+        else:
+            self._hold_ballot(now_ms, replace(candidate_probe, electorate=who))
+
+    def _hold_ballot(self, now_ms: int, candidate_probe: CandidateProbe) -> None:
+        group, who = candidate_probe.group, candidate_probe.electorate
+        self._ballots[group.broker_name] = candidate_probe
+        if not who.ask:
+            candidate_probe.answers = {item: self._reported_end(group, item) for item in who.ids}
+            self._count(now_ms, candidate_probe)
+            return
+        candidate_probe.timeout_ms, candidate_probe.patient_until_ms = (
+            self._patience_ms(now_ms, candidate_probe),
+            now_ms + SILENT_WITH_MORE_MS,
+        )
+        self._ask(now_ms, candidate_probe, who.ids, candidate_probe.timeout_ms)
+
+    def _ask(self, now_ms: int, candidate_probe: CandidateProbe, ids: Iterable[BrokerId], timeout_ms: int) -> None:
+        for broker_id in ids:
+            question = Command(RequestCode.GET_BROKER_EPOCH_CACHE)
+            probe_id = self._probes.send(
+                now_ms, candidate_probe.group.replicas[broker_id].address, question, timeout_ms
+            )
+            self._ballot_probes[probe_id] = candidate_probe
+            candidate_probe.waiting[probe_id] = broker_id
+
+    def _patience_ms(self, now_ms: int, candidate_probe: CandidateProbe) -> int:
+        """How long candidates may take to answer: longer where a live master is there meanwhile."""
+        group, timeout_ms = candidate_probe.group, self._config().probe_timeout_ms
+        if candidate_probe.election_request.cause not in HANDED_OVER or group.master_id is None:
+            return timeout_ms
+        is_led = self._table.is_alive(now_ms, BrokerKey(group.broker_name, group.master_id))
+        return timeout_ms * SWITCH_PATIENCE if is_led else timeout_ms
+
+    def _reported_end(self, group: BrokerGroup, broker_id: BrokerId) -> LogEnd:
+        return self._table.log_end(BrokerKey(group.broker_name, broker_id))
+
+    def _reported_epochs(self, group: BrokerGroup, broker_id: BrokerId) -> tuple[Epoch, ...]:
+        """Of its log, and the one that it has accepted: a master of that epoch may have written, and be away."""
+        broker = self._table.get(BrokerKey(group.broker_name, broker_id))
+        return () if broker is None else (broker.log_end.epoch, broker.accepted_epoch)
+
+    def _silent_with_more(
+        self, candidate_probe: CandidateProbe, answers: Mapping[BrokerId, LogEnd]
+    ) -> tuple[BrokerId, ...]:
+        """Candidates that have not answered and have reported more than the best that did. What was reported is the
+        least that they hold. In CP each member of the set holds what was acknowledged."""
+        group, who = candidate_probe.group, candidate_probe.electorate
+        if not who.ask or not answers or (group.is_cp and who.cause not in ACCEPTS_LOSS):
+            return ()
+        best = max(_reach(end) for end in answers.values())
+        silent = (
+            item for item in who.ids if item not in candidate_probe.answers and self._may_lead(candidate_probe, item)
+        )
+        return tuple(item for item in silent if _reach(self._reported_end(group, item)) > best)
+
+    def _may_lead(self, candidate_probe: CandidateProbe, broker_id: BrokerId) -> bool:
+        fit = self._table.is_eligible(BrokerKey(candidate_probe.group.broker_name, broker_id))
+        return fit or candidate_probe.electorate.cause in ACCEPTS_LOSS
+
+    def _count(self, now_ms: int, candidate_probe: CandidateProbe) -> None:
+        """Every candidate has answered or had its time."""
+        group, who, name = candidate_probe.group, candidate_probe.electorate, candidate_probe.group.broker_name
+        answers = {
+            item: end
+            for item, end in candidate_probe.answers.items()
+            if not who.ask or self._may_lead(candidate_probe, item)
+        }
+        silent = self._silent_with_more(candidate_probe, answers)
+        if silent and not candidate_probe.asked_again and (left_ms := candidate_probe.patient_until_ms - now_ms) > 0:
+            candidate_probe.asked_again = silent
+            self._tracer.event("election_waits", group=name, broker_ids=list(silent), for_ms=left_ms)
+            self._ask(now_ms, candidate_probe, silent, left_ms)
+            return
+        del self._ballots[name]
+        if len(answers) < who.needed_answers:
+            bound = f"within {candidate_probe.timeout_ms} ms"
+            told = f"{len(answers)} of the replicas {list(who.ids)} answered request 1007 {bound}"
+            self._give_up(now_ms, candidate_probe, f"{told}; {who.needed_answers} must")
+            return
+        live = [item for item in group.replicas if self._table.is_alive(now_ms, BrokerKey(name, item))]
+        winner, reason = self._choose(group, answers)
+        epochs = [end.epoch for end in answers.values()]
+        epochs += [epoch for item in group.replicas for epoch in self._reported_epochs(group, item)]
+        reason = f"{candidate_probe.election_request.why}; {reason}" if candidate_probe.election_request.why else reason
+        if silent:
+            more = bytes_at_stake(answers[winner], [self._reported_end(group, item) for item in silent])
+            ids = ", ".join(map(str, silent))
+            reason = f"{reason}; replica {ids}, which does not answer, has reported at least {more} bytes more"
+        at_stake = None
+        if who.cause in (Cause.UNCLEAN_BY_OPERATOR, Cause.UNCLEAN_AUTOMATIC):
+            at_stake = bytes_at_stake(answers[winner], [self._reported_end(group, item) for item in group.replicas])
+            reason = f"{reason}; at least {at_stake} bytes at stake"
+        at_ms = now_ms + self._wall_offset_ms
+        event = elected(group, winner, who.cause, epochs, live, at_ms=at_ms, reason=reason[:MAX_REASON_CHARS])
+        if at_stake is not None:
+            self._tracer.event(
+                "unclean_election",
+                group=name,
+                broker_id=winner,
+                epoch=event.master_epoch,
+                bytes_at_stake=at_stake,
+            )
+        answer = partial(elect_answer, group=group, bytes_at_stake=at_stake)
+        self._propose(Proposal(name, (event,), candidate_probe.asked, answer))
+
+    def _give_up(self, now_ms: int, candidate_probe: CandidateProbe, remark: str) -> None:
+        """An election that cannot be held, or that found nobody."""
+        group, name = candidate_probe.group, candidate_probe.group.broker_name
+        refusal = Refusal(ResponseCode.CONTROLLER_ELECT_MASTER_FAILED, remark)
+        for asked in candidate_probe.asked:
+            if not asked.command.is_oneway:
+                self._emit(Reply(asked.token, asked.command.reply(refusal.code, remark=refusal.remark)))
+        if candidate_probe.handed_over and group.master_id is not None:
+            ext = {"brokerName": name, "masterEpoch": str(group.master_epoch), "targetBrokerId": "0"}
+            notice = Command(RequestCode.RMQHA_HAND_OVER, ext, flag=FLAG_ONEWAY)
+            self._emit(Notify(group.replicas[group.master_id].address, notice))
+        if candidate_probe.election_request.cause in HANDED_OVER:
+            self._tracer.event("hand_over_failed", group=name, why=remark)
+        self._gave_up(now_ms, group, candidate_probe.election_request, refusal)

@@ -1,0 +1,462 @@
+"""What only the leading controller has: liveness, elections under way, changes on their way through the log. Pure.
+
+It lives from the moment its node leads and has applied everything decided before, until the node leads no more. One
+change of a group is under way at a time; requests that would change the group wait for it, so every decision is made
+on applied state. `reconcile` is level-triggered: at every change of a group's state or liveness, and at a period for
+each group without a live master, it compares what is with what should be.
+
+A mastership ends in three ways, which all come together in `reconcile`:
+    session closed or heartbeat late → master_suspected → probe → master_dead → ballot → master_elected
+    stopping=true in a heartbeat                                              → ballot → master_elected
+    unclean boot, operator's clean   → vacated by the event                   → ballot → master_elected
+    operator's target, failed disk,
+    drained, preferred replica back  → hand-over: the master waits for the target → ballot → master_elected
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from controller.config import ControllerConfig
+from controller.decisions.elect_master import ElectionRequest
+from controller.decisions.preferred import is_calm, preferred_master
+from controller.decisions.refusal import Refusal
+from controller.decisions.resize import finished
+from controller.elections.election import HANDED_OVER, LEAVES_A_LIVE_MASTER, MAX_REASON_CHARS, Elections, log_end
+from controller.elections.heartbeat import BrokerKey, BrokerLive, HeartbeatTable
+from controller.elections.probes import Probes
+from controller.elections.watchlist import Watchlist
+from controller.state.action import Action, Notify, Reply
+from controller.state.answers import master_ext, set_body
+from controller.state.event import (
+    BrokersCleaned,
+    Cause,
+    Event,
+    MaintenanceSet,
+    MasterElected,
+    MasterVacated,
+    MemberRemoved,
+    ReplicaDrained,
+)
+from controller.state.proposal import PendingRequest, Proposal
+from controller.state.replicas_info import BrokerGroup, ReplicasInfo
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.offset import BrokerId
+from rmqha.port import Tracer
+from rmqha.wire.command import FLAG_ONEWAY, Command
+
+MAX_WAITING_COUNT = 1000
+"""Requests that wait for one group's change; more are answered SYSTEM_BUSY."""
+HAND_OVER_RETRY_MS = 10_000
+"""A hand-over of our own accord that failed is tried again after so long: each try stops sends for a while."""
+NOT_REPORTED = "it has not reported to this leader"
+
+
+def _is_registration(asked: PendingRequest) -> bool:
+    return asked.command.code == RequestCode.CONTROLLER_REGISTER_BROKER
+
+
+def _is_well(broker: BrokerLive | None) -> bool:
+    return broker is not None and broker.is_eligible and not broker.suspect and not broker.disk_problem
+
+
+class Leadership:
+    """`serve` handles a request that had to wait; `emit` takes actions; `probe_ids` never repeat in this process;
+    `now_ms + wall_offset_ms` is the wall time of elections."""
+
+    def __init__(
+        self,
+        now_ms: int,
+        info: ReplicasInfo,
+        config: Callable[[], ControllerConfig],
+        tracer: Tracer,
+        emit: Callable[[Action], None],
+        serve: Callable[[int, PendingRequest], None],
+        probe_ids: Iterator[int],
+        wall_offset_ms: int,
+    ) -> None:
+        self.table = HeartbeatTable(now_ms, config().default_heartbeat_timeout_mills, config().suspect_heartbeats)
+        self.batch: list[Proposal] = []
+        """Decided in the current input; the machine proposes all of it as one entry."""
+        self._info = info
+        self._config = config
+        self._tracer = tracer
+        self._emit = emit
+        self._serve = serve
+        self._wall_offset_ms = wall_offset_ms
+        self._busy: dict[str, deque[PendingRequest]] = {}
+        """Groups with a ballot or a change under way, and the requests that wait for it."""
+        self._waited_in: dict[int, dict[str, None]] = {}
+        """By session: the groups in which a request of it waits or has waited."""
+        self._suspect_probes: dict[int, BrokerKey] = {}
+        self._probes = Probes(emit, probe_ids)
+        self._elections = Elections(
+            self.table, self._probes, config, tracer, emit, self.propose, self._gave_up, wall_offset_ms
+        )
+        self._watchlist = Watchlist(now_ms, info.names, self.table.grace_until_ms)
+        self._why_no_master: dict[str, str] = {}
+        self._calm_since_ms: dict[str, int] = {}
+        """Groups whose preferred replica waits to get the mastership back."""
+        self._rebalances = config().preferred_master_rebalance
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    def deadline_ms(self) -> int | None:
+        deadlines = [
+            deadline
+            for deadline in (
+                self.table.deadline_ms(),
+                self._watchlist.deadline_ms(),
+                self._probes.deadline_ms(),
+            )
+            if deadline is not None
+        ]
+        return min(deadlines, default=None)
+
+    def timeout(self, now_ms: int) -> None:
+        for probe_id in self._probes.lost(now_ms):
+            self.probe_replied(now_ms, probe_id, None, refused=False)
+        if paused_ms := self.table.forgive_pause(now_ms):
+            self._tracer.event("controller_paused", paused_ms=paused_ms)
+        for broker in self.table.due(now_ms):
+            if self.table.is_timed_out(broker, now_ms):
+                self._suspect(broker, "heartbeat time-out")
+                self._dead(now_ms, broker, "heartbeat time-out")
+            else:
+                self._suspect(broker, "heartbeat late")
+                self._probe_suspect(now_ms, broker)
+        if self._rebalances != self._config().preferred_master_rebalance:
+            self._rebalances = not self._rebalances
+            self._watchlist.begin_again(now_ms, self._info.names)
+        names, must_have_reported = self._watchlist.next_pass(now_ms)
+        for broker_name in names:
+            self._pass_by(now_ms, broker_name, must_have_reported=must_have_reported)
+        for broker_name in self._watchlist.due(now_ms, self._config().scan_not_active_broker_interval):
+            self.reconcile(now_ms, broker_name)
+
+    def _pass_by(self, now_ms: int, broker_name: str, *, must_have_reported: bool) -> None:
+        """A new leader comes to this group, or preferredMasterRebalance has been switched on."""
+        group = self._info.groups[broker_name]
+        if group.master_id is None:
+            if group.replicas and not must_have_reported:
+                self.reconcile(now_ms, broker_name)
+        elif must_have_reported and self.table.get(key := BrokerKey(broker_name, group.master_id)) is None:
+            self._trace("dead", key, why=NOT_REPORTED)
+            self.reconcile(now_ms, broker_name, urgent=True)
+        elif must_have_reported and self._rebalances:
+            self.reconcile(now_ms, broker_name)
+
+    # --- liveness ---------------------------------------------------------------------------------------------------
+
+    def is_alive(self, now_ms: int, group: BrokerGroup, broker_id: BrokerId) -> bool:
+        return self.table.is_alive(now_ms, BrokerKey(group.broker_name, broker_id))
+
+    def has_live_master(self, now_ms: int, group: BrokerGroup) -> bool:
+        return group.master_id is not None and self.is_alive(now_ms, group, group.master_id)
+
+    def session_closed(self, now_ms: int, session_id: int) -> None:
+        """Registrations of it that wait are void: they would take who is gone for alive until its time-out."""
+        for broker_name in self._waited_in.pop(session_id, ()):
+            if waiting := self._busy.get(broker_name):
+                self._busy[broker_name] = deque(
+                    item for item in waiting if item.session_id != session_id or not _is_registration(item)
+                )
+        for broker in self.table.session_closed(session_id):
+            self._suspect(broker, "session closed")
+            if broker.unclean:
+                self._dead(now_ms, broker, "session closed")
+            else:
+                self._probe_suspect(now_ms, broker)
+
+    def _is_master(self, key: BrokerKey) -> bool:
+        group = self._info.group(key.broker_name)
+        return group is not None and group.master_id == key.broker_id
+
+    def _trace(self, what: str, key: BrokerKey, **fields: object) -> None:
+        who = "master" if self._is_master(key) else "broker"
+        self._tracer.event(f"{who}_{what}", group=key.broker_name, broker_id=key.broker_id, **fields)
+
+    def _suspect(self, broker: BrokerLive, why: str) -> None:
+        if not broker.suspect:
+            broker.suspect = True
+            self._trace("suspected", broker.key, why=why)
+
+    def _probe_suspect(self, now_ms: int, broker: BrokerLive) -> None:
+        group = self._info.group(broker.key.broker_name)
+        if broker.probe_id is not None or group is None or broker.key.broker_id not in group.replicas:
+            return
+        address, timeout_ms = group.replicas[broker.key.broker_id].address, self._config().probe_timeout_ms
+        broker.probe_id = self._probes.send(now_ms, address, Command(RequestCode.GET_BROKER_EPOCH_CACHE), timeout_ms)
+        self._suspect_probes[broker.probe_id] = broker.key
+
+    def probe_replied(self, now_ms: int, probe_id: int, reply: Command | None, *, refused: bool) -> None:
+        """A second report about the same probe, or one about a probe of an earlier leadership, does nothing."""
+        if (key := self._suspect_probes.pop(probe_id, None)) is not None:
+            self._suspect_answered(now_ms, probe_id, key, reply, refused=refused)
+        else:
+            self._elections.probe_replied(now_ms, probe_id, reply)
+
+    def _suspect_answered(
+        self, now_ms: int, probe_id: int, key: BrokerKey, reply: Command | None, *, refused: bool
+    ) -> None:
+        broker = self.table.get(key)
+        if broker is None or broker.probe_id != probe_id:
+            return  # it has spoken for itself meanwhile
+        broker.probe_id = None
+        if log_end(reply, key.broker_name, key.broker_id) is not None:
+            broker.session_lost = False
+            self._trace("answers", key)
+        elif refused or broker.session_lost:
+            self._dead(now_ms, broker, "probe failed")
+
+    def _dead(self, now_ms: int, broker: BrokerLive, why: str) -> None:
+        self._trace("dead", broker.key, why=why, silent_ms=self.table.silent_ms(broker, now_ms))
+        self.table.mark_dead(broker, why)
+        self.reconcile(now_ms, broker.key.broker_name, urgent=True)
+
+    # --- changes of a group -----------------------------------------------------------------------------------------
+
+    def must_wait(self, broker_name: str, asked: PendingRequest) -> bool:
+        """True if a change of the group is under way: `asked` is served after it (or refused, too many wait)."""
+        queue = self._busy.get(broker_name)
+        if queue is None:
+            return False
+        if len(queue) < MAX_WAITING_COUNT:
+            queue.append(asked)
+            self._waited_in.setdefault(asked.session_id, {})[broker_name] = None
+        else:
+            self.answer(asked, asked.command.reply(ResponseCode.SYSTEM_BUSY, remark=f"{broker_name} is busy"))
+        return True
+
+    def answer(self, asked: PendingRequest, reply: Command) -> None:
+        if not asked.command.is_oneway:
+            self._emit(Reply(asked.token, reply))
+
+    def propose(self, change: Proposal) -> None:
+        self._busy.setdefault(change.broker_name, deque())
+        self.batch.append(change)
+
+    def applied(self, now_ms: int, changes: Sequence[Proposal]) -> None:
+        """The changes of one entry have been applied; their askers have been answered."""
+        for change in changes:
+            for event in change.events:
+                self._event_applied(event)
+        for change in changes:
+            self._release(now_ms, change.broker_name, urgent=True)
+
+    def _event_applied(self, event: Event) -> None:
+        match event:
+            case MasterElected():
+                self._why_no_master.pop(event.broker_name, None)
+                self._tracer.event(
+                    "master_elected",
+                    group=event.broker_name,
+                    broker_id=event.broker_id,
+                    epoch=event.master_epoch,
+                    cause=event.cause.name,
+                )
+                if self._config().notify_broker_role_changed:
+                    self._notify(event.broker_name)
+            case MasterVacated():
+                self._tracer.event("group_masterless", group=event.broker_name, why=event.cause.name)
+            case ReplicaDrained():
+                what = "replica_drained" if event.drained else "replica_back"
+                self._tracer.event(what, group=event.broker_name, broker_id=event.broker_id)
+                self._notify(event.broker_name)
+            case MaintenanceSet():
+                what = "maintenance_begins" if event.on else "maintenance_ends"
+                self._tracer.event(what, group=event.broker_name, broker_id=event.broker_id)
+            case MemberRemoved():
+                self._tracer.event("member_removed", group=event.broker_name, broker_id=event.broker_id)
+            case BrokersCleaned():
+                for broker_id in event.broker_ids:
+                    self.table.forget(BrokerKey(event.broker_name, broker_id))
+            case _:
+                pass
+
+    def _notify(self, broker_name: str) -> None:
+        """Request 1008 to every live replica, the old master included."""
+        group = self._info.group(broker_name)
+        if group is None or group.master_id is None:
+            return
+        for broker_id, replica in group.replicas.items():
+            broker = self.table.get(BrokerKey(broker_name, broker_id))
+            if broker is not None and broker.alive:
+                notice = Command(
+                    RequestCode.NOTIFY_BROKER_ROLE_CHANGED, master_ext(group), set_body(group), flag=FLAG_ONEWAY
+                )
+                self._emit(Notify(replica.address, notice))
+
+    def _release(self, now_ms: int, broker_name: str, *, urgent: bool) -> None:
+        """Nothing of the group is under way any more: look at it, then serve who has waited."""
+        waiting = self._busy.pop(broker_name, deque())
+        self.reconcile(now_ms, broker_name, urgent=urgent)
+        while waiting:
+            asked = waiting.popleft()
+            if broker_name in self._busy:
+                self._busy[broker_name].append(asked)
+            else:
+                self._serve(now_ms, asked)
+
+    def lost(self, now_ms: int, changes: Sequence[Proposal]) -> None:
+        """The log took none of the changes: the node is handing over its leadership. Their askers have been told."""
+        for change in changes:
+            for asked in self._busy.pop(change.broker_name, ()):
+                self._serve(now_ms, asked)
+            self._watchlist.postpone(change.broker_name, now_ms + self._config().scan_not_active_broker_interval)
+
+    def resign(self) -> list[PendingRequest]:
+        """The node leads no more. Returns the requests that have proposed nothing: the new leader shall decide them."""
+        asked = [item for queue in self._busy.values() for item in queue]
+        asked += self._elections.asked
+        asked += [item for change in self.batch for item in change.asked]
+        return asked
+
+    def why_no_master(self, broker_name: str) -> str | None:
+        """Why the last attempt to give the group a master found nobody; None if there is nothing to say."""
+        return self._why_no_master.get(broker_name)
+
+    # --- elections --------------------------------------------------------------------------------------------------
+
+    def reconcile(self, now_ms: int, broker_name: str, *, urgent: bool = False) -> None:
+        """Give the group a live master if it has none and can have one. `urgent`: something has changed, so a recent
+        failure is no reason to wait."""
+        group = self._info.group(broker_name)
+        if group is None:
+            self._watchlist.drop(broker_name)
+            return
+        if broker_name in self._busy:
+            return
+        election_request = self._wish(now_ms, group)
+        if election_request is None:
+            self._why_no_master.pop(broker_name, None)
+            self._finish_resize(group)
+            if broker_name not in self._busy:
+                self._give_back(now_ms, group)
+            return
+        self._calm_since_ms.pop(broker_name, None)
+        not_before_ms = self._watchlist.watch(now_ms, broker_name, self._config().scan_not_active_broker_interval)
+        if not urgent and now_ms < not_before_ms:
+            return
+        refusal = self.elect(now_ms, group, election_request)
+        if refusal is not None:
+            self._without_master(now_ms, group, refusal)
+
+    def _wish(self, now_ms: int, group: BrokerGroup) -> ElectionRequest | None:
+        """None: the group has the master it should have."""
+        if group.master_id is None:
+            return ElectionRequest(Cause.MEMBER_RETURNED, why="there was no master")
+        master_id, master = group.master_id, self.table.get(BrokerKey(group.broker_name, group.master_id))
+        if not self.has_live_master(now_ms, group):
+            why = master.death if master is not None else NOT_REPORTED
+            return ElectionRequest(Cause.MASTER_DEAD, why=f"master {master_id} is dead: {why}")
+        if master is not None and master.stopping:
+            return ElectionRequest(Cause.CONTROLLED_SHUTDOWN, avoid=master_id, why=f"master {master_id} is stopping")
+        if master is not None and master.disk_problem:
+            return ElectionRequest(
+                Cause.DISK_FAILED, avoid=master_id, why=f"disk of master {master_id}: {master.disk_problem}"
+            )
+        if master_id in group.drained_ids:
+            return ElectionRequest(Cause.DRAINED, avoid=master_id, why=f"master {master_id} is drained")
+        if master_id in group.maintenance_ids:
+            election_request = ElectionRequest(
+                Cause.MAINTENANCE, avoid=master_id, why=f"master {master_id} is in maintenance"
+            )
+            # a master that nobody can take over from leads on, and its group is as it should be
+            return (
+                None if isinstance(self._elections.electorate(group, election_request), Refusal) else election_request
+            )
+        return None
+
+    def preferred(self, group: BrokerGroup) -> BrokerId | None:
+        """The replica that the group prefers as master, None while that is not known."""
+        return preferred_master(group, {item: live.traits for item, live in self._reported(group).items()})
+
+    def _reported(self, group: BrokerGroup) -> dict[BrokerId, BrokerLive]:
+        live = ((item, self.table.get(BrokerKey(group.broker_name, item))) for item in group.replicas)
+        return {item: broker for item, broker in live if broker is not None}
+
+    def _give_back(self, now_ms: int, group: BrokerGroup) -> None:
+        """The group has a live master that may stay. With preferredMasterRebalance another may have to take its place:
+        once it has been calm for preferredMasterAfterMs without a break, and after as long again if that fails."""
+        name, config = group.broker_name, self._config()
+        target = self.preferred(group) if config.preferred_master_rebalance else None
+        if target is None or target == group.master_id:
+            self._watchlist.drop(name)
+            self._calm_since_ms.pop(name, None)
+            return
+        self._watchlist.watch(now_ms, name, config.scan_not_active_broker_interval)
+        reported = self._reported(group)
+        ends = {item: broker.log_end for item, broker in reported.items()}
+        if not is_calm(group, target, ends, lambda item: _is_well(reported.get(item))):
+            self._calm_since_ms.pop(name, None)
+            return
+        since_ms = self._calm_since_ms.setdefault(name, now_ms)
+        if now_ms - since_ms < config.preferred_master_after_ms:
+            return
+        del self._calm_since_ms[name]
+        why = f"replica {target} is preferred and has been caught up for {now_ms - since_ms} ms"
+        refusal = self.elect(now_ms, group, ElectionRequest(Cause.PREFERRED, target=target, why=why))
+        if refusal is not None:
+            self._tracer.event("hand_over_failed", group=name, why=refusal.remark)
+
+    def _finish_resize(self, group: BrokerGroup) -> None:
+        """The group has a live master."""
+        assert group.master_id is not None
+        master = self.table.get(BrokerKey(group.broker_name, group.master_id))
+        apaches = not group.replicas[group.master_id].ha_mode
+        goes_by = 0 if apaches else max(1, master.total_replicas) if master is not None else 1
+        event = finished(group, goes_by)
+        if event is not None:
+            self.propose(Proposal(group.broker_name, (event,)))
+
+    def _without_master(self, now_ms: int, group: BrokerGroup, refusal: Refusal) -> None:
+        """An election of our own accord has found nobody."""
+        name = group.broker_name
+        if name in self._watchlist:
+            self._watchlist.postpone(name, now_ms + self._config().scan_not_active_broker_interval)
+        if self._why_no_master.get(name) != refusal.remark:
+            self._why_no_master[name] = refusal.remark
+            if group.set_known:
+                self._tracer.event("election_failed", group=name, why=refusal.remark)
+        if group.master_id is not None and not self.has_live_master(now_ms, group):
+            at_ms = now_ms + self._wall_offset_ms
+            reason = refusal.remark[:MAX_REASON_CHARS]
+            self.propose(
+                Proposal(name, (MasterVacated(name, group.master_epoch, Cause.NO_LIVE_MEMBER, at_ms, reason),))
+            )
+
+    def is_released(self, now_ms: int, group: BrokerGroup, broker_id: BrokerId) -> bool:
+        """A stopping broker may go: it is not the master, or nobody can take over from it."""
+        if group.master_id != broker_id:
+            return True
+        return group.broker_name not in self._busy and group.broker_name in self._why_no_master
+
+    def elect(
+        self, now_ms: int, group: BrokerGroup, election_request: ElectionRequest, asked: tuple[PendingRequest, ...] = ()
+    ) -> Refusal | None:
+        """Begin an election; the askers are answered when it ends. A refusal is the caller's to answer."""
+        who = self._elections.electorate(group, election_request)
+        if isinstance(who, Refusal):
+            return who
+        self._busy[group.broker_name] = deque()
+        self._elections.begin(now_ms, group, election_request, who, asked)
+        return None
+
+    def _gave_up(self, now_ms: int, group: BrokerGroup, election_request: ElectionRequest, refusal: Refusal) -> None:
+        """An election has found nobody; its askers have been told."""
+        name = group.broker_name
+        waiting = self._busy.pop(name)
+        died = election_request.cause in HANDED_OVER and not self.has_live_master(now_ms, group)
+        if election_request.cause in LEAVES_A_LIVE_MASTER and not died:
+            self._watchlist.postpone(name, now_ms + HAND_OVER_RETRY_MS)
+        elif election_request.target is None and not died:
+            self._without_master(now_ms, group, refusal)
+        queue = self._busy.get(name)
+        if queue is not None:
+            queue.extend(waiting)
+            return
+        self._busy[name] = waiting
+        # nobody has looked yet for the successor of a master that died instead of handing over
+        self._release(now_ms, name, urgent=died)

@@ -1,0 +1,65 @@
+"""Where the other controllers listen. Pure.
+
+The configuration in the Raft log says it for every member; controllerDLegerPeers says it before the group is formed.
+A controller that was added after the last entry known here says it itself, with its messages.
+"""
+
+from __future__ import annotations
+
+from controller.config import ControllerConfig
+from rmqha.ha.stream.registered import is_name, same_host
+from rmqha.raft.node import RaftNode
+from rmqha.raft.quorum import id_of
+
+MAX_HEARD_COUNT = 64
+
+
+class PeerAddresses:
+    def __init__(self, config: ControllerConfig, raft: RaftNode) -> None:
+        self._config = config
+        self._raft = raft
+        self._heard: dict[str, str] = {}
+
+    def heard(self, sender: str, address: str) -> None:
+        """A message of `sender` named its address. The oldest of too many are forgotten."""
+        if not address or self._raft.configuration.address_of(sender):
+            return
+        self._heard.pop(sender, None)
+        self._heard[sender] = address
+        if len(self._heard) > MAX_HEARD_COUNT:
+            del self._heard[next(iter(self._heard))]
+
+    def of(self, member: str) -> str:
+        """Address of an identity or a bare id, "" if unknown. The own one is always what the own key says."""
+        if id_of(member) == id_of(self._raft.node_id):
+            return self._config.self_address
+        known = self._raft.configuration.address_of(member) or self._heard.get(member, "")
+        return known or self._config.peers.get(id_of(member), "")
+
+    def members(self) -> list[tuple[str, str]]:
+        """(bare id, address) of every member, by id."""
+        return [(id_of(member), self.of(member)) for member in self._raft.configuration.members]
+
+    def may_be_at(self, host: str) -> bool:
+        """Whether one of the group may connect from there: by its address, or as it is known by a name, which nobody
+        looks up here."""
+        addresses = [*self._config.peers.values(), *(address for _, address in self.members())]
+        return any(is_name(item) or same_host(item, host) for item in map(_host, addresses) if item)
+
+    def finding(self) -> str:
+        """One sentence about the group at the start, "" if there is nothing to tell."""
+        configuration, own = self._raft.configuration, self._raft.node_id
+        key, log, own_id = dict(self._config.peers), dict(self.members()), id_of(own)
+        if not configuration.formed:
+            others = ", ".join(node for node in key if node != own_id)
+            return f"the group is not formed yet: its first election needs {others} as well" if others else ""
+        if not configuration.knows(own):
+            return f"{own_id} is no member of the group; add it with `rmqha quorum add`, or stop it"
+        if key.keys() == log.keys() and all(key[node] == log[node] for node in key if node != own_id):
+            return ""
+        told = ";".join(f"{node}-{address}" for node, address in log.items())
+        return f"controllerDLegerPeers differs from the group's own record, which is used: {told}"
+
+
+def _host(address: str) -> str:
+    return address.rpartition(":")[0].strip("[]")

@@ -1,0 +1,328 @@
+"""What the controllers know of every broker group, and how events change it. Pure, the same on every member.
+
+`apply` is total: an event that no longer fits (a stale master epoch, an unknown replica) changes nothing. The leader
+decides on applied state only, one change of a group at a time, so an event that it proposed and that commits in its
+own term always fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.state.event import (
+    ACCEPTS_LOSS,
+    BrokerIdApplied,
+    BrokerRegistered,
+    BrokersCleaned,
+    Cause,
+    Event,
+    GroupResizing,
+    GroupSized,
+    MaintenanceSet,
+    MasterElected,
+    MasterVacated,
+    MemberRemoved,
+    ReplicaDrained,
+    SyncStateSetAltered,
+)
+from rmqha.model.offset import BrokerId, Epoch
+
+REMEMBERED_ELECTIONS = 10
+FIRST_BROKER_ID = BrokerId(1)
+NO_EPOCH = Epoch(0)
+"""No master has been elected yet."""
+
+
+@dataclass(slots=True)
+class ReplicaInfo:
+    """`address` is where clients and controllers reach it, `ha_address` where slaves do ("" of an Apache broker)."""
+
+    broker_id: BrokerId
+    address: str
+    check_code: str
+    ha_address: str = ""
+    total_replicas: int = 0
+    ha_mode: str = ""
+    async_learner: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionRecord:
+    """`broker_id` None: the mastership was vacated."""
+
+    master_epoch: Epoch
+    broker_id: BrokerId | None
+    cause: Cause
+    at_ms: int = 0
+    """Wall clock of the controller that led; 0: an earlier release did not keep it."""
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class BrokerGroup:
+    """One broker group. A group whose replicas have all been cleaned stays, so that its epochs and ids never repeat.
+
+    `set_known` is False before the first election and after a clean that took the last member (ruling 8). A known set
+    may be empty: its last member lost power (ruling 3), and only an operator can say what to elect.
+    """
+
+    cluster_name: str
+    broker_name: str
+    place: int = 0
+    """How many groups are older; the same on every member."""
+    next_broker_id: BrokerId = FIRST_BROKER_ID
+    replicas: dict[BrokerId, ReplicaInfo] = field(default_factory=dict)
+    """By id, ascending."""
+    total_replicas: int = 0
+    """0: no replica has declared it yet."""
+    next_total_replicas: int = 0
+    """A change is under way to this number; 0: none is."""
+    master_id: BrokerId | None = None
+    master_epoch: Epoch = NO_EPOCH
+    sync_state_set: tuple[BrokerId, ...] = ()
+    """In the order of joining."""
+    sync_state_set_epoch: int = 0
+    eligible: tuple[BrokerId, ...] = ()
+    """Not in the set, and yet sure to hold every acknowledged message (ruling 9). Disjoint from the set."""
+    unclean_ids: tuple[BrokerId, ...] = ()
+    """Members that booted unclean since the last election."""
+    drained_ids: tuple[BrokerId, ...] = ()
+    """Replicas that an operator keeps out of the set."""
+    maintenance_ids: tuple[BrokerId, ...] = ()
+    """Replicas that an operator works on: members as ever, masters only if nobody else can be."""
+    set_known: bool = False
+    elections: tuple[ElectionRecord, ...] = ()
+    """The last ones, oldest first."""
+
+    @property
+    def is_cp(self) -> bool:
+        """One replica that promises CP is enough: the controller then never elects uncleanly by itself."""
+        return any(replica.ha_mode == "cp" for replica in self.replicas.values())
+
+    @property
+    def counted_ids(self) -> tuple[BrokerId, ...]:
+        """The replicas that totalReplicas counts: all but async learners."""
+        return tuple(broker_id for broker_id, replica in self.replicas.items() if not replica.async_learner)
+
+    @property
+    def withheld_ids(self) -> frozenset[BrokerId]:
+        """Replicas that an operator keeps from leading while others can."""
+        return frozenset(self.drained_ids + self.maintenance_ids)
+
+    @property
+    def accepts_loss(self) -> bool:
+        """The present master was elected by an election that may choose a replica that booted unclean."""
+        last = self.elections[-1] if self.elections else None
+        return last is not None and last.master_epoch == self.master_epoch and last.cause in ACCEPTS_LOSS
+
+    @property
+    def binding_total_replicas(self) -> int:
+        """What brokers are told: during a change the larger majority is valid (ruling 15)."""
+        return max(self.total_replicas, self.next_total_replicas)
+
+    @property
+    def electable_ids(self) -> tuple[BrokerId, ...]:
+        """Longest in the set first."""
+        return self.sync_state_set + self.eligible
+
+    @property
+    def master_address(self) -> str:
+        return "" if self.master_id is None else self.replicas[self.master_id].address
+
+    def remember(self, broker_id: BrokerId | None, cause: Cause, at_ms: int, reason: str = "") -> None:
+        record = ElectionRecord(self.master_epoch, broker_id, cause, at_ms, reason)
+        self.elections = (*self.elections, record)[-REMEMBERED_ELECTIONS:]
+
+
+def least_acknowledging_size(group: BrokerGroup, master_id: BrokerId) -> int:
+    """Members that the confirmed set must have before this master may acknowledge.
+
+    1 for AP, for Apache brokers and for up to two replicas, where a replica that the controller leaves alone
+    acknowledges alone (ruling 6). The smaller of the declared and the stored number of replicas counts.
+    """
+    master = group.replicas[master_id]
+    if master.ha_mode != "cp" or not master.total_replicas:
+        return 1
+    total_replicas = min(master.total_replicas, group.total_replicas or master.total_replicas)
+    return 1 if total_replicas <= 2 else total_replicas // 2 + 1
+
+
+def _end_eligibility(group: BrokerGroup) -> None:
+    """CP: once the set, as it stands, is enough to acknowledge, those beside it may lack what is acknowledged. A
+    smaller totalReplicas makes it so without a change of the set (simulation: `operators`, seed 500351)."""
+    if group.eligible:
+        masters = group.counted_ids if group.master_id is None else (group.master_id,)
+        promising = [item for item in masters if group.replicas[item].ha_mode == "cp"]
+        if promising and len(group.sync_state_set) >= min(least_acknowledging_size(group, item) for item in promising):
+            group.eligible = ()
+
+
+def without(ids: tuple[BrokerId, ...], *gone: BrokerId) -> tuple[BrokerId, ...]:
+    return tuple(broker_id for broker_id in ids if broker_id not in gone)
+
+
+class ReplicasInfo:
+    """All groups by name. `apply` is the only way to change it."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, BrokerGroup] = {}
+        self._names: list[str] = []
+
+    @property
+    def names(self) -> list[str]:
+        """All groups, the oldest first; to read only. It only ever grows, so whoever works through it in slices
+        remembers how many there were and needs no copy."""
+        if len(self._names) != len(self.groups):
+            self._names = list(self.groups)
+        return self._names
+
+    def replace(self, other: ReplicasInfo) -> dict[str, BrokerGroup]:
+        """Take over everything that `other` knows; it must not be used any more. Returns what was known before: freeing
+        a million replicas at once takes a second, so the caller lets go of them in slices."""
+        before = self.groups
+        self.groups, self._names = other.groups, other.names
+        return before
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ReplicasInfo) and self.groups == other.groups
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def group(self, broker_name: str) -> BrokerGroup | None:
+        """None also for a group whose replicas have all been cleaned."""
+        group = self.groups.get(broker_name)
+        return group if group is not None and group.replicas else None
+
+    def apply(self, event: Event) -> None:
+        if isinstance(event, BrokerIdApplied):
+            self._broker_id_applied(event)
+            return
+        group = self.groups.get(event.broker_name)
+        if group is not None:
+            _APPLY[type(event)](group, event)
+            _end_eligibility(group)
+
+    def _broker_id_applied(self, event: BrokerIdApplied) -> None:
+        group = self.groups.get(event.broker_name)
+        if group is None:
+            names = self.names
+            group = self.groups[event.broker_name] = BrokerGroup(event.cluster_name, event.broker_name, len(names))
+            names.append(event.broker_name)
+        if event.broker_id in group.replicas:
+            return
+        if not group.replicas:
+            group.cluster_name = event.cluster_name
+        replica = ReplicaInfo(event.broker_id, event.address, event.check_code)
+        group.replicas = dict(sorted([*group.replicas.items(), (event.broker_id, replica)]))
+        group.next_broker_id = BrokerId(max(group.next_broker_id, event.broker_id + 1))
+
+
+def _broker_registered(group: BrokerGroup, event: BrokerRegistered) -> None:
+    replica = group.replicas.get(event.broker_id)
+    if replica is not None:
+        replica.address, replica.ha_address = event.address, event.ha_address
+        replica.total_replicas, replica.ha_mode = event.total_replicas, event.ha_mode
+        replica.async_learner = event.async_learner
+        if event.async_learner:
+            _drop_members(group, (event.broker_id,), Cause.DRAINED, 0)
+
+
+def _group_sized(group: BrokerGroup, event: GroupSized) -> None:
+    group.total_replicas, group.next_total_replicas = event.total_replicas, 0
+
+
+def _group_resizing(group: BrokerGroup, event: GroupResizing) -> None:
+    group.next_total_replicas = 0 if event.total_replicas == group.total_replicas else event.total_replicas
+
+
+def _sync_state_set_altered(group: BrokerGroup, event: SyncStateSetAltered) -> None:
+    fits = (
+        event.master_epoch == group.master_epoch
+        and event.sync_state_set_epoch == group.sync_state_set_epoch + 1
+        and group.master_id in event.sync_state_set
+        and all(member in group.replicas for member in event.sync_state_set + event.eligible)
+    )
+    if fits:
+        group.sync_state_set, group.sync_state_set_epoch = event.sync_state_set, event.sync_state_set_epoch
+        group.eligible = without(event.eligible, *event.sync_state_set)
+        group.unclean_ids = without(group.unclean_ids, *event.sync_state_set)
+
+
+def _master_elected(group: BrokerGroup, event: MasterElected) -> None:
+    if event.master_epoch <= group.master_epoch or event.broker_id not in group.replicas:
+        return
+    group.master_id, group.master_epoch, group.set_known = event.broker_id, event.master_epoch, True
+    group.sync_state_set, group.unclean_ids = (event.broker_id,), ()
+    group.sync_state_set_epoch += 1
+    group.eligible = tuple(
+        member for member in event.eligible if member in group.replicas and member != event.broker_id
+    )
+    group.remember(event.broker_id, event.cause, event.at_ms, event.reason)
+
+
+def _master_vacated(group: BrokerGroup, event: MasterVacated) -> None:
+    if group.master_id is not None and event.master_epoch == group.master_epoch:
+        group.master_id = None
+        group.remember(None, event.cause, event.at_ms, event.reason)
+
+
+def _drop_members(group: BrokerGroup, gone: tuple[BrokerId, ...], cause: Cause, at_ms: int) -> None:
+    """Out of the set and the eligible ones; the set's epoch rises if the set changed, so that a request of a master
+    that knew the old one is fenced."""
+    left = without(group.sync_state_set, *gone)
+    if left != group.sync_state_set:
+        group.sync_state_set, group.sync_state_set_epoch = left, group.sync_state_set_epoch + 1
+    group.eligible = without(group.eligible, *gone)
+    if group.master_id in gone:
+        group.master_id = None
+        group.remember(None, cause, at_ms)
+
+
+def _member_removed(group: BrokerGroup, event: MemberRemoved) -> None:
+    if event.broker_id in group.electable_ids:
+        group.unclean_ids = (*without(group.unclean_ids, event.broker_id), event.broker_id)
+        _drop_members(group, (event.broker_id,), Cause.UNCLEAN_BOOT, event.at_ms)
+
+
+def _replica_drained(group: BrokerGroup, event: ReplicaDrained) -> None:
+    """A master leaves the set with its mastership, not before."""
+    left = without(group.drained_ids, event.broker_id)
+    group.drained_ids = (*left, event.broker_id) if event.drained and event.broker_id in group.replicas else left
+    if event.drained and event.broker_id != group.master_id:
+        _drop_members(group, (event.broker_id,), Cause.DRAINED, 0)
+
+
+def _maintenance_set(group: BrokerGroup, event: MaintenanceSet) -> None:
+    left = without(group.maintenance_ids, event.broker_id)
+    group.maintenance_ids = (*left, event.broker_id) if event.on and event.broker_id in group.replicas else left
+
+
+def _brokers_cleaned(group: BrokerGroup, event: BrokersCleaned) -> None:
+    gone = tuple(broker_id for broker_id in event.broker_ids if broker_id in group.replicas)
+    had_members = bool(group.electable_ids)
+    _drop_members(group, gone, Cause.CLEANED, event.at_ms)
+    group.unclean_ids = without(group.unclean_ids, *gone)
+    group.drained_ids = without(group.drained_ids, *gone)
+    group.maintenance_ids = without(group.maintenance_ids, *gone)
+    for broker_id in gone:
+        del group.replicas[broker_id]
+    if (had_members and not group.electable_ids) or not group.replicas:
+        group.set_known = False
+    if not group.replicas:
+        group.total_replicas = group.next_total_replicas = 0
+
+
+_APPLY: dict[type[Any], Callable[[BrokerGroup, Any], None]] = {
+    BrokerRegistered: _broker_registered,
+    GroupSized: _group_sized,
+    GroupResizing: _group_resizing,
+    SyncStateSetAltered: _sync_state_set_altered,
+    MasterElected: _master_elected,
+    MasterVacated: _master_vacated,
+    MemberRemoved: _member_removed,
+    BrokersCleaned: _brokers_cleaned,
+    ReplicaDrained: _replica_drained,
+    MaintenanceSet: _maintenance_set,
+}

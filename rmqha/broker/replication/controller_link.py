@@ -1,0 +1,108 @@
+"""Performs CallController over remoting: finds the leader, follows redirects, answers exactly once. Shell.
+
+A heartbeat goes to every address of controllerAddr (ruling 33): each of Apache's controllers keeps its own table of the
+living, followers too, and a new leader deposes the masters that it has not heard of.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import trio
+
+from rmqha.broker.replication.controller_route import ControllerRoute, is_redirect, named_leader
+from rmqha.ha.action import CallController
+from rmqha.model.code import RequestCode
+from rmqha.model.error import UnreachableError
+from rmqha.port import Tracer
+from rmqha.wire.command import Command
+
+
+class Answered(Protocol):
+    """Who is told how a call ended."""
+
+    def controller_replied(self, call_id: int, reply: Command | None) -> None: ...
+
+
+class Client(Protocol):
+    """Calls to addresses; `RemotingClient` is one."""
+
+    async def call(self, address: str, command: Command, timeout_ms: int | None) -> Command: ...
+
+
+class ControllerLink:
+    """One task per call; calls are few (a heartbeat every half second, and what a role change needs)."""
+
+    def __init__(
+        self, driver: Answered, client: Client, addresses: list[str], nursery: trio.Nursery, tracer: Tracer
+    ) -> None:
+        self._driver = driver
+        self._client = client
+        self._addresses = addresses
+        self._route = ControllerRoute(addresses)
+        self._nursery = nursery
+        self._tracer = tracer
+        self._silent: set[str] = set()
+        """Addresses besides the target that did not answer the last heartbeat."""
+        self._beating: set[str] = set()
+        """Addresses besides the target that have a heartbeat to answer."""
+
+    @property
+    def leader(self) -> str:
+        return self._route.leader
+
+    def call(self, action: CallController) -> None:
+        if action.command.code == RequestCode.BROKER_HEARTBEAT:
+            for address in self._addresses:
+                if address != self._route.target and address not in self._beating:
+                    self._beating.add(address)
+                    self._nursery.start_soon(self._beat, address, action)
+        self._nursery.start_soon(self._perform, action)
+
+    async def _beat(self, address: str, action: CallController) -> None:
+        """A heartbeat for a controller that may come to lead; whether and what it answers says nothing now."""
+        try:
+            await self._client.call(address, _copy(action.command), action.timeout_ms)
+            if address in self._silent:
+                self._silent.remove(address)
+                self._tracer.event("controller_answers", address=address)
+        except UnreachableError as error:
+            if address not in self._silent:
+                self._silent.add(address)
+                self._tracer.event("controller_silent", address=address, reason=str(error))
+        finally:
+            self._beating.remove(address)
+
+    async def _perform(self, action: CallController) -> None:
+        reply = await self._ask(action.command, action.timeout_ms)
+        self._driver.controller_replied(action.call_id, reply)
+
+    async def _ask(self, command: Command, timeout_ms: int) -> Command | None:
+        """None when nobody could be asked within `timeout_ms`."""
+        deadline = trio.current_time() + timeout_ms / 1000
+        route = self._route
+        for _ in range(route.max_attempts):
+            left_ms = round((deadline - trio.current_time()) * 1000)
+            if left_ms <= 0:
+                return None
+            address = route.target
+            try:
+                reply = await self._client.call(address, _copy(command), route.attempt_timeout_ms(left_ms))
+                if not is_redirect(reply):
+                    route.answered(address)
+                    return reply
+                leader = named_leader(reply) or await self._look_up(address, route.attempt_timeout_ms(left_ms))
+                route.redirected(address, leader)
+            except UnreachableError:
+                route.failed(address)
+        return None
+
+    async def _look_up(self, address: str, timeout_ms: int) -> str:
+        """Whom a controller that refused without naming one takes for the leader (Apache's do so)."""
+        reply = await self._client.call(address, Command(RequestCode.CONTROLLER_GET_METADATA_INFO), timeout_ms)
+        return named_leader(reply)
+
+
+def _copy(command: Command) -> Command:
+    """A call writes its opaque into the command, so each attempt needs its own."""
+    return Command(command.code, dict(command.ext), command.body)

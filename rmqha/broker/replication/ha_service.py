@@ -1,0 +1,343 @@
+"""HA connections over TCP, both ends: listens for slaves, dials the master, moves bytes for the replica machine. Shell.
+
+A connection is shown to the machine when its peer has shaken hands by the look of it, so probes and port scans never
+reach it; they are bounded in number and time (apache/rocketmq 8875, `rmqha.broker.replication.handshakes`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import trio
+
+from rmqha.broker.replication.ha_guard import AcceptedConnection, HaGuard
+from rmqha.broker.replication.handshakes import Handshakes
+from rmqha.broker.replication.replica_driver import ReplicaDriver
+from rmqha.ha.stream.legacy_connection import FIRST_REPORT_TIMEOUT_MS
+from rmqha.host.access import security
+from rmqha.host.access.security import NO_SECURITY
+from rmqha.host.net import network
+from rmqha.host.net.boundary import Boundary
+from rmqha.model.error import UnreachableError
+from rmqha.model.offset import PhyOffset
+from rmqha.port import Tracer
+from rmqha.wire import legacy_ha as plain_ha
+from rmqha.wire.ha_stream import HaState
+
+READ_BYTES = 1024 * 1024
+"""Of a master's stream, which is written to the log out of this one buffer. Receiving into the mapped file instead is
+slower: each page of it that is touched for the first time costs a fault (docs/performance.md)."""
+ENCRYPT_BYTES = 128 * 1024
+"""Copied for TLS at a time."""
+ACK_READ_BYTES = 4096
+"""Of a slave's stream, which holds only acks."""
+DIAL_TIMEOUT_MS = 1000
+HANDSHAKE_TIMEOUT_MS = 3000
+HANDSHAKE_BYTES = 16
+RESOLVE_TIMEOUT_MS = 1000
+"""For what replicas' names stand for."""
+MAX_QUEUED_COUNT = 1024
+"""Frames that wait for one peer; the machine has one transfer under way, so more means heartbeats nobody reads."""
+
+
+class _Log(NamedTuple):
+    header: bytes
+    phy_offset: PhyOffset
+    size_bytes: int
+
+
+class _Connection:
+    __slots__ = ("handle", "is_writing", "queue", "scope", "wake")
+
+    def __init__(self) -> None:
+        self.handle: int | None = None
+        """Of a plain socket that is connected: what is written goes there directly."""
+        self.is_writing = False
+        """The writer is in the midst of an item: nothing may come in between."""
+        self.queue: deque[bytes | _Log] = deque()
+        self.wake = trio.Event()
+        self.scope = trio.CancelScope()
+
+    def send(self, data: bytes) -> None:
+        """At once if nothing is on its way: an ack waits for no other task. What the kernel does not take is queued."""
+        if self.handle is not None and not self.queue and not self.is_writing:
+            try:
+                data = data[os.write(self.handle, data) :]
+            except BlockingIOError:
+                self.put(data)
+                return
+            except OSError:
+                self.scope.cancel()
+                return
+        if data:
+            self.put(data)
+
+    def put(self, item: bytes | _Log) -> None:
+        self.queue.append(item)
+        if len(self.queue) > MAX_QUEUED_COUNT:
+            self.scope.cancel()
+        self.wake.set()
+
+
+class HaService:
+    """Performs the HA actions. Accepted connections count from 1 up; the machine numbers those that it opens. `plain`:
+    peers speak the protocol of static groups."""
+
+    def __init__(
+        self,
+        driver: ReplicaDriver,
+        tracer: Tracer,
+        nursery: trio.Nursery,
+        guard: HaGuard | None = None,
+        boundary: Boundary | None = None,
+        *,
+        plain: bool = False,
+        disk_works: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`guard` None asks for nothing; `boundary` None: an exception that nobody foresaw ends the broker.
+        `disk_works` is waited for ahead of a cut of the log."""
+        self._driver = driver
+        self._guard = guard or HaGuard("disabled", NO_SECURITY)
+        self._boundary = boundary
+        self._disk_works = disk_works
+        self._refusal = ""
+        """The last one, which is traced once."""
+        self._plain = plain
+        self._tracer = tracer
+        self._nursery = nursery
+        self._connections: dict[int, _Connection] = {}
+        self._next_id = itertools.count(1)
+        self._unreachable = ""
+        """The master that could not be dialled last: traced once, not per attempt."""
+        self._handshakes = Handshakes()
+        self.refused_count = 0
+        """Connections closed because too many had not shaken hands, or did not in time or in form."""
+
+    # --- actions ----------------------------------------------------------------------------------------------------
+    def open(self, conn_id: int, address: str) -> None:
+        connection = self._connections[conn_id] = _Connection()
+        self._nursery.start_soon(self._dial, conn_id, address, connection)
+
+    def send(self, conn_id: int, data: bytes) -> None:
+        connection = self._connections.get(conn_id)
+        if connection is not None:
+            connection.send(data)
+
+    def send_log(self, conn_id: int, header: bytes, phy_offset: PhyOffset, size_bytes: int) -> None:
+        connection = self._connections.get(conn_id)
+        if connection is not None:
+            connection.put(_Log(header, phy_offset, size_bytes))
+
+    def close(self, conn_id: int) -> None:
+        connection = self._connections.pop(conn_id, None)
+        if connection is not None:
+            connection.scope.cancel()
+
+    def resolve(self, names: tuple[str, ...]) -> None:
+        self._nursery.start_soon(self._resolve, names)
+
+    async def _resolve(self, names: tuple[str, ...]) -> None:
+        numbers: dict[str, tuple[str, ...]] = {}
+        with trio.move_on_after(RESOLVE_TIMEOUT_MS / 1000):
+            for name in names:
+                numbers[name] = await network.addresses_of(name)
+        self._driver.ha_resolved(numbers)
+
+    # --- connections ------------------------------------------------------------------------------------------------
+    async def accept(self, stream: trio.SocketStream) -> None:
+        """Serve one accepted connection to its end; a handler of trio.serve_listeners."""
+        peer = network.peer_name(stream)
+        try:
+            await self._accepted(stream, peer)
+        except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
+            self._failed(error, peer)
+
+    def _failed(self, error: Exception, peer: str) -> None:
+        """Its connection is closed already. What the machine or the log raised ends the broker all the same."""
+        if self._boundary is None:
+            raise error
+        self._boundary.failed(error, peer)
+
+    async def _accepted(self, stream: trio.SocketStream, peer: str) -> None:
+        async with stream:
+            network.tune(stream)
+            welcome = await self._handshake(stream, peer)
+            if welcome is None:
+                self.refused_count += 1
+                return
+            conn_id = next(self._next_id)
+            connection = self._connections[conn_id] = _Connection()
+            self._driver.ha_accepted(conn_id, peer, welcome.claim)
+            await self._run(conn_id, connection, welcome.stream, welcome.first)
+
+    async def _handshake(self, stream: trio.SocketStream, peer: str) -> AcceptedConnection | None:
+        """The stream and its first bytes if they begin a handshake; None: not worth the machine's time."""
+        host = peer.rpartition(":")[0].strip("[]")
+        size_bytes = plain_ha.REPORT_BYTES if self._plain else HANDSHAKE_BYTES
+        welcome, data = None, b""
+        try:
+            with self._handshakes.enter(host, FIRST_REPORT_TIMEOUT_MS if self._plain else HANDSHAKE_TIMEOUT_MS):
+                welcome = await self._guard.welcome(stream, host)
+                audit = security.ambient.get().audit
+                if audit is not None:
+                    proved = {} if welcome.claim is None else welcome.claim.to_ext()
+                    audit.tell(peer, "HA_CONNECTION", proved.items(), welcome.refused)
+                if welcome.refused:
+                    self._refused(peer, welcome.refused)
+                    return None
+                data = welcome.first
+                while len(data) < size_bytes:
+                    more = await welcome.stream.receive_some(size_bytes - len(data))
+                    if not more:
+                        return None
+                    data += more
+        except trio.BrokenResourceError:
+            return None
+        if welcome is None or len(data) < size_bytes:
+            return None
+        shaken = plain_ha.is_report(data) if self._plain else struct.unpack_from(">i", data)[0] == HaState.HANDSHAKE
+        return welcome._replace(first=data) if shaken else None
+
+    def _refused(self, peer: str, reason: str) -> None:
+        if reason != self._refusal:
+            self._refusal = reason
+            self._tracer.event("ha_refused", peer=peer, reason=reason)
+
+    async def _dial(self, conn_id: int, address: str, connection: _Connection) -> None:
+        """`connection` may have been closed before this task began or while it dialed."""
+        try:
+            await self._dialled(conn_id, address, connection)
+        except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
+            self._failed(error, address)
+            self._forget(conn_id)
+
+    async def _dialled(self, conn_id: int, address: str, connection: _Connection) -> None:
+        try:
+            stream = await self._guard.dial(await network.dial(address, DIAL_TIMEOUT_MS), address)
+        except UnreachableError as error:
+            if address != self._unreachable:
+                self._unreachable = address
+                self._tracer.event("ha_unreachable", address=address, reason=str(error))
+            self._forget(conn_id)
+            return
+        self._unreachable = ""
+        async with stream:
+            if conn_id in self._connections:
+                self._driver.ha_opened(conn_id)
+                await self._run(conn_id, connection, stream, b"")
+
+    async def _run(self, conn_id: int, connection: _Connection, stream: trio.abc.Stream, first: bytes) -> None:
+        if isinstance(stream, trio.SocketStream):
+            connection.handle = stream.socket.fileno()
+        try:
+            with connection.scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write, conn_id, connection, stream)
+                    await self._read(conn_id, stream, first)
+                    nursery.cancel_scope.cancel()
+        finally:
+            connection.handle = None  # the number may soon stand for another file
+            self._forget(conn_id)
+
+    def _forget(self, conn_id: int) -> None:
+        """The connection is gone; the machine hears of it unless it closed the connection itself."""
+        if self._connections.pop(conn_id, None) is not None:
+            self._driver.ha_closed(conn_id)
+
+    async def _read(self, conn_id: int, stream: trio.abc.Stream, first: bytes) -> None:
+        if first:
+            self._driver.ha_received(conn_id, first)
+        read_bytes = READ_BYTES if conn_id < 0 else ACK_READ_BYTES
+        plain = stream.socket if isinstance(stream, trio.SocketStream) else None
+        buffer = memoryview(bytearray(read_bytes if plain is not None else 0))
+        is_first = conn_id < 0
+        while conn_id in self._connections:
+            try:
+                if plain is not None:
+                    data = buffer[: await plain.recv_into(buffer)]
+                else:
+                    data = memoryview(await stream.receive_some(read_bytes))
+            except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
+                self._tracer.event("ha_broken", conn_id=conn_id, reason=str(error))
+                return
+            if not data:
+                return
+            if is_first and self._disk_works is not None and self._driver.would_cut(conn_id, data):
+                # A disk that hangs would hold this thread, and with it all heartbeats, until it goes on.
+                await self._disk_works()
+            is_first = False
+            self._driver.ha_received(conn_id, data)
+
+    async def _write(self, conn_id: int, connection: _Connection, stream: trio.abc.Stream) -> None:
+        try:
+            while True:
+                await connection.wake.wait()
+                connection.wake = trio.Event()
+                # A connection that is closed already may name bytes that are cut already.
+                while connection.queue and conn_id in self._connections:
+                    item = connection.queue.popleft()
+                    connection.is_writing = True
+                    if isinstance(item, bytes):
+                        await stream.send_all(item)
+                        connection.is_writing = False
+                    elif await self._sent_log(conn_id, item, stream):
+                        connection.is_writing = False
+                        self._driver.ha_sent(conn_id)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            connection.scope.cancel()
+
+    async def _sent_log(self, conn_id: int, item: _Log, stream: trio.abc.Stream) -> bool:
+        if isinstance(stream, trio.SocketStream):
+            return await self._write_log(conn_id, item, stream)
+        return await self._write_log_encrypted(conn_id, item, stream)
+
+    async def _write_log_encrypted(self, conn_id: int, item: _Log, stream: trio.abc.Stream) -> bool:
+        """As `_write_log`, by way of a copy, which is what gets encrypted."""
+        data, offset, left = item.header, item.phy_offset, item.size_bytes
+        while data or left:
+            size_bytes = min(left, ENCRYPT_BYTES)
+            if size_bytes:
+                view = self._driver.store.view(offset, size_bytes)
+                if not view:
+                    raise trio.BrokenResourceError(f"the log's bytes at {offset} were removed before they were sent")
+                data += bytes(view)
+                offset, left = PhyOffset(offset + len(view)), left - len(view)
+                del view  # or its file could not be given up while this task waits
+            await stream.send_all(data)
+            data = b""
+            if conn_id not in self._connections:
+                return False
+        return True
+
+    async def _write_log(self, conn_id: int, item: _Log, stream: trio.SocketStream) -> bool:
+        """Header and log bytes, straight from the mapped file. False if the connection was closed meanwhile.
+
+        The log may be cut as soon as the connection is closed, and never before. So the mapping is looked at only by a
+        call that does not wait, and that copies: what sendfile leaves in the kernel's queues are the file's own pages,
+        and a peer would be sent the zeros, or the next epoch's bytes, that replace what was cut.
+        """
+        header, offset, left = item.header, item.phy_offset, item.size_bytes
+        while header or left:
+            view = self._driver.store.view(offset, left)
+            if left and not view:
+                raise trio.BrokenResourceError(f"the log's bytes at {offset} were removed before they were sent")
+            try:
+                sent = os.writev(stream.socket.fileno(), [header, view])
+            except BlockingIOError:
+                del view  # or its file could not be given up while this task waits
+                await trio.lowlevel.wait_writable(stream.socket)
+                if conn_id not in self._connections:
+                    return False
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError(str(error)) from error
+            of_header = min(sent, len(header))
+            header = header[of_header:]
+            offset, left = PhyOffset(offset + sent - of_header), left - (sent - of_header)
+        await trio.lowlevel.checkpoint()
+        return conn_id in self._connections

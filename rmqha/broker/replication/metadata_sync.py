@@ -1,0 +1,195 @@
+"""The host's shell around TableFollower (A13), and around the question which slaves are not rmqha. Shell.
+
+As master, a replica asks slaves that do not follow whether they are rmqha: strict changes wait for no others (ruling
+16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import trio
+
+from rmqha.broker.replication.read_repair import ReadRepair
+from rmqha.broker.tables.delay_offsets import DelayOffsetTable
+from rmqha.broker.tables.groups import GroupTable
+from rmqha.broker.tables.metadata_follower import CALL_TIMEOUT_MS, Master, MetadataFollower, object_of
+from rmqha.broker.tables.metadata_leader import VERSION, MetadataLeader
+from rmqha.broker.tables.offsets import OffsetTable
+from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
+from rmqha.broker.tables.topics import TopicTable
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteProtocolError, UnreachableError
+from rmqha.model.offset import BrokerId, Epoch
+from rmqha.port import Tracer
+from rmqha.store.integrity.damage import DamageTable
+from rmqha.store.queue.queue_min_offsets import QueueMinOffsets
+from rmqha.wire import lenient_json
+from rmqha.wire.command import Command
+
+T = TypeVar("T")
+PROBE_INTERVAL_MS = 500
+
+
+class HostAwaits:
+    """Implements Awaits with trio."""
+
+    def __init__(self, client: RemotingClient) -> None:
+        self._client = client
+
+    async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
+        return await self._client.call(address, command, timeout_ms)
+
+    async def sleep(self, duration_ms: int) -> None:
+        await trio.sleep(duration_ms / 1000)
+
+    async def write(self, write: Callable[[T], None], data: T) -> None:
+        await trio.to_thread.run_sync(write, data)
+
+
+class MetadataSync:
+    """Follows whomever `master` gives; call `role_changed` at each change of that."""
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        delay_offsets: DelayOffsetTable,
+        client: RemotingClient,
+        master: Callable[[], Master | None],
+        aligned: Callable[[], bool],
+        tracer: Tracer,
+        *,
+        saves_offsets: bool = False,
+    ) -> None:
+        tables = topics, groups, offsets, delay_offsets
+        self.follower = MetadataFollower(
+            *tables, HostAwaits(client), master, aligned, tracer, saves_offsets=saves_offsets
+        )
+        self._master = master
+        self._changed = trio.Event()
+        self._scope = trio.CancelScope()
+
+    def role_changed(self) -> None:
+        self._changed.set()
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        while True:
+            self._changed = trio.Event()
+            master = self._master()
+            if master is None:
+                await self._changed.wait()
+                continue
+            with trio.CancelScope() as self._scope:
+                await self.follower.follow(master)
+
+
+class QueueMaxOffsetsSync:
+    """Asks where the queues end whenever this replica lacks that."""
+
+    def __init__(self, ends: QueueMaxOffsets, starts: QueueMinOffsets, client: RemotingClient) -> None:
+        self._ends = ends
+        self._awaits = HostAwaits(client)
+        self._lacks = trio.Event()
+        starts.on_lack = self._wake
+        if starts.lacks:
+            self._wake()
+
+    def _wake(self) -> None:
+        self._lacks.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._lacks.wait()
+            self._lacks = trio.Event()
+            await self._ends.learn(self._awaits)
+
+
+class RepairLoop:
+    """Mends damaged records whenever the store knows of some."""
+
+    def __init__(self, repair: ReadRepair, damage: DamageTable, client: RemotingClient) -> None:
+        self._repair = repair
+        self._awaits = HostAwaits(client)
+        self._due = trio.Event()
+        damage.wake = self._wake
+        self._wake()
+
+    def _wake(self) -> None:
+        self._due.set()
+
+    async def run(self) -> None:
+        while True:
+            await self._due.wait()
+            self._due = trio.Event()
+            await self._repair.run(self._awaits)
+
+
+class ForeignProbe:
+    """Finds out which slaves are not rmqha: their addresses come from a controller, their answer to 52030 tells."""
+
+    def __init__(
+        self,
+        feed: MetadataLeader,
+        client: RemotingClient,
+        controllers: Iterable[str],
+        broker_name: str,
+        slaves: Callable[[], list[BrokerId]],
+        epoch: Callable[[], Epoch],
+    ) -> None:
+        """`slaves` are those that hold or copy the log now, [] unless this replica is master."""
+        self._feed = feed
+        self._client = client
+        self._controllers = list(controllers)
+        self._broker_name = broker_name
+        self._slaves = slaves
+        self._epoch = epoch
+
+    async def run(self) -> None:
+        suspects: list[BrokerId] = []
+        while True:
+            await trio.sleep(PROBE_INTERVAL_MS / 1000)
+            silent = self._feed.unknown(self._slaves()) if self._feed.waits_for_slaves else []
+            # Whoever was silent at the last look too; a slave of ours follows within milliseconds.
+            again = [broker_id for broker_id in silent if broker_id in suspects]
+            suspects = silent
+            if again:
+                await self._probe(again)
+
+    async def _probe(self, broker_ids: list[BrokerId]) -> None:
+        epoch, addresses = self._epoch(), await self._addresses()
+        for broker_id in broker_ids:
+            address = addresses.get(broker_id)
+            if address is None:
+                continue
+            command = Command(RequestCode.RMQHA_FOLLOW_TABLES, {"version": str(VERSION), "masterEpoch": "-1"})
+            with suppress(UnreachableError):
+                reply = await self._client.call(address, command, CALL_TIMEOUT_MS)
+                if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and self._epoch() == epoch:
+                    self._feed.mark_foreign(broker_id)
+
+    async def _addresses(self) -> dict[int, str]:
+        """Of the group's replicas, as the controllers' leader knows them; {} if none answers."""
+        body = lenient_json.dumps([self._broker_name])
+        for controller in self._controllers:
+            with suppress(UnreachableError, RemoteProtocolError):
+                command = Command(RequestCode.CONTROLLER_GET_SYNC_STATE_DATA, {}, body)
+                reply = await self._client.call(controller, command, CALL_TIMEOUT_MS)
+                if reply.code == ResponseCode.SUCCESS:
+                    return _addresses(object_of(controller, reply), self._broker_name)
+        return {}
+
+
+def _addresses(body: dict[str, Any], broker_name: str) -> dict[int, str]:
+    """Of the answer to 1006. Raises RemoteProtocolError."""
+    try:
+        replicas = body["replicasInfoTable"][broker_name]
+        known = [*replicas["inSyncReplicas"], *replicas["notInSyncReplicas"]]
+        return {int(item["brokerId"]): str(item["brokerAddress"]) for item in known}
+    except (KeyError, TypeError, ValueError) as error:
+        raise RemoteProtocolError(f"the answer to request 1006 cannot be read: {error!r}") from None

@@ -1,0 +1,226 @@
+"""Keeps every name server informed: 103 at changes and each period, 904 each second, 104 at the end. Shell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from zlib import crc32
+
+import trio
+
+from rmqha.broker.replication.registration import AdvertisedState, NameServerRegistration, Step
+from rmqha.broker.replication.replica_driver import ReplicaDriver
+from rmqha.broker.tables.topics import TopicTable
+from rmqha.ha.action import RoleChanged
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.error import UnreachableError
+from rmqha.model.identity import Role
+from rmqha.model.offset import MASTER_ID, BrokerId
+from rmqha.port import Clock, Tracer
+from rmqha.wire.command import Command
+
+CALL_TIMEOUT_MS = 3000
+LEAVE_TIMEOUT_MS = 1000
+MAX_PAUSE_S = 0.5
+PAUSE_FACTOR = 9
+"""After a registration whose body took t to make, changes of topics gather for 9 t: somebody may make topics all the
+time, and each registration has them all."""
+
+
+class NameServerLink:
+    """One task per name server, so that a dead one delays nobody."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        driver: ReplicaDriver,
+        topics: TopicTable,
+        addresses: list[str],
+        clock: Clock,
+        tracer: Tracer,
+    ) -> None:
+        self._config = config
+        self._driver = driver
+        self._topics = topics
+        self._clock = clock
+        self._tracer = tracer
+        self._registrations = {
+            address: NameServerRegistration(config.broker_heartbeat_interval, config.register_name_server_period)
+            for address in addresses
+        }
+        self._news = {address: trio.Event() for address in addresses}
+        self._urgent = trio.Event()
+        """The role changes: nothing waits for company."""
+        self._body_s = 0.0
+        """How long the last body took to be made."""
+        self._unreachable: set[str] = set()
+        """Traced as such: one line when it starts, none per attempt."""
+        self._waits: list[tuple[int, Callable[[], None]]] = []
+        self._revision = 0
+        self._role = Role.STARTING
+        self._aligned = False
+        self._stopped = False
+        self._left = trio.Event()
+
+    def statistics(self) -> dict[str, BrokerId | None]:
+        """The id under which each name server lists this broker."""
+        return {address: item.known_as for address, item in self._registrations.items()}
+
+    # --- news -------------------------------------------------------------------------------------------------------
+    def role_changed(self, action: RoleChanged) -> None:
+        if self._role is Role.MASTER and action.role is Role.SLAVE:
+            # An old master may hold records that its group never agreed on.
+            self._aligned = False
+        self._role = action.role
+        self._hurry()
+        self.changed()
+
+    def _hurry(self) -> None:
+        self._urgent.set()
+        self._urgent = trio.Event()
+
+    def changed(self) -> None:
+        """Role or topics have changed: every name server is told at once."""
+        self._revision += 1
+        for event in self._news.values():
+            event.set()
+
+    def when_told(self, done: Callable[[], None]) -> None:
+        """Call `done` when every name server that can be reached knows what has changed so far, at once if they do."""
+        self._waits.append((self._revision, done))
+        self._release()
+
+    def _release(self) -> None:
+        """A name server that could not be reached last, and a replica that is to be on no list, keep nobody waiting."""
+        fenced = self._standing().wanted is None
+        asked = [item for address, item in self._registrations.items() if address not in self._unreachable]
+        waits, self._waits = self._waits, []
+        for revision, done in waits:
+            if fenced or all(item.is_settled(revision) for item in asked):
+                done()
+            else:
+                self._waits.append((revision, done))
+
+    def lost(self, address: str) -> None:
+        if address in self._registrations:
+            self._registrations[address].lost()
+            self._news[address].set()
+
+    def _standing(self) -> AdvertisedState:
+        replica = self._driver.replica
+        if self._stopped:
+            return AdvertisedState(None, self._revision)
+        if replica.is_master:
+            return AdvertisedState(MASTER_ID, self._revision)
+        if not self._config.enable_controller_mode:
+            return AdvertisedState(replica.broker_id, self._revision)  # the answer says where the master is
+        self._aligned = self._aligned or replica.is_following
+        return AdvertisedState(replica.broker_id if self._aligned else None, self._revision)
+
+    def _seeks_master(self) -> bool:
+        """A slave of a static group that does not follow: it learns the master's address by registering."""
+        replica = self._driver.replica
+        return not self._config.enable_controller_mode and not replica.is_master and not replica.is_following
+
+    # --- tasks ------------------------------------------------------------------------------------------------------
+    async def run(self, client: RemotingClient) -> None:
+        async with trio.open_nursery() as nursery:
+            for address in self._registrations:
+                nursery.start_soon(self._keep, client, address)
+
+    async def _keep(self, client: RemotingClient, address: str) -> None:
+        registration = self._registrations[address]
+        while True:
+            self._news[address] = trio.Event()
+            if self._waits:
+                self._release()
+            now_ms = self._clock.now_ms()
+            standing = self._standing()
+            step = registration.next(now_ms, standing)
+            if self._stopped and all(item.known_as is None for item in self._registrations.values()):
+                self._left.set()
+            if step is None:
+                # A slave's alignment is looked at each interval; it is no event of the machine.
+                wait_ms = min(registration.deadline_ms(now_ms) - now_ms, self._config.broker_heartbeat_interval)
+                with trio.move_on_after(max(1, wait_ms) / 1000):
+                    await self._news[address].wait()
+            else:
+                await self._tell(client, address, registration, step, standing)
+                if step is Step.REGISTER:
+                    with trio.move_on_after(min(MAX_PAUSE_S, PAUSE_FACTOR * self._body_s)):
+                        await self._urgent.wait()
+
+    async def _tell(
+        self,
+        client: RemotingClient,
+        address: str,
+        registration: NameServerRegistration,
+        step: Step,
+        standing: AdvertisedState,
+    ) -> None:
+        try:
+            match step:
+                case Step.REGISTER:
+                    assert standing.wanted is not None
+                    await self._register(client, address, standing.wanted)
+                case Step.UNREGISTER:
+                    assert registration.known_as is not None
+                    await self._unregister(client, address, registration.known_as)
+                case Step.HEARTBEAT:
+                    await client.oneway(address, Command(RequestCode.BROKER_HEARTBEAT, self._names()))
+        except UnreachableError as error:
+            registration.failed(self._clock.now_ms(), standing)
+            if address not in self._unreachable:
+                self._unreachable.add(address)
+                self._tracer.event("name_server_unreachable", address=address, reason=str(error))
+        else:
+            self._unreachable.discard(address)
+            known_as = registration.known_as
+            registration.done(self._clock.now_ms(), step, standing)
+            if step is Step.REGISTER and self._seeks_master():
+                registration.repeat_soon(self._clock.now_ms())
+            if registration.known_as != known_as:
+                self._tracer.event(f"name_server_{step.value}ed", address=address, broker_id=standing.wanted)
+
+    def _names(self) -> dict[str, str]:
+        config = self._config
+        return {
+            "brokerAddr": config.address,
+            "brokerName": config.broker_name,
+            "clusterName": config.broker_cluster_name,
+        }
+
+    async def _register(self, client: RemotingClient, address: str, broker_id: BrokerId) -> None:
+        began_at_s = perf_counter()
+        body, digest = self._topics.registration()
+        if self._config.compressed_register:
+            body = self._topics.packed_registration()
+        self._body_s = perf_counter() - began_at_s
+        ext = {
+            **self._names(),
+            "brokerId": str(broker_id),
+            "haServerAddr": self._config.ha_address,
+            "bodyCrc32": str(crc32(body) & 0x7FFFFFFF),
+            "compressed": str(self._config.compressed_register).lower(),
+            "enableActingMaster": "false",
+            "topicsDigest": digest,
+            "topicsVersion": ";".join(map(str, self._topics.version.to_json().values())),
+        }
+        reply = await client.call(address, Command(RequestCode.REGISTER_BROKER, ext, body), CALL_TIMEOUT_MS)
+        if reply.code != ResponseCode.SUCCESS:
+            raise UnreachableError(f"{address} refused the registration with code {reply.code}: {reply.remark}")
+        self._driver.master_told(reply.ext.get("masterAddr", ""), reply.ext.get("haServerAddr", ""))
+
+    async def _unregister(self, client: RemotingClient, address: str, broker_id: BrokerId) -> None:
+        ext = {**self._names(), "brokerId": str(broker_id)}
+        await client.call(address, Command(RequestCode.UNREGISTER_BROKER, ext), CALL_TIMEOUT_MS)
+
+    async def leave(self) -> None:
+        """Stopping: off every list. A name server that does not answer within a second is left to notice by itself."""
+        self._stopped = True
+        self._hurry()
+        self.changed()
+        with trio.move_on_after(LEAVE_TIMEOUT_MS / 1000):
+            await self._left.wait()

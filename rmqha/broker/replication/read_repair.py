@@ -1,0 +1,166 @@
+"""Request 52034, and what damaged records are mended with: a replica that has them. No trio.
+
+Whoever meets a damaged record notes it in the store's `DamageTable`. This task asks the replicas that have the record,
+one after the other, and has what they send checked and written over the damage. Apache's brokers do not know the
+request: what only they have stays damaged, and is told.
+
+A slave that does not take a record of its master's stream asks for it too. The master looks, and mends its own first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+from zlib import crc32
+
+from rmqha.broker.requests.request import Channel, Handler, RequestError, number
+from rmqha.broker.tables.metadata_follower import CALL_TIMEOUT_MS, Awaits
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.epoch import EpochEntry
+from rmqha.model.error import DamagedError, RemoteProtocolError, UnreachableError
+from rmqha.model.offset import Epoch, PhyOffset
+from rmqha.port import Tracer
+from rmqha.store.integrity.damage import DamagedRecord
+from rmqha.store.integrity.repair import Repair, entry_of
+from rmqha.store.store import Store
+from rmqha.wire.command import Command
+
+VERSION = 1
+RETRY_FIRST_MS = 1000
+RETRY_MOST_MS = 30_000
+MAX_CLAIM_COUNT = 16
+CLAIM_PAUSE_MS = 20
+"""Between two looks at what peers have asked for: each takes a look at every queue."""
+NOBODY = "no other replica that has it can be reached"
+ENTRY_DAMAGED = (
+    "a replica has the same bytes: it is the entry of the queue that is damaged, and the queues must be made anew"
+)
+
+
+class Group(Protocol):
+    """This replica's place in its group; `Replica` and `StaticReplica` are ones."""
+
+    def holders(self, phy_offset: PhyOffset) -> list[str]: ...
+
+
+class ReadRepair:
+    """`settled` is called when a record was given back, or is found to be lacking."""
+
+    def __init__(self, store: Store, group: Group, tracer: Tracer, settled: Callable[[], None]) -> None:
+        self._store = store
+        self._group = group
+        self._tracer = tracer
+        self._settled = settled
+        self._told: set[str] = set()
+        """Addresses that do not know the request, told once."""
+        self._claims: dict[PhyOffset, None] = {}
+        """Where peers have asked for a record that is not sound here, or is none."""
+
+    # --- whoever is asked -------------------------------------------------------------------------------------------
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.RMQHA_READ_RECORD: self._tell}
+
+    def _tell(self, channel: Channel, command: Command) -> Command:
+        offset = PhyOffset(number(command, "phyOffset"))
+        found = self._store.verified_record_at(offset)
+        if found is None:
+            if len(self._claims) < MAX_CLAIM_COUNT:
+                self._claims[offset] = None
+                self._store.damage.wake()
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"no sound record begins at {offset} here")
+        entry = entry_of(self._store.epochs, offset)
+        data = bytes(found.data)
+        ext = {"version": str(VERSION), "crc32": str(crc32(data))}
+        if entry is not None:
+            ext |= {"epoch": str(entry.epoch), "epochStartOffset": str(entry.start_offset)}
+        return command.reply(ResponseCode.SUCCESS, ext, data)
+
+    # --- whoever asks -----------------------------------------------------------------------------------------------
+    async def run(self, awaits: Awaits) -> None:
+        """Until nothing is damaged any more. It may be ended at any await. Raises StoreError."""
+        damage, pause_ms = self._store.damage, RETRY_FIRST_MS
+        while self._claims or damage.refused or damage.records:
+            if self._claims:
+                self._look(next(iter(self._claims)))
+                await awaits.sleep(CLAIM_PAUSE_MS)
+            if damage.refused is not None:
+                await self._report(awaits, damage.refused[0])
+            mended = [await self._mend(awaits, record) for record in damage.records]
+            if any(mended):
+                pause_ms = RETRY_FIRST_MS
+            elif damage.records or damage.refused:
+                await awaits.sleep(RETRY_FIRST_MS if damage.refused else pause_ms)
+                pause_ms = min(2 * pause_ms, RETRY_MOST_MS)
+
+    def _look(self, offset: PhyOffset) -> None:
+        """A peer has asked for a record that is not sound here, or is none."""
+        del self._claims[offset]
+        try:
+            self._store.repair.check(offset)
+        except DamagedError as error:
+            self._store.damage.found(error)
+
+    async def _report(self, awaits: Awaits, offset: int) -> None:
+        """Ask the master for the record that it sent damaged: it looks at its own then."""
+        for address in self._group.holders(PhyOffset(offset)):
+            with suppress(UnreachableError):
+                reply = await awaits.call(address, self._question(offset), CALL_TIMEOUT_MS)
+                if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and address not in self._told:
+                    self._told.add(address)
+                    self._tracer.event("damage_not_reported", address=address, reason="it does not know request 52034")
+
+    @staticmethod
+    def _question(offset: int) -> Command:
+        return Command(RequestCode.RMQHA_READ_RECORD, {"version": str(VERSION), "phyOffset": str(offset)})
+
+    async def _mend(self, awaits: Awaits, record: DamagedRecord) -> bool:
+        """Whether it is whole again."""
+        reasons: list[str] = []
+        damage, offset = self._store.damage, record.phy_offset
+        for address in self._group.holders(PhyOffset(offset)):
+            try:
+                outcome, reason = await self._ask(awaits, address, record)
+            except (UnreachableError, RemoteProtocolError) as error:
+                reasons.append(str(error))
+                continue
+            if damage.get(offset) is not record:
+                return False  # the log was cut meanwhile
+            if outcome is Repair.WRITTEN:
+                await awaits.write(self._store.repair.sync, offset)
+                damage.repaired(offset, address)
+                self._settled()
+                return True
+            if outcome is Repair.SAME:
+                damage.lacked(offset, ENTRY_DAMAGED, as_written=True)
+                self._settled()
+                return False
+            reasons.append(f"{address}: {reason}")
+        damage.lacked(offset, "; ".join(reasons) or NOBODY)
+        self._settled()
+        return False
+
+    async def _ask(self, awaits: Awaits, address: str, record: DamagedRecord) -> tuple[Repair, str]:
+        """Raises UnreachableError, RemoteProtocolError and StoreError."""
+        reply = await awaits.call(address, self._question(record.phy_offset), CALL_TIMEOUT_MS)
+        if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            return Repair.REFUSED, "it does not know request 52034"
+        if reply.code != ResponseCode.SUCCESS:
+            return Repair.REFUSED, reply.remark or f"it answered code {reply.code}"
+        if self._store.damage.get(record.phy_offset) is not record:
+            return Repair.REFUSED, "it is damaged no more"
+        data = bytes(reply.body)
+        if reply.ext.get("crc32") != str(crc32(data)):
+            return Repair.REFUSED, "what came is not what was sent"
+        return self._store.repair.offer(record.phy_offset, record.size_bytes, data, parse_entry(address, reply))
+
+
+def parse_entry(address: str, reply: Command) -> EpochEntry | None:
+    """Of an answer to 52034: the epoch entry under which the peer's record was written. Raises RemoteProtocolError."""
+    epoch, start_offset = reply.ext.get("epoch"), reply.ext.get("epochStartOffset")
+    if epoch is None and start_offset is None:
+        return None
+    try:
+        return EpochEntry(Epoch(int(epoch or "")), PhyOffset(int(start_offset or "")))
+    except ValueError:
+        raise RemoteProtocolError(f"the answer of {address} to request 52034 has no epoch that can be read") from None

@@ -1,0 +1,348 @@
+"""The one place that calls the replica machine: feeds it, performs its actions in order, dispatches its log. No trio.
+
+What interrupts a call ends the process, for machine and log may be half changed (`rmqha.model.error.whole`). Everything
+runs in one thread. A performer of an action may call back into the driver (a connection that fails at once,
+say): such calls only feed the machine, and the outermost call performs what came of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, assert_never
+
+from rmqha.broker.replication.slice_size import SliceSize
+from rmqha.broker.replication.tail_room import TailRoom
+from rmqha.broker.replication.waiter import HandOverWaiter, Waiting
+from rmqha.ha.action import (
+    Action,
+    CallController,
+    CloseHa,
+    Complete,
+    HandedOver,
+    OpenHa,
+    ResolveHosts,
+    RoleChanged,
+    SendHa,
+    SendLog,
+)
+from rmqha.ha.replica import Replica
+from rmqha.ha.static_replica import StaticReplica
+from rmqha.model.code import ResponseCode
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.error import interrupted, whole
+from rmqha.model.identity import Role
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset
+from rmqha.port import Buffer, Clock, Tracer
+from rmqha.store.appender import AppendedBatch
+from rmqha.store.log.new_batch import NewBatch
+from rmqha.store.log.record import NewMessage
+from rmqha.store.store import Store
+from rmqha.wire.auth.ha_proof import HaClaim
+from rmqha.wire.command import Command
+
+DISPATCH_BYTES = 512 * 1024
+"""Log dispatched in one slice, so that other work gets its turn within milliseconds."""
+COPY_BYTES = 4 * 1024 * 1024
+"""A slave that is so far behind is copying, and dispatches so much at a time, in bulk."""
+BACKLOG_BYTES = 16 * 1024 * 1024
+"""So is done too with a backlog that would take a tenth of a second record by record. With less a broker never waits
+for NumPy to be imported."""
+MIN_DISPATCH_BYTES = 4 * 1024
+DISPATCH_MS = 8
+"""A slice that takes longer is followed by a smaller one: the first record of a queue makes a file, which costs as much
+as a thousand records, and clients make queues. In bulk COPY_DISPATCH_MS counts."""
+COPY_DISPATCH_MS = 100
+
+
+class HaPort(Protocol):
+    """Performs the HA actions; answers by `ha_opened`, `ha_sent`, `ha_closed` and `ha_resolved` of the driver."""
+
+    def open(self, conn_id: int, address: str) -> None: ...
+
+    def send(self, conn_id: int, data: bytes) -> None: ...
+
+    def send_log(self, conn_id: int, header: bytes, phy_offset: PhyOffset, size_bytes: int) -> None: ...
+
+    def close(self, conn_id: int) -> None: ...
+
+    def resolve(self, names: tuple[str, ...]) -> None: ...
+
+
+class ControllerPort(Protocol):
+    """Performs CallController; answers by `controller_replied` exactly once."""
+
+    def call(self, action: CallController) -> None: ...
+
+
+class ReplicaDriver:
+    """`on_role` is told every RoleChanged, `on_serving` the moment a new master opens, `on_dispatched` which queues
+    have grown. `wake_dispatch` and `wake_flush` tell the shell that there is work, `stepped` that the machine has moved
+    and its deadline may have."""
+
+    def __init__(
+        self, replica: Replica | StaticReplica, store: Store, room: TailRoom, clock: Clock, tracer: Tracer
+    ) -> None:
+        self.replica = replica
+        self.store = store
+        self._room = room
+        self._clock = clock
+        self._tracer = tracer
+        self._performing = False
+        self._serving = False
+        self._dispatch_slice = SliceSize(MIN_DISPATCH_BYTES, COPY_BYTES)
+        self._writable = False
+        self.ha: HaPort
+        self.controller: ControllerPort
+        self.on_role: Callable[[RoleChanged], None] = lambda action: None
+        self.on_serving: Callable[[], None] = lambda: None
+        self.on_dispatched: Callable[[Iterable[tuple[str, int]]], None] = lambda grown: None
+        self.wake_dispatch: Callable[[], None] = lambda: None
+        self.wake_flush: Callable[[], None] = lambda: None
+        self.stepped: Callable[[], None] = lambda: None
+        self.more_state: Callable[[], dict[str, Any]] = dict
+        self._waiting_for_flush = False
+
+    def configure(self, config: BrokerConfig) -> None:
+        self.replica.limit_copies(config.ha_transfer_bytes_per_second)
+
+    # --- time -------------------------------------------------------------------------------------------------------
+    @whole
+    def start(self) -> None:
+        self.replica.start(self._clock.now_ms())
+        self._perform()
+
+    @whole
+    def timeout(self) -> None:
+        self.replica.timeout(self._clock.now_ms())
+        self._perform()
+
+    @whole
+    def stopping(self) -> None:
+        self.commit()
+        self.replica.stopping(self._clock.now_ms())
+        self._perform()
+
+    # --- sends ------------------------------------------------------------------------------------------------------
+    def admission(self) -> tuple[ResponseCode, str]:
+        return self.replica.admission(self._clock.now_ms())
+
+    def append(self, messages: list[NewMessage] | NewBatch) -> AppendedBatch:
+        wall_ms = self._clock.wall_ms()
+        try:  # the decorator's work, without its cost
+            if isinstance(messages, NewBatch):
+                return self.store.append_batch(messages, wall_ms)
+            if len(messages) == 1:
+                one = self.store.append(messages[0], wall_ms)
+                return AppendedBatch((one.phy_offset,), (one.queue_offset,), one.end_offset, one.store_timestamp_ms)
+            return self.store.append_encoded(self.store.encode_batch(messages), wall_ms)
+        except Exception as error:  # noqa: BLE001  (it goes on, as what it means)
+            interrupted(error)
+
+    def appended(self, end_offset: PhyOffset, waiter: Waiting | None) -> None:
+        now_ms = self._clock.now_ms()
+        try:
+            self.store.commit(everything=waiter is not None)
+            if waiter is not None:
+                self.replica.wait(now_ms, end_offset, waiter)
+                if self.replica.sync_required:
+                    self._waiting_for_flush = True
+                    self.wake_flush()
+            self.replica.appended(now_ms)
+            self._perform()
+        except Exception as error:  # noqa: BLE001  (it goes on, as what it means)
+            interrupted(error)
+
+    @whole
+    def commit(self) -> None:
+        """Let go what waits in memory for company (transientStorePoolEnable). Raises StoreError."""
+        if self.store.commit():
+            self.replica.appended(self._clock.now_ms())
+            self._perform()
+
+    @whole
+    def roll(self) -> None:
+        """End the active file. Raises StoreError when there is no room for the next one."""
+        self.store.roll()
+        self.appended(self.store.max_phy_offset, None)
+
+    # --- controller and HA ------------------------------------------------------------------------------------------
+    @whole
+    def controller_replied(self, call_id: int, reply: Command | None) -> None:
+        self.replica.controller_replied(self._clock.now_ms(), call_id, reply)
+        self._perform()
+
+    @whole
+    def hand_over(self, epoch: Epoch, target: BrokerId | None, timeout_ms: int, waiter: HandOverWaiter) -> None:
+        self.commit()
+        self.replica.hand_over(self._clock.now_ms(), epoch, target, timeout_ms, waiter)
+        self._perform()
+
+    @whole
+    def disk_looked_at(self, problem: str, hangs: bool) -> None:
+        self.replica.disk_looked_at(self._clock.now_ms(), problem, hangs=hangs)
+        self._perform()
+
+    @whole
+    def master_told(self, master_address: str, ha_address: str) -> None:
+        """A name server has said who the master of this static group is."""
+        if isinstance(self.replica, StaticReplica):
+            self.replica.master_told(self._clock.now_ms(), master_address, ha_address)
+            self._perform()
+
+    @whole
+    def role_notified(self, command: Command) -> None:
+        """Raises RemoteProtocolError if the notice cannot be read."""
+        self.replica.role_notified(self._clock.now_ms(), command)
+        self._perform()
+
+    @whole
+    def ha_accepted(self, conn_id: int, peer: str, claim: HaClaim | None = None) -> None:
+        self.replica.ha_accepted(self._clock.now_ms(), conn_id, peer, claim)
+        self._perform()
+
+    @whole
+    def ha_resolved(self, numbers: Mapping[str, tuple[str, ...]]) -> None:
+        """The answer to ResolveHosts, which only groups with controllers ask for."""
+        assert isinstance(self.replica, Replica)
+        self.replica.ha_resolved(self._clock.now_ms(), numbers)
+        self._perform()
+
+    @whole
+    def ha_opened(self, conn_id: int) -> None:
+        self.replica.ha_opened(self._clock.now_ms(), conn_id)
+        self._perform()
+
+    def would_cut(self, conn_id: int, data: Buffer) -> bool:
+        """`data`, the first from a master, has the log cut: durable writes, in the loop's own thread."""
+        return self.replica.would_cut(conn_id, data)
+
+    @whole
+    def ha_received(self, conn_id: int, data: Buffer) -> None:
+        """`data` may be overwritten afterwards."""
+        end = self.store.max_phy_offset
+        self.replica.ha_received(self._clock.now_ms(), conn_id, data)
+        if self.replica.sync_required and self.store.max_phy_offset > end:
+            self._waiting_for_flush = True
+            self.wake_flush()
+        self._perform()
+
+    @whole
+    def ha_sent(self, conn_id: int) -> None:
+        self.replica.ha_sent(self._clock.now_ms(), conn_id)
+        self._perform()
+
+    @whole
+    def ha_closed(self, conn_id: int) -> None:
+        self.replica.ha_closed(self._clock.now_ms(), conn_id)
+        self._perform()
+
+    # --- log --------------------------------------------------------------------------------------------------------
+    @property
+    def is_copying(self) -> bool:
+        """A slave that lacks much of its master's log: the copy goes before everything that is derived from it."""
+        return self.replica.copy_left_bytes > COPY_BYTES
+
+    @property
+    def dispatch_due(self) -> bool:
+        """A copy is dispatched in slices that are worth it."""
+        return self.store.dispatch_behind_bytes > (COPY_BYTES if self.is_copying else 0)
+
+    def dispatch(self) -> bool:
+        """Put one slice of committed records into the queues; True if more remains."""
+        before, started_ms = self.store.dispatched_offset, self._clock.now_ms()
+        in_bulk = self.is_copying or self.store.dispatch_behind_bytes >= BACKLOG_BYTES
+        limit_bytes = COPY_BYTES if in_bulk else DISPATCH_BYTES
+        more = self.store.dispatch(min(limit_bytes, self._dispatch_slice.size_bytes))
+        done_bytes, taken_ms = self.store.dispatched_offset - before, self._clock.now_ms() - started_ms
+        self._dispatch_slice.took(taken_ms, done_bytes, COPY_DISPATCH_MS if in_bulk else DISPATCH_MS)
+        if self.store.dispatched_offset > before:
+            if self.replica.role is Role.PROMOTING:
+                # Only the way to serving waits for the queues; a master that serves is spared the call per batch.
+                self.replica.dispatched(self._clock.now_ms())
+                self._perform()
+            self.on_dispatched(self.store.grown)
+            self.store.grown.clear()
+        return more and self.store.dispatched_offset > before
+
+    @property
+    def flush_due(self) -> bool:
+        """Somebody waits for the disk: sync at once, not at the next interval."""
+        return self._waiting_for_flush
+
+    def flush_begins(self) -> None:
+        self._waiting_for_flush = False
+
+    @whole
+    def synced(self) -> None:
+        self.replica.synced(self._clock.now_ms())
+        self._perform()
+
+    # --- look -------------------------------------------------------------------------------------------------------
+    @property
+    def is_serving(self) -> bool:
+        """Master, and open: everything before its epoch is committed and dispatched."""
+        return self.replica.role is Role.MASTER
+
+    def state(self) -> dict[str, Any]:
+        return self.replica.state(self._clock.now_ms()) | self.more_state()
+
+    # --- actions ----------------------------------------------------------------------------------------------------
+    def _perform(self) -> None:
+        if self._performing:
+            return
+        self._performing = True
+        try:
+            while actions := self.replica.actions():
+                for action in actions:
+                    self._do(action)
+        finally:
+            self._performing = False
+        self._observe()
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Complete(token, status):
+                assert isinstance(token, Waiting)
+                token.finish(status)
+            case SendLog(conn_id, header, phy_offset, size_bytes):
+                self.ha.send_log(conn_id, header, phy_offset, size_bytes)
+            case SendHa(conn_id, data):
+                self.ha.send(conn_id, data)
+            case CallController():
+                self.controller.call(action)
+            case OpenHa(conn_id, address):
+                self.ha.open(conn_id, address)
+            case CloseHa(conn_id, reason):
+                self._tracer.event("ha_closed", conn_id=conn_id, reason=reason)
+                self.ha.close(conn_id)
+            case RoleChanged(role, epoch, master_id, master_address):
+                self._writable = False
+                if role is not Role.MASTER:
+                    self.store.discard_uncommitted()
+                self._tracer.event(
+                    "role_changed", role=role.name, epoch=epoch, master_id=master_id, master_address=master_address
+                )
+                self.on_role(action)
+            case ResolveHosts(names):
+                self.ha.resolve(names)
+            case HandedOver(token, _, _):
+                assert isinstance(token, HandOverWaiter)
+                token.finish(action)
+            case _:
+                assert_never(action)
+
+    def _observe(self) -> None:
+        """What follows from the machine's new state without being an action."""
+        serving = self.is_serving
+        if serving and not self._serving:
+            self._serving = True
+            self.on_serving()
+        self._serving = serving
+        if serving and not self._writable and self.admission()[0] is ResponseCode.SUCCESS:
+            self._writable = True
+            self._tracer.event("writable", epoch=self.replica.epoch)
+        if self.dispatch_due:
+            self.wake_dispatch()
+        if self._room.is_waited_for:
+            self._room.moved()
+        self.stepped()

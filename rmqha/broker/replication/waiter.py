@@ -1,0 +1,89 @@
+"""What waits for an ack: the tokens that a processor gives the replica machine. Data plane."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+from rmqha.broker.requests.request import Channel
+from rmqha.ha.action import AckStatus, HandedOver
+from rmqha.model.code import ResponseCode
+from rmqha.wire.command import Command
+
+_CODES = {
+    AckStatus.OK: (ResponseCode.SUCCESS, None),
+    AckStatus.FLUSH_DISK_TIMEOUT: (ResponseCode.FLUSH_DISK_TIMEOUT, "the message is written; its flush took too long"),
+    AckStatus.FLUSH_SLAVE_TIMEOUT: (
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        "the message is written; its replicas took too long",
+    ),
+    AckStatus.SLAVE_NOT_AVAILABLE: (
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+        "the message is written; no slave is near enough to be waited for",
+    ),
+    AckStatus.SERVICE_NOT_AVAILABLE: (
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        "this broker is no longer the master; whether the message survives is not known",
+    ),
+}
+
+
+class Waiting(ABC):
+    """Somebody who appended and is told how it ended."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def finish(self, status: AckStatus) -> None: ...
+
+
+class Waiter(Waiting):
+    """The replies of one batch, all of one channel. They say SUCCESS already; another end rewrites them."""
+
+    __slots__ = ("channel", "replies")
+
+    def __init__(self, channel: Channel, replies: list[Command]) -> None:
+        self.channel = channel
+        self.replies = replies
+
+    def finish(self, status: AckStatus) -> None:
+        code, remark = _CODES[status]
+        send = self.channel.send
+        for reply in self.replies:
+            if status is not AckStatus.OK:
+                reply.code, reply.remark = code, remark
+            send(reply)
+
+
+class TopicWaiter(Waiting):
+    """A batch whose first messages made their topic: acknowledged once the set holds both (metadataSync=strict)."""
+
+    __slots__ = ("_waiter", "_when_held")
+
+    def __init__(self, waiter: Waiting, when_held: Callable[[Callable[[str], None]], None]) -> None:
+        self._waiter = waiter
+        self._when_held = when_held
+
+    def finish(self, status: AckStatus) -> None:
+        if status is not AckStatus.OK:
+            self._waiter.finish(status)
+        else:
+            self._when_held(lambda fault: self._waiter.finish(AckStatus.FLUSH_SLAVE_TIMEOUT if fault else AckStatus.OK))
+
+
+class HandOverWaiter:
+    """The answer to one request to hand over (52012)."""
+
+    __slots__ = ("_channel", "_request")
+
+    def __init__(self, channel: Channel, request: Command) -> None:
+        self._channel = channel
+        self._request = request
+
+    def finish(self, end: HandedOver) -> None:
+        if self._request.is_oneway:
+            return
+        if end.refusal:
+            self._channel.send(self._request.reply(ResponseCode.SYSTEM_ERROR, remark=end.refusal))
+        else:
+            self._channel.send(self._request.reply(ext={"maxOffset": str(end.max_offset)}))

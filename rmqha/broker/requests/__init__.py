@@ -1,0 +1,1 @@
+"""Answers to clients and operators, one module for a family of request codes; `processor` routes to them."""

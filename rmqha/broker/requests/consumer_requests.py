@@ -1,0 +1,191 @@
+"""What consumers ask besides pulls: heartbeats, members (34, 35, 38, 300), offsets (14, 15, 29–31), a record (33)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from rmqha.broker.requests.record_access import denied, require_reader
+from rmqha.broker.requests.request import Channel, Feed, Handler, RequestError, answer_when, number, text
+from rmqha.broker.tables.clients import MAX_GROUPS_PER_CHANNEL, ClientTable, names_fault
+from rmqha.broker.tables.groups import GroupTable
+from rmqha.broker.tables.offsets import OffsetTable
+from rmqha.broker.tables.topics import TopicTable
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.message import RETRY_PREFIX
+from rmqha.model.offset import PhyOffset, QueueOffset
+from rmqha.store.integrity.record_starts import StoredRecord
+from rmqha.wire import lenient_json
+from rmqha.wire.command import Command
+
+
+class ConsumerLog(Protocol):
+    """What the answers need of the store; `Store` is one."""
+
+    @property
+    def confirm_offset(self) -> PhyOffset: ...
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset: ...
+
+    def verified_record_at(self, phy_offset: int) -> StoredRecord | None: ...
+
+
+class ServingState(Protocol):
+    """Whether this replica is the open master; `ReplicaDriver` is one."""
+
+    @property
+    def is_serving(self) -> bool: ...
+
+
+class ConsumerRequests:
+    def __init__(
+        self,
+        log: ConsumerLog,
+        standing: ServingState,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        clients: ClientTable,
+        feed: Feed,
+    ) -> None:
+        self._log = log
+        self._standing = standing
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._feed = feed
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.HEART_BEAT: self._heartbeat,
+            RequestCode.UNREGISTER_CLIENT: self._unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._consumer_list,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._consumed_by,
+            RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
+            RequestCode.GET_MAX_OFFSET: self._max_offset,
+            RequestCode.GET_MIN_OFFSET: self._min_offset,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._offset_by_time,
+            RequestCode.VIEW_MESSAGE_BY_ID: self._view_message,
+        }
+
+    # --- membership -------------------------------------------------------------------------------------------------
+    def _heartbeat(self, channel: Channel, command: Command) -> Command:
+        body = lenient_json.loads(command.body)
+        try:
+            if not isinstance(body, dict):
+                raise TypeError
+            if fault := names_fault(body):
+                raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
+            complete = not body.get("withoutSub") or self._clients.knows_subscriptions(body)
+            if self._standing.is_serving:
+                self._provide(body)
+            changed = self._clients.heartbeat(channel, body, command.language, command.version, command.principal)
+        except (KeyError, TypeError, ValueError):
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the heartbeat's body is not one") from None
+        for group in changed:
+            self.notify(group)
+        # IS_SUB_CHANGE "true" makes a client that left its subscriptions out send them.
+        ext = {
+            "IS_SUPPORT_HEART_BEAT_V2": "true",
+            "IS_SUB_CHANGE": "false" if body.get("withoutSub") and complete else "true",
+        }
+        return command.reply(ResponseCode.SUCCESS, ext)
+
+    def _provide(self, body: Mapping[str, Any]) -> None:
+        """A group that shows itself gets its settings and its retry topic."""
+        for item in list(body.get("consumerDataSet") or [])[:MAX_GROUPS_PER_CHANNEL]:
+            name = str(item["groupName"])
+            settings = self._groups.get_or_create(name)
+            retry = RETRY_PREFIX + name
+            if settings is not None and self._topics.get(retry) is None:
+                self._topics.create_internal(retry, max(1, int(settings["retryQueueNums"])))
+
+    def _unregister(self, channel: Channel, command: Command) -> Command:
+        consumer, producer = command.ext.get("consumerGroup"), command.ext.get("producerGroup")
+        client_id = command.ext.get("clientID", "")
+        if command.principal.is_restricted and self._clients.is_of_others(channel, client_id, producer, consumer):
+            raise denied(command, f"client {client_id} is connected by another connection")
+        if producer:
+            self._clients.unregister(channel, producer, consumer=False)
+        if consumer and self._clients.unregister(channel, consumer, consumer=True):
+            self.notify(consumer)
+        return command.reply()
+
+    def notify(self, group: str) -> None:
+        """Tell a group's members that it changed, unless its settings say not to."""
+        settings = self._groups.get(group)
+        if settings is None or settings.get("notifyConsumerIdsChangedEnable", True):
+            self._clients.notify(group)
+
+    def closed(self, channel: Channel) -> None:
+        for group in self._clients.closed(channel):
+            self.notify(group)
+
+    def _consumer_list(self, channel: Channel, command: Command) -> Command:
+        name = text(command, "consumerGroup")
+        group = self._clients.consumer_group(name)
+        if group is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {name}")
+        return command.reply(body=lenient_json.dumps({"consumerIdList": group.client_ids()}))
+
+    def _consumed_by(self, channel: Channel, command: Command) -> Command:
+        """Groups that subscribe to the topic now or have committed an offset in it; mqadmin's queryMsgBy… ask."""
+        topic = text(command, "topic")
+        groups = sorted({*self._clients.groups_of(topic), *self._offsets.groups_of(topic)})
+        return command.reply(body=lenient_json.dumps({"groupList": groups}))
+
+    # --- offsets ----------------------------------------------------------------------------------------------------
+    def _query_offset(self, channel: Channel, command: Command) -> Command:
+        topic, queue_id = text(command, "topic"), number(command, "queueId")
+        offset = self._offsets.query(text(command, "consumerGroup"), topic, queue_id)
+        if offset is None and command.ext.get("setZeroIfNotFound", "true") != "false":
+            # A group that is new to a queue which still holds its first record starts there.
+            low, high = self._log.queue_range(topic, queue_id)
+            offset = 0 if low == 0 and high > 0 else None
+        if offset is None:
+            raise RequestError(
+                ResponseCode.QUERY_NOT_FOUND, "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+            )
+        return command.reply(ResponseCode.SUCCESS, {"offset": str(offset)})
+
+    def _update_offset(self, channel: Channel, command: Command) -> None:
+        group, topic, queue_id = text(command, "consumerGroup"), text(command, "topic"), number(command, "queueId")
+        offset = number(command, "commitOffset")
+        if not self._standing.is_serving:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master; it keeps no offsets")
+        known = self._topics.get(topic)
+        if known is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        if not 0 <= queue_id < known.read_queue_count or offset < 0:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no offset {offset} in {topic} queue {queue_id}")
+        if self._groups.get_or_create(group) is None:
+            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
+        if not self._offsets.commit(group, topic, queue_id, offset):
+            raise RequestError(ResponseCode.SYSTEM_BUSY, "too many consumer groups: the offset is not kept")
+        if not command.is_oneway:
+            answer_when(self._feed.wait_commit, channel, command.reply())
+
+    def _max_offset(self, channel: Channel, command: Command) -> Command:
+        _, high = self._log.queue_range(text(command, "topic"), number(command, "queueId"))
+        return command.reply(ResponseCode.SUCCESS, {"offset": str(high)})
+
+    def _min_offset(self, channel: Channel, command: Command) -> Command:
+        low, _ = self._log.queue_range(text(command, "topic"), number(command, "queueId"))
+        return command.reply(ResponseCode.SUCCESS, {"offset": str(low)})
+
+    def _offset_by_time(self, channel: Channel, command: Command) -> Command:
+        topic, queue_id = text(command, "topic"), number(command, "queueId")
+        offset = self._log.offset_by_time(topic, queue_id, number(command, "timestamp"))
+        return command.reply(ResponseCode.SUCCESS, {"offset": str(offset)})
+
+    def _view_message(self, channel: Channel, command: Command) -> Command:
+        offset = number(command, "offset")
+        found = self._log.verified_record_at(offset)
+        if found is None or offset + len(found.data) > self._log.confirm_offset:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {offset}")
+        require_reader(command, found.record, command.ext.get("topic"))
+        return command.reply(body=bytes(found.data))

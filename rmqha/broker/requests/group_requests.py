@@ -1,0 +1,322 @@
+"""Requests of operators about consumer groups: who is connected, how far they are, and setting them back.
+
+Codes 32, 203, 204, 207, 208, 222, 303, 314, 343 and 352; notice 220 tells the members of a group that it is set back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+from rmqha.broker.requests.pull import PullProcessor
+from rmqha.broker.requests.request import Channel, Feed, Handler, RequestError, Work, answer_when, number, text, truth
+from rmqha.broker.requests.table_requests import require_master
+from rmqha.broker.tables.clients import ClientTable, GroupMember, Subscription
+from rmqha.broker.tables.groups import GroupTable
+from rmqha.broker.tables.offsets import OffsetTable
+from rmqha.broker.tables.topics import TopicConfig, TopicTable
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.offset import QueueOffset
+from rmqha.port import Clock
+from rmqha.store.log.record import decode
+from rmqha.store.reader import PullResult
+from rmqha.wire import lenient_json
+from rmqha.wire.command import FLAG_ONEWAY, Command, Language
+
+
+class GroupLog(Protocol):
+    """What the answers need of the store; `Store` is one."""
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset: ...
+
+    def pull(
+        self, topic: str, queue_id: int, offset: int, max_count: int, max_bytes: int, tags_codes: frozenset[int] | None
+    ) -> PullResult: ...
+
+
+class ServingState(Protocol):
+    """Whether this replica is the open master; `ReplicaDriver` is one."""
+
+    @property
+    def is_serving(self) -> bool: ...
+
+    def admission(self) -> tuple[ResponseCode, str]: ...
+
+
+class GroupRequests:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log: GroupLog,
+        standing: ServingState,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        clients: ClientTable,
+        pull: PullProcessor,
+        clock: Clock,
+        feed: Feed,
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._standing = standing
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._clients = clients
+        self._pull = pull
+        self._clock = clock
+        self._feed = feed
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._config = config
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self._earliest_store_time,
+            RequestCode.CLONE_GROUP_OFFSET: self._clone_offsets,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self._consumer_connections,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producer_connections,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete_group,
+            RequestCode.GET_CONSUME_STATS: self._consume_stats,
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self._reset_offset,
+            RequestCode.QUERY_CONSUME_TIME_SPAN: self._time_span,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self._topics_of_group,
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: self._group_config,
+        }
+
+    def _require_master(self) -> None:
+        require_master(self._standing, self._config)
+
+    # --- who is connected -------------------------------------------------------------------------------------------
+    def _consumer_connections(self, channel: Channel, command: Command) -> Command:
+        name = text(command, "consumerGroup")
+        group = self._clients.consumer_group(name)
+        if group is None:
+            raise RequestError(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
+        body = {
+            "connectionSet": _connections(group.channels),
+            "consumeFromWhere": group.consume_from_where,
+            "consumeType": group.consume_type,
+            "messageModel": group.message_model,
+            "subscriptionTable": {topic: _subscription(item) for topic, item in sorted(group.subscriptions.items())},
+        }
+        return command.reply(body=lenient_json.dumps(body))
+
+    def _producer_connections(self, channel: Channel, command: Command) -> Command:
+        name = text(command, "producerGroup")
+        members = self._clients.producer_group(name)
+        if members is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
+        return command.reply(body=lenient_json.dumps({"connectionSet": _connections(members)}))
+
+    def _topics_of_group(self, channel: Channel, command: Command) -> Command:
+        body = {"brokerAddr": self._config.address, "topicList": self._offsets.topics_of(text(command, "group"))}
+        return command.reply(body=lenient_json.dumps(body))
+
+    # --- settings ---------------------------------------------------------------------------------------------------
+    def _group_config(self, channel: Channel, command: Command) -> Command:
+        settings = self._groups.get(text(command, "group"))
+        if settings is None:
+            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
+        return command.reply(body=lenient_json.dumps(settings))
+
+    def _delete_group(self, channel: Channel, command: Command) -> None:
+        self._require_master()
+        name = text(command, "groupName")
+        self._groups.remove(name)
+        if truth(command, "cleanOffset"):
+            self._offsets.remove_group(name)
+        answer_when(self._feed.wait_reset, channel, command.reply())
+
+    # --- how far ----------------------------------------------------------------------------------------------------
+    def _queue(self, topic: str, queue_id: int) -> lenient_json.ObjectKey:
+        return lenient_json.ObjectKey({"brokerName": self._config.broker_name, "queueId": queue_id, "topic": topic})
+
+    def _stored_at_ms(self, topic: str, queue_id: int, offset: int) -> int:
+        """storeTimestamp of the record at a queue offset, 0 if there is none any more."""
+        records = self._log.pull(topic, queue_id, offset, 1, 1, None).records if offset >= 0 else []
+        return decode(records[0]).store_timestamp_ms if records else 0
+
+    def _earliest_store_time(self, channel: Channel, command: Command) -> Command:
+        """-1 of a queue that holds nothing."""
+        topic, queue_id = text(command, "topic"), number(command, "queueId")
+        first_ms = self._stored_at_ms(topic, queue_id, self._log.queue_range(topic, queue_id)[0])
+        return command.reply(ResponseCode.SUCCESS, {"timestamp": str(first_ms or -1)})
+
+    def _consume_stats(self, channel: Channel, command: Command) -> Work:
+        group = text(command, "consumerGroup")
+        shown = [name for name in dict.fromkeys(self._topics_to_show(group, command)) if self._topics.get(name)]
+        per_second = sum(self._pull.rates.per_second((group, topic)) for topic in shown)
+        table = lenient_json.Entries(entry for topic in shown for entry in self._consumed(group, topic))
+        members = {"consumeTps": round(per_second, 2), "offsetTable": table}
+        body = yield from lenient_json.dumps_in_steps(members)
+        return command.reply(body=body)
+
+    def _consumed(self, group: str, topic: str) -> Iterator[tuple[lenient_json.ObjectKey, dict[str, int]]]:
+        """How far the group is in each queue of the topic."""
+        known = self._topics.get(topic)
+        for queue_id in range(0 if known is None else known.read_queue_count):
+            consumed = self._offsets.query(group, topic, queue_id) or 0
+            yield (
+                self._queue(topic, queue_id),
+                {
+                    "brokerOffset": self._log.queue_range(topic, queue_id)[1],
+                    "consumerOffset": consumed,
+                    "lastTimestamp": self._stored_at_ms(topic, queue_id, consumed - 1),
+                    "pullOffset": max(consumed, self._pull.pulled_to(group, topic, queue_id)),
+                },
+            )
+
+    def _topics_to_show(self, group: str, command: Command) -> list[str]:
+        """The topics asked for, else those with offsets; of a connected group, only what it subscribes to."""
+        asked = [name for name in (command.ext.get("topicList") or "").split(";") if name]
+        if asked:
+            return asked
+        topic = command.ext.get("topic")
+        topics = [topic] if topic else self._offsets.topics_of(group)
+        connected = self._clients.consumer_group(group)
+        if connected is None or not connected.subscriptions:
+            return topics
+        return [name for name in topics if name in connected.subscriptions]
+
+    def _time_span(self, channel: Channel, command: Command) -> Command:
+        topic_name, group = text(command, "topic"), text(command, "group")
+        topic = self._topic(topic_name)
+        spans = []
+        for queue_id in range(topic.write_queue_count):
+            low, high = self._log.queue_range(topic_name, queue_id)
+            consumed = self._offsets.query(group, topic_name, queue_id) or 0
+            first_ms = self._stored_at_ms(topic_name, queue_id, low)
+            next_ms = self._stored_at_ms(topic_name, queue_id, consumed) if consumed < high else 0
+            spans.append(
+                {
+                    "consumeTimeStamp": self._stored_at_ms(topic_name, queue_id, consumed - 1)
+                    if consumed
+                    else first_ms,
+                    "delayTime": self._clock.wall_ms() - next_ms if next_ms else 0,
+                    "maxTimeStamp": self._stored_at_ms(topic_name, queue_id, high - 1),
+                    "messageQueue": self._queue(topic_name, queue_id),
+                    "minTimeStamp": first_ms,
+                }
+            )
+        return command.reply(body=lenient_json.dumps({"consumeTimeSpanSet": spans}))
+
+    # --- set back ---------------------------------------------------------------------------------------------------
+    def _topic(self, name: str) -> TopicConfig:
+        topic = self._topics.get(name)
+        if topic is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {name} does not exist")
+        return topic
+
+    def _reset_offset(self, channel: Channel, command: Command) -> Command | None:
+        """Timestamp −1 is the queue's end. A queue id and an offset set that queue alone to that offset."""
+        self._require_master()
+        topic_name, group = text(command, "topic"), text(command, "group")
+        topic, timestamp_ms = self._topic(topic_name), number(command, "timestamp", -1)
+        if not self._config.use_server_side_reset_offset:
+            return self._reset_at_clients(command, topic, group, timestamp_ms)
+        if self._groups.get(group) is None:
+            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
+        queue_id, offset = number(command, "queueId", -1), number(command, "offset", -1)
+        if queue_id >= topic.read_queue_count:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"topic {topic_name} has no queue {queue_id}")
+        if queue_id >= 0 and offset != -1:
+            low, high = self._log.queue_range(topic_name, queue_id)
+            if not low <= offset <= high:
+                remark = f"Target offset {offset} not in consume queue range [{low}-{high}]"
+                raise RequestError(ResponseCode.SYSTEM_ERROR, remark)
+            targets = {queue_id: offset}
+        else:
+            queue_ids = [queue_id] if queue_id >= 0 else range(topic.read_queue_count)
+            targets = {item: self._offset_at(topic_name, item, timestamp_ms) for item in queue_ids}
+        if not targets:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+        for item, target in targets.items():
+            self._offsets.reset(group, topic_name, item, target)
+        self._pull.offsets_reset(group, topic_name)
+        answer_when(self._feed.wait_reset, channel, command.reply(body=self._offset_body(topic_name, targets)))
+        return None
+
+    def _clone_offsets(self, channel: Channel, command: Command) -> None:
+        """Another group begins where this one is: in one topic, or in all that it has offsets in and still wants."""
+        self._require_master()
+        source, target = text(command, "srcGroup"), text(command, "destGroup")
+        asked = command.ext.get("topic")
+        topics = [asked] if asked else self._offsets.topics_of(source)
+        connected = self._clients.consumer_group(source)
+        if connected is not None and connected.subscriptions and not truth(command, "offline"):
+            topics = [name for name in topics if name in connected.subscriptions]
+        for name in topics:
+            topic = self._topics.get(name)
+            for queue_id in range(topic.read_queue_count if topic else 0):
+                offset = self._offsets.query(source, name, queue_id)
+                if offset is not None and not self._offsets.commit(target, name, queue_id, offset):
+                    raise RequestError(ResponseCode.SYSTEM_BUSY, "too many consumer groups: the offset is not kept")
+        answer_when(self._feed.wait_commit, channel, command.reply())
+
+    def _reset_at_clients(self, command: Command, topic: TopicConfig, group: str, timestamp_ms: int) -> Command:
+        """As brokers before 5.0 do: the members set themselves back. Without `isForce` none goes forward."""
+        targets = {}
+        for queue_id in range(topic.write_queue_count):
+            consumed = self._offsets.query(group, topic.name, queue_id)
+            if consumed is None:
+                raise RequestError(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{group}> not exist")
+            target = self._offset_at(topic.name, queue_id, timestamp_ms)
+            targets[queue_id] = target if truth(command, "isForce") else min(target, consumed)
+        connected = self._clients.consumer_group(group)
+        if connected is None:
+            raise RequestError(
+                ResponseCode.CONSUMER_NOT_ONLINE,
+                f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic.name} "
+                f"Timestamp: {timestamp_ms}",
+            )
+        ext = {"topic": topic.name, "group": group, "timestamp": str(timestamp_ms)}
+        body = self._offset_body(topic.name, targets)
+        for channel in connected.channels:
+            channel.send(Command(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, ext, body, flag=FLAG_ONEWAY))
+        return command.reply(body=body)
+
+    def _offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        if timestamp_ms < 0:
+            return self._log.queue_range(topic, queue_id)[1]
+        return self._log.offset_by_time(topic, queue_id, timestamp_ms)
+
+    def _offset_body(self, topic: str, targets: Mapping[int, int]) -> bytes:
+        table = {self._queue(topic, queue_id): offset for queue_id, offset in targets.items()}
+        return lenient_json.dumps({"offsetTable": table})
+
+
+def _connections(members: Mapping[Channel, GroupMember]) -> list[dict[str, Any]]:
+    return [
+        {
+            "clientAddr": channel.peer,
+            "clientId": member.client_id,
+            "language": _language(member.language),
+            "version": member.version,
+        }
+        for channel, member in members.items()
+    ]
+
+
+def _language(number: int) -> str:
+    try:
+        return Language(number).name
+    except ValueError:
+        return Language.OTHER.name
+
+
+def _subscription(item: Subscription) -> dict[str, Any]:
+    """As a heartbeat carries it."""
+    return {
+        "classFilterMode": False,
+        "codeSet": sorted(item.tags_codes or ()),
+        "expressionType": item.expression_type,
+        "subString": item.expression,
+        "subVersion": item.version,
+        "tagsSet": sorted(item.tags),
+        "topic": item.topic,
+    }

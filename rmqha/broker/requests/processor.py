@@ -1,0 +1,130 @@
+"""A broker's requests: each code to its handler, the sends of one socket read together. No trio."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from typing import Protocol
+
+from rmqha.broker.replication.tail_room import NOMINAL_BYTES, TailRoom
+from rmqha.broker.requests.body_bound import body_fault
+from rmqha.broker.requests.consumer_requests import ConsumerRequests
+from rmqha.broker.requests.pull import PullProcessor
+from rmqha.broker.requests.request import Channel, Handler, RequestError, Steps, Work
+from rmqha.broker.requests.retry import SendBackProcessor
+from rmqha.broker.requests.send import SendProcessor
+from rmqha.broker.services.transaction_service import TransactionService
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import DamagedError, RemoteProtocolError
+from rmqha.wire.command import Command
+
+_APPENDS = frozenset({RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION})
+"""Small requests that append a record which was sent before."""
+_SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+
+Later = Callable[[Channel, Command], None]
+"""Takes one request and answers it by itself, now or later; raises RequestError to refuse it."""
+
+
+class Handlers(Protocol):
+    """A part that answers requests at once."""
+
+    def handlers(self) -> dict[int, Handler]: ...
+
+
+class BrokerProcessor:
+    """`parts` answer the requests that no processor of its own takes; `consumers` hears of connections that close."""
+
+    def __init__(
+        self,
+        send: SendProcessor,
+        pull: PullProcessor,
+        send_back: SendBackProcessor,
+        transactions: TransactionService,
+        consumers: ConsumerRequests,
+        parts: Iterable[Handlers],
+        room: TailRoom,
+    ) -> None:
+        self._room = room
+        self._send = send
+        self._pull = pull
+        self._consumers = consumers
+        self._later: dict[int, Later] = {
+            RequestCode.PULL_MESSAGE: pull.process,
+            RequestCode.LITE_PULL_MESSAGE: pull.process,
+            RequestCode.CONSUMER_SEND_MSG_BACK: send_back.process,
+            RequestCode.END_TRANSACTION: transactions.process,
+        }
+        self._handlers = {code: handler for part in parts for code, handler in part.handlers().items()}
+
+    @property
+    def codes(self) -> frozenset[int]:
+        """Those that are served."""
+        return _SENDS | self._later.keys() | self._handlers.keys()
+
+    def received(self, channel: Channel, commands: list[Command]) -> None:
+        """Answer `commands` by `channel.send`, now or later. Raises StoreError and OSError: the disk is unusable."""
+        sends: list[Command] = []
+        for command in commands:
+            if command.code in _SENDS:
+                sends.append(command)
+                continue
+            if sends:
+                self._send.process(channel, sends)
+                sends = []
+            self._one(channel, command)
+        if sends:
+            self._send.process(channel, sends)
+
+    def _one(self, channel: Channel, command: Command) -> None:
+        reply: Command | Work | None
+        try:
+            if fault := body_fault(command):
+                raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
+            later = self._later.get(command.code)
+            if later is not None:
+                if command.code in _APPENDS and self._room.is_full and not self._room.takes(channel, NOMINAL_BYTES):
+                    channel.work(self._in_turn(channel, command, later))
+                else:
+                    later(channel, command)
+                return
+            handler = self._handlers.get(command.code)
+            if handler is None:
+                code, remark = ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported"
+                reply = command.reply(code, remark=remark)
+            else:
+                reply = handler(channel, command)
+        except (RequestError, RemoteProtocolError, DamagedError) as error:
+            reply = _refused(command, error)
+        if isinstance(reply, Generator):
+            channel.work(self._in_steps(channel, command, reply))
+        elif reply is not None and not command.is_oneway:
+            channel.send(reply)
+
+    def _in_turn(self, channel: Channel, command: Command, later: Later) -> Steps:
+        """Once the log's tail has room; it may append a record as large as any."""
+        turn = self._room.wait(channel, NOMINAL_BYTES)
+        yield turn
+        try:
+            later(channel, command)
+        except (RequestError, RemoteProtocolError, DamagedError) as error:
+            if not command.is_oneway:
+                channel.send(_refused(command, error))
+        self._room.took(turn)
+
+    def _in_steps(self, channel: Channel, command: Command, work: Work) -> Iterator[None]:
+        try:
+            reply = yield from work
+        except (RequestError, RemoteProtocolError, DamagedError) as error:
+            reply = _refused(command, error)
+        if reply is not None and not command.is_oneway:
+            channel.send(reply)
+
+    def closed(self, channel: Channel) -> None:
+        self._room.left(channel)
+        self._pull.closed(channel)
+        self._consumers.closed(channel)
+
+
+def _refused(command: Command, error: RequestError | RemoteProtocolError | DamagedError) -> Command:
+    code = error.code if isinstance(error, RequestError) else ResponseCode.SYSTEM_ERROR
+    return command.reply(code, {}, remark=str(error))

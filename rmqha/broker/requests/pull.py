@@ -1,0 +1,467 @@
+"""Requests 11 and 361: committed records of a queue, filtered by tags or properties, long polling. Data plane, no trio.
+
+A pull that finds nothing and may wait is held until dispatch has put something into its queue that its filter wants,
+or until its time is up. A hold remembers how far its filter has looked, so that nothing is looked at twice.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+from rmqha.broker.requests.record_access import denied
+from rmqha.broker.requests.request import Channel, RequestError, number, text
+from rmqha.broker.requests.selectors import compile_selector, record_filter, require_property_filter
+from rmqha.broker.services.statistics import Rates
+from rmqha.broker.services.traffic import Traffic
+from rmqha.broker.tables.clients import TAG, ClientTable, ConsumerGroup, parse_tags
+from rmqha.broker.tables.groups import GroupTable, default_group
+from rmqha.broker.tables.offsets import MAX_ENTRY_COUNT, OffsetTable
+from rmqha.broker.tables.topics import TopicTable
+from rmqha.model.code import SEE_FAQ, ResponseCode
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.error import DamagedError
+from rmqha.model.offset import MASTER_ID, PhyOffset, QueueOffset
+from rmqha.port import Clock
+from rmqha.store.integrity.damage import DamageTable
+from rmqha.store.reader import Matches, PullResult
+from rmqha.wire.auth.acl_needs import needs
+from rmqha.wire.command import Command
+
+FLAG_COMMIT_OFFSET = 1
+FLAG_SUSPEND = 2
+FLAG_SUBSCRIPTION = 4
+
+MAX_PULL_COUNT = 1024
+MAX_PULL_BYTES = 4 * 1024 * 1024
+DEFAULT_PULL_BYTES = 256 * 1024
+MAX_HOLD_COUNT = 100_000
+MAX_HOLD_COUNT_OF_ONE = 16
+"""Pulls of one connection that wait at one queue: one for each of its groups. Every message is shown to all of them."""
+TICK_MS = 100
+"""Holds whose time is up within the same one are looked for together."""
+SLAVE_ANSWER_DELAY_MS = 100
+"""A slave that has nothing for a waiting consumer tells it so after this pause: it asks again at once."""
+_PHY_OFFSET = struct.Struct(">q")
+_PHY_OFFSET_AT = 28
+
+
+class PullLog(Protocol):
+    """Where pulls read; `Store` is one."""
+
+    damage: DamageTable
+
+    @property
+    def max_phy_offset(self) -> PhyOffset: ...
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: QueueOffset,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: frozenset[int] | None,
+        matches: Matches | None = None,
+    ) -> PullResult: ...
+
+
+_Queue = tuple[str, int]
+"""Topic and queue id."""
+
+
+class _Filter(NamedTuple):
+    """None takes all."""
+
+    tags_codes: frozenset[int] | None = None
+    matches: Matches | None = None
+
+
+class _Pull(NamedTuple):
+    group: str
+    topic: str
+    queue_id: int
+    offset: QueueOffset
+    max_count: int
+    max_bytes: int
+    filter: _Filter
+    suspend_ms: int
+    topic_sys_flag: int
+    group_sys_flag: int
+
+
+class _Hold:
+    """`looked_to` is the first offset that the filter has not seen."""
+
+    __slots__ = ("channel", "command", "deadline_ms", "looked_to", "pull")
+
+    def __init__(self, channel: Channel, command: Command, pull: _Pull, looked_to: QueueOffset, deadline_ms: int):
+        self.channel = channel
+        self.command = command
+        self.pull = pull
+        self.looked_to = looked_to
+        self.deadline_ms = deadline_ms
+
+
+class PullProcessor:
+    """`is_master` and `may_serve` ask for the replica's present role."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log: PullLog,
+        topics: TopicTable,
+        groups: GroupTable,
+        clients: ClientTable,
+        offsets: OffsetTable,
+        clock: Clock,
+        is_master: Callable[[], bool],
+        memory_bytes: int = 0,
+    ) -> None:
+        """`memory_bytes` is that of the machine; 0: unknown, no consumer is sent to a slave."""
+        self._config = config
+        self._log = log
+        self._topics = topics
+        self._groups = groups
+        self._clients = clients
+        self._offsets = offsets
+        self._clock = clock
+        self._is_master = is_master
+        self._memory_bytes = memory_bytes
+        self.readers: Callable[[], Mapping[int, int]] = dict
+        """Replicas that could serve reads instead of a master, or a slave itself: end of the log by id."""
+        self._holds: dict[_Queue, list[_Hold]] = {}
+        self._held: dict[Channel, dict[_Queue, int]] = {}
+        """How many of them each connection has, by queue."""
+        self._due: dict[int, dict[_Queue, None]] = {}
+        """The queues of holds whose time is up in a tick."""
+        self._refusing = False
+        self.rates = Rates()
+        """Messages by (group, topic)."""
+        self.traffic: Traffic | None = None
+        """Set where metrics are shown."""
+        self._pulled_to: dict[tuple[str, str, int], int] = {}
+        self.hold_count = 0
+        self.get_count = 0
+        self.get_bytes = 0
+        self.miss_count = 0
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._config = config
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+    def process(self, channel: Channel, command: Command) -> None:
+        """Answer now or later. Raises RequestError."""
+        master = self._is_master()
+        pull = self._parse(command, channel.peer, master)
+        if not master:
+            self._process_as_slave(channel, command, pull)
+            return
+        if number(command, "sysFlag", 0) & FLAG_COMMIT_OFFSET and pull.suspend_ms:
+            self._offsets.commit(pull.group, pull.topic, pull.queue_id, number(command, "commitOffset", 0))
+        reset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+        if reset is not None:
+            channel.send(self._reset_reply(command, pull, reset))
+            return
+        result = self._read(pull, pull.offset)
+        if pull.suspend_ms and _may_wait(result):
+            self._hold_or_answer(channel, command, pull, pull.suspend_ms, QueueOffset(result.next_begin_offset))
+        else:
+            channel.send(self._reply(command, pull, result, True))
+
+    def _process_as_slave(self, channel: Channel, command: Command, pull: _Pull) -> None:
+        """What a slave has it gives, up to its confirm offset. What it has not moves nobody: it may only be behind, so
+        a consumer beyond its end, or before its start, stays where it is and asks the master."""
+        if self._config.slave_reads:
+            result = self._read(pull, pull.offset)
+            filtered = result.status is ResponseCode.PULL_RETRY_IMMEDIATELY and result.next_begin_offset > pull.offset
+            if result.status is ResponseCode.SUCCESS or filtered:
+                channel.send(self._reply(command, pull, result, False))
+                return
+        self._hold_or_answer(channel, command, pull, min(pull.suspend_ms, SLAVE_ANSWER_DELAY_MS), pull.offset)
+
+    def _parse(self, command: Command, peer: str, master: bool) -> _Pull:
+        group_name, topic_name = text(command, "consumerGroup"), text(command, "topic")
+        queue_id = number(command, "queueId")
+        group = self._group(group_name, master)
+        if not group.get("consumeEnable", True):
+            raise RequestError(ResponseCode.NO_PERMISSION, f"subscription group no permission, {group_name}")
+        topic = self._topics.get(topic_name)
+        if topic is None:
+            remark = f"topic[{topic_name}] not exist, apply first please! {SEE_FAQ}"
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, remark)
+        if not topic.readable:
+            raise RequestError(ResponseCode.NO_PERMISSION, f"the topic[{topic_name}] pulling message is forbidden")
+        if not 0 <= queue_id < topic.read_queue_count:
+            raise RequestError(
+                ResponseCode.INVALID_PARAMETER,
+                f"queueId[{queue_id}] is illegal, topic:[{topic_name}] topicConfig.readQueueNums:"
+                f"[{topic.read_queue_count}] consumer:[/{peer}]",
+            )
+        flags = number(command, "sysFlag", 0)
+        max_bytes = number(command, "maxMsgBytes", DEFAULT_PULL_BYTES)
+        return _Pull(
+            group_name,
+            topic_name,
+            queue_id,
+            QueueOffset(number(command, "queueOffset")),
+            max(1, min(number(command, "maxMsgNums", 32), MAX_PULL_COUNT)),
+            max(1, min(max_bytes, MAX_PULL_BYTES)),
+            self._filter(command, flags, group_name, topic_name, bool(group.get("consumeBroadcastEnable", True))),
+            self._suspend_ms(command, flags),
+            topic.sys_flag,
+            int(group.get("groupSysFlag", 0)),
+        )
+
+    def _group(self, name: str, master: bool) -> Mapping[str, Any]:
+        """Only a master makes groups; a slave serves one that it has not heard of yet by the defaults."""
+        group = self._groups.get_or_create(name) if master else self._groups.get(name) or default_group(name)
+        if group is None:
+            remark = f"subscription group [{name}] does not exist, {SEE_FAQ}"
+            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        return group
+
+    def _suspend_ms(self, command: Command, flags: int) -> int:
+        """How long the pull may be held; 0: it must be answered at once."""
+        if not flags & FLAG_SUSPEND:
+            return 0
+        return max(0, min(number(command, "suspendTimeoutMillis", 0), self._config.long_polling_max_ms))
+
+    def _filter(self, command: Command, flags: int, group_name: str, topic: str, broadcast_allowed: bool) -> _Filter:
+        """Of the request's own subscription, or of what the group's heartbeats said."""
+        if flags & FLAG_SUBSCRIPTION:
+            expression, expression_type = command.ext.get("subscription", "*"), command.ext.get("expressionType") or TAG
+            try:
+                if expression_type == TAG:
+                    return _Filter(parse_tags(expression))
+                require_property_filter(self._config, expression_type)
+                return _Filter(matches=record_filter(compile_selector(expression_type, expression)))
+            except ValueError:
+                raise RequestError(
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
+                ) from None
+        group: ConsumerGroup | None = self._clients.consumer_group(group_name)
+        subscription = group.subscriptions.get(topic) if group is not None else None
+        if group is None or subscription is None:
+            raise RequestError(ResponseCode.SUBSCRIPTION_NOT_EXIST, "the consumer's group info not exist")
+        if group.message_model == "BROADCASTING" and not broadcast_allowed:
+            raise RequestError(
+                ResponseCode.NO_PERMISSION, f"the consumer group[{group_name}] can not consume by broadcast way"
+            )
+        if subscription.version < number(command, "subVersion", 0):
+            raise RequestError(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
+        if subscription.expression_type == TAG:
+            return _Filter(subscription.tags_codes)
+        require_property_filter(self._config, subscription.expression_type)
+        if subscription.selector is None:
+            raise RequestError(
+                ResponseCode.FILTER_DATA_NOT_EXIST,
+                "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            )
+        return _Filter(matches=record_filter(subscription.selector))
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+    def _read(self, pull: _Pull, offset: QueueOffset) -> PullResult:
+        """One damaged record must not take the broker down: whoever asks for it waits until a replica has given it
+        back, or is told."""
+        try:
+            return self._log.pull(pull.topic, pull.queue_id, offset, pull.max_count, pull.max_bytes, *pull.filter)
+        except DamagedError as error:
+            status, awaited = ResponseCode.SYSTEM_ERROR, self._log.damage.is_awaited(error.phy_offset)
+            remark = f"{error}{'; a replica is asked for it: pull again' if awaited else ''}"
+            return PullResult(status, offset, QueueOffset(0), QueueOffset(0), [], remark, awaited)
+
+    def _reply(self, command: Command, pull: _Pull, result: PullResult, master: bool) -> Command:
+        status = result.status
+        if not master and status is not ResponseCode.SUCCESS:
+            status = ResponseCode.PULL_RETRY_IMMEDIATELY
+        body = b"".join(result.records)
+        if status is ResponseCode.SUCCESS:
+            self.get_count += len(result.records)
+            self.get_bytes += len(body)
+            self.rates.add((pull.group, pull.topic), len(result.records))
+            if self.traffic is not None:
+                self.traffic.note_pulled(pull.group, pull.topic, len(result.records), len(body))
+        else:
+            self.miss_count += 1
+        if master:
+            place = (pull.group, pull.topic, pull.queue_id)
+            if place in self._pulled_to or len(self._pulled_to) < MAX_ENTRY_COUNT:
+                self._pulled_to[place] = int(result.next_begin_offset)
+        ext = {
+            "nextBeginOffset": str(result.next_begin_offset),
+            "minOffset": str(result.min_offset),
+            "maxOffset": str(result.max_offset),
+            "suggestWhichBrokerId": str(self._reader_for(pull, result)),
+            "topicSysFlag": str(pull.topic_sys_flag),
+            "groupSysFlag": str(pull.group_sys_flag),
+        }
+        remark = result.remark or ("FOUND" if status is ResponseCode.SUCCESS else status.name)
+        return command.reply(status, ext, body, remark)
+
+    def _reader_for(self, pull: _Pull, result: PullResult) -> int:
+        """Whom to ask next: the master (0), but another replica while what is read here is too old to be in memory."""
+        if not self._memory_bytes or not result.records or not self._config.slave_reads:
+            return MASTER_ID
+        (read_at,) = _PHY_OFFSET.unpack_from(result.records[-1], _PHY_OFFSET_AT)
+        in_memory_bytes = self._memory_bytes * self._config.access_message_in_memory_max_ratio // 100
+        if self._log.max_phy_offset - read_at <= in_memory_bytes:
+            return MASTER_ID
+        able = [broker_id for broker_id, end_offset in self.readers().items() if end_offset > read_at]
+        wanted = int((self._groups.get(pull.group) or {}).get("whichBrokerWhenConsumeSlowly", MASTER_ID))
+        return wanted if wanted in able else min(able, default=MASTER_ID)
+
+    def pulled_to(self, group: str, topic: str, queue_id: int) -> int:
+        """Where the group's last pull said to go on; 0 if it has not pulled here."""
+        return self._pulled_to.get((group, topic, queue_id), 0)
+
+    def _reset_reply(self, command: Command, pull: _Pull, offset: int) -> Command:
+        """The group's offset was reset: the consumer must go on at `offset`."""
+        low, high = self._log.queue_range(pull.topic, pull.queue_id)
+        found = PullResult(ResponseCode.PULL_OFFSET_MOVED, QueueOffset(offset), low, high, [])
+        reply = self._reply(command, pull, found, True)
+        reply.remark = "OFFSET_RESET"
+        return reply
+
+    def _empty(self, pull: _Pull, next_offset: QueueOffset, master: bool) -> PullResult:
+        """What a hold is told when its time is up."""
+        low, high = self._log.queue_range(pull.topic, pull.queue_id) if master else (QueueOffset(0), QueueOffset(0))
+        waited = ResponseCode.PULL_NOT_FOUND if next_offset == pull.offset else ResponseCode.PULL_RETRY_IMMEDIATELY
+        return PullResult(waited, next_offset, low, high, [])
+
+    # --- holds ------------------------------------------------------------------------------------------------------
+    def _hold_or_answer(
+        self, channel: Channel, command: Command, pull: _Pull, wait_ms: int, looked_to: QueueOffset
+    ) -> None:
+        key = pull.topic, pull.queue_id
+        own_count = self._held.get(channel, {}).get(key, 0)
+        is_full = self.hold_count >= MAX_HOLD_COUNT or own_count >= MAX_HOLD_COUNT_OF_ONE
+        if wait_ms <= 0 or self._refusing or is_full:
+            master = self._is_master()
+            channel.send(self._reply(command, pull, self._empty(pull, looked_to, master), master))
+            return
+        hold = _Hold(channel, command, pull, looked_to, self._clock.now_ms() + wait_ms)
+        self._holds.setdefault(key, []).append(hold)
+        self._held.setdefault(channel, {})[key] = own_count + 1
+        self._due.setdefault(hold.deadline_ms // TICK_MS, {})[key] = None
+        self.hold_count += 1
+
+    def dispatched(self, grown: Iterable[tuple[str, int]]) -> None:
+        """These queues have grown: answer their holds that now have something."""
+        if not self._is_master():
+            return
+        for key in grown:
+            if key in self._holds:
+                _, high = self._log.queue_range(*key)
+                self._sweep(key, partial(self._try, high))
+
+    def _try(self, high: QueueOffset, hold: _Hold) -> bool:
+        """Answer a hold if there is something for it; `high` is its queue's end."""
+        if hold.looked_to >= high:
+            return False
+        principal = hold.command.principal
+        if principal.is_restricted and (reason := principal.refusal(needs(hold.command))):
+            # the accounts have changed since it came
+            refused = denied(hold.command, reason)
+            hold.channel.send(hold.command.reply(refused.code, {}, remark=reason))
+            return True
+        result = self._read(hold.pull, hold.looked_to)
+        if _may_wait(result):
+            hold.looked_to = QueueOffset(result.next_begin_offset)
+            return False
+        hold.channel.send_at_once(self._reply(hold.command, hold.pull, result, True))
+        return True
+
+    def repaired(self) -> None:
+        """A damaged record was given back, or nobody has it: holds that wait for it are answered."""
+        self.dispatched(list(self._holds))
+
+    def offsets_reset(self, group: str, topic: str) -> None:
+        """Members of the group that wait for messages of the topic learn at once where to go on."""
+        for key in [key for key in self._holds if key[0] == topic]:
+            self._sweep(key, lambda hold: hold.pull.group == group and self._tell_reset(hold))
+
+    def _tell_reset(self, hold: _Hold) -> bool:
+        pull = hold.pull
+        offset = self._offsets.take_reset(pull.group, pull.topic, pull.queue_id)
+        if offset is None:
+            return False
+        hold.channel.send(self._reset_reply(hold.command, pull, offset))
+        return True
+
+    def timeout(self) -> None:
+        """Answer the holds whose time is up."""
+        now_ms, master = self._clock.now_ms(), self._is_master()
+        tick = now_ms // TICK_MS
+        for due in sorted(item for item in self._due if item <= tick):
+            for key in [key for key in self._due.pop(due) if key in self._holds]:
+                self._sweep(key, lambda hold: hold.deadline_ms <= now_ms and self._give_up(hold, master))
+                if due == tick and key in self._holds:  # some of them may be due later in it
+                    self._due.setdefault(tick, {})[key] = None
+
+    def deadline_ms(self) -> int | None:
+        return min((hold.deadline_ms for holds in self._holds.values() for hold in holds), default=None)
+
+    def role_changed(self) -> None:
+        """Nothing of the old role's queues may be waited for: every hold is answered."""
+        master = self._is_master()
+        for key in list(self._holds):
+            self._sweep(key, lambda hold: self._give_up(hold, master))
+
+    def refuse(self) -> None:
+        """This broker is stopping: no pull is held any more."""
+        self._refusing = True
+        self.role_changed()
+
+    def closed(self, channel: Channel) -> None:
+        for key in list(self._held.get(channel, ())):
+            self._sweep(key, lambda hold: hold.channel is channel)
+
+    def _give_up(self, hold: _Hold, master: bool) -> bool:
+        result = self._empty(hold.pull, hold.looked_to, master)
+        hold.channel.send(self._reply(hold.command, hold.pull, result, master))
+        return True
+
+    def _sweep(self, key: _Queue, is_done: Callable[[_Hold], bool]) -> None:
+        """Take out the holds of a queue for which `is_done` is true."""
+        kept: list[_Hold] = []
+        for hold in self._holds[key]:
+            if _is_done(hold, is_done):
+                self._forget(key, hold.channel)
+            else:
+                kept.append(hold)
+        if kept:
+            self._holds[key] = kept
+        else:
+            del self._holds[key]
+
+    def _forget(self, key: _Queue, channel: Channel) -> None:
+        self.hold_count -= 1
+        held = self._held[channel]
+        held[key] -= 1
+        if not held[key]:
+            del held[key]
+            if not held:
+                del self._held[channel]
+
+
+def _is_done(hold: _Hold, is_done: Callable[[_Hold], bool]) -> bool:
+    """One that cannot be answered is done with, and so is its session."""
+    try:
+        return is_done(hold)
+    except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
+        hold.channel.fail(error, [hold.command])
+        return True
+
+
+def _may_wait(result: PullResult) -> bool:
+    """The queue's end, or nothing that the filter wants up to it; or what comes next is being repaired."""
+    if result.is_repaired_soon:
+        return True
+    if result.status is ResponseCode.PULL_RETRY_IMMEDIATELY:
+        return result.next_begin_offset >= result.max_offset
+    return result.status is ResponseCode.PULL_NOT_FOUND

@@ -1,0 +1,52 @@
+"""Whether the account of a request may have the record that the request reaches by an offset or an id. No trio.
+
+What such a request says of a topic is a claim; whose a record is, it says itself. A record in one of the topics where
+the broker keeps messages of all others belongs to the topic that it is meant for.
+"""
+
+from __future__ import annotations
+
+from rmqha.broker.requests.request import RequestError
+from rmqha.model.access import MIXED_TOPICS, Needs, Permission
+from rmqha.model.code import ResponseCode
+from rmqha.model.message import PROPERTY_REAL_TOPIC, PROPERTY_RETRY_TOPIC, find_property
+from rmqha.store.log.record import Record
+from rmqha.wire.command import Command
+
+
+def owner_topic(record: Record) -> str:
+    """The topic whose readers and writers a record is for."""
+    return (_property(record, PROPERTY_REAL_TOPIC) if record.topic in MIXED_TOPICS else "") or record.topic
+
+
+def require_topic(command: Command, topic: str, permission: Permission) -> None:
+    """Raises RequestError if the account of the request lacks a permission on the topic, or on its group."""
+    if command.principal.is_restricted and (reason := command.principal.refusal(Needs(topics=((topic, permission),)))):
+        raise denied(command, reason)
+
+
+def require_reader(command: Command, record: Record, named_topic: str | None) -> None:
+    """Raises RequestError if the account of the request may not read the record, or if the request names a topic that
+    is not the record's, by any of the names that its readers know it by."""
+    if not command.principal.is_restricted:
+        return
+    owner = owner_topic(record)
+    require_topic(command, owner, Permission.SUB)
+    if named_topic and named_topic not in (record.topic, owner, _property(record, PROPERTY_RETRY_TOPIC)):
+        raise denied(command, f"the message at {record.phy_offset} is none of topic {named_topic}")
+
+
+def require_producer(command: Command, group: str) -> None:
+    """Raises RequestError if the account of the request may not be a producer of the group."""
+    if reason := command.principal.producer_group_refusal(group):
+        raise denied(command, reason)
+
+
+def denied(command: Command, reason: str) -> RequestError:
+    """What to raise for a request that came through the guard and must be refused all the same; it is counted there."""
+    command.principal.denied(command, reason)
+    return RequestError(ResponseCode.NO_PERMISSION, reason)
+
+
+def _property(record: Record, name: str) -> str:
+    return (find_property(record.properties, name.encode()) or b"").decode("utf-8", "replace")

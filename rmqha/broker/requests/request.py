@@ -1,0 +1,111 @@
+"""What every request processor shares: the channel it answers on, and fields of a request read with bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Protocol
+
+from rmqha.model.code import ResponseCode
+from rmqha.model.error import RmqhaError
+from rmqha.port import Pause
+from rmqha.wire.command import Command
+
+FORWARDED = "forwardedBy"
+"""Field of a request that another broker passes on for its client (`rmqha.broker.replication.forward`)."""
+UNWRITTEN = "unwritten"
+"""Field of an answer to such a request: it was refused before anything was written, so it may be repeated."""
+Steps = Iterator[Pause | None]
+
+
+class Channel(Protocol):
+    """A client's connection as processors see it, hashable by identity; `rmqha.host.net.remoting.Session` is one."""
+
+    peer: str
+    waited_ms: int
+    """How long what is being received has waited to be read."""
+
+    def send(self, command: Command) -> None: ...
+
+    def send_at_once(self, command: Command) -> None:
+        """For one that shall not wait for what else this turn of the event loop brings."""
+        ...
+
+    def work(self, steps: Steps) -> None:
+        """Do the steps of a request, with other connections' turns in between, and nothing else of this connection
+        before they are done. A step that yields a pause is followed by the next one when that is over."""
+        ...
+
+    def fail(self, error: Exception, commands: Sequence[Command]) -> None:
+        """A request that was kept for later has met an exception that nobody foresaw: close, trace, count. Raises
+        `error` if that is not enough."""
+        ...
+
+
+Work = Generator[None, None, Command | None]
+"""A costly request in steps of a millisecond at most; what it returns is the answer. The state may change between two
+steps."""
+Handler = Callable[[Channel, Command], Command | Work | None]
+"""Answers one request, None: by `channel.send`, perhaps later; raises RequestError to refuse it."""
+
+
+class RequestError(RmqhaError):
+    """The request is refused: the router answers with `code` and the text."""
+
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+
+
+def not_admitted(command: Command, code: ResponseCode, remark: str) -> Command:
+    """The answer to a request that the group does not take now, nothing being written."""
+    return command.reply(code, {UNWRITTEN: "true"} if FORWARDED in command.ext else {}, remark=remark)
+
+
+def text(command: Command, name: str) -> str:
+    """A field that must be there."""
+    value = command.ext.get(name)
+    if not value:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"request {command.code} lacks the field {name}")
+    return value
+
+
+def number(command: Command, name: str, default: int | None = None) -> int:
+    """An integer field, 64 bits signed; `default` stands in for a missing one."""
+    value = command.ext.get(name)
+    if value is None or value == "":
+        if default is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"request {command.code} lacks the field {name}")
+        return default
+    try:
+        found = int(value)
+    except ValueError:
+        found = 1 << 63
+    if not -(1 << 63) <= found < 1 << 63:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"request {command.code}: {name} is not a 64 bit integer")
+    return found
+
+
+def truth(command: Command, name: str) -> bool:
+    return command.ext.get(name, "").lower() == "true"
+
+
+class Feed(Protocol):
+    """Tells when the members of the SyncStateSet hold a change; `MetadataLeader` is one. Each calls `done` with "" or
+    with the reason why that is not known, at once where nothing needs to be waited for."""
+
+    def wait(self, done: Callable[[str], None]) -> None: ...
+
+    def wait_reset(self, done: Callable[[str], None]) -> None: ...
+
+    def wait_commit(self, done: Callable[[str], None]) -> None: ...
+
+
+def answer_when(wait: Callable[[Callable[[str], None]], None], channel: Channel, reply: Command) -> None:
+    """Send `reply` once a change is held; else an error that says that its outcome is open."""
+
+    def done(fault: str) -> None:
+        if fault:
+            reply.code, reply.remark = ResponseCode.SYSTEM_ERROR, fault
+        channel.send(reply)
+
+    wait(done)

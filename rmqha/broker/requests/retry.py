@@ -1,0 +1,185 @@
+"""Messages that a consumer could not work off: request 36, retry topics and dead letter topics.
+
+A message that failed is stored again under %RETRY%<group> after a delay that grows with each failure, or under
+%DLQ%<group> once it has failed often enough (formats.md §10). The copy waits by the group's rule before the consumer is
+answered, whatever its WAIT property says (ruling 12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from rmqha.broker.replication.waiter import Waiting
+from rmqha.broker.requests.record_access import require_reader
+from rmqha.broker.requests.request import Channel, RequestError, number, text
+from rmqha.broker.services.schedule import to_schedule
+from rmqha.broker.tables.groups import GroupTable
+from rmqha.broker.tables.locks import LockTable
+from rmqha.broker.tables.topics import TopicTable, topic_name_fault
+from rmqha.ha.action import AckStatus
+from rmqha.model.code import SEE_FAQ, ResponseCode
+from rmqha.model.error import UsageError
+from rmqha.model.message import (
+    DLQ_PREFIX,
+    PROPERTY_CRC32,
+    PROPERTY_DELAY,
+    PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_WAIT,
+    RETRY_PREFIX,
+    SYS_FLAG_INNER_BATCH,
+    decode_properties,
+    encode_properties,
+    offset_message_id,
+)
+from rmqha.model.offset import PhyOffset
+from rmqha.store.appender import AppendedBatch
+from rmqha.store.integrity.record_starts import StoredRecord
+from rmqha.store.log.record import NewMessage, Record
+from rmqha.wire.command import Command
+
+DLQ_QUEUE_COUNT = 1
+MAX_RECONSUME_TIMES = 2**31 - 1
+"""What a record can hold; a client may have stored it."""
+FIRST_RETRY_LEVEL = 3
+"""Delay level of the first retry when the consumer leaves it to the broker: 10 s by default."""
+
+
+class RetryRules:
+    """When a message is dead, and the topics that retries need: made on demand, told to the name servers at once."""
+
+    def __init__(self, topics: TopicTable, groups: GroupTable, locks: LockTable) -> None:
+        self._topics = topics
+        self._groups = groups
+        self._locks = locks
+
+    def settings(self, group: str) -> Mapping[str, Any]:
+        """Raises RequestError for a name that cannot be a group."""
+        settings = None if topic_name_fault(RETRY_PREFIX + group) else self._groups.get_or_create(group)
+        if settings is None:
+            remark = f"subscription group not exist, {group} {SEE_FAQ}"
+            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+        return settings
+
+    def retry_topic(self, group: str) -> str:
+        name = RETRY_PREFIX + group
+        topic = self._topics.create_internal(name, max(1, int(self.settings(group)["retryQueueNums"])))
+        if not topic.writable:
+            raise RequestError(ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden")
+        return name
+
+    def dead_letter_topic(self, group: str) -> str:
+        return self._topics.create_internal(DLQ_PREFIX + group, DLQ_QUEUE_COUNT).name
+
+    def is_dead_send(self, group: str, reconsume_times: int, max_reconsume_times: int | None) -> bool:
+        """Whether a client's own send to the group's retry topic goes to the dead letters: it was tried often enough,
+        or the group consumes in order, where a client only sends what it gave up."""
+        limit = int(self.settings(group)["retryMaxTimes"]) if max_reconsume_times is None else max_reconsume_times
+        return reconsume_times > limit or self._locks.is_ordered(group)
+
+
+class BackLog(Protocol):
+    """Where messages are looked up; `Store` is one."""
+
+    @property
+    def confirm_offset(self) -> PhyOffset: ...
+
+    def verified_record_at(self, phy_offset: int) -> StoredRecord | None: ...
+
+
+class Appends(Protocol):
+    def admission(self) -> tuple[ResponseCode, str]: ...
+
+    def append(self, messages: list[NewMessage]) -> AppendedBatch: ...
+
+    def appended(self, end_offset: PhyOffset, waiter: Waiting | None) -> None: ...
+
+
+class _Back(Waiting):
+    """A consumer that waits until its message is safe."""
+
+    __slots__ = ("_channel", "_reply")
+
+    def __init__(self, channel: Channel, reply: Command) -> None:
+        self._channel = channel
+        self._reply = reply
+
+    def finish(self, status: AckStatus) -> None:
+        if status is not AckStatus.OK:
+            self._reply.code, self._reply.remark = ResponseCode.SYSTEM_ERROR, status.name
+        self._channel.send(self._reply)
+
+
+class SendBackProcessor:
+    """Request 36. `level_count` is the number of delay levels."""
+
+    def __init__(
+        self, log: BackLog, appends: Appends, rules: RetryRules, store_host: tuple[bytes, int], level_count: int
+    ) -> None:
+        self._log = log
+        self._appends = appends
+        self._rules = rules
+        self._store_host = store_host
+        self._level_count = level_count
+        self._next_queue = 0
+
+    def process(self, channel: Channel, command: Command) -> None:
+        """Answer now or when the copy is acknowledged. Raises RequestError."""
+        code, remark = self._appends.admission()
+        if code is not ResponseCode.SUCCESS:
+            raise RequestError(code, remark)
+        group, phy_offset = text(command, "group"), number(command, "offset")
+        if command.principal.is_restricted and (found := self._find(phy_offset)) is not None:
+            require_reader(command, found, command.ext.get("originTopic"))
+        settings = self._rules.settings(group)
+        queue_count = int(settings["retryQueueNums"])
+        if queue_count <= 0:
+            channel.send(command.reply())  # a group without retries drops what fails
+            return
+        retry_topic = self._rules.retry_topic(group)
+        record = self._find(phy_offset)
+        if record is None:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {phy_offset}")
+        limit = number(command, "maxReconsumeTimes", int(settings["retryMaxTimes"]))
+        level = number(command, "delayLevel", 0)
+        if record.reconsume_times >= limit or level < 0:
+            topic, queue_id, level = self._rules.dead_letter_topic(group), 0, 0
+        else:
+            self._next_queue += 1
+            topic, queue_id = retry_topic, self._next_queue % queue_count
+            level = level or FIRST_RETRY_LEVEL + record.reconsume_times
+        try:
+            stored = self._appends.append([self._copy(record, topic, queue_id, level)])
+        except (UsageError, ValueError) as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"MESSAGE_ILLEGAL: {error}") from None
+        self._appends.appended(stored.end_offset, _Back(channel, command.reply(ResponseCode.SUCCESS, {})))
+
+    def _find(self, phy_offset: int) -> Record | None:
+        found = self._log.verified_record_at(phy_offset)
+        return None if found is None or phy_offset + len(found.data) > self._log.confirm_offset else found.record
+
+    def _copy(self, record: Record, topic: str, queue_id: int, level: int) -> NewMessage:
+        """What is stored of a message that failed. Raises ValueError."""
+        if record.sys_flag & SYS_FLAG_INNER_BATCH:
+            raise ValueError("a record of several messages cannot be sent back as a whole")
+        properties = decode_properties(record.properties)
+        properties.setdefault(PROPERTY_RETRY_TOPIC, record.topic)
+        if not properties.get(PROPERTY_ORIGIN_MESSAGE_ID, "").strip():
+            properties[PROPERTY_ORIGIN_MESSAGE_ID] = offset_message_id(record.store_host, record.phy_offset)
+        properties.pop(PROPERTY_CRC32, None)
+        properties[PROPERTY_WAIT] = "false"
+        properties[PROPERTY_DELAY] = str(level)
+        message = NewMessage(
+            topic,
+            queue_id,
+            record.body,
+            encode_properties(properties),
+            record.born_at_ms,
+            record.born_host,
+            self._store_host,
+            record.flag,
+            record.sys_flag,
+            min(record.reconsume_times + 1, MAX_RECONSUME_TIMES),
+        )
+        return to_schedule(message, self._level_count)

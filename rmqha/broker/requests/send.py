@@ -1,0 +1,594 @@
+"""Requests 10, 310 and 320: check, append, and answer when the group's ack rule holds. Data plane, no trio.
+
+A connection's commands of one socket read are one batch: appended together, awaited as one, answered in one write.
+Codes and their order are those of RocketMQ's SendMessageProcessor; the replica's own refusal comes first (ruling 13).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from ipaddress import ip_address
+from typing import NamedTuple, Protocol
+
+from rmqha.broker.replication.tail_room import TailRoom
+from rmqha.broker.replication.waiter import TopicWaiter, Waiter, Waiting
+from rmqha.broker.requests.record_access import require_producer
+from rmqha.broker.requests.request import Channel, RequestError, Steps, not_admitted
+from rmqha.broker.requests.retry import RetryRules
+from rmqha.broker.services.schedule import to_schedule
+from rmqha.broker.services.statistics import Rates
+from rmqha.broker.services.traffic import Traffic
+from rmqha.broker.services.transaction import RENEWAL_BYTES, to_half
+from rmqha.broker.tables.topics import BROKER_ONLY_TOPICS, DEFAULT_TOPIC, TopicConfig, TopicTable, refusal_to_send
+from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
+from rmqha.model.config.delay_level import SCHEDULE_TOPIC, delay_level
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.error import UsageError
+from rmqha.model.identity import parse_address
+from rmqha.model.message import (
+    DLQ_PREFIX,
+    HALF_TOPIC,
+    MAX_PROPERTIES_BYTES,
+    PROPERTY_CLUSTER,
+    PROPERTY_CRC32,
+    PROPERTY_DELAY,
+    PROPERTY_INNER_NUM,
+    PROPERTY_MSG_REGION,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+    PROPERTY_TRACE_ON,
+    PROPERTY_TRANSACTION_PREPARED,
+    PROPERTY_UNIQUE_KEY,
+    PROPERTY_WAIT,
+    RETRY_PREFIX,
+    SYS_FLAG_INNER_BATCH,
+    SYS_FLAG_NEED_UNWRAP,
+    SYS_FLAG_TRANSACTION_MASK,
+    decode_properties,
+    encode_properties,
+    find_property,
+    offset_message_ids,
+)
+from rmqha.model.offset import PhyOffset
+from rmqha.store.appender import AppendedBatch
+from rmqha.store.log.new_batch import NewBatch, Part
+from rmqha.store.log.record import MAX_INNER_COUNT, NewMessage
+from rmqha.wire.command import FLAG_ONEWAY, Command
+
+MAX_BATCH_MESSAGES = 32768
+_SHARDING_KEY = b"__SHARDINGKEY\x01"
+_INNER_HEAD_BYTES = 20
+_inner_head = struct.Struct(">i8xii").unpack_from
+"""Of a message in a batch: totalSize, flag, bodyLength."""
+_LEAST_INNER_BYTES = _INNER_HEAD_BYTES + 2
+_INT16 = struct.Struct(">h")
+
+_DELAY, _DELIVER = PROPERTY_DELAY.encode(), PROPERTY_TIMER_DELIVER_MS.encode()
+_PREPARED, _PRODUCER_GROUP = PROPERTY_TRANSACTION_PREPARED.encode(), PROPERTY_PRODUCER_GROUP.encode()
+_TIMERS = (PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DELIVER_MS)
+"""Properties that ask for what this broker does not do: refusing is better than delivering at once."""
+
+
+class MasterLog(Protocol):
+    """Where sends go; `ReplicaDriver` is one."""
+
+    def admission(self) -> tuple[ResponseCode, str]: ...
+
+    def append(self, messages: list[NewMessage] | NewBatch) -> AppendedBatch:
+        """One call, consecutive in the log."""
+        ...
+
+    def appended(self, end_offset: PhyOffset, waiter: Waiting | None) -> None:
+        """Everything of a batch is in the log up to `end_offset`; finish `waiter` when that is acknowledged."""
+        ...
+
+
+class _Request(NamedTuple):
+    """The fields of a send that are used, whichever names it came under."""
+
+    topic: str
+    default_topic: str
+    default_queue_count: int
+    queue_id: int
+    sys_flag: int
+    born_at_ms: int
+    flag: int
+    properties: bytes
+    reconsume_times: int
+    is_batch: bool
+    max_reconsume_times: int | None
+
+
+class _Accepted(NamedTuple):
+    """`queue_id` is the queue that was meant; a delayed or prepared message waits in another one. An inner batch is one
+    message."""
+
+    command: Command
+    request: _Request
+    queue_id: int
+    content: NewMessage | NewBatch
+
+    @property
+    def message_count(self) -> int:
+        return len(self.content.parts) if isinstance(self.content, NewBatch) else 1
+
+
+class _Refused(Exception):  # noqa: N818  (never leaves this module)
+    def __init__(self, code: ResponseCode, remark: str) -> None:
+        super().__init__(remark)
+        self.code = code
+        self.remark = remark
+
+
+def _illegal(remark: str) -> _Refused:
+    return _Refused(ResponseCode.MESSAGE_ILLEGAL, remark)
+
+
+class SendProcessor:
+    """`statistics` counts for `mqadmin brokerStatus`: messages and bytes put, messages refused."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        topics: TopicTable,
+        log: MasterLog,
+        store_host: tuple[bytes, int],
+        retries: RetryRules,
+        level_count: int,
+        room: TailRoom,
+    ) -> None:
+        self._config = config
+        self._topics = topics
+        self._log = log
+        self._room = room
+        self._store_host = store_host
+        self._retries = retries
+        self._level_count = level_count
+        self._patience_ms = config.wait_time_mills_in_send_queue or 1 << 62
+        self._ext = {PROPERTY_MSG_REGION: config.region_id, PROPERTY_TRACE_ON: "true"}
+        self._own = {**self._ext, PROPERTY_CLUSTER: config.broker_cluster_name}
+        self._own_bytes = encode_properties(self._own)
+        self._next_queue = 0
+        self._has_made_topic = False
+        self.when_held: Callable[[Callable[[str], None]], None] = lambda done: done("")
+        """Calls back when the set holds the topics as they are now (`TableFeed.wait`)."""
+        self.hold: Callable[[Channel, list[Command]], bool] = lambda channel, commands: False
+        """Takes care of sends that come during or after a hand-over (`SendForwarder`)."""
+        self.rates = Rates()
+        """Messages by topic."""
+        self.traffic: Traffic | None = None
+        """Set where metrics are shown."""
+        self.put_count = 0
+        self.put_bytes = 0
+        self.refused_count = 0
+        self.failed_count = 0
+        """Those of the refused that nothing was wrong with: the group could not take them."""
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._config = config
+
+    def process(self, channel: Channel, commands: list[Command]) -> None:
+        """Answer every command now or when its ack is due; oneway ones never."""
+        if channel.waited_ms > self._patience_ms:
+            self._refuse_late(channel, commands, channel.waited_ms)
+        elif self.hold(channel, commands):
+            pass
+        elif self._room.is_full and not self._room.takes(channel, sum(len(item.body) for item in commands)):
+            channel.work(self._in_turn(channel, commands))
+        else:
+            self.admit(channel, commands)
+
+    def _in_turn(self, channel: Channel, commands: list[Command]) -> Steps:
+        """The same once the log's tail has room."""
+        turn = self._room.wait(channel, sum(len(item.body) for item in commands), self._patience_ms)
+        yield turn
+        if turn.is_late:
+            self._refuse_late(channel, commands, channel.waited_ms + self._patience_ms)
+        elif not self.hold(channel, commands):
+            self.admit(channel, commands)
+        self._room.took(turn)
+
+    def admit(self, channel: Channel, commands: list[Command]) -> None:
+        """The same for commands that have been held long enough."""
+        code, remark = self._log.admission()
+        if code is not ResponseCode.SUCCESS:
+            self.failed_count += len(commands)
+            self.refused_count += len(commands)
+            for command in commands:
+                if not command.flag & FLAG_ONEWAY:
+                    channel.send(not_admitted(command, code, remark))
+            return
+        born_host = host_of(channel.peer)
+        self._has_made_topic = False
+        accepted: list[_Accepted] = []
+        for command in commands:
+            try:
+                request = _parse(command)
+                accepted.append(_Accepted(command, request, *self._content(request, command, born_host, channel.peer)))
+            except (_Refused, RequestError) as refused:
+                self._refuse(channel, command, refused.code, str(refused))
+        end_offset: PhyOffset | None = None
+        waiting: list[Command] = []
+        try:
+            for run in _runs(accepted):
+                try:
+                    end_offset = self._store(channel, run, waiting)
+                except UsageError:
+                    # The store found one that it cannot hold and has written none: let each stand for itself.
+                    for item in run:
+                        try:
+                            end_offset = self._store(channel, [item], waiting)
+                        except UsageError as error:
+                            self._refuse(channel, item.command, ResponseCode.MESSAGE_ILLEGAL, str(error))
+        finally:
+            if end_offset is not None:
+                self._log.appended(end_offset, self._waiter(channel, waiting) if waiting else None)
+
+    def _store(self, channel: Channel, accepted: list[_Accepted], waiting: list[Command]) -> PhyOffset:
+        """Append with one call and answer what does not wait; the answers of the rest go to `waiting`. Returns where
+        the last record ends."""
+        content = accepted[0].content
+        if isinstance(content, NewMessage):
+            stored = self._log.append([item.content for item in accepted if isinstance(item.content, NewMessage)])
+        else:
+            stored = self._log.append(content)
+        self.put_count += len(stored.phy_offsets)
+        self.put_bytes += stored.end_offset - stored.phy_offsets[0]
+        if self.traffic is not None:
+            self._note(self.traffic, accepted, stored)
+        start = 0
+        for item in accepted:
+            command, request, queue_id, content = item
+            first, count = start, item.message_count
+            start += count
+            self.rates.add(request.topic, count)
+            if command.flag & FLAG_ONEWAY:
+                continue
+            phy_offsets = stored.phy_offsets[first:start]
+            reply = self._reply(command, request, queue_id, phy_offsets, stored.queue_offsets[first])
+            if content.sys_flag & SYS_FLAG_INNER_BATCH:
+                reply.ext["batchUniqId"] = reply.ext["transactionId"]
+            if find_property(request.properties, _WAIT) == b"false":
+                channel.send(reply)
+            else:
+                waiting.append(reply)
+        return stored.end_offset
+
+    @staticmethod
+    def _note(traffic: Traffic, accepted: list[_Accepted], stored: AppendedBatch) -> None:
+        phy_offsets, start = stored.phy_offsets, 0
+        last = accepted[-1]
+        for item in accepted:
+            _, request, _, content = item
+            first, count = start, item.message_count
+            start += count
+            end = stored.end_offset if item is last else phy_offsets[start]
+            kind = _KINDS.get(content.topic, "normal")
+            if kind != "transaction" and _SHARDING_KEY in request.properties:
+                kind = "fifo"
+            traffic.note_sent(request.topic, kind, count, end - phy_offsets[first])
+
+    def _waiter(self, channel: Channel, replies: list[Command]) -> Waiting:
+        waiter = Waiter(channel, replies)
+        return TopicWaiter(waiter, self.when_held) if self._has_made_topic else waiter
+
+    def _refuse_late(self, channel: Channel, commands: list[Command], waited_ms: int) -> None:
+        """Their clients are about to try again: written now, they would be there twice. Oneway ones nobody repeats."""
+        oneway = [command for command in commands if command.flag & FLAG_ONEWAY]
+        remark = (
+            "[TIMEOUT_CLEAN_QUEUE]broker busy, start flow control for a while, "
+            f"period in queue: {waited_ms}ms, size of queue: {len(commands)}"
+        )
+        for command in commands:
+            if not command.flag & FLAG_ONEWAY:
+                self._refuse(channel, command, ResponseCode.SYSTEM_BUSY, remark)
+        if oneway and not self.hold(channel, oneway):
+            self.admit(channel, oneway)
+
+    def _refuse(self, channel: Channel, command: Command, code: ResponseCode, remark: str) -> None:
+        self.refused_count += 1
+        if not command.flag & FLAG_ONEWAY:
+            channel.send(command.reply(code, {}, remark=remark))
+
+    def _reply(
+        self, command: Command, request: _Request, queue_id: int, phy_offsets: Sequence[int], queue_offset: int
+    ) -> Command:
+        ext = {
+            "msgId": offset_message_ids(self._store_host, phy_offsets),
+            "queueId": str(queue_id),
+            "queueOffset": str(queue_offset),
+            **self._ext,
+        }
+        key = find_property(request.properties, _UNIQUE_KEY)
+        if key is not None:
+            ext["transactionId"] = key.decode("utf-8", "replace")
+        return command.reply(ResponseCode.SUCCESS, ext)
+
+    # --- checks -----------------------------------------------------------------------------------------------------
+    def _content(
+        self, request: _Request, command: Command, born_host: tuple[bytes, int], peer: str
+    ) -> tuple[int, NewMessage | NewBatch]:
+        """The queue that is meant, and what to append. Raises _Refused and RequestError."""
+        if request.topic.startswith(RETRY_PREFIX):
+            request = self._retried(request)
+        topic = self._topic(request)
+        queue_id = self._queue_id(request, topic, peer)
+        self._check(request, command)
+        is_prepared = self._is_prepared(request)
+        if is_prepared and command.principal.is_restricted:
+            # who hears of it when it waits, and ends it
+            require_producer(command, (find_property(request.properties, _PRODUCER_GROUP) or b"").decode())
+        sys_flag, body = request.sys_flag & ~SYS_FLAG_TRANSACTION_MASK, bytes(command.body)
+        if request.is_batch:
+            parts = self.split(body)
+            if not topic.is_batch or find_property(request.properties, _UNIQUE_KEY) is None:
+                if _CRC32 in b"".join([tail for _, tail, _ in parts]):
+                    parts = [(text, _tail_without_crc(tail), flag) for text, tail, flag in parts]
+                batch = NewBatch(
+                    request.topic,
+                    queue_id,
+                    parts,
+                    request.born_at_ms,
+                    born_host,
+                    self._store_host,
+                    sys_flag,
+                    request.reconsume_times,
+                )
+                return queue_id, batch
+            properties = self._with_number(request.properties, len(parts))
+            sys_flag |= SYS_FLAG_INNER_BATCH | SYS_FLAG_NEED_UNWRAP
+        else:
+            properties = self._with_own(request.properties)
+        message = NewMessage(
+            request.topic,
+            queue_id,
+            body,
+            properties,
+            request.born_at_ms,
+            born_host,
+            self._store_host,
+            request.flag,
+            sys_flag,
+            request.reconsume_times,
+        )
+        if is_prepared:
+            message = to_half(message)
+            if len(message.properties) + RENEWAL_BYTES > MAX_PROPERTIES_BYTES:
+                raise _illegal("the properties of a transactional message leave no room for those of its checks")
+        elif not request.is_batch and _DELAY in request.properties:
+            message = to_schedule(message, self._level_count)
+        return queue_id, message
+
+    def _retried(self, request: _Request) -> _Request:
+        """A consumer sends back by itself; a message that was tried often enough goes to the dead letters."""
+        if request.is_batch:
+            raise _illegal(f"batch request does not support retry group {request.topic}")
+        group = request.topic.removeprefix(RETRY_PREFIX)
+        if not self._retries.is_dead_send(group, request.reconsume_times, request.max_reconsume_times):
+            return request
+        properties = encode_properties({**decode_properties(request.properties), PROPERTY_DELAY: "-1"})
+        return request._replace(topic=self._retries.dead_letter_topic(group), queue_id=0, properties=properties)
+
+    def _topic(self, request: _Request) -> TopicConfig:
+        topic = self._topics.get(request.topic)
+        if topic is None or topic.name in BROKER_ONLY_TOPICS:
+            refusal = refusal_to_send(request.topic)
+            if refusal is not None:
+                raise _Refused(*refusal)
+            topic = self._create(request)
+        if not topic.writable:
+            raise _Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic.name}] sending message is forbidden")
+        return topic
+
+    def _create(self, request: _Request) -> TopicConfig:
+        self._has_made_topic = True
+        if request.topic.startswith(RETRY_PREFIX):
+            return self._topics.create_internal(request.topic, 1)
+        no_room = self._topics.no_room_for(request.topic)
+        if no_room:
+            raise _Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist: {no_room}")
+        too_many = self._topics.too_many_creations()
+        if too_many:
+            raise _Refused(ResponseCode.SYSTEM_BUSY, f"topic[{request.topic}] not exist: {too_many}")
+        topic = self._topics.create_for_send(request.topic, request.default_topic, request.default_queue_count)
+        if topic is None:
+            remark = f"topic[{request.topic}] not exist, apply first please!{SEE_FAQ}"
+            raise _Refused(ResponseCode.TOPIC_NOT_EXIST, remark)
+        return topic
+
+    def _queue_id(self, request: _Request, topic: TopicConfig, peer: str) -> int:
+        count = max(topic.write_queue_count, topic.read_queue_count)
+        if request.queue_id >= count:
+            raise _Refused(
+                ResponseCode.INVALID_PARAMETER,
+                f"request queueId[{request.queue_id}] is illegal, {topic.text()} Producer: {peer}",
+            )
+        if request.queue_id >= 0:
+            return request.queue_id
+        self._next_queue += 1
+        return self._next_queue % topic.write_queue_count
+
+    def _check(self, request: _Request, command: Command) -> None:
+        limit = self._config.max_message_size
+        if len(command.body) > limit or len(request.properties) + len(self._own_bytes) > MAX_PROPERTIES_BYTES:
+            raise _illegal(
+                "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
+                f"{limit}B, msg properties length limit 32KB."
+            )
+        if request.sys_flag & SYS_FLAG_INNER_BATCH or find_property(request.properties, _INNER_NUM) is not None:
+            raise _illegal("only the broker makes inner batches: send them by request 320")
+        if _DELAY in request.properties or _DELIVER in request.properties:
+            self._check_delay(request)
+
+    def _is_prepared(self, request: _Request) -> bool:
+        """Whether it is the first half of a transaction, by its property as in RocketMQ. Raises _Refused."""
+        flagged = request.sys_flag & SYS_FLAG_TRANSACTION_MASK
+        if not flagged and _PREPARED not in request.properties:
+            return False
+        properties = decode_properties(request.properties)
+        if properties.get(PROPERTY_TRANSACTION_PREPARED, "").lower() != "true":
+            if flagged:
+                raise _illegal(f"a transactional message must have the property {PROPERTY_TRANSACTION_PREPARED}=true")
+            return False
+        delayed = delay_level(properties.get(PROPERTY_DELAY)) > 0
+        if request.reconsume_times > 0 and (delayed or request.topic.startswith(DLQ_PREFIX)):
+            return False  # what a consumer of old sends back still says that it was prepared
+        if request.is_batch or delayed:
+            raise _illegal("a transactional message can be neither a batch nor delayed")
+        if self._config.reject_transaction_message:
+            address = self._config.broker_ip1 or self._config.listen_address
+            raise _Refused(
+                ResponseCode.NO_PERMISSION, f"the broker[{address}] sending transaction message is forbidden"
+            )
+        return True
+
+    @staticmethod
+    def _check_delay(request: _Request) -> None:
+        """A level, where there is one, makes a timer void."""
+        properties = decode_properties(request.properties)
+        try:
+            level = delay_level(properties.get(PROPERTY_DELAY))
+        except ValueError as error:
+            raise _illegal(str(error)) from None
+        if level and request.is_batch:
+            raise _illegal("a batch cannot be delayed")
+        if not level and any(properties.get(name) not in (None, "", "0") for name in _TIMERS):
+            raise _illegal("this broker does not take timer messages")
+
+    def _with_own(self, properties: bytes) -> bytes:
+        """The client's properties and the broker's three; the client's own of those names give way."""
+        properties = _without_crc(properties)
+        if b"MSG_REGION" in properties or b"TRACE_ON" in properties or b"CLUSTER" in properties:
+            return encode_properties({**decode_properties(properties), **self._own})
+        if properties and properties[-1] != 2:
+            properties += b"\x02"
+        return properties + self._own_bytes
+
+    def _with_number(self, properties: bytes, count: int) -> bytes:
+        """Of a batch that is stored as one record."""
+        if count > MAX_INNER_COUNT:
+            raise _illegal(f"a batch of {count} messages; one record holds up to {MAX_INNER_COUNT}")
+        return self._with_own(properties) + encode_properties({PROPERTY_INNER_NUM: str(count)})
+
+    @staticmethod
+    def split(body: bytes) -> list[Part]:
+        """The messages of a batch body (formats.md §12.4), stored as the client wrote them."""
+        parts: list[Part] = []
+        position, end = 0, len(body)
+        while position < end:
+            if end - position < _LEAST_INNER_BYTES or len(parts) == MAX_BATCH_MESSAGES:
+                raise _illegal(f"the batch does not hold whole messages: byte {position} of {end}")
+            total_bytes, flag, body_bytes = _inner_head(body, position)
+            start = position + _INNER_HEAD_BYTES
+            body_end = start + body_bytes
+            stop = position + total_bytes
+            if (
+                body_bytes < 0
+                or not body_end + 2 <= stop <= end
+                or (body[body_end] << 8) + body[body_end + 1] != stop - body_end - 2
+                or body[body_end] > 127
+            ):
+                raise _illegal(f"message {len(parts)} of the batch leaves the body")
+            parts.append((body[start:body_end], body[body_end:stop], flag))
+            position = stop
+        if not parts:
+            raise _illegal("the batch holds no message")
+        return parts
+
+
+def _without_crc(properties: bytes) -> bytes:
+    """A record's own CRC (formats.md §2.3) is nothing that a client may say: recovery would believe it."""
+    if _CRC32 not in properties:
+        return properties
+    found = decode_properties(properties)
+    found.pop(PROPERTY_CRC32, None)
+    return encode_properties(found)
+
+
+def _tail_without_crc(tail: bytes) -> bytes:
+    properties = _without_crc(tail[2:])
+    return _INT16.pack(len(properties)) + properties
+
+
+_KINDS = {SCHEDULE_TOPIC: "delay", HALF_TOPIC: "transaction"}
+_CRC32 = PROPERTY_CRC32.encode()
+_WAIT = PROPERTY_WAIT.encode()
+_UNIQUE_KEY = PROPERTY_UNIQUE_KEY.encode()
+_INNER_NUM = PROPERTY_INNER_NUM.encode()
+
+
+def _runs(accepted: list[_Accepted]) -> Iterator[list[_Accepted]]:
+    """What is appended with one call: a batch alone, and an inner batch, since its size depends on its queue offset."""
+    run: list[_Accepted] = []
+    for item in accepted:
+        if isinstance(item.content, NewBatch) or item.content.sys_flag & SYS_FLAG_INNER_BATCH:
+            if run:
+                yield run
+            yield [item]
+            run = []
+        else:
+            run.append(item)
+    if run:
+        yield run
+
+
+def _parse(command: Command) -> _Request:
+    """Raises _Refused for a field that is missing or no number."""
+    ext = command.ext
+    try:
+        if command.code == RequestCode.SEND_MESSAGE:
+            return _Request(
+                ext["topic"],
+                ext.get("defaultTopic", DEFAULT_TOPIC),
+                _int32(ext.get("defaultTopicQueueNums", "4")),
+                _int32(ext["queueId"]),
+                _int32(ext.get("sysFlag", "0")),
+                _int64(ext.get("bornTimestamp", "0")),
+                _int32(ext.get("flag", "0")),
+                ext.get("properties", "").encode(),
+                _int32(ext.get("reconsumeTimes", "0")),
+                ext.get("batch") == "true",
+                _int32(ext["maxReconsumeTimes"]) if ext.get("maxReconsumeTimes") else None,
+            )
+        return _Request(
+            ext["b"],
+            ext.get("c", DEFAULT_TOPIC),
+            _int32(ext.get("d", "4")),
+            _int32(ext["e"]),
+            _int32(ext.get("f", "0")),
+            _int64(ext.get("g", "0")),
+            _int32(ext.get("h", "0")),
+            ext.get("i", "").encode(),
+            _int32(ext.get("j", "0")),
+            command.code == RequestCode.SEND_BATCH_MESSAGE or ext.get("m") == "true",
+            _int32(ext["l"]) if ext.get("l") else None,
+        )
+    except KeyError as missing:
+        raise _Refused(ResponseCode.SYSTEM_ERROR, f"request {command.code} lacks the field {missing}") from None
+    except ValueError as error:
+        raise _Refused(ResponseCode.SYSTEM_ERROR, f"request {command.code}: {error}") from None
+
+
+def _int32(value: str) -> int:
+    number = int(value)
+    if not -(1 << 31) <= number < 1 << 31:
+        raise ValueError(f"{value} is not a 32 bit integer")
+    return number
+
+
+def _int64(value: str) -> int:
+    number = int(value)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(f"{value} is not a 64 bit integer")
+    return number
+
+
+@lru_cache(maxsize=4096)
+def host_of(address: str) -> tuple[bytes, int]:
+    """Address bytes (4 or 16) and port of a numeric "host:port". Raises ValueError."""
+    host, port = parse_address(address)
+    return ip_address(host).packed, port

@@ -1,0 +1,228 @@
+"""Requests about topics, groups and tables: 17, 21, 43, 45, 200, 201, 202 and 351. Slaves and mqadmin ask them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from rmqha.broker.requests.request import Channel, Feed, Handler, RequestError, Work, answer_when, number, text, truth
+from rmqha.broker.services.statistics import Rates
+from rmqha.broker.tables.delay_offsets import DelayOffsetTable
+from rmqha.broker.tables.groups import MAX_GROUP_BYTES, GroupTable, group_name_fault, settings_fault
+from rmqha.broker.tables.offsets import OffsetTable
+from rmqha.broker.tables.topics import (
+    BROKER_ONLY_TOPICS,
+    DEFAULT_TOPIC,
+    MAX_QUEUE_COUNT,
+    PERM_INHERIT,
+    PERM_READ,
+    PERM_WRITE,
+    TopicConfig,
+    TopicTable,
+    merge_attributes,
+    topic_name_fault,
+)
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.offset import PhyOffset, QueueOffset
+from rmqha.store.log.record import decode
+from rmqha.store.reader import PullResult
+from rmqha.wire import lenient_json
+from rmqha.wire.command import Command
+
+MAX_ATTRIBUTES_LENGTH = 16 * 1024
+
+
+class TableLog(Protocol):
+    """What the answers need of the store; `Store` is one."""
+
+    @property
+    def confirm_offset(self) -> PhyOffset: ...
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: QueueOffset,
+        max_count: int,
+        max_bytes: int,
+        tags_codes: frozenset[int] | None,
+    ) -> PullResult: ...
+
+
+class ServingState(Protocol):
+    @property
+    def is_serving(self) -> bool: ...
+
+    def admission(self) -> tuple[ResponseCode, str]: ...
+
+
+class TableRequests:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log: TableLog,
+        standing: ServingState,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        delay_offsets: DelayOffsetTable,
+        put_rates: Rates,
+        feed: Feed,
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._standing = standing
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._delay_table = delay_offsets
+        self._put_rates = put_rates
+        self._feed = feed
+        self.when_routed: Callable[[Callable[[], None]], None] = lambda done: done()
+        """Calls back once the name servers know the topics as they are now; the shell sets it."""
+
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self._update_topic,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self._delete_topic,
+            RequestCode.GET_TOPIC_CONFIG: self._topic_config,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self._all_topics,
+            RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self._all_offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: self._delay_offsets,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._update_group,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._all_groups,
+        }
+
+    def _require_master(self) -> None:
+        require_master(self._standing, self._config)
+
+    # --- topics -----------------------------------------------------------------------------------------------------
+    def _update_topic(self, channel: Channel, command: Command) -> None:
+        self._require_master()
+        name = command.ext.get("topic", "")
+        fault = topic_name_fault(name)
+        if not fault and (name in BROKER_ONLY_TOPICS or name == DEFAULT_TOPIC):
+            fault = f"The topic[{name}] is conflict with system topic."
+        if fault:
+            raise RequestError(ResponseCode.INVALID_PARAMETER, fault)
+        read, write = number(command, "readQueueNums", 8), number(command, "writeQueueNums", 8)
+        perm = number(command, "perm", PERM_READ | PERM_WRITE)
+        if not (0 <= read <= MAX_QUEUE_COUNT and 0 <= write <= MAX_QUEUE_COUNT):
+            fault = f"a topic has 0 to {MAX_QUEUE_COUNT} queues, not {read} to read and {write} to write"
+        elif perm & ~(PERM_READ | PERM_WRITE | PERM_INHERIT):
+            fault = f"{perm} is no permission"
+        elif sum(len(command.ext.get(key) or "") for key in ("attributes", "topicFilterType")) > MAX_ATTRIBUTES_LENGTH:
+            fault = f"the attributes of a topic have at most {MAX_ATTRIBUTES_LENGTH} characters"
+        fault = fault or self._topics.no_room_for(name)
+        if fault:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
+        present = self._topics.get(name)
+        try:
+            attributes = merge_attributes(present.attributes if present else None, command.ext.get("attributes") or "")
+        except ValueError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        filter_type = command.ext.get("topicFilterType", "SINGLE_TAG")
+        flag = number(command, "topicSysFlag", 0)
+        unknown = present.unknown if present else {}
+        topic = TopicConfig(name, read, write, perm, flag, truth(command, "order"), filter_type, attributes, unknown)
+        if topic != present:
+            self._topics.put(topic)
+        answer_when(self._held_and_routed, channel, command.reply())
+
+    def _held_and_routed(self, done: Callable[[str], None]) -> None:
+        """Who sends at once must find the topic's route, or it might be made by the first send, in any group."""
+        self._feed.wait(lambda fault: done(fault) if fault else self.when_routed(lambda: done("")))
+
+    def _delete_topic(self, channel: Channel, command: Command) -> None:
+        """The topic and its consumers' offsets go. Its queues stay until the log forgets their records: a topic of the
+        same name goes on behind them, since no queue offset is given twice."""
+        self._require_master()
+        name = text(command, "topic")
+        if name in self._topics.system_topics:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"The topic[{name}] is conflict with system topic.")
+        self._topics.remove(name)
+        self._offsets.remove_topic(name)
+        answer_when(self._feed.wait_reset, channel, command.reply())
+
+    def _topic_config(self, channel: Channel, command: Command) -> Command:
+        name = text(command, "topic")
+        topic = self._topics.get(name)
+        if topic is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {name}")
+        return command.reply(body=lenient_json.dumps(topic.to_json()))
+
+    def _all_topics(self, channel: Channel, command: Command) -> Work:
+        members = self._topics.members(*_slice(command, "topicSeq", "maxTopicNum"))
+        ext = {"totalTopicNum": str(len(self._topics))}
+        body = yield from lenient_json.dumps_in_steps(members)
+        return command.reply(ResponseCode.SUCCESS, ext, body)
+
+    def _topic_stats(self, channel: Channel, command: Command) -> Command:
+        name = text(command, "topic")
+        topic = self._topics.get(name)
+        if topic is None:
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        table = {}
+        for queue_id in range(max(topic.read_queue_count, topic.write_queue_count)):
+            low, high = self._log.queue_range(name, queue_id)
+            queue = lenient_json.ObjectKey({"brokerName": self._config.broker_name, "queueId": queue_id, "topic": name})
+            updated = self._stored_at_ms(name, queue_id, high) if high > low else 0
+            table[queue] = {"lastUpdateTimestamp": updated, "maxOffset": high, "minOffset": low}
+        return command.reply(
+            body=lenient_json.dumps({"offsetTable": table, "topicPutTps": round(self._put_rates.per_second(name), 2)})
+        )
+
+    def _stored_at_ms(self, topic: str, queue_id: int, high: int) -> int:
+        """storeTimestamp of a queue's last record."""
+        result = self._log.pull(topic, queue_id, QueueOffset(high - 1), 1, 1, None)
+        return decode(result.records[0]).store_timestamp_ms if result.records else 0
+
+    # --- groups and offsets -----------------------------------------------------------------------------------------
+    def _update_group(self, channel: Channel, command: Command) -> None:
+        self._require_master()
+        body = lenient_json.loads(command.body)
+        name = body.get("groupName") if isinstance(body, dict) else None
+        fault = group_name_fault(name if isinstance(name, str) else "") or settings_fault(body)
+        if not fault and len(command.body) > MAX_GROUP_BYTES:
+            fault = f"the settings of a group have at most {MAX_GROUP_BYTES} bytes"
+        fault = fault or self._groups.no_room_for(str(name))
+        if fault:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, fault)
+        self._groups.put(body)
+        answer_when(self._feed.wait, channel, command.reply())
+
+    def _all_groups(self, channel: Channel, command: Command) -> Work:
+        members = self._groups.members(*_slice(command, "groupSeq", "maxGroupNum"))
+        ext = {"totalGroupNum": str(len(self._groups))}
+        body = yield from lenient_json.dumps_in_steps(members)
+        return command.reply(ResponseCode.SUCCESS, ext, body)
+
+    def _all_offsets(self, channel: Channel, command: Command) -> Work:
+        body = yield from lenient_json.dumps_in_steps(self._offsets.members(), unquoted_integer_keys=True)
+        return command.reply(body=body)
+
+    def _delay_offsets(self, channel: Channel, command: Command) -> Command:
+        """What counts on no copy that a member of the SyncStateSet may lack: Apache's slaves take it as it is."""
+        table = self._delay_table.to_json(self._log.confirm_offset)
+        return command.reply(body=lenient_json.dumps(table, unquoted_integer_keys=True))
+
+
+def _slice(command: Command, first: str, count: str) -> tuple[int, int | None]:
+    """Which part of a table is asked for; older peers ask for all."""
+    start = max(0, number(command, first, 0))
+    wanted = number(command, count, 0)
+    return start, wanted if wanted > 0 else None
+
+
+def require_master(standing: ServingState, config: BrokerConfig) -> None:
+    """Refuse before anything is changed: not the master, or a strict change could not be held by enough replicas."""
+    if not standing.is_serving:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master; ask the master of its group")
+    if config.metadata_strict:
+        code, remark = standing.admission()
+        if code is not ResponseCode.SUCCESS:
+            raise RequestError(code, remark)

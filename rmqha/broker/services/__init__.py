@@ -1,0 +1,1 @@
+"""Work that a broker does by itself: delays, transaction checks, retention, disk probes, figures."""

@@ -1,0 +1,86 @@
+"""Probes the disk of the store: a small write made durable at each interval, and ahead of a cut, in a thread. Shell.
+
+A disk that hangs keeps the thread, not the broker: the heartbeats go on and say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from rmqha.ha.disk_health import DiskHealth
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.port import Clock, Disk
+
+PATH = "rmqha.probe"
+PROBE = bytes(4096)
+"""A block of its own each time, else a disk that has just filled up would still take some."""
+MAX_FILE_BYTES = 64 * 1024
+LOOK_INTERVAL_MS = 200
+
+
+class DiskProbe:
+    """`found` is told the problem, "" for none, and whether it is a write that hangs, several times a second."""
+
+    def __init__(self, config: BrokerConfig, disk: Disk, clock: Clock, found: Callable[[str, bool], None]) -> None:
+        self._interval_ms = config.disk_probe_interval_millis
+        self._health = DiskHealth(config.disk_probe_timeout_millis)
+        self._disk = disk
+        self._clock = clock
+        self._found = found
+
+    async def run(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._probe)
+            while True:
+                now_ms = self._clock.now_ms()
+                self._found(self._health.problem(now_ms), self._health.hangs(now_ms))
+                await trio.sleep(LOOK_INTERVAL_MS / 1000)
+
+    async def _probe(self) -> None:
+        while True:
+            self._health.begun(self._clock.now_ms())
+            # a thread that hangs cannot be cancelled; it is left behind when the broker ends
+            error = await trio.to_thread.run_sync(write_block, self._disk, abandon_on_cancel=True)
+            self._health.ended(self._clock.now_ms(), error)
+            await trio.sleep(self._interval_ms / 1000)
+
+
+class DiskProof:
+    """Waits until the disk works. `prove` blocks meanwhile, in one thread however many wait: a pool that hung threads
+    have used up would stop everything that needs one."""
+
+    def __init__(self, prove: Callable[[], object], nursery: trio.Nursery) -> None:
+        self._prove = prove
+        self._nursery = nursery
+        self._ended: trio.Event | None = None
+
+    async def wait(self) -> None:
+        if self._ended is None:
+            self._ended = trio.Event()
+            self._nursery.start_soon(self._run, self._ended)
+        await self._ended.wait()
+
+    async def _run(self, ended: trio.Event) -> None:
+        # a thread that hangs cannot be cancelled; it is left behind when the broker ends
+        await trio.to_thread.run_sync(self._prove, abandon_on_cancel=True)
+        self._ended = None
+        ended.set()
+
+
+def write_block(disk: Disk) -> str:
+    """What the system said, "" if the bytes are durable."""
+    try:
+        file = disk.open_append(PATH)
+        try:
+            file.append(PROBE)
+            file.sync()
+            if file.size_bytes >= MAX_FILE_BYTES:
+                # only now: on a full disk the blocks that this frees would let the next writes pass
+                file.truncate(0)
+        finally:
+            file.close()
+    except OSError as error:
+        return f"{disk.label}/{PATH}: {error.strerror or error}"
+    return ""

@@ -1,0 +1,63 @@
+"""Keys changed while a server runs (requests 25, 318): applied at once, kept in a file that wins over its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from rmqha.model.config.servers import Config, parse_properties
+from rmqha.model.error import ConfigError
+from rmqha.port import Disk, Tracer
+
+PATH = "config/config-overrides.properties"
+C = TypeVar("C", bound=Config)
+
+
+class LiveConfig(Generic[C]):
+    """`current` is the configuration as it is now; `on_change` hears of every change of it."""
+
+    def __init__(self, disk: Disk | None, config: C, tracer: Tracer, path: str = PATH) -> None:
+        """Without a disk a change ends with the process. Raises ConfigError for a file that cannot be read, OSError."""
+        self._disk = disk
+        self._path = path
+        self._overrides: dict[str, str] = {}
+        self.current = config
+        self.on_change: Callable[[C], None] = lambda config: None
+        if disk is not None and disk.exists(path):
+            source = f"{disk.label}/{path}"
+            try:
+                given = parse_properties(disk.read(path).decode(), source)
+            except UnicodeDecodeError:
+                raise ConfigError(f"{source} is not UTF-8 text; restore it or remove it") from None
+            self._overrides, ignored = config.live_part(given)
+            if ignored:
+                tracer.event("config_overrides_ignored", keys=ignored, file=source)
+            self.current, _ = config.updated(self._overrides, source)
+            tracer.event("config_overridden", keys=sorted(self._overrides), file=source)
+
+    @property
+    def overridden(self) -> frozenset[str]:
+        """The keys that were changed so."""
+        return frozenset(self._overrides)
+
+    @property
+    def is_kept(self) -> bool:
+        """A change outlives the process."""
+        return self._disk is not None
+
+    def update(self, text: str, source: str = "request 25") -> None:
+        """Apply `key=value` lines, all or none; durable when it returns. Raises ConfigError and OSError."""
+        changes = parse_properties(text, source)
+        config, later = self.current.updated(changes, source)
+        if later:
+            raise ConfigError(f"{', '.join(later)}: restart needed; write it to the server's file and restart it")
+        # a key that needs a restart may be named with the value that it has; it is not kept
+        overrides = self._overrides | config.live_part(changes)[0]
+        if self._disk is not None:
+            lines = "".join(f"{key}={value}\n" for key, value in sorted(overrides.items()))
+            directory = self._path.rpartition("/")[0]
+            if directory:
+                self._disk.make_dirs(directory)
+            self._disk.write_atomic(self._path, lines.encode())
+        self._overrides, self.current = overrides, config
+        self.on_change(config)

@@ -1,0 +1,174 @@
+"""Old log files leave: looks at the log and the disk, lets the store forget what may go, and says what stays and why.
+
+Each replica removes on its own, as in RocketMQ. The decision is `rmqha.store.log.retention`; no trio here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from rmqha.broker.replication.replica_driver import ReplicaDriver
+from rmqha.broker.requests.request import Channel, Handler, number
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.error import StoreError
+from rmqha.model.offset import PhyOffset
+from rmqha.port import Clock, Disk, Tracer
+from rmqha.store.log.retention import HOUR_MS, Held, Need, RetentionPlan, Situation, plan
+from rmqha.store.meta.problem import disk_errors
+from rmqha.wire.command import Command
+
+LOOKS_ON_DEMAND = 20
+"""How many looks a request of an operator lasts, as in RocketMQ: a batch at each."""
+
+
+class Retention:
+    """`look` is called in the broker's own thread, `schedule_unlink` in another. `wake` asks the shell for a look at
+    once."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        disk: Disk,
+        driver: ReplicaDriver,
+        clock: Clock,
+        tracer: Tracer,
+        local_hour: Callable[[], int] | None = None,
+    ) -> None:
+        """Without `local_hour` the hours of deleteWhen are UTC's."""
+        self._config = config
+        self._disk = disk
+        self._driver = driver
+        self._store = driver.store
+        self._clock = clock
+        self._tracer = tracer
+        self.local_hour = local_hour or (lambda: clock.wall_ms() // HOUR_MS % 24)
+        self._looks_on_demand = 0
+        self._start_offset = 0
+        self._held: Held | None = None
+        self._troubled = False
+        self.wake: Callable[[], None] = lambda: None
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._config = config
+
+    # --- look -------------------------------------------------------------------------------------------------------
+    def look(self) -> None:
+        """Decide and let go; `schedule_unlink` then does what takes time."""
+        store, driver = self._store, self._driver
+        try:
+            store.trim_derived()
+            found = plan(self._config, self._situation())
+            if found.removed:
+                store.trim(PhyOffset(found.removed[-1][0].end_offset))
+            if found.roll is not None:
+                driver.roll()
+        except StoreError as error:
+            self._tell_trouble(str(error))
+            return
+        self._tell_trouble("")
+        self._tell(found)
+        self._refuse(found.refusal)
+        self._looks_on_demand = max(0, self._looks_on_demand - 1)
+        if not self._looks_on_demand:
+            self._start_offset = 0
+
+    def _situation(self) -> Situation:
+        store, driver, wall_ms = self._store, self._driver, self._clock.wall_ms()
+        files, active = store.oldest_files(self._config.delete_file_batch_max, wall_ms)
+        with disk_errors(self._disk, "", "ask how full the disk is"):
+            used_bytes, free_bytes = self._disk.space()
+        buried_bytes = min(store.buried_bytes, used_bytes)
+        return Situation(
+            wall_ms=wall_ms,
+            local_hour=self.local_hour(),
+            files=files,
+            active=active,
+            end_offset=store.max_phy_offset,
+            settled_offset=store.settled_offset,
+            used_bytes=used_bytes - buried_bytes,
+            free_bytes=free_bytes + buried_bytes,
+            needs=[Need(slave_id, offset) for slave_id, offset in driver.replica.slave_acks()],
+            start_offset=self._start_offset,
+            on_demand=self._looks_on_demand > 0,
+            may_append=driver.is_serving and driver.admission()[0] is ResponseCode.SUCCESS,
+        )
+
+    def schedule_unlink(self) -> bool:
+        """Take from the disk what the store has let go of, one log file; True if there is more. Blocks."""
+        config = self._config
+        return self._store.schedule_unlink(
+            self._clock.now_ms(), config.destroy_maped_file_interval_forcibly, config.redelete_hanged_file_interval
+        )
+
+    def pending_unlink(self) -> None:
+        """To be called in the broker's own thread after `schedule_unlink`, which may have synced the log."""
+        self._driver.synced()
+
+    def demand(self, start_offset: int) -> None:
+        """Expired files go whatever the hour, and all that end at or below `start_offset`."""
+        self._start_offset = start_offset
+        self._looks_on_demand = LOOKS_ON_DEMAND
+        self.wake()
+
+    # --- say --------------------------------------------------------------------------------------------------------
+    def _tell(self, found: RetentionPlan) -> None:
+        if found.removed:
+            reasons = sorted({reason.value for _, reason in found.removed})
+            start = found.removed[-1][0].end_offset
+            self._tracer.event("log_trimmed", start_offset=start, files=len(found.removed), reason="; ".join(reasons))
+        if found.roll is not None:
+            self._tracer.event("log_rolled", end_offset=self._store.max_phy_offset, reason=found.roll.value)
+        if found.passed_over:
+            self._tracer.event(
+                "slaves_passed_over",
+                brokers=[need.broker_id for need in found.passed_over],
+                reason="the disk is fuller than diskSpaceWarningLevelRatio: they must copy the whole log again",
+            )
+        if found.held != self._held:
+            self._held = found.held
+            if found.held is not None:
+                self._tracer.event("log_file_held", sentence=self.held)
+
+    @property
+    def held(self) -> str:
+        """Which file should go and does not, and who needs it; "" for none."""
+        held = self._held
+        if held is None:
+            return ""
+        who = ", ".join(f"broker {need.broker_id}, which has the log up to {need.offset}" for need in held.by)
+        return (
+            f"the log file at {held.start_offset} stays, {held.reason.value}: needed by {who or 'this replica itself'}"
+        )
+
+    def _refuse(self, refusal: str) -> None:
+        replica = self._driver.replica
+        if bool(refusal) != bool(replica.disk_refusal):
+            self._tracer.event("disk_full" if refusal else "disk_has_room", reason=refusal)
+        replica.disk_refusal = refusal
+
+    def _tell_trouble(self, reason: str) -> None:
+        if reason and not self._troubled:
+            self._tracer.event("old_files_not_removed", reason=reason)
+        self._troubled = bool(reason)
+
+    def state(self) -> dict[str, Any]:
+        return {"heldLogFile": self.held, "removedLogBytesOnDisk": self._store.buried_bytes}
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+    def handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self._clean_queues,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self._delete_expired,
+        }
+
+    def _clean_queues(self, channel: Channel, command: Command) -> Command:
+        self._store.trim_derived()
+        self.wake()
+        return command.reply()
+
+    def _delete_expired(self, channel: Channel, command: Command) -> Command:
+        """`startOffset` is our own field."""
+        self.demand(number(command, "startOffset", 0))
+        return command.reply()

@@ -1,0 +1,250 @@
+"""Delayed messages: they wait in the schedule topic, a queue per level, and are stored again when their time has come.
+
+Only the open master delivers. A level's offset moves on when the delivered copies are acknowledged by the group's rule
+(ruling 12) and counts in logs that hold them, so a new master, which goes on from the offset that is true of its own
+log, may deliver once more but leaves none out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from rmqha.broker.replication.waiter import Waiting
+from rmqha.broker.tables.delay_offsets import DelayOffsetTable
+from rmqha.ha.action import AckStatus
+from rmqha.model.code import ResponseCode
+from rmqha.model.config.delay_level import SCHEDULE_TOPIC, delay_level
+from rmqha.model.error import DamagedError, UsageError
+from rmqha.model.message import (
+    HALF_TOPIC,
+    PROPERTY_CRC32,
+    PROPERTY_DELAY,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TIMER_DELAY_MS,
+    PROPERTY_TIMER_DELAY_SEC,
+    PROPERTY_TIMER_DELIVER_MS,
+    are_whole,
+    decode_properties,
+    encode_properties,
+    find_property,
+)
+from rmqha.model.offset import PhyOffset, QueueOffset
+from rmqha.port import Clock, Tracer
+from rmqha.store.appender import AppendedBatch
+from rmqha.store.log.record import NewMessage, Record
+from rmqha.store.reader import IsWhole, Unit, any_record
+
+MAX_DELIVERY_COUNT = 64
+"""Messages of one level that are delivered with one append."""
+_CRC32 = PROPERTY_CRC32.encode() + b"\x01"
+_TIMERS = (PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DELIVER_MS)
+
+
+def to_schedule(message: NewMessage, level_count: int) -> NewMessage:
+    """The form in which a message with a delay level waits; the message itself if it has none. A level above the last
+    is the last. ValueError if its DELAY is no number."""
+    properties = decode_properties(message.properties)
+    properties.pop(PROPERTY_CRC32, None)
+    level = min(delay_level(properties.get(PROPERTY_DELAY)), level_count)
+    if not level:
+        return message
+    for name in _TIMERS:
+        properties.pop(name, None)
+    properties[PROPERTY_DELAY] = str(level)
+    properties[PROPERTY_REAL_TOPIC] = message.topic
+    properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
+    return replace(message, topic=SCHEDULE_TOPIC, queue_id=level - 1, properties=encode_properties(properties))
+
+
+def says_where_to(record: Record) -> bool:
+    """Whether it has what `to_schedule` and RocketMQ's brokers put into each: no CRC covers properties."""
+    topic = find_property(record.properties, PROPERTY_REAL_TOPIC.encode())
+    queue_id = find_property(record.properties, PROPERTY_REAL_QUEUE_ID.encode())
+    return bool(topic and queue_id and queue_id.isdigit()) and are_whole(record.properties)
+
+
+def from_schedule(record: Record, store_host: tuple[bytes, int]) -> NewMessage | None:
+    """What is delivered of a record of the schedule topic, with all properties but its own CRC. None if it does not say
+    where to."""
+    topic = find_property(record.properties, PROPERTY_REAL_TOPIC.encode())
+    queue_id = find_property(record.properties, PROPERTY_REAL_QUEUE_ID.encode())
+    if not topic or not queue_id or not queue_id.isdigit() or len(queue_id) > 9:
+        return None
+    name = topic.decode("utf-8", "replace")
+    if name in (HALF_TOPIC, SCHEDULE_TOPIC):
+        return None
+    properties = record.properties
+    if _CRC32 in properties:
+        found = decode_properties(properties)
+        found.pop(PROPERTY_CRC32)
+        properties = encode_properties(found)
+    return NewMessage(
+        name,
+        int(queue_id),
+        record.body,
+        properties,
+        record.born_at_ms,
+        record.born_host,
+        store_host,
+        record.flag,
+        record.sys_flag,
+        record.reconsume_times,
+    )
+
+
+class ScheduleLog(Protocol):
+    """Where messages wait and are stored again; the store, and of the driver what `SendLog` has."""
+
+    def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
+
+    def units(self, topic: str, queue_id: int, offset: int, count: int) -> list[tuple[int, int, int]]: ...
+
+    def sound_record(
+        self, topic: str, queue_id: int, offset: int, unit: Unit, is_whole: IsWhole = any_record
+    ) -> Record:
+        """Raises DamagedError, once it is known to whoever repairs."""
+        ...
+
+    @property
+    def max_phy_offset(self) -> PhyOffset: ...
+
+
+class Appends(Protocol):
+    @property
+    def is_serving(self) -> bool: ...
+
+    def admission(self) -> tuple[ResponseCode, str]: ...
+
+    def append(self, messages: list[NewMessage]) -> AppendedBatch: ...
+
+    def appended(self, end_offset: PhyOffset, waiter: Waiting | None) -> None: ...
+
+
+class _Delivery(Waiting):
+    """One append of a level's due messages, until it is acknowledged."""
+
+    __slots__ = ("_service", "end_offset", "level", "next_offset")
+
+    def __init__(self, service: ScheduleService, level: int, next_offset: int, end_offset: PhyOffset) -> None:
+        self._service = service
+        self.level = level
+        self.next_offset = next_offset
+        self.end_offset = end_offset
+
+    def finish(self, status: AckStatus) -> None:
+        self._service.finished(self, status)
+
+
+class ScheduleService:
+    """`deliver` is called about every 100 ms and whenever `wake` was. `levels_ms` are the times of the levels."""
+
+    def __init__(
+        self,
+        log: ScheduleLog,
+        appends: Appends,
+        offsets: DelayOffsetTable,
+        clock: Clock,
+        tracer: Tracer,
+        store_host: tuple[bytes, int],
+        levels_ms: Sequence[int],
+    ) -> None:
+        self._log = log
+        self._appends = appends
+        self._offsets = offsets
+        self._clock = clock
+        self._tracer = tracer
+        self._store_host = store_host
+        self.levels_ms = levels_ms
+        self._pending: dict[int, _Delivery] = {}
+        self.delivered_count = 0
+        self.wake: Callable[[], None] = lambda: None
+
+    def end_of(self, level: int) -> int:
+        """The end of a level's queue."""
+        return self._log.queue_range(SCHEDULE_TOPIC, level - 1)[1]
+
+    def deliver(self) -> None:
+        """Store again what is due. Raises StoreError."""
+        if not self._appends.is_serving or self._appends.admission()[0] is not ResponseCode.SUCCESS:
+            return
+        for level, delay_ms in enumerate(self.levels_ms, 1):
+            if level not in self._pending:
+                self._deliver(level, delay_ms)
+
+    def role_changed(self) -> None:
+        """What was on its way is the new master's to deliver."""
+        self._pending.clear()
+
+    def statistics(self) -> dict[int, tuple[int, int]]:
+        """(next offset, end) of each level that has delivered."""
+        return {level: (self._offsets.get(level), self.end_of(level)) for level in self._offsets.levels()}
+
+    def _deliver(self, level: int, delay_ms: int) -> None:
+        low, high = self._log.queue_range(SCHEDULE_TOPIC, level - 1)
+        known = self._offsets.get(level)
+        offset = min(max(known, low), high)
+        if offset > known:
+            self._tracer.event("delayed_messages_expired", level=level, count=offset - known)
+        if offset < high:
+            messages, offset = self._due(level, delay_ms, offset)
+            if messages:
+                self._append(level, messages, offset)
+                return
+        if offset != known:
+            self._offsets.put(level, offset)
+
+    def _due(self, level: int, delay_ms: int, offset: int) -> tuple[list[NewMessage], int]:
+        """The due messages from `offset` on, and the offset behind them."""
+        now_ms = self._clock.wall_ms()
+        messages = []
+        for unit in self._log.units(SCHEDULE_TOPIC, level - 1, offset, MAX_DELIVERY_COUNT):
+            phy_offset, _, deliver_at_ms = unit
+            # A time that lies further ahead than the level is long comes from a clock that was put back: due now.
+            if now_ms < deliver_at_ms <= now_ms + delay_ms:
+                break
+            try:
+                record = self._log.sound_record(SCHEDULE_TOPIC, level - 1, offset, unit, says_where_to)
+            except DamagedError:
+                break  # the level waits until a replica has given it back
+            offset += 1
+            message = from_schedule(record, self._store_host)
+            if message is None:
+                self._tracer.event("delayed_message_without_topic", level=level, phy_offset=phy_offset)
+            else:
+                messages.append(message)
+        return messages, offset
+
+    def _append(self, level: int, messages: list[NewMessage], next_offset: int) -> None:
+        try:
+            end = self._appends.append(messages).end_offset
+        except UsageError:
+            end = self._append_each(level, messages)
+        self.delivered_count += len(messages)
+        delivery = self._pending[level] = _Delivery(self, level, next_offset, end)
+        self._appends.appended(end, delivery)
+
+    def _append_each(self, level: int, messages: list[NewMessage]) -> PhyOffset:
+        """One of them cannot be stored: it stays where it waits, and is told."""
+        for message in messages:
+            try:
+                self._appends.append([message])
+            except UsageError as error:
+                self._tracer.event("delayed_message_not_delivered", level=level, topic=message.topic, reason=str(error))
+        return self._log.max_phy_offset
+
+    def finished(self, delivery: _Delivery, status: AckStatus) -> None:
+        level = delivery.level
+        if self._pending.get(level) is not delivery:
+            return
+        if status is AckStatus.OK:
+            del self._pending[level]
+            self._offsets.put(level, delivery.next_offset, delivery.end_offset)
+            self.wake()
+        elif status is AckStatus.SERVICE_NOT_AVAILABLE:
+            del self._pending[level]
+        else:
+            # The copies stand in the log of this epoch, so they come or this mastership goes: no second copy now.
+            self._appends.appended(self._log.max_phy_offset, delivery)

@@ -1,0 +1,34 @@
+"""Walks over the log at a bounded rate (scrubBytesPerSecond) and has every record checked. Shell."""
+
+from __future__ import annotations
+
+import trio
+
+from rmqha.broker.core import BrokerCore
+from rmqha.store.integrity.scrubber import PIECE_BYTES
+
+IDLE_MS = 1000
+"""Between two looks whether there is anything to do."""
+PASS_PAUSE_MS = 60_000
+"""Between two passes, so that a short log is not read all the time."""
+
+
+class ScrubLoop:
+    def __init__(self, core: BrokerCore) -> None:
+        self._core = core
+
+    async def run(self) -> None:
+        scrubber = self._core.scrubber
+        while True:
+            bytes_per_second = self._core.config.scrub_bytes_per_second
+            if not bytes_per_second or self._core.driver.is_copying:
+                await trio.sleep(IDLE_MS / 1000)
+                continue
+            piece = scrubber.next_piece(min(PIECE_BYTES, bytes_per_second))
+            if piece is None:
+                await trio.sleep(PASS_PAUSE_MS / 1000)
+                continue
+            # a disk that hangs keeps the thread, not the broker
+            trouble = await trio.to_thread.run_sync(scrubber.read, piece, abandon_on_cancel=True)
+            scrubber.check(piece, trouble)
+            await trio.sleep((piece[1] - piece[0]) / bytes_per_second)

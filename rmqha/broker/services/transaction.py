@@ -1,0 +1,316 @@
+"""Transactional messages: the forms that they have in the log, and which of them still wait. Pure.
+
+A half message waits in queue 0 of HALF_TOPIC. When its producer commits, the real message is stored; in any case a mark
+in queue 0 of OP_TOPIC lists the queue offset of the half message: it waits no longer. Whoever is asked about is stored
+again with TRANSACTION_CHECK_TIMES one higher, and the older copy marked. So log and marks alone say what waits. Where
+to begin to read stands in the last mark: the two consumer offsets of TRANSACTION_GROUP are in no log, and may come from
+a part of it that a failover in AP has lost, marks and all. They count if an Apache broker has marked last; it goes on
+from the same bytes.
+
+Transitions of `Reconciliation`: a half message is read (waits, unless its mark came first), ended (its mark is on the
+way), renewed (the copy waits instead), closed (marked, or given up).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from enum import Enum
+from typing import NamedTuple
+
+from rmqha.model.message import (
+    CHECK_MAX_TOPIC,
+    HALF_TOPIC,
+    OP_TOPIC,
+    PROPERTY_CHECK_IMMUNITY_SECONDS,
+    PROPERTY_CRC32,
+    PROPERTY_REAL_QUEUE_ID,
+    PROPERTY_REAL_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_TRANSACTION_CHECK_TIMES,
+    PROPERTY_TRANSACTION_ID,
+    PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
+    PROPERTY_UNIQUE_KEY,
+    PROPERTY_WAIT,
+    SYS_FLAG_TRANSACTION_COMMIT,
+    SYS_FLAG_TRANSACTION_MASK,
+    decode_properties,
+    encode_properties,
+    find_property,
+)
+from rmqha.store.log.record import Host, NewMessage, Record
+
+RENEWAL_BYTES = 64
+"""Properties of a half message leave so much room for what a check adds."""
+MAX_OPEN_COUNT = 100_000
+"""Half messages that are followed at a time, and marks that came before theirs."""
+MAX_MARK_COUNT = 1 << 16
+MAX_REMEMBERED_COUNT = 1 << 16
+REMOVE_TAG = "d"
+PROPERTY_WAITING_FROM = "RMQHA_WAITING_FROM"
+"""Own. Of a mark: "half,op", the offsets from which on half messages and marks say what waits when it is stored."""
+_MARK_PROPERTIES = encode_properties({PROPERTY_WAIT: "true", PROPERTY_TAGS: REMOVE_TAG})
+
+
+# --- forms ------------------------------------------------------------------------------------------------------------
+def to_half(message: NewMessage) -> NewMessage:
+    """How a prepared message waits."""
+    properties = decode_properties(message.properties)
+    for name in (PROPERTY_CRC32, PROPERTY_TRANSACTION_CHECK_TIMES, PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET):
+        properties.pop(name, None)
+    if properties.get(PROPERTY_UNIQUE_KEY):
+        properties[PROPERTY_TRANSACTION_ID] = properties[PROPERTY_UNIQUE_KEY]
+    properties[PROPERTY_REAL_TOPIC] = message.topic
+    properties[PROPERTY_REAL_QUEUE_ID] = str(message.queue_id)
+    sys_flag = message.sys_flag & ~SYS_FLAG_TRANSACTION_MASK
+    return replace(message, topic=HALF_TOPIC, queue_id=0, properties=encode_properties(properties), sys_flag=sys_flag)
+
+
+def real_place(properties: Mapping[str, str]) -> tuple[str, int] | None:
+    """Topic and queue that a half message is meant for; None if it does not say."""
+    topic, queue_id = properties.get(PROPERTY_REAL_TOPIC), properties.get(PROPERTY_REAL_QUEUE_ID, "")
+    if not topic or topic in (HALF_TOPIC, OP_TOPIC) or not queue_id.isascii() or not queue_id.isdigit():
+        return None
+    return (topic, int(queue_id)) if len(queue_id) <= 9 else None
+
+
+def to_commit(half: Record, store_host: Host) -> NewMessage | None:
+    """What is stored for consumers; None if the half message does not say where."""
+    properties = decode_properties(half.properties)
+    place = real_place(properties)
+    if place is None:
+        return None
+    for name in (PROPERTY_CRC32, PROPERTY_REAL_TOPIC, PROPERTY_REAL_QUEUE_ID):
+        properties.pop(name, None)
+    sys_flag = half.sys_flag & ~SYS_FLAG_TRANSACTION_MASK | SYS_FLAG_TRANSACTION_COMMIT
+    made = _again(half, place[0], properties, store_host)
+    return replace(made, queue_id=place[1], sys_flag=sys_flag, prepared_transaction_offset=half.phy_offset)
+
+
+def renewed(half: Record, store_host: Host) -> NewMessage:
+    """The copy that waits for the answer of one more check."""
+    properties = decode_properties(half.properties)
+    times = properties.get(PROPERTY_TRANSACTION_CHECK_TIMES)
+    properties[PROPERTY_TRANSACTION_CHECK_TIMES] = "1" if times is None else str(_number(times) + 1)
+    return _again(half, HALF_TOPIC, properties, store_host)
+
+
+def given_up(half: Record, store_host: Host) -> NewMessage:
+    """The copy for operators to look at."""
+    return _again(half, CHECK_MAX_TOPIC, decode_properties(half.properties), store_host)
+
+
+def mark(
+    queue_offsets: Sequence[int], at_ms: int, store_host: Host, waiting_from: tuple[int, int] | None = None
+) -> NewMessage:
+    """Says that these half messages wait no longer. `waiting_from`: `Reconciliation.waiting_from`."""
+    body = "".join(f"{queue_offset}," for queue_offset in queue_offsets).encode()
+    properties = _MARK_PROPERTIES
+    if waiting_from is not None:
+        properties += encode_properties({PROPERTY_WAITING_FROM: "{},{}".format(*waiting_from)})
+    return NewMessage(OP_TOPIC, 0, body, properties, at_ms, store_host, store_host)
+
+
+def told_waiting_from(record: Record) -> tuple[int, int] | None:
+    """What the mark says of it; None for one of an Apache broker, or of an earlier release."""
+    half, comma, op = (find_property(record.properties, PROPERTY_WAITING_FROM.encode()) or b"").partition(b",")
+    is_told = comma and half.isdigit() and op.isdigit() and len(half) <= 19 and len(op) <= 19
+    return (int(half), int(op)) if is_told else None
+
+
+def marked(record: Record) -> list[int]:
+    """The queue offsets that a mark lists; what is none of them is passed over."""
+    if find_property(record.properties, PROPERTY_TAGS.encode()) != REMOVE_TAG.encode():
+        return []
+    parts = bytes(record.body).split(b",")
+    return [int(part) for part in parts if part.isdigit() and len(part) <= 19]
+
+
+def _again(half: Record, topic: str, properties: dict[str, str], store_host: Host) -> NewMessage:
+    properties.pop(PROPERTY_CRC32, None)
+    return NewMessage(
+        topic,
+        0,
+        half.body,
+        encode_properties(properties),
+        half.born_at_ms,
+        half.born_host,
+        store_host,
+        half.flag,
+        half.sys_flag,
+        half.reconsume_times,
+    )
+
+
+def _number(text: str) -> int:
+    """As RocketMQ reads a property: -1 if it is no number."""
+    try:
+        return int(text) if len(text) <= 18 else -1
+    except ValueError:
+        return -1
+
+
+# --- when -------------------------------------------------------------------------------------------------------------
+class Rules(NamedTuple):
+    """transactionTimeOut, transactionCheckMax and fileReservedTime."""
+
+    timeout_ms: int
+    check_max: int
+    reserved_ms: int
+
+
+class TransactionVerdict(Enum):
+    LATER = "it may still end by itself"
+    CHECK = "ask its producer"
+    GIVE_UP = "asked often enough, or too old"
+
+
+def judge(half: Record, wall_ms: int, rules: Rules) -> tuple[TransactionVerdict, int]:
+    """What is due of a half message that waits, and until when `LATER` holds."""
+    properties = decode_properties(half.properties)
+    age_ms = wall_ms - half.born_at_ms
+    times = properties.get(PROPERTY_TRANSACTION_CHECK_TIMES)
+    if (times is not None and _number(times) >= rules.check_max) or age_ms > rules.reserved_ms:
+        return TransactionVerdict.GIVE_UP, 0
+    immunity = properties.get(PROPERTY_CHECK_IMMUNITY_SECONDS)
+    if immunity is None:
+        if age_ms < 0:  # the producer's clock is ahead: how old it is cannot be known
+            return TransactionVerdict.CHECK, 0
+        immune_ms = rules.timeout_ms
+    else:
+        seconds = _number(immunity)
+        immune_ms = rules.timeout_ms if seconds == -1 else seconds * 1000
+    if age_ms > immune_ms:
+        return TransactionVerdict.CHECK, 0
+    return TransactionVerdict.LATER, half.born_at_ms + min(immune_ms, rules.reserved_ms)
+
+
+def comes_too_late(half: Record, wall_ms: int, timeout_ms: int) -> bool:
+    """A message with an immunity of its own is ended by its producer only within it; later the answer to a check
+    counts."""
+    immunity = find_property(half.properties, PROPERTY_CHECK_IMMUNITY_SECONDS.encode())
+    if not immunity:
+        return False
+    seconds = _number(immunity.decode("ascii", "replace"))
+    return wall_ms - half.born_at_ms > max(seconds * 1000, timeout_ms)
+
+
+# --- which ------------------------------------------------------------------------------------------------------------
+class Reconciliation:
+    """Which half messages wait, by queue offset, as far as both queues have been read: half messages up to `next_half`,
+    marks up to `next_op`. `open`: those that wait, ascending, with the time before which nothing is due, if known.
+
+    One starts with the offsets of half messages and marks. `half_offset` and `op_offset` are what they may be now: who
+    starts with them finds the same messages waiting.
+    """
+
+    def __init__(self, half_offset: int, op_offset: int) -> None:
+        self.next_half = half_offset
+        self.next_op = op_offset
+        self.open: dict[int, int | None] = {}
+        self._removed: set[int] = set()
+        """Marked before they were read."""
+        self._marks: deque[tuple[int, int]] = deque()
+        """(offset of a mark, the last half message that it or those up to the next entry list), of marks that may still
+        be needed."""
+        self._ended: OrderedDict[int, int] = OrderedDict()
+        """Those that producers have ended, the latest; their marks may not be read yet."""
+        self._copies: OrderedDict[int, int] = OrderedDict()
+        """The copy that waited instead of a half message, for ends that name the older one."""
+
+    @property
+    def half_offset(self) -> int:
+        return next(iter(self.open), self.next_half)
+
+    @property
+    def op_offset(self) -> int:
+        first = self.half_offset
+        while self._marks and self._marks[0][1] < first:
+            self._marks.popleft()
+        return self._marks[0][0] if self._marks else self.next_op
+
+    @property
+    def waiting_from(self) -> tuple[int, int]:
+        """Both."""
+        return self.half_offset, self.op_offset
+
+    @property
+    def room(self) -> int:
+        """How many more half messages can be followed."""
+        return MAX_OPEN_COUNT - len(self.open)
+
+    @property
+    def may_read_marks(self) -> bool:
+        return len(self._removed) < MAX_OPEN_COUNT
+
+    def read_mark(self, op_offset: int, queue_offsets: Iterable[int], half_end: int) -> None:
+        """The mark at `op_offset` lists `queue_offsets`. `half_end`: where the queue of half messages ends; a mark
+        stands behind what it lists, so what lies beyond is none."""
+        first, last = self.half_offset, -1
+        for queue_offset in queue_offsets:
+            if not first <= queue_offset < half_end:
+                continue
+            last = max(last, queue_offset)
+            if queue_offset >= self.next_half:
+                self._removed.add(queue_offset)
+            else:
+                self.close(queue_offset)
+        if last >= 0:
+            self._marks.append((op_offset, last))
+            if len(self._marks) > MAX_MARK_COUNT:
+                self._thin_out()
+        self.next_op = op_offset + 1
+
+    def read_halves(self, end: int) -> None:
+        """The half messages before `end` stand in the queue."""
+        for queue_offset in range(self.next_half, end):
+            if queue_offset in self._removed:
+                self._removed.discard(queue_offset)
+            else:
+                self.open[queue_offset] = None
+        self.next_half = max(self.next_half, end)
+
+    def is_ended(self, queue_offset: int) -> bool:
+        return queue_offset in self._ended
+
+    def target(self, queue_offset: int) -> int | None:
+        """The half message that an end of this one is about: itself, or the copy that waits instead. None: it is ended
+        already, as far as is remembered."""
+        while (copy := self._copies.get(queue_offset)) is not None:
+            queue_offset = copy
+        return None if queue_offset in self._ended or queue_offset in self._removed else queue_offset
+
+    def end(self, queue_offset: int) -> None:
+        """Its mark has been appended."""
+        _remember(self._ended, queue_offset, queue_offset)
+
+    def renew(self, queue_offset: int, copy_offset: int) -> None:
+        """Its copy and its mark have been appended."""
+        self.close(queue_offset)
+        self.copied(queue_offset, copy_offset)
+
+    def copied(self, queue_offset: int, copy_offset: int) -> None:
+        """A copy of a half message stands further on in the queue."""
+        if copy_offset > queue_offset:
+            _remember(self._copies, queue_offset, copy_offset)
+
+    def judge_anew(self) -> None:
+        """What was found of those that wait holds no longer."""
+        self.open = dict.fromkeys(self.open)
+
+    def close(self, queue_offset: int) -> None:
+        """It waits no longer."""
+        self.open.pop(queue_offset, None)
+
+    def _thin_out(self) -> None:
+        """Half as many entries; a start then reads a few marks more."""
+        marks = list(self._marks)
+        pairs = zip(marks[::2], [*marks[1::2], marks[-1]], strict=False)
+        self._marks = deque((left[0], max(left[1], right[1])) for left, right in pairs)
+
+
+def _remember(table: OrderedDict[int, int], queue_offset: int, value: int) -> None:
+    table[queue_offset] = value
+    if len(table) > MAX_REMEMBERED_COUNT:
+        table.popitem(last=False)

@@ -1,0 +1,469 @@
+"""The end of a transaction (37), and checks (39) of those that nobody ended. No trio.
+
+Only the open master works. The offsets of TRANSACTION_GROUP move past a half message that was asked about when the
+confirm offset has its copy: whoever is master next finds every transaction that waits, some perhaps twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from rmqha.broker.replication.waiter import Waiter, Waiting
+from rmqha.broker.requests.record_access import owner_topic, require_producer, require_topic
+from rmqha.broker.requests.request import Channel, RequestError, not_admitted, number, text, truth
+from rmqha.broker.services.schedule import Appends, ScheduleLog
+from rmqha.broker.services.transaction import (
+    Reconciliation,
+    Rules,
+    TransactionVerdict,
+    comes_too_late,
+    given_up,
+    judge,
+    mark,
+    marked,
+    real_place,
+    renewed,
+    to_commit,
+    told_waiting_from,
+)
+from rmqha.broker.tables.clients import ClientTable
+from rmqha.broker.tables.offsets import OffsetTable
+from rmqha.broker.tables.topics import TopicTable
+from rmqha.ha.action import AckStatus
+from rmqha.model.access import Needs, Permission
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.error import DamagedError, UsageError
+from rmqha.model.message import (
+    CHECK_MAX_TOPIC,
+    HALF_TOPIC,
+    OP_TOPIC,
+    PROPERTY_PRODUCER_GROUP,
+    PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET,
+    PROPERTY_UNIQUE_KEY,
+    SYS_FLAG_TRANSACTION_COMMIT,
+    SYS_FLAG_TRANSACTION_MASK,
+    SYS_FLAG_TRANSACTION_ROLLBACK,
+    TRANSACTION_GROUP,
+    are_whole,
+    decode_properties,
+    find_property,
+    offset_message_id,
+)
+from rmqha.model.offset import PhyOffset
+from rmqha.model.principal import Principal
+from rmqha.port import Clock, Tracer
+from rmqha.store.integrity.record_starts import StoredRecord
+from rmqha.store.log.record import Host, NewMessage, Record, encode, topic_field
+from rmqha.wire.command import FLAG_ONEWAY, Command
+
+SLICE_COUNT = 256
+"""Marks or half messages that one step looks at."""
+MAX_CHECK_COUNT = 64
+MAX_CHECK_BYTES = 1024 * 1024
+"""Of bodies that one step stores again; one message at least."""
+HOUR_MS = 3_600_000
+MAX_WITHHELD_COUNT = 1000
+_NOT_FOUND = "Find prepared transaction message failed"
+
+
+class TransactionLog(ScheduleLog, Protocol):
+    """Where half messages and marks are read; the store."""
+
+    @property
+    def confirm_offset(self) -> PhyOffset: ...
+
+    def verified_record_at(self, phy_offset: int) -> StoredRecord | None: ...
+
+
+class _Nobody(Waiting):
+    """Of an end that wants no answer."""
+
+    __slots__ = ()
+
+    def finish(self, status: AckStatus) -> None:
+        """Whatever became of it: the half message is checked if the end is lost."""
+
+
+class _Copies(Waiting):
+    """What one step has stored again, until the confirm offset has it. `checks`: positions of the copies to ask for."""
+
+    __slots__ = ("_service", "checks", "end_offset", "is_acked")
+
+    def __init__(self, service: TransactionService, end_offset: PhyOffset, checks: list[int]) -> None:
+        self._service = service
+        self.end_offset = end_offset
+        self.checks = checks
+        self.is_acked = False
+
+    def finish(self, status: AckStatus) -> None:
+        self._service.finished(self, status)
+
+
+class _Due(NamedTuple):
+    queue_offset: int
+    half: Record
+    verdict: TransactionVerdict
+
+
+class TransactionService:
+    """`step` is called now and then, and whenever `wake` was."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log: TransactionLog,
+        appends: Appends,
+        offsets: OffsetTable,
+        topics: TopicTable,
+        clients: ClientTable,
+        clock: Clock,
+        tracer: Tracer,
+        store_host: Host,
+    ) -> None:
+        self._log = log
+        self._appends = appends
+        self._offsets = offsets
+        self._topics = topics
+        self._clients = clients
+        self._clock = clock
+        self._tracer = tracer
+        self._store_host = store_host
+        self._broker_name = config.broker_name
+        self._state: Reconciliation | None = None
+        """Of this mastership; None until the first step of it."""
+        self.configure(config)
+        self._next_round_ms = 0
+        self._looked_at_ms = 0
+        """By the wall clock."""
+        self._round: deque[int] | None = None
+        """Half messages that this round still has to look at; None between rounds."""
+        self._copies: _Copies | None = None
+        self._turn = 0
+        self._withheld: set[tuple[str, str]] = set()
+        self.wake: Callable[[], None] = lambda: None
+        self.hold: Callable[[Channel, list[Command]], bool] = lambda channel, commands: False
+        """Takes care of ends that come during or after a hand-over (`SendForwarder`)."""
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._interval_ms = config.transaction_check_interval
+        self._rules = Rules(
+            config.transaction_time_out, config.transaction_check_max, config.file_reserved_time * HOUR_MS
+        )
+        if self._state is not None:
+            self._state.judge_anew()
+
+    def role_changed(self) -> None:
+        """What was on its way is the new master's."""
+        self._state = self._round = self._copies = None
+
+    # --- the end of a transaction -------------------------------------------------------------------------------------
+    def process(self, channel: Channel, command: Command) -> None:
+        """Request 37. Producers send it oneway; others are answered when the end is acknowledged."""
+        if not self.hold(channel, [command]):
+            self.admit(channel, command)
+
+    def admit(self, channel: Channel, command: Command) -> None:
+        """The same for one that has been held long enough."""
+        code, remark = self._appends.admission()
+        if code is not ResponseCode.SUCCESS:
+            if not command.is_oneway:
+                channel.send(not_admitted(command, code, remark))
+            return
+        try:
+            self._end(channel, command)
+        except RequestError as refusal:
+            if not command.is_oneway:
+                channel.send(command.reply(refusal.code, {}, remark=str(refusal)))
+
+    def _end(self, channel: Channel, command: Command) -> None:
+        """Raises RequestError."""
+        outcome = number(command, "commitOrRollback")
+        if outcome not in (0, SYS_FLAG_TRANSACTION_COMMIT, SYS_FLAG_TRANSACTION_ROLLBACK):
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "commitOrRollback field wrong")
+        if not outcome:
+            return  # the producer does not know yet, and expects no answer
+        half = self._prepared(command)
+        try:
+            state = self._started()
+        except DamagedError as error:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, str(error)) from None
+        target = state.target(half.queue_offset)
+        reply = command.reply(ResponseCode.SUCCESS, {})
+        if target is None:
+            if not command.is_oneway:
+                # The end that came first is in the log of this epoch, but the group may not have it yet.
+                self._appends.appended(self._log.max_phy_offset, Waiter(channel, [reply]))
+            return
+        messages = [mark([target], self._clock.wall_ms(), self._store_host, state.waiting_from)]
+        if outcome == SYS_FLAG_TRANSACTION_COMMIT:
+            commit = to_commit(half, self._store_host)
+            if commit is None:
+                raise RequestError(ResponseCode.SYSTEM_ERROR, "the prepared message does not say where it belongs")
+            # In this order: a cut of the log may take the mark alone, never the message alone.
+            messages.insert(0, commit)
+        try:
+            end_offset = self._appends.append(messages).end_offset
+        except UsageError as error:
+            self._tracer.event("transaction_not_committed", phy_offset=half.phy_offset, reason=str(error))
+            raise RequestError(ResponseCode.MESSAGE_ILLEGAL, str(error)) from None
+        state.end(target)
+        self._appends.appended(end_offset, _Nobody() if command.is_oneway else Waiter(channel, [reply]))
+
+    def _prepared(self, command: Command) -> Record:
+        """The half message that the request names, with RocketMQ's checks. Raises RequestError."""
+        group, queue_offset = text(command, "producerGroup"), number(command, "tranStateTableOffset")
+        found = self._log.verified_record_at(number(command, "commitLogOffset"))
+        if found is None or found.record.topic != HALF_TOPIC or found.record.sys_flag & SYS_FLAG_TRANSACTION_MASK:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, _NOT_FOUND)
+        half = found.record
+        self._require_rights(command, half, group)
+        if not truth(command, "fromTransactionCheck") and comes_too_late(
+            half, self._clock.wall_ms(), self._rules.timeout_ms
+        ):
+            raise RequestError(ResponseCode.ILLEGAL_OPERATION, "the producer will be asked: its end came too late")
+        if find_property(half.properties, PROPERTY_PRODUCER_GROUP.encode()) != group.encode():
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+        if half.queue_offset != queue_offset:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+        key, named = find_property(half.properties, PROPERTY_UNIQUE_KEY.encode()), command.ext.get("transactionId")
+        if key and named and key not in (named.encode(), command.ext.get("msgId", "").encode()):
+            # Where the log was cut (AP) another transaction's message may stand at the place of the one that is meant.
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "The transaction id wrong")
+        return half
+
+    @staticmethod
+    def _require_rights(command: Command, half: Record, group: str) -> None:
+        """Of whoever ends a transaction: the topic that it names is only a claim. Raises RequestError."""
+        require_topic(command, owner_topic(half), Permission.PUB)
+        require_producer(command, group)
+
+    # --- checks -------------------------------------------------------------------------------------------------------
+    def step(self) -> bool:
+        """Do a slice of what is to be done; True if there is more. Raises StoreError."""
+        if not self._appends.is_serving or self._appends.admission()[0] is not ResponseCode.SUCCESS:
+            return False
+        if not self._are_copies_safe():
+            return False
+        try:
+            state = self._started()
+            if self._read_marks(state):
+                return True
+        except DamagedError:
+            return False  # a mark that cannot be read may end what would be asked for: all waits until it is repaired
+        self._read_halves(state)
+        self._save(state)
+        if self._round is None:
+            if self._clock.now_ms() < self._next_round_ms:
+                return False
+            self._round = deque(state.open)
+        due = self._take_due(state, self._round)
+        if due:
+            self._store_again(state, due)
+        if not self._round:
+            self._round = None
+            self._next_round_ms = self._clock.now_ms() + self._interval_ms
+        return bool(due or self._round)
+
+    def _started(self) -> Reconciliation:
+        if self._state is None:
+            self._state = Reconciliation(*self._waiting_from())
+            self._next_round_ms = self._clock.now_ms() + self._interval_ms
+        return self._state
+
+    def _waiting_from(self) -> tuple[int, int]:
+        """Offsets of half messages and marks to begin with. Raises DamagedError: the last mark cannot be read."""
+        (half_low, half_end), (op_low, op_end) = (self._log.queue_range(topic, 0) for topic in (HALF_TOPIC, OP_TOPIC))
+        if not op_end:
+            return half_low, 0
+        told = None
+        for unit in self._log.units(OP_TOPIC, 0, op_end - 1, 1) if op_end > op_low else ():
+            told = told_waiting_from(self._log.sound_record(OP_TOPIC, 0, op_end - 1, unit))
+        half, op = told or (self._known(HALF_TOPIC), self._known(OP_TOPIC))
+        return min(half, half_end), min(op, op_end)
+
+    def _known(self, topic: str) -> int:
+        return self._offsets.query(TRANSACTION_GROUP, topic, 0) or 0
+
+    def _save(self, state: Reconciliation) -> None:
+        """First the half messages': marks that are read twice do no harm."""
+        for topic, offset in ((HALF_TOPIC, state.half_offset), (OP_TOPIC, state.op_offset)):
+            if offset != self._known(topic):
+                self._offsets.commit(TRANSACTION_GROUP, topic, 0, offset)
+
+    def _read_marks(self, state: Reconciliation) -> bool:
+        """True if there are more. Raises DamagedError."""
+        low, high = self._log.queue_range(OP_TOPIC, 0)
+        half_end = self._log.queue_range(HALF_TOPIC, 0)[1]
+        state.next_op = max(state.next_op, low)
+        for unit in self._log.units(OP_TOPIC, 0, state.next_op, SLICE_COUNT):
+            if not state.may_read_marks:
+                return False
+            record = self._log.sound_record(OP_TOPIC, 0, state.next_op, unit)
+            state.read_mark(state.next_op, marked(record), half_end)
+        return state.next_op < high
+
+    def _read_halves(self, state: Reconciliation) -> None:
+        low, high = self._log.queue_range(HALF_TOPIC, 0)
+        state.next_half = max(state.next_half, low)
+        state.read_halves(min(high, state.next_half + max(0, state.room)))
+
+    def _half(self, queue_offset: int) -> Record | None:
+        """None if it is no more. Raises DamagedError."""
+        units = self._log.units(HALF_TOPIC, 0, queue_offset, 1)
+        return self._log.sound_record(HALF_TOPIC, 0, queue_offset, units[0], _says_where_to) if units else None
+
+    def _take_due(self, state: Reconciliation, left: deque[int]) -> list[_Due]:
+        """Those that something is to be done about, some at a time."""
+        due: list[_Due] = []
+        wall_ms, size_bytes = self._clock.wall_ms(), 0
+        if wall_ms < self._looked_at_ms:
+            # Set back: by what was found before, those that wait would wait as much longer.
+            state.judge_anew()
+        self._looked_at_ms = wall_ms
+        for _ in range(min(SLICE_COUNT, len(left))):
+            if len(due) == MAX_CHECK_COUNT or size_bytes > MAX_CHECK_BYTES:
+                break
+            queue_offset = left.popleft()
+            if queue_offset not in state.open or state.is_ended(queue_offset):
+                continue
+            until_ms = state.open[queue_offset]
+            if until_ms is not None and wall_ms <= until_ms:
+                continue
+            try:
+                half = self._half(queue_offset)
+            except DamagedError as error:
+                # It waits on: a copy would be sound again to look at. A replica that has it is asked.
+                self._tracer.event("half_message_damaged", queue_offset=queue_offset, phy_offset=error.phy_offset)
+                continue
+            if half is None or real_place(decode_properties(half.properties)) is None:
+                self._tracer.event("half_message_unusable", queue_offset=queue_offset)
+                state.close(queue_offset)
+                continue
+            older = find_property(half.properties, PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET.encode())
+            if older is not None and older.isdigit() and len(older) <= 18:
+                state.copied(int(older), queue_offset)
+            verdict, later_ms = judge(half, wall_ms, self._rules)
+            if verdict is TransactionVerdict.LATER:
+                state.open[queue_offset] = later_ms
+            else:
+                due.append(_Due(queue_offset, half, verdict))
+                size_bytes += len(half.body)
+        return due
+
+    def _store_again(self, state: Reconciliation, due: list[_Due]) -> None:
+        """Copies first, then the mark of what they replace."""
+        stored, checks = list[int](), list[int]()
+        for item in due:
+            try:
+                if item.verdict is TransactionVerdict.CHECK:
+                    batch = self._appends.append([renewed(item.half, self._store_host)])
+                    state.renew(item.queue_offset, batch.queue_offsets[0])
+                    checks.append(batch.phy_offsets[0])
+                else:
+                    topic = self._topics.create_internal(CHECK_MAX_TOPIC, 1)
+                    batch = self._appends.append([given_up(item.half, self._store_host)])
+                    state.close(item.queue_offset)
+                    self._tracer.event("transaction_given_up", topic=topic.name, queue_offset=item.queue_offset)
+            except UsageError as error:
+                # It stays where it is, and is tried again in the next round.
+                self._tracer.event("half_message_not_renewed", queue_offset=item.queue_offset, reason=str(error))
+                continue
+            stored.append(item.queue_offset)
+        if not stored:
+            return
+        made = mark(stored, self._clock.wall_ms(), self._store_host, state.waiting_from)
+        end_offset = self._appends.append([made]).end_offset
+        self._copies = _Copies(self, end_offset, checks)
+        self._appends.appended(end_offset, self._copies)
+
+    def finished(self, copies: _Copies, status: AckStatus) -> None:
+        if self._copies is not copies:
+            return
+        if status is AckStatus.OK:
+            copies.is_acked = True
+            self.wake()
+        elif status is AckStatus.SERVICE_NOT_AVAILABLE:
+            self.role_changed()
+        else:
+            # The copies stand in the log of this epoch, so they come or this mastership goes: no second ones now.
+            self._appends.appended(self._log.max_phy_offset, copies)
+
+    def _are_copies_safe(self) -> bool:
+        """True if nothing is on its way; producers are asked about what has just arrived."""
+        copies = self._copies
+        if copies is None:
+            return True
+        if not copies.is_acked or self._log.confirm_offset < copies.end_offset:
+            return False
+        self._copies = None
+        for phy_offset in copies.checks:
+            found = self._log.verified_record_at(phy_offset)
+            if found is not None:
+                self._ask(found.record)
+        return True
+
+    def _ask(self, half: Record) -> None:
+        """Ask one connection of the producer's group, each in turn. Nobody connected: the next round asks again. The
+        request holds the message, so it goes only to who may send to its topic and is a producer of the group."""
+        properties = decode_properties(half.properties)
+        group, place = properties.get(PROPERTY_PRODUCER_GROUP, ""), real_place(properties)
+        members = self._clients.producer_group(group)
+        if not members or place is None:
+            return
+        needs = Needs(topics=((place[0], Permission.PUB),))
+        channels = [channel for channel, member in members.items() if not _deaf(member.principal, group, needs)]
+        if not channels:
+            self._withhold(group, place[0])
+            return
+        self._turn += 1
+        ext = {
+            "bname": self._broker_name,
+            "commitLogOffset": str(half.phy_offset),
+            "offsetMsgId": offset_message_id(half.store_host, half.phy_offset),
+            "topic": HALF_TOPIC,
+            "tranStateTableOffset": str(half.queue_offset),
+        }
+        if key := properties.get(PROPERTY_UNIQUE_KEY):
+            ext |= {"msgId": key, "transactionId": key}
+        command = Command(RequestCode.CHECK_TRANSACTION_STATE, ext, _for_producer(half, place), flag=FLAG_ONEWAY)
+        channels[self._turn % len(channels)].send(command)
+
+    def _withhold(self, group: str, topic: str) -> None:
+        """Told once for a group and a topic, as long as it is remembered."""
+        if (group, topic) in self._withheld:
+            return
+        if len(self._withheld) >= MAX_WITHHELD_COUNT:
+            self._withheld.clear()
+        self._withheld.add((group, topic))
+        self._tracer.event("transaction_check_withheld", producer_group=group, topic=topic)
+
+
+def _deaf(principal: Principal, group: str, needs: Needs) -> str:
+    """Why it may not hear of a message that takes `needs` to be sent; "" if it may."""
+    return principal.producer_group_refusal(group) or principal.refusal(needs)
+
+
+def _says_where_to(half: Record) -> bool:
+    """Whether it has what each is written with: no CRC covers properties."""
+    return are_whole(half.properties) and real_place(decode_properties(half.properties)) is not None
+
+
+def _for_producer(half: Record, place: tuple[str, int]) -> bytes:
+    """The record with the topic and queue that the producer meant."""
+    message = NewMessage(
+        place[0],
+        place[1],
+        half.body,
+        half.properties,
+        half.born_at_ms,
+        half.born_host,
+        half.store_host,
+        half.flag,
+        half.sys_flag,
+        half.reconsume_times,
+    )
+    topic, version = topic_field(place[0])
+    return encode(message, topic, version, half.queue_offset, half.phy_offset, half.store_timestamp_ms)

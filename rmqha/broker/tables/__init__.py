@@ -1,0 +1,1 @@
+"""Tables of a broker: topics, groups, offsets, clients, locks, and how slaves follow the master's."""

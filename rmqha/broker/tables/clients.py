@@ -1,0 +1,278 @@
+"""Who is connected: producers and consumers by heartbeat, their subscriptions, and notice 40 when a group changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from rmqha.broker.requests.request import Channel, RequestError
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.message import java_string_hash
+from rmqha.model.principal import UNRESTRICTED, Principal
+from rmqha.model.printable import MAX_NAME_CHARS, name_fault, printable
+from rmqha.model.selector import Selector, SelectorError, parse_selector
+from rmqha.wire.command import FLAG_ONEWAY, Command, Language
+
+MAX_GROUPS_PER_CHANNEL = 256
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+"""Of groups and topics, as RocketMQ's clients check them."""
+MAX_SUBSCRIPTIONS = 1024
+MAX_NAME_LENGTH = 255
+"""Of a group or a client, as in RocketMQ."""
+MAX_SUBSCRIPTION_LENGTH = 256 * 1024
+"""Topics and expressions of one group, together."""
+TAG, SQL92 = "TAG", "SQL92"
+"""Types of expressions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What a group wants of a topic. `tags_codes` None: everything."""
+
+    topic: str
+    expression: str
+    version: int
+    expression_type: str = TAG
+    tags_codes: frozenset[int] | None = None
+    selector: Selector | None = None
+    """Of an SQL92 expression; None if it is none."""
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags of a tag expression; none if it takes all."""
+        return [] if self.tags_codes is None else [tag.strip() for tag in self.expression.split("||") if tag.strip()]
+
+
+class GroupMember(NamedTuple):
+    """A client as its heartbeat says, and the account that has signed that."""
+
+    client_id: str
+    language: int
+    version: int
+    """Its protocol version, a MQVersion ordinal."""
+    principal: Principal = UNRESTRICTED
+
+
+def _name(value: Any) -> str:
+    """Raises ValueError."""
+    name = str(value)
+    if len(name) > MAX_NAME_LENGTH:
+        raise ValueError(f"a name has at most {MAX_NAME_LENGTH} characters")
+    return name
+
+
+def _selector(expression: str) -> Selector | None:
+    """A heartbeat with a wrong expression is taken, as in RocketMQ; the pulls that follow are refused."""
+    try:
+        return parse_selector(expression)
+    except SelectorError:
+        return None
+
+
+def parse_tags(expression: str) -> frozenset[int] | None:
+    """Hashes of the tags in "a || b"; None for "*" and for nothing. Raises ValueError for "a ||" and the like."""
+    if not expression or expression == "*":
+        return None
+    tags = [tag.strip() for tag in expression.split("||")]
+    if not any(tags):
+        raise ValueError(f"subscription {expression!r} names no tag")
+    return frozenset(java_string_hash(tag) for tag in tags if tag)
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    consume_type: str
+    message_model: str
+    consume_from_where: str
+    channels: dict[Channel, GroupMember] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+
+    def client_ids(self) -> list[str]:
+        return sorted({member.client_id for member in self.channels.values()})
+
+
+class ClientTable:
+    """Groups exist while a channel of theirs does. Every change of a group's members or subscriptions notifies all
+    of its channels, the new one included (formats.md §17)."""
+
+    def __init__(self, config: BrokerConfig | None = None) -> None:
+        self.configure(config or BrokerConfig())
+        self._membership_count = 0
+        self._consumers: dict[str, ConsumerGroup] = {}
+        self._producers: dict[str, dict[Channel, GroupMember]] = {}
+        self._groups_of: dict[Channel, set[tuple[str, bool]]] = {}
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._max_count = config.max_client_count
+
+    def consumer_group(self, name: str) -> ConsumerGroup | None:
+        return self._consumers.get(name)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Consumer groups that are connected and subscribe to the topic, sorted."""
+        return sorted(name for name, group in self._consumers.items() if topic in group.subscriptions)
+
+    def producer_group(self, name: str) -> Mapping[Channel, GroupMember] | None:
+        return self._producers.get(name)
+
+    def producer_groups(self) -> list[str]:
+        return sorted(self._producers)
+
+    @property
+    def producer_connection_count(self) -> int:
+        return sum(len(members) for members in self._producers.values())
+
+    def consumer_connections(self) -> Iterator[tuple[str, str, int]]:
+        """(group, message model, number of members) of each connected consumer group."""
+        for name, group in sorted(self._consumers.items()):
+            yield name, group.message_model, len(group.channels)
+
+    def heartbeat(
+        self,
+        channel: Channel,
+        body: Mapping[str, Any],
+        language: int = Language.OTHER,
+        version: int = 0,
+        principal: Principal = UNRESTRICTED,
+    ) -> list[str]:
+        """Take one heartbeat; the consumer groups that changed, for `notify`. A producer group that is another
+        account's is passed over. Raises ValueError, KeyError or TypeError if the body is not a heartbeat, RequestError
+        where there is no room."""
+        member = GroupMember(_name(body["clientID"]), language, version, principal)
+        without_subscriptions = bool(body.get("withoutSub"))
+        groups = self._groups_of.setdefault(channel, set())
+        changed = []
+        for item in body.get("producerDataSet") or []:
+            name = _name(item["groupName"])
+            if principal.producer_group_refusal(name):
+                self.unregister(channel, name, consumer=False)
+            elif self._may_join(groups, (name, False)):
+                self._producers.setdefault(name, {})[channel] = member
+        for item in body.get("consumerDataSet") or []:
+            name = _name(item["groupName"])
+            if self._may_join(groups, (name, True)) and self._consumer(
+                channel, member, name, item, without_subscriptions
+            ):
+                changed.append(name)
+        return changed
+
+    def knows_subscriptions(self, body: Mapping[str, Any]) -> bool:
+        """Whether a heartbeat without subscriptions leaves nothing to ask for."""
+        names = [str(item["groupName"]) for item in body.get("consumerDataSet") or []]
+        return all((group := self._consumers.get(name)) is not None and group.subscriptions for name in names)
+
+    def is_of_others(
+        self, channel: Channel, client_id: str, producer_group: str | None, consumer_group: str | None
+    ) -> bool:
+        """Whether a client of either group has this id, and its connection is not `channel`."""
+        consumers = self._consumers.get(consumer_group or "")
+        for members in (self._producers.get(producer_group or "", {}), consumers.channels if consumers else {}):
+            if channel not in members and any(member.client_id == client_id for member in members.values()):
+                return True
+        return False
+
+    def unregister(self, channel: Channel, group: str, *, consumer: bool) -> bool:
+        """True if a consumer group changed."""
+        groups = self._groups_of.get(channel, set())
+        if (group, consumer) in groups:
+            groups.remove((group, consumer))
+            self._membership_count -= 1
+        return self._leave(channel, group, consumer)
+
+    def closed(self, channel: Channel) -> list[str]:
+        """The consumer groups that lost a member."""
+        groups = sorted(self._groups_of.pop(channel, set()))
+        self._membership_count -= len(groups)
+        return [group for group, consumer in groups if self._leave(channel, group, consumer)]
+
+    def notify(self, group_name: str) -> None:
+        """Tell every member that the group has changed, so that it rebalances."""
+        group = self._consumers.get(group_name)
+        for channel in list(group.channels) if group else []:
+            channel.send(
+                Command(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, {"consumerGroup": group_name}, flag=FLAG_ONEWAY)
+            )
+
+    def _may_join(self, groups: set[tuple[str, bool]], place: tuple[str, bool]) -> bool:
+        if place in groups:
+            return True
+        if len(groups) >= MAX_GROUPS_PER_CHANNEL:
+            return False
+        if self._membership_count >= self._max_count:
+            remark = (
+                f"this broker has as many clients as maxClientCount allows, {self._max_count}: raise it or stop some"
+            )
+            raise RequestError(ResponseCode.SYSTEM_BUSY, remark)
+        groups.add(place)
+        self._membership_count += 1
+        return True
+
+    def _consumer(
+        self, channel: Channel, member: GroupMember, name: str, item: Mapping[str, Any], without_subscriptions: bool
+    ) -> bool:
+        group = self._consumers.get(name)
+        if group is None:
+            group = self._consumers[name] = ConsumerGroup("", "", "")
+        group.consume_type = str(item.get("consumeType", "CONSUME_PASSIVELY"))
+        group.message_model = str(item.get("messageModel", "CLUSTERING"))
+        group.consume_from_where = str(item.get("consumeFromWhere", "CONSUME_FROM_LAST_OFFSET"))
+        changed = channel not in group.channels
+        group.channels[channel] = member
+        if without_subscriptions:
+            return changed
+        return self._subscribe(group, list(item.get("subscriptionDataSet") or [])) or changed
+
+    def _subscribe(self, group: ConsumerGroup, items: list[Mapping[str, Any]]) -> bool:
+        """Topics come and go with each heartbeat; a newer version of a known one is no change of the group."""
+        found: dict[str, Subscription] = {}
+        length = 0
+        for item in items[:MAX_SUBSCRIPTIONS]:
+            expression = str(item.get("subString") or "*")
+            length += len(expression) + len(str(item["topic"]))
+            if length > MAX_SUBSCRIPTION_LENGTH:
+                remark = f"the subscriptions of a group have at most {MAX_SUBSCRIPTION_LENGTH} characters"
+                raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
+            expression_type = str(item.get("expressionType") or TAG)
+            codes = parse_tags(expression) if expression_type == TAG else None
+            selector = _selector(expression) if expression_type == SQL92 else None
+            topic = str(item["topic"])
+            found[topic] = Subscription(
+                topic, expression, int(item.get("subVersion", 0)), expression_type, codes, selector
+            )
+        changed = found.keys() != group.subscriptions.keys()
+        for topic, old in group.subscriptions.items():
+            if topic in found and old.version > found[topic].version:
+                found[topic] = old
+        group.subscriptions = found
+        return changed
+
+    def _leave(self, channel: Channel, name: str, consumer: bool) -> bool:
+        if not consumer:
+            members = self._producers.get(name, {})
+            members.pop(channel, None)
+            if not members:
+                self._producers.pop(name, None)
+            return False
+        group = self._consumers.get(name)
+        if group is None or group.channels.pop(channel, None) is None:
+            return False
+        if not group.channels:
+            del self._consumers[name]
+        return True
+
+
+def names_fault(body: Mapping[str, Any]) -> str:
+    """Why a heartbeat with these names is refused, by the rules of RocketMQ's clients for groups and topics, "" if it
+    is taken. Raises KeyError or TypeError if the body is no heartbeat."""
+    if fault := name_fault("clientID", str(body["clientID"])):
+        return fault
+    consumers = body.get("consumerDataSet") or []
+    groups = [str(item["groupName"]) for item in (*(body.get("producerDataSet") or []), *consumers)]
+    topics = [str(row["topic"]) for item in consumers for row in item.get("subscriptionDataSet") or []]
+    for what, name in (*(("group", group) for group in groups), *(("topic", topic) for topic in topics)):
+        if not _NAME.fullmatch(name) or len(name) > MAX_NAME_CHARS:
+            return f"the {what} {printable(name[:MAX_NAME_CHARS], lines=False)} is not ^[%|a-zA-Z0-9_-]+$ or too long"
+    return ""

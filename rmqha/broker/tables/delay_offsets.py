@@ -1,0 +1,178 @@
+"""How far each delay level has been delivered: config/delayOffset.json, written when dirty.
+
+An offset is true of a log that holds the copies that were delivered before it, of no shorter one: a replica that took
+it before its copies and is elected then would leave those messages out. So each state of the table goes with the end of
+its copies, and what counts is the newest one that this replica's log reaches, on the disk the newest that is synced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
+
+from rmqha.broker.tables import config_table
+from rmqha.broker.tables.config_table import DataVersion, mapping
+from rmqha.model.offset import PhyOffset
+from rmqha.port import Clock, Disk
+
+MAX_STATES = 256
+"""More are thinned out."""
+RECENT_STATES = 64
+"""Are kept all; of older ones fewer, the longer the log has grown since."""
+_TABLE = "delayOffset"
+_LOG_END = "logEnd"
+
+
+class DeliveryLog(Protocol):
+    """The log that holds the delivered copies; `Store` is one."""
+
+    @property
+    def max_phy_offset(self) -> PhyOffset: ...
+
+    @property
+    def synced_offset(self) -> PhyOffset: ...
+
+
+class _State(NamedTuple):
+    log_end: int
+    """All copies of what is delivered lie below."""
+    version: DataVersion
+    offsets: Mapping[int, int]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"dataVersion": self.version.to_json(), "offsetTable": dict(sorted(self.offsets.items()))}
+
+
+class DelayOffsetTable:
+    """By level, the first entry of its queue that is not delivered yet. `epoch` is the master epoch that stamps
+    changes. Raises StoreError for a file that cannot be read."""
+
+    def __init__(self, disk: Disk, clock: Clock, log: DeliveryLog, *, is_synced: bool = True) -> None:
+        """`is_synced`: what the file holds is known to be on the disk. Else it is written again."""
+        self._disk = disk
+        self._clock = clock
+        self._log = log
+        found = config_table.load(disk, _TABLE, parse_table, ("offsetTable",))
+        self._unknown, self.findings = found.unknown, found.findings
+        self.epoch = found.version.state_version
+        self._states = [_State(log.max_phy_offset, found.version, found.table)]
+        """In the order in which they were heard. Of the first, the file's, all copies are in the log that is found."""
+        self.moved: Callable[[], None] = lambda: None
+        """Told of each change: of what slaves have not heard of, a new master delivers again."""
+        self._written: Mapping[int, int] | None = found.table if is_synced or not found.table else None
+
+    def _held(self, log_end: int) -> _State:
+        return next((state for state in reversed(self._states) if state.log_end <= log_end), self._states[0])
+
+    @property
+    def _now(self) -> _State:
+        return self._held(self._log.max_phy_offset)
+
+    @property
+    def version(self) -> DataVersion:
+        """Of the newest state that was heard, whether the log holds its copies yet or not."""
+        return self._states[-1].version
+
+    def get(self, level: int) -> int:
+        return self._now.offsets.get(level, 0)
+
+    def levels(self) -> list[int]:
+        """Levels with an offset, in order."""
+        return sorted(self._now.offsets)
+
+    def put(self, level: int, offset: int, log_end: int = 0) -> None:
+        """`log_end`: the end of the copies of what lies before `offset`."""
+        last = self._states[-1]
+        version = replace(last.version)
+        version.advance(self.epoch, self._clock.wall_ms())
+        self._add(_State(max(log_end, last.log_end), version, {**last.offsets, level: offset}))
+        self.moved()
+
+    def _add(self, state: _State) -> None:
+        self._states.append(state)
+        if len(self._states) > MAX_STATES:
+            self._thin()
+
+    def _thin(self) -> None:
+        """Each older state that stays is at most four fifths as many bytes away as the one before it: a cut takes
+        back what was delivered in some bytes more than it must, never in as many again."""
+        kept: list[_State] = []
+        newest = self._states[-1].log_end
+        last_bytes: float = math.inf
+        for state in self._states[1:-RECENT_STATES]:
+            bytes_away = max(0, newest - state.log_end)
+            if bytes_away < last_bytes * 0.8:
+                kept.append(state)
+                last_bytes = bytes_away
+        self._states[1:-RECENT_STATES] = kept
+
+    # --- the log ------------------------------------------------------------------------------------------------------
+    def forget_ahead(self) -> None:
+        """Another master's log comes now: what counted on more of the last one's than is here will never be true."""
+        self._cut(self._log.max_phy_offset)
+
+    def log_cut(self, end_offset: int, end_of: Callable[[int], int]) -> None:
+        """The log ends at `end_offset` now, a level's queue at `end_of(level)`. Durable on return. Raises OSError."""
+        self._cut(end_offset)
+        self.clamp(end_of)
+        self._save()
+
+    def _cut(self, end_offset: int) -> None:
+        first, *more = self._states
+        first = first._replace(log_end=min(first.log_end, end_offset))  # there is no older one to go back to
+        self._states = [first, *(state for state in more if state.log_end <= end_offset)]
+
+    def clamp(self, end_of: Callable[[int], int]) -> None:
+        """No offset may lie behind its level's queue (`end_of(level)`): what comes there would never be delivered.
+        Durable when it returns. Raises OSError."""
+        behind = {level: end for level, offset in self._now.offsets.items() if (end := end_of(level)) < offset}
+        for level, end in behind.items():
+            self.put(level, end)
+        if behind:
+            self._save()
+
+    # --- other replicas -----------------------------------------------------------------------------------------------
+    def to_json(self, log_end: int | None = None) -> dict[str, Any]:
+        """Body of request 45: the table as it is true of a log that ends at `log_end`, of this replica's if None."""
+        return (self._now if log_end is None else self._held(log_end)).to_json()
+
+    def to_follower(self) -> dict[str, Any]:
+        """For request 52030: with the end of the log that a slave must have before it counts on it."""
+        state = self._states[-1]
+        return state.to_json() | ({_LOG_END: state.log_end} if state.log_end else {})
+
+    def replace(self, body: Mapping[str, Any]) -> None:
+        """A slave takes its master's whole table."""
+        state = _State(int(body.get(_LOG_END, 0)), DataVersion.from_json(body.get("dataVersion")), parse_table(body))
+        if state != self._states[-1]:
+            self._add(state)
+
+    # --- the file -----------------------------------------------------------------------------------------------------
+    def unsaved(self) -> bytes | None:
+        """What the file must hold, None if it does; the caller writes it with `write`, in a thread if it likes."""
+        state = self._held(self._log.synced_offset)
+        if state.offsets == self._written:
+            return None
+        self._written = state.offsets
+        return config_table.encode({**state.to_json(), **self._unknown})
+
+    def write(self, data: bytes) -> None:
+        """Raises OSError; `unsaved` then has it again."""
+        try:
+            config_table.write(self._disk, _TABLE, data)
+        except OSError:
+            self._written = None
+            raise
+
+    def _save(self) -> None:
+        data = self.unsaved()
+        if data is not None:
+            self.write(data)
+
+
+def parse_table(body: Mapping[str, Any]) -> dict[int, int]:
+    """The offsets of delayOffset.json or of a body of request 45."""
+    table = mapping(body.get("offsetTable"), "offsetTable")
+    return {int(level): int(offset) for level, offset in table.items()}

@@ -1,0 +1,223 @@
+"""Subscription groups: config/subscriptionGroup.json, made on first use as RocketMQ does by default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rmqha.broker.tables import config_table
+from rmqha.broker.tables.config_table import DataVersion, mapping
+from rmqha.broker.tables.table_file import ROWS, PendingTableWrite, TableFile
+from rmqha.broker.tables.table_version import Lineage, TableVersion
+from rmqha.broker.tables.topics import MAX_QUEUE_COUNT, MAX_TOPIC_LENGTH, topic_name_fault
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.message import RETRY_PREFIX
+from rmqha.model.quota import TokenBucket
+from rmqha.port import Clock, Disk
+from rmqha.wire.lenient_json import Entries
+
+MAX_GROUP_LENGTH = MAX_TOPIC_LENGTH - len(RETRY_PREFIX)
+"""The name of its retry topic is a topic's."""
+MAX_GROUP_BYTES = 64 * 1024
+"""Of the settings of one group, as JSON."""
+_TABLE = "subscriptionGroupTable"
+
+
+def default_group(name: str) -> dict[str, Any]:
+    return {
+        "attributes": {},
+        "brokerId": 0,
+        "consumeBroadcastEnable": True,
+        "consumeEnable": True,
+        "consumeFromMinEnable": True,
+        "consumeMessageOrderly": False,
+        "consumeTimeoutMinute": 15,
+        "groupName": name,
+        "groupRetryPolicy": {"type": "CUSTOMIZED"},
+        "groupSysFlag": 0,
+        "notifyConsumerIdsChangedEnable": True,
+        "retryMaxTimes": 16,
+        "retryQueueNums": 1,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }
+
+
+def group_name_fault(name: str) -> str:
+    """Why `name` cannot be a consumer group; "" if it can."""
+    if not name or len(name) > MAX_GROUP_LENGTH:
+        return f"groupName must have 1 to {MAX_GROUP_LENGTH} characters"
+    if topic_name_fault(name):
+        return f"the group {name!r} contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    return ""
+
+
+def settings_fault(group: Mapping[str, Any]) -> str:
+    """Why these cannot be the settings of a group; "" if they can."""
+    for key, low, high in (("retryQueueNums", 0, MAX_QUEUE_COUNT), ("retryMaxTimes", -1, 2**31 - 1)):
+        value = group.get(key, 1)
+        if not isinstance(value, int) or not low <= value <= high:
+            return f"{key} must be a whole number from {low} to {high}"
+    return ""
+
+
+CREATION_SHARE = 5
+"""So many groups may first uses make for each topic that they may: a group costs no file of its own."""
+
+
+class GroupTable:
+    """Settings per consumer group, each in the form in which the file and the wire carry it. Changes are made here at
+    once and reach the disk together (`file`): whoever must not be answered before waits for that."""
+
+    def __init__(self, disk: Disk, clock: Clock, config: BrokerConfig | None = None, *, is_synced: bool = True) -> None:
+        """`is_synced`: what the file holds is known to be on the disk. Else it is written again."""
+        self._clock = clock
+        self.configure(config or BrokerConfig())
+        found = config_table.load(disk, "subscriptionGroup", _parse, (_TABLE, "forbiddenTable"))
+        self.version, self._unknown, self.findings = found.version, found.unknown, found.findings
+        self.epoch = self.version.state_version
+        self._groups, self._forbidden = found.table
+        self._lineage = Lineage(self.version.stamp)
+        self.moved: Callable[[], None] = lambda: None
+        """Told that the version has moved: slaves want to know."""
+        self.save_soon: Callable[[], None] = self.save
+        """Told that the file is behind a change that somebody may wait for."""
+        self.file = TableFile(disk, "subscriptionGroup", (_TABLE,))
+        self.file.holds(_TABLE, self._groups)
+        if not is_synced and self._groups:
+            self.file.doubt()
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._auto_create = config.auto_create_subscription_group
+        self._max_count = config.max_group_count
+        self._creations = TokenBucket(CREATION_SHARE * config.auto_create_max_per_second, self._clock.now_ms())
+
+    def get(self, name: str) -> Mapping[str, Any] | None:
+        return self._groups.get(name)
+
+    def no_room_for(self, name: str) -> str:
+        """Why no group of that name can be made, "" if one can or is there."""
+        if name in self._groups or len(self._groups) < self._max_count:
+            return ""
+        return f"this broker has as many groups as maxGroupCount allows, {self._max_count}: delete some or raise it"
+
+    def get_or_create(self, name: str) -> Mapping[str, Any] | None:
+        """The settings of `name`, made with defaults on first use; None for a name that cannot be a group, where there
+        is no room, and where groups are an operator's to make."""
+        group = self._groups.get(name)
+        if group is None and self._auto_create and not group_name_fault(name) and not self.no_room_for(name):
+            if not self._creations.has(self._clock.now_ms()):
+                return None  # it shows itself again
+            self._creations.take(1)
+            group = default_group(name)
+            self.put(group)
+        return group
+
+    def put(self, group: Mapping[str, Any]) -> None:
+        """Add or replace; settings that are not given take their defaults."""
+        name = str(group["groupName"])
+        self._groups[name] = {**default_group(name), **group}
+        self._commit(name)
+
+    def remove(self, name: str) -> None:
+        """Forget a group's settings; it comes back with defaults if it is used again."""
+        if self._groups.pop(name, None) is not None:
+            self._commit(name)
+
+    def new_epoch(self, epoch: int) -> None:
+        """This replica became master. The file follows with the next change or `save`. The counter goes on as
+        that of the topics."""
+        self.epoch = epoch
+        self.version.new_epoch(epoch)
+        self.version.advance(epoch, self._clock.wall_ms())
+        self._lineage.advance(self.version.stamp, [])
+        self.file.touch()
+
+    def _commit(self, name: str) -> None:
+        self.version.advance(self.epoch, self._clock.wall_ms())
+        self._lineage.advance(self.version.stamp, [name])
+        self.file.change(_TABLE, {name: self._groups.get(name)})
+        self.save_soon()
+        self.moved()
+
+    def replace(self, body: Mapping[str, Any], groups: Mapping[str, dict[str, Any]]) -> None:
+        """A slave takes its master's whole table; `body` is (one of) the answers it came in. Its file is to be written
+        before it says so."""
+        version = DataVersion.from_json(body.get("dataVersion"))
+        if version == self.version and groups == self._groups:
+            return
+        self.version = version
+        self._forbidden = dict(mapping(body.get("forbiddenTable"), "forbiddenTable"))
+        self._groups = dict(groups)
+        self._lineage.restart(version.stamp)
+        self.file.replace(_TABLE, self._groups)
+
+    def changes_since(self, stamp: TableVersion) -> dict[str, Any] | None:
+        """What a slave whose table has that stamp lacks, for `apply`; None if it must take the whole table."""
+        names = self._lineage.since(stamp)
+        if names is None:
+            return None
+        present = {name: self._groups[name] for name in names if name in self._groups}
+        removed = [name for name in names if name not in present]
+        return {"dataVersion": self.version.to_json(), "removed": removed, "subscriptionGroupTable": present}
+
+    def has_changed_since(self, stamp: TableVersion) -> bool:
+        """Whether a table of that stamp differs from this one, as far as is known."""
+        return self._lineage.since(stamp) != []
+
+    def apply(self, changes: Mapping[str, Any]) -> None:
+        """A slave takes what its master's `changes_since` says. Its file is to be written before it says so, but for a
+        version that moved alone. Raises ValueError."""
+        present = parse_table(changes)
+        removed = [str(name) for name in changes.get("removed") or ()]
+        for name in removed:
+            self._groups.pop(name, None)
+        self._groups.update(present)
+        self.version = DataVersion.from_json(changes.get("dataVersion"))
+        self._lineage.advance(self.version.stamp, [*present, *removed])
+        self.file.touch()
+        if present or removed:
+            self.file.change(_TABLE, {**dict.fromkeys(removed), **present})
+
+    def to_json(self, first: int = 0, count: int | None = None) -> dict[str, Any]:
+        names = sorted(self._groups)[first : None if count is None else first + count]
+        return {
+            "dataVersion": self.version.to_json(),
+            "forbiddenTable": self._forbidden,
+            "subscriptionGroupTable": {name: self._groups[name] for name in names},
+        }
+
+    def members(self, first: int, count: int | None) -> dict[str, Any]:
+        """As `to_json`, for `dumps_in_steps`."""
+        names, find = sorted(self._groups)[first : None if count is None else first + count], self._groups.get
+        table = Entries((name, group) for name in names if (group := find(name)) is not None)
+        return {**self.to_json(0, 0), "subscriptionGroupTable": table}
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def save(self) -> None:
+        """Write the file if it is behind the table. Raises OSError."""
+        self.file.save(self._members)
+
+    def unsaved(self, *, in_flight: bool = False) -> PendingTableWrite | None:
+        """What the file lacks, for `file.write`."""
+        return self.file.unsaved(self._members, in_flight=in_flight)
+
+    def _members(self) -> dict[str, Any]:
+        """Of the file."""
+        return {
+            "dataVersion": self.version.to_json(),
+            "forbiddenTable": self._forbidden,
+            _TABLE: ROWS,
+            **self._unknown,
+        }
+
+
+def _parse(body: Mapping[str, Any]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    return parse_table(body), dict(mapping(body.get("forbiddenTable"), "forbiddenTable"))
+
+
+def parse_table(body: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The groups of subscriptionGroup.json or of a body of request 201."""
+    table = mapping(body.get("subscriptionGroupTable"), "subscriptionGroupTable")
+    return {str(name): {**default_group(str(name)), **item} for name, item in table.items()}

@@ -1,0 +1,159 @@
+"""Locks on queues for ordered consumption: requests 41 and 42. Kept in memory, on the master, gone with its mastership.
+
+A lock belongs to a client id and ends 60 s after it was last taken, as in RocketMQ: a client that lives takes it again
+each 20 s and stops consuming by itself 30 s after its last success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from rmqha.broker.requests.request import Channel, Handler, RequestError
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.port import Clock
+from rmqha.wire import lenient_json
+from rmqha.wire.command import Command
+
+LOCK_LIFETIME_MS = 60_000
+DROP_INTERVAL_MS = 1000
+"""A full table is looked through for expired locks so often at most."""
+MAX_NAME_LENGTH = 255
+"""Of the group, the client, a topic and a broker that a lock names."""
+MAX_LOCK_COUNT = 100_000
+"""Bound on all locks together, since any client may name new queues."""
+
+
+class QueueKey(NamedTuple):
+    topic: str
+    broker_name: str
+    queue_id: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"brokerName": self.broker_name, "queueId": self.queue_id, "topic": self.topic}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> QueueKey:
+        """Raises KeyError, TypeError or ValueError."""
+        return cls(str(value["topic"]), str(value["brokerName"]), int(value["queueId"]))
+
+
+class _Lock:
+    __slots__ = ("client_id", "taken_at_ms")
+
+    def __init__(self, client_id: str, taken_at_ms: int) -> None:
+        self.client_id = client_id
+        self.taken_at_ms = taken_at_ms
+
+
+class LockTable:
+    """Who consumes which queue in order, by consumer group."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._groups: dict[str, dict[QueueKey, _Lock]] = {}
+        self._count = 0
+        self._dropped_at_ms = -DROP_INTERVAL_MS
+
+    def lock(self, group: str, queues: Iterable[QueueKey], client_id: str) -> list[QueueKey]:
+        """Those of `queues` that the client holds now, in the order given."""
+        now_ms = self._clock.now_ms()
+        held = []
+        for queue in queues:
+            lock = self._groups.get(group, {}).get(queue)
+            if lock is None:
+                if not self._add(group, queue, client_id, now_ms):
+                    continue
+            elif lock.client_id == client_id or _expired(lock, now_ms):
+                lock.client_id, lock.taken_at_ms = client_id, now_ms
+            else:
+                continue
+            held.append(queue)
+        return held
+
+    def unlock(self, group: str, queues: Iterable[QueueKey], client_id: str) -> None:
+        """Give up what the client holds; what another one holds stays."""
+        locks = self._groups.get(group, {})
+        for queue in queues:
+            lock = locks.get(queue)
+            if lock is not None and lock.client_id == client_id:
+                del locks[queue]
+                self._count -= 1
+        if not locks:
+            self._groups.pop(group, None)
+
+    def is_ordered(self, group: str) -> bool:
+        """Whether somebody holds a lock of the group: its consumers take messages in order."""
+        now_ms = self._clock.now_ms()
+        return any(not _expired(lock, now_ms) for lock in self._groups.get(group, {}).values())
+
+    def clear(self) -> None:
+        """The role has changed: the new master's table is the one that counts."""
+        self._groups.clear()
+        self._count = 0
+
+    def _add(self, group: str, queue: QueueKey, client_id: str, now_ms: int) -> bool:
+        if self._count >= MAX_LOCK_COUNT and now_ms - self._dropped_at_ms >= DROP_INTERVAL_MS:
+            self._dropped_at_ms = now_ms
+            self._drop_expired(now_ms)
+        if self._count >= MAX_LOCK_COUNT:
+            return False
+        self._groups.setdefault(group, {})[queue] = _Lock(client_id, now_ms)
+        self._count += 1
+        return True
+
+    def _drop_expired(self, now_ms: int) -> None:
+        kept = {
+            group: {queue: lock for queue, lock in locks.items() if not _expired(lock, now_ms)}
+            for group, locks in self._groups.items()
+        }
+        self._groups = {group: locks for group, locks in kept.items() if locks}
+        self._count = sum(len(locks) for locks in self._groups.values())
+
+
+def _expired(lock: _Lock, now_ms: int) -> bool:
+    return now_ms - lock.taken_at_ms > LOCK_LIFETIME_MS
+
+
+class ServingState(Protocol):
+    """Whether this replica is the open master; `ReplicaDriver` is one."""
+
+    @property
+    def is_serving(self) -> bool: ...
+
+
+class LockRequests:
+    def __init__(self, locks: LockTable, standing: ServingState) -> None:
+        self._locks = locks
+        self._standing = standing
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.LOCK_BATCH_MQ: self._lock, RequestCode.UNLOCK_BATCH_MQ: self._unlock}
+
+    def _lock(self, channel: Channel, command: Command) -> Command:
+        if not self._standing.is_serving:
+            # A lock that a slave gave would not keep another client away at the master.
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master; it gives no locks")
+        held = self._locks.lock(*_parse(command))
+        return command.reply(body=lenient_json.dumps({"lockOKMQSet": [queue.to_json() for queue in held]}))
+
+    def _unlock(self, channel: Channel, command: Command) -> Command:
+        self._locks.unlock(*_parse(command))
+        return command.reply()
+
+
+def _parse(command: Command) -> tuple[str, list[QueueKey], str]:
+    """(consumer group, queues, client id)."""
+    body = lenient_json.loads(command.body)
+    try:
+        group, client_id = str(body["consumerGroup"]), str(body["clientId"])
+        queues = [QueueKey.from_json(item) for item in body.get("mqSet") or []]
+        if any(len(name) > MAX_NAME_LENGTH for queue in queues for name in (queue.topic, queue.broker_name)):
+            raise ValueError
+        if max(len(group), len(client_id)) > MAX_NAME_LENGTH:
+            raise ValueError
+        return group, queues, client_id
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise RequestError(
+            ResponseCode.SYSTEM_ERROR, f"the body of request {command.code} must be consumerGroup, clientId and mqSet"
+        ) from None

@@ -1,0 +1,318 @@
+"""How a slave follows its master's tables (A13): topics, groups, consumer and delay offsets. No trio: whatever takes
+time is awaited through `Awaits`, which the host's shell implements with trio and the simulation with its events.
+
+A master that is rmqha is followed by a long poll (request 52030): each answer brings what is newer, each poll says what
+is on this replica's disk. Apache's master does not know that request: its tables are pulled whole each five seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from rmqha.broker.tables import groups as group_table
+from rmqha.broker.tables import topics as topic_table
+from rmqha.broker.tables.config_table import DataVersion, mapping
+from rmqha.broker.tables.delay_offsets import DelayOffsetTable
+from rmqha.broker.tables.groups import GroupTable
+from rmqha.broker.tables.metadata_leader import MAX_HOLD_MS, MAX_OFFSETS_PER_ANSWER, VERSION
+from rmqha.broker.tables.offset_places import Place
+from rmqha.broker.tables.offsets import OffsetChange, OffsetTable
+from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
+from rmqha.broker.tables.topics import TopicTable
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteError, RemoteProtocolError, UnreachableError
+from rmqha.model.offset import BrokerId, Epoch
+from rmqha.port import Tracer
+from rmqha.wire import lenient_json
+from rmqha.wire.command import Command
+
+T = TypeVar("T")
+INTERVAL_MS = 5000
+FIRST_INTERVAL_MS = 500
+"""Until the first success under a master, so that a new slave is useful soon."""
+RETRY_MS = 5
+"""A new master may hear of its election after its slaves do."""
+MAX_RETRY_MS = 500
+CALL_TIMEOUT_MS = 3000
+UNALIGNED_HOLD_MS = 200
+"""How long a poll is held while the logs are not aligned yet."""
+SLICE_COUNT = 2000
+"""Topics or groups asked of Apache's master at once, as its slaves do."""
+OWN_SLICE_COUNT = 10_000
+"""The same of ours: fewer slices, so that a table seldom changes between them."""
+MAX_SLICES = 1000
+MAX_TABLE_TRIES = 5
+"""A table that changes while its slices are read is read anew."""
+
+_FAULTS = (UnreachableError, RemoteError, RemoteProtocolError, ValueError, TypeError)
+
+
+class Master(NamedTuple):
+    """Whom this replica follows, in which epoch, and as whom."""
+
+    address: str
+    epoch: Epoch
+    own_id: BrokerId
+
+
+class Awaits(Protocol):
+    """What takes time."""
+
+    async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
+        """The answer. Raises UnreachableError: none came."""
+        ...
+
+    async def sleep(self, duration_ms: int) -> None: ...
+
+    async def write(self, write: Callable[[T], None], data: T) -> None:
+        """`write(data)`, which waits for the disk. Raises what it raises."""
+        ...
+
+
+class MetadataFollower:
+    """`master` gives whom to follow now, None while this replica has no master or is it.
+
+    What comes is taken only while that still is so: a table that was on its way during a switch is dropped, so an old
+    master's never replaces what this replica has accepted as master.
+    """
+
+    def __init__(
+        self,
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        delay_offsets: DelayOffsetTable,
+        awaits: Awaits,
+        master: Callable[[], Master | None],
+        aligned: Callable[[], bool],
+        tracer: Tracer,
+        *,
+        saves_offsets: bool = False,
+    ) -> None:
+        """`aligned`: this replica's log is a part of its master's. `saves_offsets`: what is acknowledged of consumer
+        offsets is on the disk (offsetSync=strict)."""
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._delay_offsets = delay_offsets
+        self._awaits = awaits
+        self._master = master
+        self._aligned = aligned
+        self._tracer = tracer
+        self._saves_offsets = saves_offsets
+        self._heard = NO_STAMP
+        """The newest change of an offset that this master has told."""
+        self._delays_heard = NO_STAMP
+        """The version of the delay offsets that this master has told."""
+        self._compared = False
+        """What this replica has newer than its master is known, or will be once that has told all."""
+        self._untold: dict[Place, TableVersion] | None = None
+        """Offsets of this replica for which the master has told nothing as new, while it tells its own."""
+        self._back: list[OffsetChange] = []
+        """What the master is to take back: it has lost them by a kill."""
+        self._failed = False
+
+    # --- a master that is rmqha ---------------------------------------------------------------------------------------
+    async def follow(self, master: Master) -> None:
+        """Until another is master. It may be ended at any await."""
+        self._begin()
+        retry_ms = RETRY_MS
+        while self._master() == master:
+            try:
+                self._compare_from_here()
+                await self._save_tables()
+                asked = self._heard
+                reply = await self._poll(master)
+                if reply.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    await self._pull_periodically(master)
+                    return
+                if reply.code != ResponseCode.SUCCESS:
+                    raise RemoteError(reply.code, reply.remark or "", master.address)
+                await self._take(master, reply, asked)
+            except (*_FAULTS, OSError) as error:  # a disk that takes no table is no reason to end
+                self._note_failure(master, error)
+                self._begin()  # it may have been killed and be back, with older tables
+                await self._awaits.sleep(retry_ms)
+                retry_ms = min(2 * retry_ms, MAX_RETRY_MS)
+            else:
+                self._failed = False
+                retry_ms = RETRY_MS
+
+    def log_cut(self) -> None:
+        """Offsets behind the cut were lowered: the master tells all of its own again."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._heard, self._compared, self._untold, self._back = NO_STAMP, False, None, []
+        self._delay_offsets.forget_ahead()
+        self._delays_heard = self._delay_offsets.version.stamp
+
+    def _compare_from_here(self) -> None:
+        """Not before the logs are aligned: an offset behind a fork is none."""
+        if not self._compared and self._aligned():
+            self._begin()
+            self._compared, self._untold = True, self._offsets.stamps()
+
+    async def _poll(self, master: Master) -> Command:
+        wait_ms = MAX_HOLD_MS
+        if not self._compared:
+            wait_ms = UNALIGNED_HOLD_MS
+        elif self._untold is not None:
+            wait_ms = 0
+        ext = {
+            "version": str(VERSION),
+            "masterEpoch": str(master.epoch),
+            "brokerId": str(master.own_id),
+            "topics": str(self._topics.version.stamp),
+            "groups": str(self._groups.version.stamp),
+            "offsets": str(self._heard),
+            "delays": str(self._delays_heard),
+            "waitMs": str(wait_ms),
+        }
+        body = lenient_json.dumps({"offsets": [item.to_json() for item in self._back]}) if self._back else b""
+        command = Command(RequestCode.RMQHA_FOLLOW_TABLES, ext, body)
+        return await self._awaits.call(master.address, command, MAX_HOLD_MS + CALL_TIMEOUT_MS)
+
+    async def _take(self, master: Master, reply: Command, asked: TableVersion) -> None:
+        """`asked`: what had been heard when the master was asked. Raises as `_ask`, ValueError or TypeError for a body
+        that cannot be read."""
+        body = object_of(master.address, reply)
+        if int(body.get("version", 0)) != VERSION:
+            raise RemoteProtocolError(f"{master.address} answered request 52030 with version {body.get('version')}")
+        if self._master() != master:
+            return
+        if "delays" in body:
+            self._delays_heard = DataVersion.from_json(mapping(body["delays"], "delays").get("dataVersion")).stamp
+            if self._compared:  # else it is told again: of a log with a fork it is not true, however long that is
+                self._delay_offsets.replace(body["delays"])
+        offsets = [OffsetChange.from_json(item) for item in body.get("offsets") or ()]
+        if asked == self._heard:  # else all is told anew
+            if offsets:
+                self._heard = offsets[-1].stamp
+            self._compare(offsets)
+        if offsets:
+            self._offsets.merge(offsets)
+            await self._save_offsets()
+        for name, apply, pull in (
+            ("topics", self._topics.apply, self._pull_topics),
+            ("groups", self._groups.apply, self._pull_groups),
+        ):
+            changes = body.get(name)
+            if changes is None or self._master() != master:
+                continue
+            if changes.get("whole"):
+                await pull(master, OWN_SLICE_COUNT)
+            else:
+                apply(changes)
+        await self._save_tables()
+
+    def _compare(self, offsets: list[OffsetChange]) -> None:
+        """`offsets` are the next of all that the master has; once it has told all, what is newer here is known."""
+        self._back = []
+        if self._untold is None:
+            return
+        for change in offsets:
+            place = change.key, change.queue_id
+            if change.stamp >= self._untold.get(place, NO_STAMP):
+                self._untold.pop(place, None)
+        if len(offsets) < MAX_OFFSETS_PER_ANSWER:
+            self._back = self._offsets.changes_of(self._untold, MAX_OFFSETS_PER_ANSWER)
+            self._untold = None
+
+    async def _save_offsets(self) -> None:
+        data = self._offsets.unsaved() if self._saves_offsets else None
+        if data is not None:
+            await self._awaits.write(self._offsets.write, data)
+
+    async def _save_tables(self) -> None:
+        """The next poll says what is on the disk. What the version alone has moved may follow later."""
+        for table in (self._topics, self._groups):
+            data = None if table.file.is_saved else table.unsaved(in_flight=True)
+            if data is not None:
+                await self._awaits.write(table.file.write, data)
+
+    def _note_failure(self, master: Master, error: Exception) -> None:
+        if not self._failed:
+            self._tracer.event("metadata_not_synced", address=master.address, reason=str(error))
+        self._failed = True
+
+    # --- a master that is Apache's ------------------------------------------------------------------------------------
+    async def _pull_periodically(self, master: Master) -> None:
+        pause_ms = FIRST_INTERVAL_MS
+        while self._master() == master:
+            if await self.pull(master):
+                pause_ms = INTERVAL_MS
+            await self._awaits.sleep(pause_ms)
+
+    async def pull(self, master: Master) -> bool:
+        """Take all tables once; False (and traced, once) if the master did not give them."""
+        try:
+            await self._pull_topics(master)
+            await self._pull_groups(master)
+            await self._save_tables()
+            await self._pull_offsets(master)
+            await self._pull_delay_offsets(master)
+        except (*_FAULTS, OSError) as error:
+            self._note_failure(master, error)
+            return False
+        self._failed = False
+        return True
+
+    async def _ask(self, master: Master, code: RequestCode, ext: dict[str, str] | None = None) -> tuple[Command, Any]:
+        reply = await self._awaits.call(master.address, Command(code, ext), CALL_TIMEOUT_MS)
+        if reply.code != ResponseCode.SUCCESS:
+            raise RemoteError(reply.code, reply.remark or "", master.address)
+        return reply, object_of(master.address, reply)
+
+    async def _whole(self, master: Master, code: RequestCode, what: str, count: int) -> list[dict[str, Any]]:
+        """All slices of one version of a table; `what` is Topic or Group, as in the names of the fields."""
+        for _ in range(MAX_TABLE_TRIES):
+            bodies = await self._slices(master, code, what, count)
+            if all(body.get("dataVersion") == bodies[0].get("dataVersion") for body in bodies):
+                return bodies
+        raise RemoteProtocolError(f"{master.address} changes its table too often to be read: request {code}")
+
+    async def _slices(self, master: Master, code: RequestCode, what: str, count: int) -> list[dict[str, Any]]:
+        bodies: list[dict[str, Any]] = []
+        for place in range(MAX_SLICES):
+            first = place * count
+            ext = {f"{what.lower()}Seq": str(first), f"max{what}Num": str(count), "dataVersion": ""}
+            reply, body = await self._ask(master, code, ext)
+            bodies.append(body)
+            if first + count >= int(reply.ext.get(f"total{what}Num") or 0):
+                break
+        return bodies
+
+    async def _pull_topics(self, master: Master, count: int = SLICE_COUNT) -> None:
+        bodies = await self._whole(master, RequestCode.GET_ALL_TOPIC_CONFIG, "Topic", count)
+        table = {name: topic for body in bodies for name, topic in topic_table.parse_table(body).items()}
+        if self._master() == master and table:
+            deleted = topic_table.parse_deleted(bodies[-1])
+            self._topics.replace(table, DataVersion.from_json(bodies[-1].get("dataVersion")), deleted)
+
+    async def _pull_groups(self, master: Master, count: int = SLICE_COUNT) -> None:
+        bodies = await self._whole(master, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, "Group", count)
+        table = {name: group for body in bodies for name, group in group_table.parse_table(body).items()}
+        if self._master() == master:
+            self._groups.replace(bodies[-1], table)
+
+    async def _pull_offsets(self, master: Master) -> None:
+        _, body = await self._ask(master, RequestCode.GET_ALL_CONSUMER_OFFSET)
+        if self._master() == master:
+            self._offsets.replace(body)
+
+    async def _pull_delay_offsets(self, master: Master) -> None:
+        """The copies that the table counts on lie before the end of the master's log, as it is told after the table."""
+        _, body = await self._ask(master, RequestCode.GET_ALL_DELAY_OFFSET)
+        _, runtime = await self._ask(master, RequestCode.GET_BROKER_RUNTIME_INFO)
+        log_end = mapping(runtime.get("table"), "table").get("commitLogMaxOffset", 0)
+        if self._master() == master and self._aligned():
+            self._delay_offsets.replace({**body, "logEnd": log_end})
+
+
+def object_of(address: str, reply: Command) -> dict[str, Any]:
+    body = lenient_json.loads(reply.body)
+    if not isinstance(body, dict):
+        raise RemoteProtocolError(f"{address} answered with something else than an object")
+    return body

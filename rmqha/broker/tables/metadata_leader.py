@@ -1,0 +1,409 @@
+"""Request 52030: slaves follow their master's tables by a long poll; strict changes wait until the set holds them.
+
+A slave says which versions it holds, and that they are on its disk; the master answers with what is newer, at once for
+topics and groups, within 100 ms for offsets. So the next poll is the acknowledgement of the last answer. Under
+metadataSync=strict an operator is answered when every rmqha member of the SyncStateSet has acknowledged, and a slave is
+proposed for the set only once it holds the tables: whoever can be elected has every change that was answered (ruling
+16). No trio; the caller is the one thread of the broker.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rmqha.broker.requests.request import Channel, Handler, RequestError, number, text
+from rmqha.broker.tables.delay_offsets import DelayOffsetTable
+from rmqha.broker.tables.groups import GroupTable
+from rmqha.broker.tables.offsets import OffsetChange, OffsetTable
+from rmqha.broker.tables.table_file import TableFile
+from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
+from rmqha.broker.tables.topics import TopicTable
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.offset import BrokerId, Epoch
+from rmqha.port import Clock, Tracer
+from rmqha.wire import lenient_json
+from rmqha.wire.command import Command
+
+VERSION = 1
+MAX_HOLD_MS = 10_000
+STALE_MS = MAX_HOLD_MS + 5_000
+"""A slave that has not asked for so long may have been replaced by another program under its id."""
+MAX_OFFSETS_PER_ANSWER = 20_000
+MAX_FOLLOWER_COUNT = 64
+"""Ids that may follow in one epoch; anyone can claim one."""
+
+
+Line = tuple[bool, bool, bool]
+"""A kind of wait: for the set, for its offsets, for this replica's offsets."""
+
+
+class Group(Protocol):
+    """This replica's place in its group; `Replica` is one."""
+
+    @property
+    def is_master(self) -> bool: ...
+
+    @property
+    def epoch(self) -> Epoch: ...
+
+
+@dataclass(slots=True)
+class _Follower:
+    """What a slave holds, by its last poll in this epoch."""
+
+    topics: TableVersion
+    groups: TableVersion
+    offsets: TableVersion
+    delays: TableVersion
+    asked_at_ms: int
+
+
+@dataclass(slots=True)
+class _Hold:
+    channel: Channel
+    command: Command
+    deadline_ms: int
+
+
+@dataclass(slots=True)
+class _Wait:
+    """An answer that waits: `done("")` when the set holds these versions, and this replica's own disk these changes
+    (it may be killed, come back and still be the master); else with the reason."""
+
+    of_set: tuple[TableVersion, TableVersion, TableVersion] | None
+    """Of topics, groups and offsets; None: the set is not waited for."""
+    own: tuple[int, int]
+    """Changes of topics and groups, as their files count them."""
+    own_offsets: TableVersion
+    deadline_ms: int
+    done: Callable[[str], None]
+
+    @property
+    def line(self) -> Line:
+        of_set_offsets = NO_STAMP if self.of_set is None else self.of_set[2]
+        return self.of_set is not None, of_set_offsets > NO_STAMP, self.own_offsets > NO_STAMP
+
+
+class MetadataLeader:
+    """`members` gives all but this replica that are, or may by now be, in the SyncStateSet; None while the set is too
+    small for anything to be answered. `stepped` is called when a slave has come level: it may be proposed for the set.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        group: Group,
+        members: Callable[[], tuple[BrokerId, ...] | None],
+        topics: TopicTable,
+        groups: GroupTable,
+        offsets: OffsetTable,
+        delays: DelayOffsetTable,
+        clock: Clock,
+        tracer: Tracer,
+    ) -> None:
+        self._config = config
+        self._group = group
+        self._members = members
+        self._topics = topics
+        self._groups = groups
+        self._offsets = offsets
+        self._delays = delays
+        self._clock = clock
+        self._tracer = tracer
+        self._followers: dict[BrokerId, _Follower] = {}
+        self._foreign: set[BrokerId] = set()
+        self._holds: dict[BrokerId, _Hold] = {}
+        self._lines: dict[Line, deque[_Wait]] = {}
+        """Those of one kind, in the order of what they wait for: while the first waits, so do the others."""
+        self._answered = NO_STAMP
+        """Offsets that were answered under offsetSync=strict, or may have been by a master before."""
+        self.stepped: Callable[[], None] = lambda: None
+        self.save_soon: Callable[[], None] = lambda: None
+        """The offsets' file is waited for; the shell says `saved` when it is written."""
+        self.save_tables_soon: Callable[[], None] = lambda: None
+        """The same of topics and groups."""
+        self.end_of: Callable[[str, int, int], int] = lambda topic, queue_id, epoch: 0
+        """Of a queue: behind it no offset may lie that a consumer told a master of that epoch."""
+        topics.moved = groups.moved = offsets.moved = delays.moved = self.changed
+
+    def handlers(self) -> dict[int, Handler]:
+        return {RequestCode.RMQHA_FOLLOW_TABLES: self._follow}
+
+    # --- slaves -------------------------------------------------------------------------------------------------------
+    def _follow(self, channel: Channel, command: Command) -> None:
+        version, epoch = number(command, "version"), number(command, "masterEpoch")
+        if version != VERSION:
+            raise RequestError(ResponseCode.SYSTEM_ERROR, f"version {version} of request 52030 is not known here")
+        is_static = not self._config.enable_controller_mode
+        if not self._group.is_master or (epoch != self._group.epoch and not is_static):
+            raise RequestError(
+                ResponseCode.SYSTEM_ERROR,
+                f"this broker is not the master of epoch {epoch}, its own is {self._group.epoch}",
+            )
+        now_ms, broker_id = self._clock.now_ms(), BrokerId(number(command, "brokerId"))
+        topics, groups, offsets, delays = (_stamp(command, name) for name in ("topics", "groups", "offsets", "delays"))
+        follower = _Follower(topics, groups, offsets, delays, now_ms)
+        if broker_id not in self._followers and len(self._followers) >= MAX_FOLLOWER_COUNT:
+            raise RequestError(ResponseCode.SYSTEM_BUSY, f"{MAX_FOLLOWER_COUNT} replicas follow already")
+        self._followers[broker_id] = follower
+        self._foreign.discard(broker_id)
+        wait_ms = max(0, min(number(command, "waitMs", 0), MAX_HOLD_MS))
+        self._take_back(command)
+        self._release(broker_id)
+        self._holds[broker_id] = _Hold(channel, command, now_ms + wait_ms)
+        if self._has_news(follower, offsets=self.waiting_count > 0) or wait_ms == 0:
+            self._answer(broker_id)
+        self._settle()
+        if self._holds_tables(follower):
+            self.stepped()
+
+    def _take_back(self, command: Command) -> None:
+        """Commits that this replica lost when it was killed, and the slave still has."""
+        if not command.body:
+            return
+        body = lenient_json.loads(command.body)
+        try:
+            changes = [OffsetChange.from_json(item) for item in body["offsets"]]
+        except (KeyError, TypeError, ValueError):
+            raise RequestError(ResponseCode.SYSTEM_ERROR, "the body of request 52030 is not one") from None
+        count = self._offsets.take_back(changes, self.end_of)
+        if count:
+            self._tracer.event("offsets_taken_back", count=count)
+
+    def _has_news(self, follower: _Follower, *, offsets: bool) -> bool:
+        """`offsets`: consumer offsets too, which change all the time."""
+        if not self._is_current(follower) or follower.delays != self._delays.version.stamp:
+            return True
+        return offsets and follower.offsets < self._offsets.stamp
+
+    def _holds_tables(self, follower: _Follower) -> bool:
+        """By content: the version alone moves with each election, and a failover need not wait for that."""
+        if follower.offsets < self._answered:
+            return False
+        if not self.is_strict:
+            return True
+        return not (self._topics.has_changed_since(follower.topics) or self._groups.has_changed_since(follower.groups))
+
+    def _is_current(self, follower: _Follower) -> bool:
+        return follower.topics == self._topics.version.stamp and follower.groups == self._groups.version.stamp
+
+    def _answer(self, broker_id: BrokerId) -> None:
+        """Everything that is newer than what the slave holds."""
+        hold, follower = self._holds.pop(broker_id), self._followers[broker_id]
+        body: dict[str, Any] = {"version": VERSION}
+        if follower.topics != self._topics.version.stamp:
+            body["topics"] = self._topics.changes_since(follower.topics) or {"whole": True}
+        if follower.groups != self._groups.version.stamp:
+            body["groups"] = self._groups.changes_since(follower.groups) or {"whole": True}
+        changes = self._offsets.changes_since(follower.offsets, MAX_OFFSETS_PER_ANSWER)
+        if changes:
+            body["offsets"] = [change.to_json() for change in changes]
+        if follower.delays != self._delays.version.stamp:
+            body["delays"] = self._delays.to_follower()
+        hold.channel.send(hold.command.reply(body=lenient_json.dumps(body)))
+
+    def _release(self, broker_id: BrokerId) -> None:
+        """A slave asks anew before its last poll was answered: that one's connection is gone or nobody waits."""
+        if broker_id in self._holds:
+            self._answer(broker_id)
+
+    def changed(self) -> None:
+        """Anything but a commit has changed: slaves hear of it now."""
+        for broker_id in list(self._holds):
+            if self._has_news(self._followers[broker_id], offsets=True):
+                self._answer(broker_id)
+
+    # --- who holds what -----------------------------------------------------------------------------------------------
+    @property
+    def is_strict(self) -> bool:
+        return self._config.metadata_strict
+
+    @property
+    def waits_for_slaves(self) -> bool:
+        """Whether some answer is given only when the set's members have something."""
+        return self.is_strict or self._config.offset_sync == "strict"
+
+    def may_join(self, broker_id: BrokerId) -> bool:
+        """Whether the slave may be proposed for the SyncStateSet: strict needs all tables and all offsets that were
+        answered, or that it is foreign."""
+        if not self.waits_for_slaves or broker_id in self._foreign:
+            return True
+        follower = self._followers.get(broker_id)
+        return follower is not None and self._holds_tables(follower)
+
+    def unknown(self, connected: list[BrokerId]) -> list[BrokerId]:
+        """Of these slaves, those that do not follow the tables though they could be ones of ours."""
+        now_ms = self._clock.now_ms()
+        silent = []
+        for broker_id in connected:
+            follower = self._followers.get(broker_id)
+            if broker_id not in self._foreign and (follower is None or follower.asked_at_ms + STALE_MS < now_ms):
+                silent.append(broker_id)
+        return silent
+
+    def mark_foreign(self, broker_id: BrokerId) -> None:
+        """The slave is no rmqha: nothing waits for it."""
+        self._foreign.add(broker_id)
+        self._followers.pop(broker_id, None)
+        self._tracer.event("metadata_not_strict", broker_id=broker_id, reason="the replica does not know request 52030")
+        self._settle()
+        self.stepped()
+
+    def state(self) -> dict[str, Any]:
+        """For request 52000."""
+        level = sorted(item for item, follower in self._followers.items() if self._is_current(follower))
+        return {
+            "metadataSync": "strict" if self.is_strict else "periodic",
+            "offsetSync": self._config.offset_sync,
+            "metadataVersions": {
+                "topics": str(self._topics.version.stamp),
+                "groups": str(self._groups.version.stamp),
+                "offsets": str(self._offsets.stamp),
+                "delays": str(self._delays.version.stamp),
+            },
+            "metadataLevel": level,
+            "metadataForeign": sorted(self._foreign),
+            "metadataWaitingCount": self.waiting_count,
+        }
+
+    # --- strict changes -----------------------------------------------------------------------------------------------
+    def wait(self, done: Callable[[str], None]) -> None:
+        """Call `done("")` when this replica's disk holds topics and groups as they are now, and so does the set if
+        metadataSync is strict; else `done(reason)`."""
+        self._wait_tables((self._topics.version.stamp, self._groups.version.stamp, NO_STAMP), done)
+
+    def wait_reset(self, done: Callable[[str], None]) -> None:
+        """As `wait`, and for the offsets too, of the set: an operator has set or removed some."""
+        self._wait_tables((self._topics.version.stamp, self._groups.version.stamp, self._offsets.stamp), done)
+
+    def _wait_tables(
+        self, of_set: tuple[TableVersion, TableVersion, TableVersion], done: Callable[[str], None]
+    ) -> None:
+        own = self._topics.file.changed_count, self._groups.file.changed_count
+        self._wait(of_set if self.is_strict else None, own, NO_STAMP, done)
+
+    def wait_commit(self, done: Callable[[str], None]) -> None:
+        """As `wait`, for offsets alone, under offsetSync=strict."""
+        if self._config.offset_sync == "strict":
+            self.changed()
+            self.save_soon()
+            self._wait((NO_STAMP, NO_STAMP, self._offsets.stamp), (0, 0), self._offsets.stamp, done)
+        else:
+            done("")
+
+    def saved(self) -> None:
+        """Files were to be written."""
+        self._settle(after_save=True)
+
+    def _wait(
+        self,
+        of_set: tuple[TableVersion, TableVersion, TableVersion] | None,
+        own: tuple[int, int],
+        own_offsets: TableVersion,
+        done: Callable[[str], None],
+    ) -> None:
+        deadline_ms = self._clock.now_ms() + self._config.metadata_sync_timeout_ms
+        wait = _Wait(of_set, own, own_offsets, deadline_ms, done)
+        line = self._lines.setdefault(wait.line, deque())
+        line.append(wait)
+        if self._unsaved(wait):
+            self.save_tables_soon()
+        if len(line) == 1:
+            self._settle()
+
+    def _unsaved(self, wait: _Wait) -> list[TableFile]:
+        """Files of this replica that lack what is waited for."""
+        files = self._topics.file, self._groups.file
+        return [file for file, count in zip(files, wait.own, strict=True) if file.saved_count < count]
+
+    def _missing(self, wait: _Wait) -> str:
+        """Who does not hold what is waited for, "" for nobody."""
+        lacking = self._lacking(wait.of_set) if wait.of_set is not None else ""
+        if not lacking and (self._offsets.saved_stamp < wait.own_offsets or self._unsaved(wait)):
+            return "this replica's disk"
+        return lacking
+
+    def _lacking(self, of_set: tuple[TableVersion, TableVersion, TableVersion]) -> str:
+        members = self._members()
+        if members is None:
+            return "a majority of the group"
+        topics, groups, offsets = of_set
+        lacking = [
+            str(member)
+            for member in members
+            if member not in self._foreign
+            and (
+                (follower := self._followers.get(member)) is None
+                or follower.topics < topics
+                or follower.groups < groups
+                or follower.offsets < offsets
+            )
+        ]
+        return f"replica {', '.join(lacking)}" if lacking else ""
+
+    def _settle(self, *, after_save: bool = False) -> None:
+        """Each kind up to the first that still waits; after files were to be written all: some may have to hear of
+        trouble."""
+        now_ms = self._clock.now_ms()
+        for line in list(self._lines.values()):
+            still: list[_Wait] = []
+            for _ in range(len(line)):
+                if not line or (still and not after_save):
+                    break
+                wait = line.popleft()
+                if not self._is_ended(wait, now_ms, after_save):
+                    still.append(wait)
+            line.extendleft(reversed(still))
+
+    def _is_ended(self, wait: _Wait, now_ms: int, after_save: bool) -> bool:
+        """Answers, if it is time."""
+        missing = self._missing(wait)
+        if not missing:
+            if wait.own_offsets > self._answered:
+                self._answered = wait.own_offsets
+            wait.done("")
+        elif after_save and (trouble := next((file.trouble for file in self._unsaved(wait) if file.trouble), "")):
+            wait.done(f"the change is made here but this replica's disk does not take it ({trouble}); ask again")
+        elif now_ms >= wait.deadline_ms:
+            timeout_ms = self._config.metadata_sync_timeout_ms
+            wait.done(f"the change is made here but {missing} has not confirmed it within {timeout_ms} ms; ask again")
+        else:
+            return False
+        return True
+
+    @property
+    def waiting_count(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    # --- time and role ------------------------------------------------------------------------------------------------
+    def timeout(self) -> None:
+        """Call each 100 ms: offsets go out, polls and waits end."""
+        now_ms = self._clock.now_ms()
+        for broker_id, hold in list(self._holds.items()):
+            if now_ms >= hold.deadline_ms or self._has_news(self._followers[broker_id], offsets=True):
+                self._answer(broker_id)
+        self._settle()
+
+    def role_changed(self) -> None:
+        """What was said in another epoch counts no more."""
+        self._answered = self._offsets.stamp if self._config.offset_sync == "strict" else NO_STAMP
+        for hold in self._holds.values():
+            remark = "the master has changed"
+            hold.channel.send(hold.command.reply(ResponseCode.SYSTEM_ERROR, {}, remark=remark))
+        self._holds.clear()
+        self._followers.clear()
+        self._foreign.clear()
+        lines, self._lines = self._lines, {}
+        for wait in (wait for line in lines.values() for wait in line):
+            wait.done("this broker is no longer the master; whether the change survives is not known, ask again")
+
+
+def _stamp(command: Command, name: str) -> TableVersion:
+    try:
+        return TableVersion.parse(text(command, name))
+    except ValueError as error:
+        raise RequestError(ResponseCode.SYSTEM_ERROR, f"request {command.code}: {error}") from None

@@ -1,0 +1,129 @@
+"""Places of consumer offsets: which topic a group reads, and the stamps of those that were removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, KeysView, Mapping
+
+from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
+
+Place = tuple[str, int]
+""""topic@group" and queue id."""
+
+
+def last_stamp(stamps: dict[Place, TableVersion]) -> TableVersion:
+    """Of a dictionary in order of stamps the highest."""
+    return next(reversed(stamps.values()), NO_STAMP)
+
+
+def newer_than(stamp: TableVersion, stamps: dict[Place, TableVersion]) -> Iterator[tuple[Place, TableVersion]]:
+    """From the newest of `stamps`, which are in order, down."""
+    for place, changed in reversed(stamps.items()):
+        if changed <= stamp:
+            return
+        yield place, changed
+
+
+class Pairs:
+    """Keys "topic@group" by topic and by group."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, set[str]] = {}
+        self._groups: dict[str, set[str]] = {}
+        self._changed: set[str] = set()
+
+    def take_changed(self) -> set[str]:
+        """Groups whose topics have changed since the last call."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+    def add(self, key: str) -> None:
+        topic, _, group = key.rpartition("@")
+        topics = self._topics.setdefault(group, set())
+        if topic not in topics:
+            topics.add(topic)
+            self._groups.setdefault(topic, set()).add(group)
+            self._changed.add(group)
+
+    def remove(self, key: str) -> None:
+        topic, _, group = key.rpartition("@")
+        self._changed.add(group)
+        _discard(self._topics, group, topic)
+        _discard(self._groups, topic, group)
+
+    def clear(self) -> None:
+        self._changed.update(self._topics)
+        self._topics.clear()
+        self._groups.clear()
+
+    def topics_of(self, group: str) -> list[str]:
+        """Sorted."""
+        return sorted(self._topics.get(group, ()))
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Sorted."""
+        return sorted(self._groups.get(topic, ()))
+
+
+def _discard(sets: dict[str, set[str]], name: str, item: str) -> None:
+    found = sets[name]
+    found.discard(item)
+    if not found:
+        del sets[name]
+
+
+class Removals:
+    """Stamps of removed offsets, in their order, and by key."""
+
+    def __init__(self) -> None:
+        self._stamps: dict[Place, TableVersion] = {}
+        self._by_key: dict[str, dict[int, TableVersion]] = {}
+
+    def __len__(self) -> int:
+        return len(self._stamps)
+
+    @property
+    def last(self) -> TableVersion:
+        return last_stamp(self._stamps)
+
+    def get(self, place: Place) -> TableVersion | None:
+        return self._stamps.get(place)
+
+    def of(self, key: str) -> Mapping[int, TableVersion]:
+        """By queue id."""
+        return self._by_key.get(key, {})
+
+    def keys(self) -> KeysView[str]:
+        return self._by_key.keys()
+
+    def put(self, place: Place, stamp: TableVersion) -> None:
+        """As the newest of all, until `sort`."""
+        self._stamps.pop(place, None)
+        self._stamps[place] = stamp
+        self._by_key.setdefault(place[0], {})[place[1]] = stamp
+
+    def pop(self, place: Place) -> None:
+        if self._stamps.pop(place, None) is None:
+            return
+        key, queue_id = place
+        queues = self._by_key[key]
+        del queues[queue_id]
+        if not queues:
+            del self._by_key[key]
+
+    def pop_oldest(self) -> str:
+        """Returns its key."""
+        place = next(iter(self._stamps))
+        self.pop(place)
+        return place[0]
+
+    def sort(self) -> None:
+        """Put them in order again."""
+        self._stamps = dict(sorted(self._stamps.items(), key=lambda item: item[1]))
+
+    def clear(self) -> None:
+        self._stamps.clear()
+        self._by_key.clear()
+
+    def newer(self, stamp: TableVersion) -> Iterator[tuple[Place, TableVersion]]:
+        """From the newest down."""
+        return newer_than(stamp, self._stamps)

@@ -1,0 +1,446 @@
+"""Consumer offsets: how far each group has read each queue. config/consumerOffset.json, written when dirty.
+
+Each offset carries the stamp (master epoch, sequence) of its last change. Replicas merge by stamp, never by size: what
+is older does not replace what is newer, and a reset backwards is a change like any other (A13). A removed offset leaves
+its stamp behind, so that no replica brings it back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from threading import Lock
+from typing import Any, NamedTuple
+
+from rmqha.broker.tables import config_table, table_file
+from rmqha.broker.tables.config_table import DataVersion, mapping
+from rmqha.broker.tables.offset_places import Pairs, Place, Removals, last_stamp, newer_than
+from rmqha.broker.tables.table_file import ROWS, TableFile
+from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
+from rmqha.port import Disk
+from rmqha.store.meta import config_file
+from rmqha.wire.lenient_json import Entries
+
+MAX_ENTRY_COUNT = 1_000_000
+"""Bound on (group, topic) pairs, since any client may name new ones."""
+MAX_REMOVED_COUNT = 100_000
+"""Bound on remembered removals; the oldest are forgotten first."""
+
+CUT_STAMP = TableVersion(0, 0)
+"""Of an offset that a cut of this replica's log has lowered."""
+
+_TABLE = "consumerOffset"
+_VERSIONS = "rmqhaOffsetVersions"
+_REMOVED = "rmqhaRemovedOffsets"
+_RESET = "reset"
+_TOPICS = "groupTopicMap"
+_OFFSETS = "offsetTable"
+_ROW_TABLES = (_TOPICS, _OFFSETS, _VERSIONS, _REMOVED)
+_UNQUOTED_ID = re.compile(rb"[{,]\s*[0-9]+\s*:")
+
+
+class OffsetChange(NamedTuple):
+    """One offset as replicas tell each other. `offset` None: it was removed. `is_reset`: an operator has set it, and
+    the group's members have not been told yet."""
+
+    key: str
+    queue_id: int
+    offset: int | None
+    stamp: TableVersion
+    is_reset: bool = False
+
+    def to_json(self) -> list[Any]:
+        offset = -1 if self.offset is None else self.offset
+        return [self.key, self.queue_id, offset, self.stamp.epoch, self.stamp.sequence, self.is_reset]
+
+    @classmethod
+    def from_json(cls, value: Any) -> OffsetChange:
+        """Raises ValueError or TypeError."""
+        key, queue_id, offset, epoch, sequence, is_reset = value
+        known = int(offset) if int(offset) >= 0 else None
+        return cls(str(key), int(queue_id), known, TableVersion(int(epoch), int(sequence)), is_reset is True)
+
+
+class PendingOffsetWrite(NamedTuple):
+    """What the file must hold, for `write`: no later commit touches it."""
+
+    file: table_file.PendingTableWrite
+    stamp: TableVersion
+    """Of the newest change in it."""
+
+
+class OffsetTable:
+    """Offsets by "topic@group" and queue id. A commit takes the offset as it is, backwards too: a reset is one.
+
+    `epoch` is the master epoch that stamps changes; `moved` is told of each change that slaves want to know at once.
+    """
+
+    def __init__(self, disk: Disk, *, is_synced: bool = True) -> None:
+        """`is_synced`: what the file holds is known to be on the disk. Else it is written again, and until then nothing
+        counts as saved."""
+        found = config_table.load(disk, _TABLE, _parse, _ROW_TABLES)
+        self.version, self._unknown, self.findings = found.version, found.unknown, found.findings
+        self.epoch = self.version.state_version
+        self._floor = 0
+        self._offsets: dict[str, dict[int, int]] = {}
+        self._stamps: dict[Place, TableVersion] = {}
+        """Of the present offsets, in order: what changed last stands last."""
+        self._removed = Removals()
+        self._pairs = Pairs()
+        self._resets: dict[Place, int] = {}
+        """To where a group's members must go; their own commits do not count until they know."""
+        self.moved: Callable[[], None] = lambda: None
+        self._changed: set[str] = set()
+        """Keys whose rows the file lacks."""
+        self._file = TableFile(disk, _TABLE, _ROW_TABLES, optional=(_VERSIONS, _REMOVED))
+        self._telling = Lock()
+        self._told_order = 0
+        for change in sorted(found.table, key=_stamp_of):
+            self._take(change)
+        for name, row_of in self._row_makers.items():
+            known: Iterable[str] = self._pairs.take_changed() if name == _TOPICS else self._changed
+            self._file.load(name, ((key, row) for key in known if (row := row_of(key)) is not None))
+        self._changed.clear()
+        if _lacks_quotes(disk) or (not is_synced and self._knows_any):
+            self._file.touch()
+        self.saved_stamp = self.stamp if is_synced else NO_STAMP
+        """Of the newest change that is on the disk."""
+
+    @property
+    def stamp(self) -> TableVersion:
+        """Of the newest change."""
+        return max(last_stamp(self._stamps), self._removed.last)
+
+    @property
+    def _knows_any(self) -> bool:
+        return bool(self._stamps) or bool(self._removed)
+
+    # --- what consumers and operators do ------------------------------------------------------------------------------
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> bool:
+        """False if the table is full. Nothing changes while a reset waits to be told."""
+        place = f"{topic}@{group}", queue_id
+        if self._resets and place in self._resets:
+            return True
+        return self._put(place, offset)
+
+    def _put(self, place: Place, offset: int) -> bool:
+        key, queue_id = place
+        queues = self._offsets.get(key)
+        if queues is None:
+            if len(self._offsets) >= MAX_ENTRY_COUNT:
+                return False
+            queues = self._offsets[key] = {}
+            self._pairs.add(key)
+        if queues.get(queue_id) != offset:
+            queues[queue_id] = offset
+            self._touch(place)
+        return True
+
+    def _touch(self, place: Place) -> None:
+        stamp = self._next_stamp()
+        self._stamps.pop(place, None)
+        self._removed.pop(place)
+        self._stamps[place] = stamp
+        self._changed.add(place[0])
+
+    def _next_stamp(self) -> TableVersion:
+        return TableVersion(self.epoch, max(self.stamp.sequence, self._floor) + 1)
+
+    def new_epoch(self, epoch: int, wall_ms: int) -> None:
+        """This replica became master. Sequences go on from the wall time in microseconds: a master that restarts in its
+        old epoch has lost the last ones it gave, and may not give them again."""
+        self.epoch, self._floor = epoch, wall_ms * 1000
+
+    def query(self, group: str, topic: str, queue_id: int) -> int | None:
+        queues = self._offsets.get(f"{topic}@{group}")
+        return None if queues is None else queues.get(queue_id)
+
+    def reset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """An operator's order; `take_reset` tells the group's member with its next pull."""
+        place = f"{topic}@{group}", queue_id
+        if self._put(place, offset) and len(self._resets) < MAX_ENTRY_COUNT:
+            self._resets[place] = offset
+            self._touch(place)
+            self.moved()
+
+    def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """Where a member must go on, once; None if it may go on where it is."""
+        if not self._resets:
+            return None
+        place = f"{topic}@{group}", queue_id
+        offset = self._resets.pop(place, None)
+        if offset is not None:
+            self._touch(place)
+        return offset
+
+    def first_pairs(self, limit: int) -> tuple[list[tuple[str, str, Mapping[int, int]]], int]:
+        """(topic, group, offsets by queue id) of groups that have an offset in a topic, and how many more there are."""
+        found: list[tuple[str, str, Mapping[int, int]]] = []
+        for key in islice(self._offsets, limit):
+            topic, _, group = key.rpartition("@")
+            found.append((topic, group, dict(self._offsets[key])))
+        return found, len(self._offsets) - len(found)
+
+    def topics_of(self, group: str) -> list[str]:
+        """Topics in which the group has an offset, sorted."""
+        return self._pairs.topics_of(group)
+
+    def groups_of(self, topic: str) -> list[str]:
+        """Groups with an offset in the topic, sorted."""
+        return self._pairs.groups_of(topic)
+
+    def remove_group(self, group: str) -> None:
+        self._remove([f"{topic}@{group}" for topic in self.topics_of(group)])
+
+    def remove_topic(self, topic: str) -> None:
+        self._remove([f"{topic}@{group}" for group in self.groups_of(topic)])
+
+    def _remove(self, keys: list[str]) -> None:
+        for key in keys:
+            for queue_id in list(self._offsets[key]):
+                stamp = self._next_stamp()
+                self._forget((key, queue_id))
+                self._removed.put((key, queue_id), stamp)
+        while len(self._removed) > MAX_REMOVED_COUNT:
+            self._changed.add(self._removed.pop_oldest())
+        if keys:
+            self.moved()
+
+    def _forget(self, place: Place) -> None:
+        key, queue_id = place
+        queues = self._offsets.get(key)
+        if queues is not None:
+            queues.pop(queue_id, None)
+            if not queues:
+                del self._offsets[key]
+                self._pairs.remove(key)
+        self._changed.add(key)
+        self._stamps.pop(place, None)
+        self._resets.pop(place, None)
+
+    def clamp(self, end_of: Callable[[str, int], int], *, stamped: bool = False) -> int:
+        """No offset may lie behind its queue (`end_of(topic, queue_id)`), as after a cut of the log: messages that come
+        to stand there would never be consumed. `stamped`: it is a change for all replicas, as a new master makes it.
+        Else it is older than every change: what the master has counts. Returns how many did."""
+        behind = []
+        for key, queues in self._offsets.items():
+            topic = key.rpartition("@")[0]
+            for queue_id, offset in queues.items():
+                end = end_of(topic, queue_id)
+                if offset > end:
+                    behind.append((key, queue_id, end))
+        for key, queue_id, end in behind:
+            self._offsets[key][queue_id] = end
+            self._changed.add(key)
+            if stamped:
+                self._touch((key, queue_id))
+        if behind and not stamped:
+            cut = {(key, queue_id): CUT_STAMP for key, queue_id, _ in behind}
+            self._stamps = cut | {place: stamp for place, stamp in self._stamps.items() if place not in cut}
+        return len(behind)
+
+    # --- what replicas tell each other --------------------------------------------------------------------------------
+    def changes_since(self, stamp: TableVersion, limit: int) -> list[OffsetChange]:
+        """What is newer than `stamp`, the oldest first; NO_STAMP: everything. At most `limit` of them."""
+        newer = [*newer_than(stamp, self._stamps), *self._removed.newer(stamp)]
+        newer.sort(key=lambda item: item[1])
+        return [self._change(place, changed) for place, changed in newer[:limit]]
+
+    def _change(self, place: Place, stamp: TableVersion) -> OffsetChange:
+        key, queue_id = place
+        offset = self._offsets.get(key, {}).get(queue_id)
+        return OffsetChange(key, queue_id, offset, stamp, place in self._resets)
+
+    def merge(self, changes: Iterable[OffsetChange]) -> None:
+        """A slave takes those of its master's offsets that are newer than its own."""
+        ordered = True
+        for change in changes:
+            place = change.key, change.queue_id
+            if change.stamp > (self._stamps.get(place) or self._removed.get(place) or NO_STAMP):
+                ordered = ordered and change.stamp > self.stamp
+                self._take(change)
+        if not ordered:
+            self._stamps = dict(sorted(self._stamps.items(), key=lambda item: item[1]))
+            self._removed.sort()
+
+    def _take(self, change: OffsetChange) -> None:
+        place = change.key, change.queue_id
+        self._forget(place)
+        self._removed.pop(place)
+        if change.offset is None:
+            self._removed.put(place, change.stamp)
+            return
+        self._offsets.setdefault(change.key, {})[change.queue_id] = change.offset
+        self._pairs.add(change.key)
+        self._stamps[place] = change.stamp
+        if change.is_reset:
+            self._resets[place] = change.offset
+
+    def stamps(self) -> dict[Place, TableVersion]:
+        """Of every offset, those removed included."""
+        return self._stamps | dict(self._removed.newer(NO_STAMP))
+
+    def changes_of(self, places: Iterable[Place], limit: int) -> list[OffsetChange]:
+        """The last change of each of `places` that is still known, the oldest first; of too many the newest."""
+        known = ((place, self._stamps.get(place) or self._removed.get(place)) for place in places)
+        found = [self._change(place, stamp) for place, stamp in known if stamp is not None]
+        return sorted(found, key=_stamp_of)[-limit:]
+
+    def take_back(self, changes: Iterable[OffsetChange], end_of: Callable[[str, int, int], int]) -> int:
+        """A master that was killed takes from a slave what its own file lacks: what is newer there, as a change of its
+        own, which all replicas hear of. None lies behind `end_of(topic, queue_id, epoch of the change)`. Returns how
+        many."""
+        count = 0
+        for change in changes:
+            place = change.key, change.queue_id
+            if change.stamp > (self._stamps.get(place) or self._removed.get(place) or NO_STAMP):
+                offset = change.offset
+                if offset is not None:
+                    offset = min(offset, end_of(change.key.rpartition("@")[0], change.queue_id, change.stamp.epoch))
+                # A wall clock that was set back since gives lower sequences: slaves would take none of them.
+                self._floor = max(self._floor, change.stamp.sequence)
+                self._take(change._replace(offset=offset, stamp=self._next_stamp()))
+                count += 1
+        return count
+
+    def replace(self, body: Mapping[str, Any]) -> None:
+        """A slave takes the whole table of a master without stamps (Apache's): by definition it is the newer one."""
+        table = parse_table(body)
+        self.version = DataVersion.from_json(body.get("dataVersion"))
+        if table == self._offsets and not self._resets:
+            return
+        self._changed.update(self._offsets, self._removed.keys())
+        for places in (self._offsets, self._stamps, self._removed, self._pairs, self._resets):
+            places.clear()
+        for change in _unstamped(table, self.version):
+            self._take(change)
+        self._file.touch()
+
+    # --- file and bodies ----------------------------------------------------------------------------------------------
+    def to_json(self) -> dict[str, Any]:
+        """Body of request 43; queue ids stay integers."""
+        return _to_json(self.version.to_json(), self._offsets)
+
+    def members(self) -> dict[str, Any]:
+        """As `to_json`, for `dumps_in_steps`."""
+        keys, find = sorted(self._offsets), self._offsets.get
+        topics: dict[str, list[str]] = {}
+        for key in keys:
+            topic, _, group = key.rpartition("@")
+            topics.setdefault(group, []).append(topic)
+        return {
+            "dataVersion": self.version.to_json(),
+            "groupTopicMap": Entries(topics.items()),
+            "offsetTable": Entries((key, dict(sorted(found.items()))) for key in keys if (found := find(key))),
+        }
+
+    def unsaved(self) -> PendingOffsetWrite | None:
+        """What the file must hold, None if it does; the caller writes it with `write`, in a thread if it likes. Costs
+        what has changed."""
+        groups = self._pairs.take_changed()
+        for name, row_of in self._row_makers.items():
+            if rows := {key: row_of(key) for key in (groups if name == _TOPICS else self._changed)}:
+                self._file.change(name, rows)
+        self._changed.clear()
+        data = self._file.unsaved(self._members)
+        return None if data is None else PendingOffsetWrite(data, self.stamp)
+
+    @property
+    def _row_makers(self) -> dict[str, Callable[[str], Any]]:
+        """For each table of the file what its row of a group or key is, None if there is none. Queue ids of our own
+        members are text: fastjson2 cannot pass over an unquoted integer key in a member that it does not know (ruling
+        32)."""
+        return {
+            _TOPICS: lambda group: self._pairs.topics_of(group) or None,
+            _OFFSETS: lambda key: dict(sorted(self._offsets.get(key, {}).items())) or None,
+            _VERSIONS: self._versions_row,
+            _REMOVED: lambda key: (
+                {str(place): str(stamp) for place, stamp in sorted(self._removed.of(key).items())} or None
+            ),
+        }
+
+    def _versions_row(self, key: str) -> dict[str, str] | None:
+        return {
+            str(queue_id): self._stamp_text((key, queue_id)) for queue_id in sorted(self._offsets.get(key, ()))
+        } or None
+
+    def _stamp_text(self, place: Place) -> str:
+        return str(self._stamps[place]) + (f":{_RESET}" if place in self._resets else "")
+
+    def _members(self) -> dict[str, Any]:
+        """Of the file. What Apache's brokers do not know they pass over."""
+        return {"dataVersion": self.version.to_json(), **dict.fromkeys(_ROW_TABLES, ROWS), **self._unknown}
+
+    def write(self, data: PendingOffsetWrite) -> None:
+        """When it returns the file holds `data`, or something newer that another thread has written. Raises OSError;
+        `unsaved` then has it again."""
+        self._file.write(data.file)
+        with self._telling:
+            if data.file.order > self._told_order:
+                self._told_order = data.file.order
+                self.saved_stamp = data.stamp
+
+
+def _to_json(version: dict[str, int], offsets: Mapping[str, Mapping[int, int]]) -> dict[str, Any]:
+    topics: dict[str, list[str]] = {}
+    keys = sorted(offsets)
+    for key in keys:
+        topic, _, group = key.rpartition("@")
+        topics.setdefault(group, []).append(topic)
+    return {
+        "dataVersion": version,
+        "groupTopicMap": topics,
+        "offsetTable": {key: dict(sorted(offsets[key].items())) for key in keys},
+    }
+
+
+def _lacks_quotes(disk: Disk) -> bool:
+    """Whether an earlier release has written the file: its queue ids in our own members have no quotes, on which
+    Apache's broker ends and leaves an empty table."""
+    path = config_file.path_of(_TABLE)
+    data = disk.read(path) if disk.exists(path) else b""
+    begins = data.find(f'"{_VERSIONS}"'.encode())
+    return begins >= 0 and _UNQUOTED_ID.search(data, begins) is not None
+
+
+def _stamp_of(change: OffsetChange) -> TableVersion:
+    return change.stamp
+
+
+def _unstamped(table: Mapping[str, Mapping[int, int]], version: DataVersion) -> Iterator[OffsetChange]:
+    """Offsets of a peer or a file without stamps: each gets one of the version's epoch."""
+    sequence = 0
+    for key in sorted(table):
+        for queue_id, offset in sorted(table[key].items()):
+            sequence += 1
+            yield OffsetChange(key, queue_id, offset, TableVersion(version.state_version, sequence))
+
+
+def _parse(body: Mapping[str, Any]) -> list[OffsetChange]:
+    """The offsets of consumerOffset.json. Where Apache's broker has written it last there are no stamps."""
+    table, version = parse_table(body), DataVersion.from_json(body.get("dataVersion"))
+    versions = mapping(body.get(_VERSIONS), _VERSIONS)
+    changes = []
+    for change in _unstamped(table, version):
+        text = mapping(versions.get(change.key), change.key).get(str(change.queue_id))
+        changes.append(change if text is None else _stamped(change, str(text)))
+    for key, queues in mapping(body.get(_REMOVED), _REMOVED).items():
+        for queue_id, text in mapping(queues, str(key)).items():
+            changes.append(OffsetChange(str(key), int(queue_id), None, TableVersion.parse(str(text))))
+    return changes
+
+
+def _stamped(change: OffsetChange, text: str) -> OffsetChange:
+    stamp, colon, mark = text.rpartition(":")
+    if colon and mark == _RESET:
+        return change._replace(stamp=TableVersion.parse(stamp), is_reset=True)
+    return change._replace(stamp=TableVersion.parse(text))
+
+
+def parse_table(body: Mapping[str, Any]) -> dict[str, dict[int, int]]:
+    """The offsets of consumerOffset.json or of a body of request 43."""
+    return {
+        str(key): {int(queue_id): int(offset) for queue_id, offset in mapping(queues, str(key)).items()}
+        for key, queues in mapping(body.get("offsetTable"), "offsetTable").items()
+    }

@@ -1,0 +1,71 @@
+"""Versions of a table and what changed between them, so that a slave takes changes instead of whole tables. No trio.
+
+A change is stamped (master epoch, sequence). One master writes in one epoch, and a slave takes changes in order or the
+table whole: so two replicas with the same stamp have the same table, and a stamp that a master does not remember may
+be one of a fork, whatever its numbers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+MAX_REMEMBERED = 4096
+"""Changes; a slave that is further behind takes the whole table."""
+
+
+class TableVersion(NamedTuple):
+    """Ordered: the higher epoch, then the higher sequence is the newer."""
+
+    epoch: int
+    sequence: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}:{self.sequence}"
+
+    @classmethod
+    def parse(cls, text: str) -> TableVersion:
+        """Raises ValueError."""
+        epoch, colon, sequence = text.partition(":")
+        if not colon:
+            raise ValueError(f"{text!r} is no stamp; it must be epoch:sequence")
+        return cls(int(epoch), int(sequence))
+
+
+NO_STAMP = TableVersion(-1, -1)
+"""Older than every change."""
+
+
+class Lineage:
+    """The last changes of one table: the stamp that each led to, and whose entries it touched."""
+
+    def __init__(self, stamp: TableVersion) -> None:
+        self._base = stamp
+        self._changes: deque[tuple[TableVersion, frozenset[str]]] = deque()
+
+    @property
+    def last(self) -> TableVersion:
+        return self._changes[-1][0] if self._changes else self._base
+
+    def restart(self, stamp: TableVersion) -> None:
+        """The table was replaced: nothing is known of how it came about."""
+        self._base = stamp
+        self._changes.clear()
+
+    def advance(self, stamp: TableVersion, names: Iterable[str]) -> None:
+        self._changes.append((stamp, frozenset(names)))
+        if len(self._changes) > MAX_REMEMBERED:
+            self._base = self._changes.popleft()[0]
+
+    def since(self, stamp: TableVersion) -> list[str] | None:
+        """Whose entries changed after `stamp`, sorted; None if the table has never had that stamp, or long ago. A table
+        that has never been changed tells nothing: its file may be of a release without stamps."""
+        if stamp.sequence <= 0:
+            return None
+        names: set[str] = set()
+        for reached, touched in reversed(self._changes):
+            if reached == stamp:
+                return sorted(names)
+            names |= touched
+        return sorted(names) if stamp == self._base else None

@@ -1,0 +1,490 @@
+"""The topic table: config/topics.json, automatic creation from TBW102, and rebuilding from the queues on disk."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any
+
+from rmqha.broker.tables import config_table
+from rmqha.broker.tables.config_table import DataVersion, mapping
+from rmqha.broker.tables.table_file import ROWS, PendingTableWrite, TableFile
+from rmqha.broker.tables.table_version import Lineage, TableVersion
+from rmqha.model.code import ResponseCode
+from rmqha.model.config.delay_level import SCHEDULE_TOPIC, parse_delay_levels
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.message import CHECK_MAX_TOPIC, HALF_TOPIC, OP_TOPIC
+from rmqha.model.quota import TokenBucket
+from rmqha.port import Clock, Disk
+from rmqha.wire.lenient_json import Entries, dumps
+from rmqha.wire.packed_registration import pack
+
+_MEMBERS = frozenset(
+    {
+        "attributes",
+        "order",
+        "perm",
+        "readQueueNums",
+        "topicFilterType",
+        "topicName",
+        "topicSysFlag",
+        "writeQueueNums",
+    }
+)
+PERM_INHERIT = 1
+PERM_WRITE = 2
+PERM_READ = 4
+
+DEFAULT_TOPIC = "TBW102"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+DELETED = "rmqhaDeletedTopics"
+_TABLE = "topicConfigTable"
+
+QUEUE_TYPE = "queue.type"
+BATCH_QUEUE = "BatchCQ"
+SIMPLE_QUEUE = "SimpleCQ"
+MAX_TOPIC_LENGTH = 127
+MAX_QUEUE_COUNT = 1024
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
+
+BROKER_ONLY_TOPICS = frozenset(
+    {
+        SCHEDULE_TOPIC,
+        HALF_TOPIC,
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+        OP_TOPIC,
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
+        CHECK_MAX_TOPIC,
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "rmq_sys_wheel_timer",
+    }
+)
+"""Clients may not send to these."""
+TRANSACTION_TOPICS = (HALF_TOPIC, OP_TOPIC)
+"""In every table from the beginning: a slave of Apache's drops topics that its master does not have, and one that was
+master and lacks the first hangs for 90 s in its change to slave."""
+
+
+def topic_name_fault(name: str) -> str:
+    """Why `name` cannot be a topic, in RocketMQ's words; "" if it can."""
+    if not name.strip():
+        return "The specified topic is blank."
+    if not _NAME.fullmatch(name):
+        return f"The specified topic: {name}, contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
+    if len(name) > MAX_TOPIC_LENGTH:
+        return f"The specified topic: {name}, is longer than topic max length: {MAX_TOPIC_LENGTH}"
+    return ""
+
+
+_PERM_LETTERS = ((PERM_READ, "R"), (PERM_WRITE, "W"), (PERM_INHERIT, "X"))
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    name: str
+    read_queue_count: int
+    write_queue_count: int
+    perm: int = PERM_READ | PERM_WRITE
+    sys_flag: int = 0
+    order: bool = False
+    filter_type: str = "SINGLE_TAG"
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    unknown: Mapping[str, Any] = field(default_factory=dict)
+    """Members that this release has no part for, written as they were read."""
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.perm & PERM_READ)
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.perm & PERM_WRITE)
+
+    @property
+    def is_batch(self) -> bool:
+        """Its queues count messages, its records hold many."""
+        return self.attributes.get(QUEUE_TYPE) == BATCH_QUEUE
+
+    def text(self) -> str:
+        """As RocketMQ's remarks show it."""
+        perm = "".join(letter if self.perm & bit else "-" for bit, letter in _PERM_LETTERS)
+        attributes = ", ".join(f"{name}={value}" for name, value in self.attributes.items())
+        return (
+            f"TopicConfig [topicName={self.name}, readQueueNums={self.read_queue_count}, "
+            f"writeQueueNums={self.write_queue_count}, perm={perm}, topicFilterType={self.filter_type}, "
+            f"topicSysFlag={self.sys_flag}, order={str(self.order).lower()}, attributes={{{attributes}}}]"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "attributes": dict(self.attributes),
+            "order": self.order,
+            "perm": self.perm,
+            "readQueueNums": self.read_queue_count,
+            "topicFilterType": self.filter_type,
+            "topicName": self.name,
+            "topicSysFlag": self.sys_flag,
+            "writeQueueNums": self.write_queue_count,
+            **self.unknown,
+        }
+
+    @classmethod
+    def from_json(cls, name: str, value: Mapping[str, Any]) -> TopicConfig:
+        return cls(
+            str(value.get("topicName", name)),
+            int(value.get("readQueueNums", 0)),
+            int(value.get("writeQueueNums", 0)),
+            int(value.get("perm", PERM_READ | PERM_WRITE)),
+            int(value.get("topicSysFlag", 0)),
+            bool(value.get("order", False)),
+            str(value.get("topicFilterType", "SINGLE_TAG")),
+            {str(key): str(item) for key, item in mapping(value.get("attributes"), "attributes").items()},
+            {key: item for key, item in value.items() if key not in _MEMBERS},
+        )
+
+
+class TopicTable:
+    """Topics of this replica's group. Changes are made here at once and reach the disk together (`file`): whoever must
+    not be answered before waits for that.
+
+    `epoch` is the master epoch that stamps changes.
+    """
+
+    def __init__(self, disk: Disk, config: BrokerConfig, clock: Clock, *, is_synced: bool = True) -> None:
+        """`is_synced`: what the file holds is known to be on the disk. Else it is written again."""
+        self._disk = disk
+        self._clock = clock
+        self._topics: dict[str, TopicConfig] = {}
+        self.version = DataVersion(0, 0, clock.wall_ms())
+        self.epoch = 0
+        self.changed: Callable[[], None] = lambda: None
+        self.moved: Callable[[], None] = lambda: None
+        """Told that the version has moved: slaves want to know."""
+        self.save_soon: Callable[[], None] = self.save
+        """Told that the file is behind a change that somebody may wait for."""
+        self.batch_topics_changed: Callable[[set[str]], None] = lambda topics: None
+        """Told the topics with queue.type=BatchCQ, before anybody can send to a new one."""
+        self._texts: dict[str, tuple[TopicConfig, bytes]] = {}
+        """Each topic's member of a registration, with the topic that it was made from."""
+        self._table_text = b""
+        """All of them together; empty when the table has changed."""
+        self._table_digest = ""
+        self.configure(config)
+        for topic in _system_topics(config):
+            self._topics[topic.name] = topic
+        self.system_topics = BROKER_ONLY_TOPICS | self._topics.keys()
+        found = config_table.load(disk, "topics", _parse, (_TABLE, DELETED))
+        self.findings, self._unknown = found.findings, found.unknown
+        if found.version != DataVersion():
+            self.version = found.version
+            self.epoch = found.version.state_version
+        self._lineage = Lineage(self.version.stamp)
+        table, self.deleted = found.table
+        """`deleted`: what the log still holds of these topics does not bring them back."""
+        self._topics.update(table)
+        self.file = TableFile(disk, "topics", (_TABLE,), TopicConfig.to_json)
+        self.file.holds(_TABLE, self._topics)
+        if not is_synced and table:
+            self.file.doubt()
+
+    def configure(self, config: BrokerConfig) -> None:
+        self._auto_create = config.auto_create_topic_enable
+        self._max_count = config.max_topic_count
+        self._creations = TokenBucket(config.auto_create_max_per_second, self._clock.now_ms())
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def get(self, name: str) -> TopicConfig | None:
+        return self._topics.get(name)
+
+    def names(self) -> list[str]:
+        return sorted(self._topics)
+
+    def no_room_for(self, name: str) -> str:
+        """Why no topic of that name can be made, "" if one can or is there."""
+        if name in self._topics or len(self._topics) < self._max_count:
+            return ""
+        return f"this broker has as many topics as maxTopicCount allows, {self._max_count}: delete some or raise it"
+
+    def too_many_creations(self) -> str:
+        """Why no first send may make a topic now, "" if one may, which counts."""
+        if not self._creations.has(self._clock.now_ms()):
+            return "first sends make topics faster than autoCreateMaxPerSecond allows; try again later"
+        self._creations.take(1)
+        return ""
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+    def create_for_send(self, name: str, default_topic: str, client_queue_count: int) -> TopicConfig | None:
+        """The topic a first send makes after the pattern of `default_topic`; None if that forbids it."""
+        pattern = self._topics.get(default_topic)
+        if pattern is None or not pattern.perm & PERM_INHERIT:
+            return None
+        if default_topic == DEFAULT_TOPIC and not self._auto_create:
+            return None
+        count = max(0, min(client_queue_count, pattern.write_queue_count))
+        topic = TopicConfig(name, count, count, pattern.perm & ~PERM_INHERIT, pattern.sys_flag)
+        self.put(topic)
+        return topic
+
+    def create_internal(self, name: str, queue_count: int) -> TopicConfig:
+        """A retry or dead letter topic, which no pattern governs; the present one if there is one."""
+        present = self._topics.get(name)
+        if present is not None:
+            return present
+        topic = TopicConfig(name, queue_count, queue_count)
+        self.put(topic)
+        return topic
+
+    def put(self, topic: TopicConfig) -> None:
+        """Add or replace."""
+        if topic.name in self.deleted:
+            self.deleted -= {topic.name}
+        self._topics[topic.name] = topic
+        self._table_text = b""
+        self._commit([topic.name])
+        if topic.is_batch:
+            self.batch_topics_changed({topic.name})
+
+    def remove(self, name: str) -> None:
+        """Forget a topic."""
+        if self._topics.pop(name, None) is not None:
+            self.deleted |= {name}
+            self._table_text = b""
+            self._commit([name])
+
+    def restore(self, queues: Mapping[str, list[int]], batch_topics: Set[str] = frozenset()) -> list[str]:
+        """Re-create topics that have queues on disk and no entry here, too few queues or another type (ruling 16).
+        `queues`: their ids, ascending. Returns the topics' names."""
+        missing = []
+        if self.deleted:
+            self.deleted &= queues.keys()
+        topic_of = self._topics.get
+        for name, ids in queues.items():
+            needed = ids[-1] + 1 if ids else 0
+            present = topic_of(name)
+            if present is not None and present.read_queue_count >= needed and name not in batch_topics:
+                continue  # a failover waits for this loop, and nearly every topic is so
+            if name in self.deleted:
+                continue
+            present = present or TopicConfig(name, 0, 0)
+            attributes = {**present.attributes, QUEUE_TYPE: BATCH_QUEUE} if name in batch_topics else present.attributes
+            if present.read_queue_count < needed or present.attributes != attributes:
+                self._topics[name] = replace(
+                    present,
+                    read_queue_count=max(needed, present.read_queue_count),
+                    write_queue_count=max(needed, present.write_queue_count),
+                    attributes=attributes,
+                )
+                missing.append(name)
+        if missing:
+            missing.sort()
+            self._table_text = b""
+            self._commit(missing)
+        return missing
+
+    def new_epoch(self, epoch: int) -> None:
+        """This replica became master: what it tells name servers and slaves outranks what older masters told. The file
+        follows with the next change or `save`: a failover waits for no disk.
+
+        A master that was killed and restarts in its old epoch may have told slaves of changes that its file lacks: no
+        version is given twice (`DataVersion.new_epoch`)."""
+        self.epoch = epoch
+        self.version.new_epoch(epoch)
+        self._advance([])
+        self.file.touch()
+        self.changed()
+
+    def replace(self, table: Mapping[str, TopicConfig], version: DataVersion, deleted: Set[str] = frozenset()) -> None:
+        """A slave takes its master's whole table. Its file is to be written before it says so."""
+        if version == self.version and table == self._topics:
+            return
+        self.deleted = frozenset(deleted)
+        self._topics, self._table_text = dict(table), b""
+        self.version = version
+        self._lineage.restart(version.stamp)
+        self.file.replace(_TABLE, self._topics)
+        self.batch_topics_changed(self.batch_topics())
+        self.changed()
+
+    def changes_since(self, stamp: TableVersion) -> dict[str, Any] | None:
+        """What a slave whose table has that stamp lacks, for `apply`; None if it must take the whole table."""
+        names = self._lineage.since(stamp)
+        if names is None:
+            return None
+        present = {name: self._topics[name].to_json() for name in names if name in self._topics}
+        removed = [name for name in names if name not in present]
+        return {"dataVersion": self.version.to_json(), "removed": removed, "topicConfigTable": present}
+
+    def has_changed_since(self, stamp: TableVersion) -> bool:
+        """Whether a table of that stamp differs from this one, as far as is known."""
+        return self._lineage.since(stamp) != []
+
+    def apply(self, changes: Mapping[str, Any]) -> None:
+        """A slave takes what its master's `changes_since` says. Its file is to be written before it says so, but for a
+        version that moved alone. Raises ValueError for what is none of it."""
+        present = parse_table(changes)
+        removed = {str(name) for name in changes.get("removed") or ()}
+        version = DataVersion.from_json(changes.get("dataVersion"))
+        for name in removed:
+            self._topics.pop(name, None)
+        self._topics.update(present)
+        if present or removed:
+            self._table_text = b""
+        self.deleted = (self.deleted | removed) - present.keys()
+        self.version = version
+        self._lineage.advance(version.stamp, [*present, *removed])
+        self.file.touch()
+        if present or removed:
+            self.file.change(_TABLE, {**dict.fromkeys(removed), **present})
+            self.batch_topics_changed({name for name, topic in present.items() if topic.is_batch})
+        self.changed()
+
+    def batch_topics(self) -> set[str]:
+        return {topic.name for topic in self._topics.values() if topic.is_batch}
+
+    def save(self) -> None:
+        """Write the file if it is behind the table. Raises OSError."""
+        self.file.save(self._members)
+
+    def unsaved(self, *, in_flight: bool = False) -> PendingTableWrite | None:
+        """What the file lacks, for `file.write`."""
+        return self.file.unsaved(self._members, in_flight=in_flight)
+
+    def _commit(self, names: Collection[str]) -> None:
+        self._advance(names)
+        self.file.change(_TABLE, {name: self._topics.get(name) for name in names})
+        self.save_soon()
+        self.changed()
+        self.moved()
+
+    def _advance(self, names: Iterable[str]) -> None:
+        self.version.advance(self.epoch, self._clock.wall_ms())
+        self._lineage.advance(self.version.stamp, names)
+
+    # --- bodies -----------------------------------------------------------------------------------------------------
+    def to_json(self, first: int = 0, count: int | None = None) -> dict[str, Any]:
+        """Body of request 21 and of a registration: topics [first, first+count) in order of name."""
+        names = self.names()[first : None if count is None else first + count]
+        return {
+            "dataVersion": self.version.to_json(),
+            "mappingDataVersion": DataVersion(0, 0, self.version.timestamp).to_json(),
+            "topicConfigTable": {name: self._topics[name].to_json() for name in names},
+            "topicQueueMappingDetailMap": {},
+            "topicQueueMappingInfoMap": {},
+        } | self._deleted_part()
+
+    def members(self, first: int, count: int | None) -> dict[str, Any]:
+        """As `to_json`, for `dumps_in_steps`."""
+        names, find = self.names()[first : None if count is None else first + count], self._topics.get
+        table = Entries((name, topic.to_json()) for name in names if (topic := find(name)) is not None)
+        return {**self.to_json(0, 0), "topicConfigTable": table}
+
+    def registration(self) -> tuple[bytes, str]:
+        """Body of request 103, and a digest of the topics in it without their version: a name server that knows it
+        need not read the body. A failover waits for both, so only what has changed since the last one is encoded."""
+        stamps = {
+            "dataVersion": self.version.to_json(),
+            "mappingDataVersion": DataVersion(0, 0, self.version.timestamp).to_json(),
+        }
+        rest = {"topicQueueMappingDetailMap": {}, "topicQueueMappingInfoMap": {}} | self._deleted_part()
+        table = self._encoded_table()
+        parts = (
+            b'{"filterServerList":[],"topicConfigSerializeWrapper":',
+            dumps(stamps)[:-1],
+            b',"topicConfigTable":{',
+            table,
+            b"},",
+            dumps(rest)[1:],
+            b"}",
+        )
+        return b"".join(parts), self._table_digest
+
+    def packed_registration(self) -> bytes:
+        """The same as a compressed body."""
+        return pack(self.version.to_json(), {name: self._topics[name].to_json() for name in self.names()})
+
+    def _encoded_table(self) -> bytes:
+        if not self._table_text:
+            texts = {}
+            for name in self.names():
+                topic, known = self._topics[name], self._texts.get(name)
+                if known is None or known[0] is not topic:
+                    known = topic, dumps({name: topic.to_json()})[1:-1]
+                texts[name] = known
+            self._texts = texts
+            self._table_text = b",".join(text for _, text in texts.values())
+            self._table_digest = blake2b(self._table_text, digest_size=16).hexdigest()
+        return self._table_text
+
+    def _members(self) -> dict[str, Any]:
+        """Of the file."""
+        own = {"dataVersion": self.version.to_json(), _TABLE: ROWS, **self._unknown}
+        return own | self._deleted_part()
+
+    def _deleted_part(self) -> dict[str, Any]:
+        """Own; Apache's brokers pass over it."""
+        return {DELETED: sorted(self.deleted)} if self.deleted else {}
+
+
+def _parse(body: Mapping[str, Any]) -> tuple[dict[str, TopicConfig], frozenset[str]]:
+    return parse_table(body), parse_deleted(body)
+
+
+def parse_table(body: Mapping[str, Any]) -> dict[str, TopicConfig]:
+    """The topics of topics.json or of a body of request 21."""
+    table = mapping(body.get("topicConfigTable"), "topicConfigTable")
+    return {str(name): TopicConfig.from_json(str(name), mapping(item, str(name))) for name, item in table.items()}
+
+
+def parse_deleted(body: Mapping[str, Any]) -> frozenset[str]:
+    """The deleted topics of topics.json or of a body of request 21."""
+    return frozenset(str(name) for name in body.get(DELETED) or ())
+
+
+def merge_attributes(present: Mapping[str, str] | None, change: str) -> dict[str, str]:
+    """Apply "+name=value,-name" as mqadmin writes it; `present` is None for a new topic. The type of queues is given to
+    a topic when it is made, as in RocketMQ. Raises ValueError with a sentence."""
+    merged = dict(present or {})
+    for piece in filter(None, change.split(",")):
+        name, equals, value = piece[1:].partition("=")
+        if name == QUEUE_TYPE and present is not None:
+            raise ValueError(f"attempt to update an unchangeable attribute. key: {name}")
+        if name == QUEUE_TYPE and piece[0] == "+" and value not in (BATCH_QUEUE, SIMPLE_QUEUE):
+            raise ValueError(f"{name} must be {BATCH_QUEUE} or {SIMPLE_QUEUE}, not {value!r}")
+        if piece[0] == "+" and equals and name:
+            merged[name] = value
+        elif piece[0] == "-" and not equals and name:
+            merged.pop(name, None)
+        else:
+            raise ValueError(f"attribute {piece!r} must be +name=value or -name")
+    return merged
+
+
+def refusal_to_send(name: str) -> tuple[ResponseCode, str] | None:
+    """Why no client may send to a topic of that name, before it is even looked up."""
+    fault = topic_name_fault(name)
+    if fault:
+        return ResponseCode.INVALID_PARAMETER, fault
+    if name in BROKER_ONLY_TOPICS:
+        return ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden."
+    return None
+
+
+def _system_topics(config: BrokerConfig) -> list[TopicConfig]:
+    inherit = PERM_READ | PERM_WRITE | PERM_INHERIT
+    level_count = len(parse_delay_levels(config.message_delay_level))
+    topics = [
+        TopicConfig(SELF_TEST_TOPIC, 1, 1),
+        TopicConfig(SCHEDULE_TOPIC, level_count, level_count),
+        *(TopicConfig(name, 1, 1) for name in TRANSACTION_TOPICS),
+        TopicConfig(config.broker_cluster_name, 16, 16, inherit),
+        TopicConfig(config.broker_name, 1, 1, inherit),
+    ]
+    if config.auto_create_topic_enable:
+        count = config.default_topic_queue_nums
+        topics.append(TopicConfig(DEFAULT_TOPIC, count, count, inherit))
+    return topics

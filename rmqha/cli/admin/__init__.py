@@ -1,0 +1,1 @@
+"""Commands that ask or change a running cluster: topics, groups, controllers, explanations."""

@@ -1,0 +1,349 @@
+"""`rmqha describe`: what clusters, groups and brokers are and promise, asked over the wire. Control plane."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import Any
+
+import click
+import trio
+from rich.text import Text
+
+from rmqha.cli.admin.describe_topic import topic_command
+from rmqha.cli.main import nearest
+from rmqha.cli.options import echo_json, namesrv_option, output_option
+from rmqha.cli.render import console, table
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.error import UnreachableError, UsageError
+from rmqha.model.identity import parse_address
+from rmqha.ops.cluster_view import damage_words
+from rmqha.ops.group_view import (
+    BrokerView,
+    GroupLook,
+    controllers_are_ours,
+    elects_uncleanly,
+    find_groups,
+    look_at_broker,
+    look_at_groups,
+    promise_of,
+)
+from rmqha.ops.guarantee import conditions
+from rmqha.ops.local.cluster_state import ClusterState
+
+REPLICA_COLUMNS = [
+    ("ID", "right"),
+    ("ROLE", "left"),
+    ("EPOCH", "right"),
+    ("MAX", "right"),
+    ("CONFIRM", "right"),
+    ("SET", "left"),
+    ("LAG", "right"),
+    ("ADDRESS", "left"),
+]
+KEY_COLUMNS = [("KEY", "left"), ("VALUE", "left"), ("SOURCE", "left")]
+GROUP_COLUMNS = [
+    ("GROUP", "left"),
+    ("KIND", "left"),
+    ("MASTER", "left"),
+    ("EPOCH", "right"),
+    ("SET", "right"),
+    ("WRITABLE", "left"),
+]
+
+
+@click.group()
+def describe() -> None:
+    """Tell what a cluster, a group, a broker or a topic is and promises, in words."""
+
+
+describe.add_command(topic_command)
+
+
+# --- what is told -----------------------------------------------------------------------------------------------------
+async def _look(namesrv: str, name: str | None) -> tuple[list[GroupLook], dict[str, list[str]]]:
+    """The groups (or the one called `name`), each with conditions of its promise. UsageError for an unknown name."""
+    async with RemotingClient() as client:
+        groups = await find_groups(client, namesrv)
+        if name is not None:
+            if name not in groups:
+                near = nearest(name, list(groups))
+                raise UsageError(f"the name servers {namesrv} know no group {name!r}{near}; see rmqha describe cluster")
+            groups = {name: groups[name]}
+        await look_at_groups(client, list(groups.values()))
+        return list(groups.values()), {key: await _conditions(client, group) for key, group in groups.items()}
+
+
+async def _conditions(client: RemotingClient, group: GroupLook) -> list[str]:
+    speaker = _speaker(group)
+    if speaker is None:
+        return []
+    addresses = [item for item in speaker.keys.get("controllerAddr", "").split(";") if item]
+    static = speaker.keys.get("enableControllerMode") == "false"
+    return conditions(
+        controllers_ours=None if static else await controllers_are_ours(client, addresses),
+        master_ours=speaker.is_ours,
+        unclean=None if static else await elects_uncleanly(client, addresses),
+        is_cp=speaker.keys.get("haMode") == "cp",
+        is_static=static,
+    )
+
+
+def _speaker(group: GroupLook) -> BrokerView | None:
+    """Whose keys count: the master's, else those of any broker that answers."""
+    found = [view for view in group.masters if not view.error] or group.answering
+    return found[0] if found else None
+
+
+def _replica_json(view: BrokerView, group: GroupLook | None) -> dict[str, Any]:
+    """What one replica says of itself, and its master of it; None where nobody told."""
+    state = view.state
+    masters = group.masters if group is not None else []
+    members = masters[0].state.get("syncStateSet") if masters else None
+    slaves = masters[0].state.get("slaves", []) if masters else []
+    broker_id = state.get("brokerId")
+    row: dict[str, Any] = next((item for item in slaves if item["brokerId"] == broker_id and broker_id is not None), {})
+    return {
+        "address": view.address,
+        "routedId": view.routed_id,
+        "brokerId": broker_id,
+        "role": state.get("role") or ("APACHE" if not view.is_ours else None),
+        "epoch": state.get("epoch"),
+        "maxOffset": state.get("maxPhyOffset"),
+        "confirmOffset": state.get("confirmOffset"),
+        "inSet": None if members is None or broker_id is None else broker_id in members,
+        "lagBytes": 0 if view.is_master and state else row.get("lagBytes"),
+        "unclean": state.get("unclean"),
+        "diskProblem": state.get("diskProblem") or None,
+        "damage": damage_words(state) or None,
+        "refusal": state.get("refusal") or None,
+        "error": view.error or None,
+    }
+
+
+def _group_json(group: GroupLook, wants: list[str]) -> dict[str, Any]:
+    speaker = _speaker(group)
+    if speaker is None:
+        trouble = "; ".join(sorted({view.error for view in group.brokers}))
+        raise UnreachableError(f"no broker of group {group.name} answers: {trouble}")
+    master = group.masters[0] if group.masters else None
+    state = master.state if master else {}
+    keys, found = promise_of(speaker)
+    counted = sum(1 for view in group.brokers if view.keys.get("asyncLearner") != "true")
+    return {
+        "group": group.name,
+        "cluster": group.cluster,
+        "toldBy": speaker.address,
+        "master": master.address if master else None,
+        "masterId": state.get("brokerId"),
+        "epoch": state.get("epoch"),
+        "totalReplicas": state.get("totalReplicas"),
+        "syncStateSet": state.get("syncStateSet"),
+        "writable": state.get("writable"),
+        "whyNotWritable": state.get("whyNotWritable") or None,
+        "oneCopySynced": state.get("oneCopySynced"),
+        "ackRule": state.get("ackRule"),
+        "replicas": [_replica_json(view, group) for view in group.brokers],
+        "missingReplicas": max(0, state.get("totalReplicas", 0) - counted),
+        "guarantee": {**asdict(found), "conditions": wants},
+        "keys": [asdict(item) for item in keys.values()],
+        "contradictions": _differences(group),
+    }
+
+
+def _differences(group: GroupLook) -> list[str]:
+    """Keys that must be equal on all replicas and are not."""
+    found = []
+    for key in ("haMode", "flushDiskType", "totalReplicas", "mappedFileSizeCommitLog", "minInSyncReplicas"):
+        values = {view.keys[key]: view.address for view in group.brokers if key in view.keys}
+        if len(values) > 1:
+            told = ", ".join(f"{value or 'empty'} on {address}" for value, address in sorted(values.items()))
+            found.append(f"{key} differs between replicas: {told}")
+    return found
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+@describe.command("group", epilog="Example: rmqha describe group broker-a")
+@click.argument("name", metavar="GROUP")
+@namesrv_option
+@output_option
+def group_command(name: str, namesrv: str, output: str) -> None:
+    """Tell what broker group GROUP is: its replicas, its keys with their source, and what it promises.
+
+    Exit code: 0 it takes messages, 1 it does not or something contradicts, 2 nobody to ask.
+    """
+    (group,), wants = trio.run(_look, namesrv, name)
+    view = _group_json(group, wants[name])
+    if output == "json":
+        echo_json(view)
+    else:
+        _show_group(view)
+    if not _is_well(view):
+        sys.exit(1)
+
+
+def _is_well(view: dict[str, Any]) -> bool:
+    """A Java master's word on being writable is not known: then it counts as well."""
+    return view["master"] is not None and view["writable"] is not False and not view["contradictions"]
+
+
+@describe.command("cluster", epilog="Example: rmqha describe cluster")
+@click.argument("name", metavar="[CLUSTER]", required=False)
+@namesrv_option
+@output_option
+def cluster_command(name: str | None, namesrv: str, output: str) -> None:
+    """Tell which groups there are, who leads each, and what each promises.
+
+    Exit code: 0 all take messages, 1 one does not, 2 nobody to ask.
+    """
+    groups, wants = trio.run(_look, namesrv, None)
+    chosen = [group for group in groups if name in (None, group.cluster)]
+    if not chosen:
+        known = ", ".join(sorted({group.cluster for group in groups})) or "none"
+        what = f"cluster {name!r}" if name else "broker"
+        raise UsageError(f"the name servers {namesrv} know no {what}; they know the clusters: {known}")
+    views = []
+    silent = {}
+    for group in chosen:
+        try:
+            views.append(_group_json(group, wants[group.name]))
+        except UnreachableError as error:
+            silent[group.name] = str(error)
+    if output == "json":
+        echo_json({"namesrv": namesrv, "groups": views, "silent": silent})
+    else:
+        _show_cluster(views, silent)
+    if silent or not all(map(_is_well, views)):
+        sys.exit(1)
+
+
+@describe.command("broker", epilog="Example: rmqha describe broker broker-a-1")
+@click.argument("name", metavar="BROKER")
+@output_option
+def broker_command(name: str, output: str) -> None:
+    """Tell what BROKER is, a node of the local cluster or HOST:PORT: its role, its log, its keys with their source.
+
+    Exit code: 0 it is well, 1 something is not, 2 nobody to ask.
+    """
+    view = BrokerView(_address_of(name))
+    trio.run(_ask_one, view)
+    if view.error:
+        raise UnreachableError(view.error)
+    keys, found = promise_of(view)
+    row = _replica_json(view, None)
+    if output == "json":
+        told = {"keys": [asdict(item) for item in keys.values()], "guarantee": asdict(found), "state": view.state}
+        echo_json({"broker": name, **row, **told})
+    else:
+        out = console()
+        out.print(Text(f"{name} at {view.address}: {_role_words(view)}", "bold"), soft_wrap=True)
+        _show_keys([asdict(item) for item in keys.values()])
+        _show_promise(asdict(found) | {"conditions": []})
+        for trouble in _troubles(row):
+            out.print(Text(trouble, "red"), soft_wrap=True)
+    if _troubles(row):
+        sys.exit(1)
+
+
+async def _ask_one(view: BrokerView) -> None:
+    async with RemotingClient() as client:
+        await look_at_broker(client, view)
+
+
+def _address_of(name: str) -> str:
+    try:
+        parse_address(name)
+    except ValueError:
+        state = ClusterState.find(None)
+        if state is None:
+            raise UsageError(
+                f"{name} is no HOST:PORT, and no local cluster is known here that has such a node"
+            ) from None
+        node = state.node(name)
+        if not node.is_broker:
+            raise UsageError(
+                f"{name} is no broker; the brokers are {', '.join(item.name for item in state.brokers)}"
+            ) from None
+        return node.address
+    return name
+
+
+def _role_words(view: BrokerView) -> str:
+    state = view.state
+    if not state:
+        return "a broker of Apache RocketMQ's; it tells its keys and no more"
+    role = str(state.get("role")).lower()
+    words = f"{role} of {state.get('brokerName')}, id {state.get('brokerId')}, epoch {state.get('epoch')}"
+    log = f"log {state.get('minPhyOffset')} to {state.get('maxPhyOffset')}, confirmed to {state.get('confirmOffset')}"
+    follows = f"; follows {state['follows']} ({state.get('followState')})" if state.get("follows") else ""
+    return f"{words}; {log}{follows}"
+
+
+def _troubles(row: dict[str, Any]) -> list[str]:
+    found = [
+        f"{name}: {row[key]}"
+        for key, name in (("refusal", "refuses to follow"), ("diskProblem", "disk"), ("damage", "log"))
+        if row[key]
+    ]
+    if row["unclean"]:
+        found.append("unclean: it lost power, so it leads nobody until it has followed a master to its end")
+    return found
+
+
+# --- for people -------------------------------------------------------------------------------------------------------
+def _show_group(view: dict[str, Any]) -> None:
+    out = console()
+    size = f" of {view['totalReplicas']}" if view["totalReplicas"] else ""
+    members = "" if view["syncStateSet"] is None else f", set {view['syncStateSet']}{size}"
+    master = f"master {view['master']}" if view["master"] else "no master"
+    epoch = "" if view["epoch"] is None else f", epoch {view['epoch']}"
+    out.print(Text(f"{view['group']} in {view['cluster']}: {master}{epoch}{members}", "bold"), soft_wrap=True)
+    in_set = {None: "", True: "in", False: "out"}
+    rows = []
+    for item in view["replicas"]:
+        role = "down" if item["error"] else str(item["role"] or "?").lower()
+        numbers = (item["epoch"], item["maxOffset"], item["confirmOffset"])
+        broker_id = item["routedId"] if item["brokerId"] is None else item["brokerId"]
+        rows.append([broker_id, role, *numbers, in_set[item["inSet"]], item["lagBytes"], item["address"]])
+    out.print(table(REPLICA_COLUMNS, rows))
+    if view["missingReplicas"]:
+        known = f"{view['totalReplicas'] - view['missingReplicas']} of its {view['totalReplicas']} replicas"
+        out.print(Text(f"the name servers know {known}; see rmqha health {view['group']}", "yellow"), soft_wrap=True)
+    _show_promise(view["guarantee"])
+    _show_keys(view["keys"])
+    if view["whyNotWritable"]:
+        out.print(Text(f"takes no messages: {view['whyNotWritable']}", "red"), soft_wrap=True)
+    for item in view["replicas"]:
+        for trouble in [*([item["error"]] if item["error"] else []), *_troubles(item)]:
+            out.print(Text(f"{item['address']}: {trouble}", "red"), soft_wrap=True)
+    for trouble in view["contradictions"]:
+        out.print(Text(trouble, "red"), soft_wrap=True)
+
+
+def _show_promise(found: dict[str, Any]) -> None:
+    out = console()
+    out.print(Text(f"{found['kind']}: {found['acknowledged']}"), soft_wrap=True)
+    for line in found["losses"]:
+        out.print(Text(f"  {line}"), soft_wrap=True)
+    for line in [*found["notes"], *found["conditions"]]:
+        out.print(Text(f"  note: {line}", "yellow"), soft_wrap=True)
+
+
+def _show_keys(keys: list[dict[str, Any]]) -> None:
+    console().print(table(KEY_COLUMNS, [[item["key"], item["value"] or "(empty)", item["source"]] for item in keys]))
+
+
+def _show_cluster(views: list[dict[str, Any]], silent: dict[str, str]) -> None:
+    out = console()
+    rows = []
+    for view in views:
+        total = f"{len(view['syncStateSet'])}/{view['totalReplicas']}" if view["syncStateSet"] is not None else None
+        writable = {None: "?", True: "yes", False: "no"}[view["writable"]]
+        rows.append([view["group"], view["guarantee"]["kind"], view["master"], view["epoch"], total, writable])
+    out.print(table(GROUP_COLUMNS, rows))
+    for view in views:
+        out.print(Text(f"{view['group']}: {view['guarantee']['acknowledged']}"), soft_wrap=True)
+        if view["whyNotWritable"]:
+            out.print(Text(f"{view['group']} takes no messages: {view['whyNotWritable']}", "red"), soft_wrap=True)
+    for name, trouble in silent.items():
+        out.print(Text(f"{name}: {trouble}", "red"), soft_wrap=True)

@@ -1,0 +1,52 @@
+"""`rmqha explain-wait`: for whom the sends of a group wait right now, and how that ends. Control plane."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import trio
+from rich.text import Text
+
+from rmqha.cli.main import nearest
+from rmqha.cli.options import echo_json, namesrv_option, output_option
+from rmqha.cli.render import console
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.error import UnreachableError, UsageError
+from rmqha.ops.group_view import GroupLook, find_groups, look_at_groups
+from rmqha.ops.wait_explanation import view_of
+
+
+async def _look(namesrv: str, name: str | None) -> list[GroupLook]:
+    async with RemotingClient() as client:
+        groups = await find_groups(client, namesrv)
+        if name is not None and name not in groups:
+            near = nearest(name, list(groups))
+            raise UsageError(f"the name servers {namesrv} know no group {name!r}{near}; see rmqha describe cluster")
+        chosen = [group for key, group in groups.items() if name in (None, key)]
+        await look_at_groups(client, chosen)
+        return chosen
+
+
+@click.command("explain-wait", epilog="Example: rmqha explain-wait broker-a")
+@click.argument("group", required=False)
+@namesrv_option
+@output_option
+def explain_wait(group: str | None, namesrv: str, output: str) -> None:
+    """Tell for whom the unacknowledged sends of GROUP (default: of all groups) wait, and how that ends.
+
+    Exit code: 0 nothing waits for long, 1 a send has waited for more than 500 ms or sends are refused, 2 nobody to ask.
+    """
+    found = trio.run(_look, namesrv, group)
+    if not any(item.answering for item in found):
+        trouble = sorted({view.error for item in found for view in item.brokers}) or ["no broker is registered"]
+        raise UnreachableError(f"no broker can be asked: {'; '.join(trouble)}")
+    views = [view_of(item) for item in found]
+    if output == "json":
+        echo_json({"groups": views})
+    else:
+        for view in views:
+            for place, line in enumerate(view["sentences"]):
+                console().print(Text(line, "bold" if place == 0 else ""), soft_wrap=True)
+    if any(view["wrong"] for view in views):
+        sys.exit(1)

@@ -1,0 +1,78 @@
+"""`rmqha history`: what happened on all nodes, in order of wall time. Control plane."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RmqhaError
+from rmqha.model.printable import printable
+from rmqha.ops.cluster_view import ask
+from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+from rmqha.wire.command import Command
+
+
+async def collect(state: ClusterState) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """(events of all running nodes with their "node", sorted by "at_ms"; node → why it told nothing)."""
+    events: list[dict[str, Any]] = []
+    silent: dict[str, str] = {}
+
+    async def of_node(client: RemotingClient, node: NodeRecord) -> None:
+        try:
+            reply = await ask(client, node.address, Command(RequestCode.RMQHA_GET_HISTORY))
+            events.extend({**event, "node": node.name} for event in json.loads(bytes(reply.body))["events"])
+        except RmqhaError as error:
+            silent[node.name] = str(error)
+        except (ValueError, KeyError, TypeError) as error:
+            silent[node.name] = f"its answer cannot be read: {error}"
+
+    async with RemotingClient() as client, trio.open_nursery() as nursery:
+        for node in state.nodes.values():
+            if node.alive:
+                nursery.start_soon(of_node, client, node)
+            else:
+                silent[node.name] = "not running"
+    return sorted(events, key=lambda event: (event["at_ms"], event["node"])), silent
+
+
+def line(event: dict[str, Any]) -> str:
+    """One event for people."""
+    at = datetime.fromtimestamp(event["at_ms"] / 1000).astimezone()
+    fields = " ".join(f"{key}={value}" for key, value in event.items() if key not in ("at_ms", "node", "event"))
+    told = printable(f"{event['event']} {fields}", lines=False)
+    return f"{at:%H:%M:%S}.{event['at_ms'] % 1000:03} {event['node']:<12} {told}".rstrip()
+
+
+@click.command(epilog="Example: rmqha history -n 20")
+@directory_option
+@output_option
+@click.option("-n", "--last", type=click.IntRange(min=1), metavar="N", help="Only the last N events.")
+def history(directory: Path | None, output: str, last: int | None) -> None:
+    """Show what happened on all running nodes, in order of wall time: elections, roles, cuts, set changes.
+
+    A node that does not run tells nothing; its own log (`rmqha logs NODE`) still does.
+
+    Exit code: 0 all told theirs, 1 some did not, 2 none did.
+    """
+    state = ClusterState.require(directory)
+    events, silent = trio.run(collect, state)
+    told_nothing = len(silent) == len(state.nodes)
+    shown = events[-last:] if last else events
+    if output == "json" and not told_nothing:
+        echo_json({"events": shown, "silent": silent})
+    else:
+        for event in shown:
+            click.echo(line(event))
+    for name, reason in sorted(silent.items()):
+        click.echo(f"{name}: {reason}", err=True)
+    if silent:
+        sys.exit(2 if told_nothing else 1)

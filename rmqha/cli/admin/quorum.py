@@ -1,0 +1,381 @@
+"""`rmqha quorum`: the controllers' own group: who is in it, who leads; add, remove, hand over. Control plane."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import click
+import trio
+from rich.text import Text
+
+from rmqha.cli.options import controllers_option, echo_json, output_option
+from rmqha.cli.render import console, table
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
+from rmqha.model.identity import parse_address
+from rmqha.ops.answer import json_object, reading
+from rmqha.ops.cluster_view import ask, ask_leader
+from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.wire.command import Command
+
+VERSION = "1"
+CHANGE_TIMEOUT_MS = 5000
+POLL_INTERVAL_S = 0.05
+
+COLUMNS = [
+    ("NODE", "left"),
+    ("KIND", "left"),
+    ("ROLE", "left"),
+    ("TERM", "right"),
+    ("LAST", "right"),
+    ("COMMIT", "right"),
+    ("SNAPSHOT", "right"),
+    ("LAG", "right"),
+    ("ADDRESS", "left"),
+]
+
+
+@dataclass(slots=True)
+class Quorum:
+    """The group as its leader knows it, or else as the first one who answered does; and each member's own word."""
+
+    leader: dict[str, Any] | None
+    word: dict[str, Any]
+    """Of the leader, else of whoever answered."""
+    members: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Own word by id, {} of a member that does not answer."""
+
+    def problems(self) -> dict[str, str]:
+        """What is not well, by node; the group's own trouble under "". Empty = well."""
+        found = {} if self.leader else {"": "no controller leads"}
+        if not self.word["formed"]:
+            found[""] = "the group is not formed yet: its first election needs all of them"
+        for member in self.word["members"]:
+            node, own = member["node"], self.members[member["node"]]
+            if not own:
+                found[node] = "does not answer"
+            elif self.word["formed"] and own["incarnation"] != member["incarnation"]:
+                found[node] = (
+                    f"has lost its disk: rmqha quorum remove {node}, then rmqha quorum add {member['address']}"
+                )
+            elif member["kind"] == "JOINING":
+                found[node] = "is still catching up and has no vote yet"
+        return found
+
+    def lag(self, node: str) -> int | None:
+        """Entries that the follower is behind the leader; None if nobody knows."""
+        followers = self.leader.get("followers", {}) if self.leader else {}
+        if self.leader and node == self.leader["node"]:
+            return 0
+        return self.leader["lastIndex"] - followers[node]["matchIndex"] if self.leader and node in followers else None
+
+    def as_json(self) -> dict[str, Any]:
+        problems = self.problems()
+        nodes = [
+            member
+            | {
+                "address": self.word["addresses"].get(member["node"], ""),
+                "lag": self.lag(member["node"]),
+                "state": self.members[member["node"]],
+                "problem": problems.get(member["node"]),
+            }
+            for member in self.word["members"]
+        ]
+        leader = self.leader["node"] if self.leader else None
+        return {"group": self.word["group"], "leader": leader, "problem": problems.get(""), "nodes": nodes}
+
+
+async def look(client: RemotingClient, controllers: list[str]) -> Quorum:
+    """Ask the leader, and then every member for its own word. Raises UnreachableError if nobody answers."""
+    word = await _first_word(client, controllers)
+    leader = None
+    if word["leaderAddress"]:
+        own = await _word(client, word["leaderAddress"])
+        leader = own if own.get("role") == "LEADER" else None
+    quorum = Quorum(leader, leader or word)
+
+    async def of_member(node: str, address: str) -> None:
+        quorum.members[node] = await _word(client, address)
+
+    async with trio.open_nursery() as nursery:
+        for node, address in quorum.word["addresses"].items():
+            nursery.start_soon(of_member, node, address)
+    return quorum
+
+
+async def _first_word(client: RemotingClient, controllers: list[str]) -> dict[str, Any]:
+    """The first one's that knows a leader, for one that was removed knows none; else of the first that answers."""
+    trouble, first = "none is configured", None
+    for address in controllers:
+        try:
+            word = await ask_one(client, address)
+        except UnreachableError as error:
+            trouble = str(error)
+            continue
+        if word["leaderAddress"]:
+            return word
+        first = first or word
+    if first is None:
+        raise UnreachableError(f"no controller could be asked: {trouble}")
+    return first
+
+
+async def _word(client: RemotingClient, address: str) -> dict[str, Any]:
+    """What the controller says of itself, {} if it does not answer."""
+    try:
+        return await ask_one(client, address)
+    except RmqhaError:
+        return {}
+
+
+async def ask_one(client: RemotingClient, address: str) -> dict[str, Any]:
+    """The body of one controller's answer to request 52020. Raises RmqhaError."""
+    try:
+        reply = await ask(client, address, _command(RequestCode.RMQHA_GET_QUORUM))
+    except RemoteError as error:
+        raise _explained(error, address) from None
+    return json_object(reply, address, "a controller's", ("node", "leaderAddress", "addresses", "members", "formed"))
+
+
+def _command(code: RequestCode, **ext: str) -> Command:
+    return Command(code, {"version": VERSION, **ext})
+
+
+def _explained(error: RemoteError, address: str = "") -> RmqhaError:
+    """The controller's refusal as one sentence."""
+    if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+        return RmqhaError(f"{address or 'that node'} is no controller of rmqha; only those can be asked about a quorum")
+    return RmqhaError(error.remark or str(error))
+
+
+async def _ask_leader(client: RemotingClient, controllers: list[str], code: RequestCode, **ext: str) -> Command:
+    quorum = await look(client, controllers)
+    known = [quorum.word["leaderAddress"]] if quorum.word["leaderAddress"] else []
+    try:
+        reply, _ = await ask_leader(client, [*known, *controllers], lambda: _command(code, **ext), CHANGE_TIMEOUT_MS)
+    except RemoteError as error:
+        raise _explained(error) from None
+    return reply
+
+
+def member_id(given: str, addresses: dict[str, str]) -> str:
+    """The id of the controller that an operator names: by its id, by its node's name in the cluster directory, or by
+    its address. What nobody knows stays as it is: the controllers say so. `addresses` by id."""
+    if given in addresses:
+        return given
+    state = ClusterState.find(None)
+    known = state is not None and given in state.nodes
+    address = state.nodes[given].controller_address if state is not None and known else given
+    return next((node for node, listens in addresses.items() if listens == address), given)
+
+
+async def _until(client: RemotingClient, controllers: list[str], holds: Callable[[Quorum], bool]) -> Quorum:
+    """Look again and again until `holds`; the caller sets the time."""
+    while True:
+        quorum = await look(client, controllers)
+        if holds(quorum):
+            return quorum
+        await trio.sleep(POLL_INTERVAL_S)
+
+
+@click.group()
+def quorum() -> None:
+    """The controllers' own group: who is in it, who leads."""
+
+
+# --- show -------------------------------------------------------------------------------------------------------------
+
+
+@quorum.command(epilog="Example: rmqha quorum show -o json")
+@controllers_option
+@output_option
+def show(controllers: list[str], output: str) -> None:
+    """Show every controller: kind, role, term, indexes, how far behind the leader.
+
+    Exit code: 0 all is well, 1 something is not, 2 nobody to ask.
+    """
+
+    async def asking() -> Quorum:
+        async with RemotingClient() as client:
+            return await look(client, controllers)
+
+    found = trio.run(asking)
+    if output == "json":
+        echo_json(found.as_json())
+    else:
+        print_quorum(found)
+    if found.problems():
+        sys.exit(1)
+
+
+def print_quorum(found: Quorum) -> None:
+    rows = []
+    for member in found.word["members"]:
+        node = member["node"]
+        own = found.members[node]
+        role = str(own.get("role", "down")).lower()
+        style = {"leader": "bold green", "down": "bold red"}.get(role, "")
+        indexes = [own.get(key) for key in ("term", "lastIndex", "commitIndex", "snapshotIndex")]
+        address = found.word["addresses"].get(node, "")
+        rows.append([node, member["kind"].lower(), Text(role, style), *indexes, found.lag(node), address])
+    out = console()
+    out.print(table(COLUMNS, rows))
+    for node, problem in found.problems().items():
+        out.print(Text(f"{node}: {problem}" if node else problem, "red"), soft_wrap=True)
+
+
+# --- change -----------------------------------------------------------------------------------------------------------
+
+
+@quorum.command(epilog="Example: rmqha quorum add 127.0.0.1:9881")
+@click.argument("address", metavar="HOST:PORT")
+@click.option("--learner", is_flag=True, help="Only receive the log, without a vote.")
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds to catch up.")
+@controllers_option
+@output_option
+def add(address: str, learner: bool, timeout: float, controllers: list[str], output: str) -> None:
+    """Add the running controller at HOST:PORT: it catches up as a learner, then becomes a voter.
+
+    Start it first, with its own entry added to controllerDLegerPeers. Also for a controller that has lost its disk,
+    after `rmqha quorum remove`.
+    """
+    try:
+        parse_address(address)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    result = trio.run(_add, controllers, address, learner, timeout)
+    if output == "json":
+        echo_json(result)
+    else:
+        click.echo(f"{result['node']} at {result['address']} is a {result['kind'].lower()}; {_members(result)}")
+
+
+async def _add(controllers: list[str], address: str, learner: bool, timeout_s: float) -> dict[str, Any]:
+    async with RemotingClient() as client:
+        new = await ask_one(client, address)
+        group = await look(client, controllers)
+        _check_new(new, group.word, address)
+        node, kind = new["node"], "LEARNER" if learner else "VOTER"
+        await _ask_leader(
+            client,
+            controllers,
+            RequestCode.RMQHA_ADD_CONTROLLER,
+            node=node,
+            incarnation=new["incarnation"],
+            address=new["address"],
+            learner=str(learner).lower(),
+        )
+        with trio.move_on_after(timeout_s):
+            found = await _until(client, controllers, lambda quorum: _kind(quorum, node) == kind)
+            return {"node": node, "address": new["address"], "kind": kind, "members": found.word["members"]}
+    raise RmqhaError(
+        f"{node} was added, but has not caught up within {timeout_s:g} s; it gets its vote when it has, "
+        "see rmqha quorum show"
+    )
+
+
+def _check_new(new: dict[str, Any], group: dict[str, Any], address: str) -> None:
+    """Raises RmqhaError if the controller at `address` must not be added."""
+    own = {(member["node"], member["incarnation"]) for member in new["members"]}
+    known = {(member["node"], member["incarnation"]) for member in group["members"]}
+    if new["formed"] and not own & known:
+        names = ", ".join(member["node"] for member in new["members"])
+        raise RmqhaError(
+            f"{address} belongs to another group of controllers ({names}); stop it and give it an empty "
+            "controllerStorePath"
+        )
+
+
+def _kind(quorum: Quorum, node: str) -> str | None:
+    return next((member["kind"] for member in quorum.word["members"] if member["node"] == node), None)
+
+
+def _members(result: dict[str, Any]) -> str:
+    return "the group is " + ", ".join(member["node"] for member in result["members"])
+
+
+@quorum.command(epilog="Example: rmqha quorum remove ctl-3")
+@click.argument("name", metavar="NODE")
+@controllers_option
+@output_option
+def remove(name: str, controllers: list[str], output: str) -> None:
+    """Remove a controller from the group; stop its process afterwards.
+
+    NODE is its id, its node's name in the cluster directory, or HOST:PORT. A leader that is removed hands over. The
+    rest must have a majority that answers.
+    """
+
+    async def asking() -> dict[str, Any]:
+        async with RemotingClient() as client:
+            node = member_id(name, (await look(client, controllers)).word["addresses"])
+            await _ask_leader(client, controllers, RequestCode.RMQHA_REMOVE_CONTROLLER, node=node)
+            with trio.move_on_after(CHANGE_TIMEOUT_MS / 1000):
+                found = await _until(
+                    client, controllers, lambda quorum: bool(quorum.leader) and not _kind(quorum, node)
+                )
+                return {"removed": node, "members": found.word["members"]}
+        raise RmqhaError(f"{node} was removed, but nobody leads the group since; see rmqha quorum show")
+
+    result = trio.run(asking)
+    if output == "json":
+        echo_json(result)
+    else:
+        click.echo(f"{result['removed']} is removed; {_members(result)}")
+
+
+@quorum.command(epilog="Example: rmqha quorum transfer ctl-2")
+@click.argument("name", metavar="[NODE]", required=False)
+@controllers_option
+@output_option
+def transfer(name: str | None, controllers: list[str], output: str) -> None:
+    """Hand the leadership to another controller, or to the one that holds most of the log.
+
+    NODE is its id, its node's name in the cluster directory, or HOST:PORT.
+    """
+
+    async def asking() -> str:
+        async with RemotingClient() as client:
+            addresses = (await look(client, controllers)).word["addresses"] if name else {}
+            ext = {"node": member_id(name, addresses)} if name else {}
+            reply = await _ask_leader(client, controllers, RequestCode.RMQHA_TRANSFER_LEADERSHIP, **ext)
+            with reading(controllers[0], "a controller's"):
+                target = reply.ext["node"]
+            with trio.move_on_after(CHANGE_TIMEOUT_MS / 1000):
+                await _until(client, controllers, lambda quorum: bool(quorum.leader) and quorum.word["node"] == target)
+                return target
+        raise RmqhaError(f"{target} has not taken over; the group keeps its leader, see rmqha quorum show")
+
+    leader = trio.run(asking)
+    if output == "json":
+        echo_json({"leader": leader})
+    else:
+        click.echo(f"{leader} leads")
+
+
+@quorum.command(epilog="Example: rmqha quorum snapshot")
+@controllers_option
+@output_option
+def snapshot(controllers: list[str], output: str) -> None:
+    """Let every controller replace its log by a snapshot now."""
+
+    async def asking() -> dict[str, int]:
+        reached: dict[str, int] = {}
+        async with RemotingClient() as client:
+            found = await look(client, controllers)
+            for node, address in found.word["addresses"].items():
+                if found.members[node]:
+                    reply = await ask(client, address, _command(RequestCode.RMQHA_TAKE_SNAPSHOT))
+                    with reading(address, "a controller's"):
+                        reached[node] = int(reply.ext["snapshotIndex"])
+        return reached
+
+    reached = trio.run(asking)
+    if output == "json":
+        echo_json(reached)
+    else:
+        for node, index in reached.items():
+            click.echo(f"{node}: snapshot of everything up to entry {index}")

@@ -1,0 +1,321 @@
+"""What running nodes answer: whether they do, their clocks, their keys, what the controllers know of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import trio
+
+from rmqha.cli.diagnosis.checks.files import Papers
+from rmqha.cli.diagnosis.checks.finding import DoctorFinding, ok, warn, wrong
+from rmqha.cli.diagnosis.checks.node_under_test import NodeUnderTest
+from rmqha.cli.diagnosis.checks.security import judge_security
+from rmqha.host.net.network import dial
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.config.servers import BrokerConfig, parse_properties
+from rmqha.model.error import RemoteError, RmqhaError, UnreachableError
+from rmqha.ops.cluster_view import DAMAGE_FIX, ask, ask_leader, damage_words
+from rmqha.ops.local.cluster_file import NodeKind
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
+
+ANNOUNCED = "absence"
+"""The check whose finding says that a node is away on purpose."""
+CLOCK_WARN_MS, CLOCK_WRONG_MS = 500, 5_000
+STEP_WARN_MS = 500
+DIAL_TIMEOUT_MS = 1_000
+ACCOUNT_FIX = "rmqha --security FILE doctor, with an account that it knows"
+_PERMIT = (ResponseCode.NO_PERMISSION,)
+
+
+@dataclass(slots=True)
+class Answers:
+    """Of one running node; what it did not tell is empty."""
+
+    clock_offset_ms: float | None = None
+    """Its clock less ours, give or take `clock_error_ms`."""
+    clock_error_ms: float = 0.0
+    stepped_ms: int = 0
+    state: dict[str, Any] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    findings: list[DoctorFinding] = field(default_factory=list)
+
+
+async def ask_all(
+    patients: Sequence[NodeUnderTest], papers: Mapping[str, Papers], timeout_s: float
+) -> tuple[dict[str, Answers], list[DoctorFinding]]:
+    """Everybody at once; whoever has not answered after `timeout_s` has not answered."""
+    running = [node_under_test for node_under_test in patients if node_under_test.running]
+    answers = {node_under_test.name: Answers() for node_under_test in running}
+    findings: list[DoctorFinding] = []
+    async with RemotingClient() as client, trio.open_nursery() as nursery:
+        for node_under_test in running:
+            nursery.start_soon(_examine, client, node_under_test, answers[node_under_test.name], timeout_s)
+        nursery.start_soon(_controllers, client, patients, papers, findings, timeout_s)
+        nursery.start_soon(_servers, patients, findings)
+    for node_under_test in running:
+        findings += answers[node_under_test.name].findings
+        findings += _judge_keys(node_under_test, answers[node_under_test.name])
+    findings += judge_clocks(answers)
+    return answers, findings
+
+
+async def _examine(client: RemotingClient, node_under_test: NodeUnderTest, found: Answers, timeout_s: float) -> None:
+    name = node_under_test.name
+    try:
+        with trio.fail_after(timeout_s):
+            await _ask(client, node_under_test, found)
+    except trio.TooSlowError:
+        found.findings.append(_silent(node_under_test, f"it does not answer within {timeout_s:g} s"))
+    except RemoteError as error:
+        if error.code in _PERMIT:
+            found.findings.append(warn(name, "answers", f"it answers, but refuses: {error.remark}", ACCOUNT_FIX))
+        else:
+            found.findings.append(wrong(name, "answers", str(error), f"rmqha logs {name}"))
+    except RmqhaError as error:
+        found.findings.append(_silent(node_under_test, str(error)))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        sentence = f"its answer cannot be read ({error}): another program has its port"
+        found.findings.append(wrong(name, "answers", sentence, f"ss -ltnp | grep {node_under_test.address}"))
+    else:
+        found.findings.append(ok(name, "answers", f"answers at {node_under_test.address}"))
+    if node_under_test.broker is not None:
+        await _reach(node_under_test, node_under_test.broker, found)
+
+
+async def _servers(patients: Sequence[NodeUnderTest], findings: list[DoctorFinding]) -> None:
+    """Name servers and controllers that brokers are told of, and that are not among `patients`."""
+    own = {
+        address
+        for node_under_test in patients
+        for address in (node_under_test.address, node_under_test.controller_address)
+    }
+    wanted: dict[tuple[str, str], list[NodeUnderTest]] = {}
+    for node_under_test in patients:
+        if node_under_test.broker is None:
+            continue
+        keys = {"namesrvAddr": node_under_test.broker.namesrv_addr}
+        if node_under_test.broker.enable_controller_mode:
+            keys["controllerAddr"] = node_under_test.broker.controller_addr
+        for key, text in keys.items():
+            for address in filter(None, map(str.strip, text.split(";"))):
+                if address not in own:
+                    wanted.setdefault((key, address), []).append(node_under_test)
+    async with trio.open_nursery() as nursery:
+        for (key, address), members in wanted.items():
+            nursery.start_soon(_server, key, address, members, findings)
+
+
+async def _server(key: str, address: str, members: Sequence[NodeUnderTest], findings: list[DoctorFinding]) -> None:
+    name = members[0].name
+    try:
+        stream = await dial(address, DIAL_TIMEOUT_MS)
+    except UnreachableError as error:
+        fix = f"start it, open its port, or set {key} in {members[0].source}"
+        make = wrong if members[0].running else warn
+        findings.append(make(name, "servers", f"{key}: {error}", fix))
+        return
+    await trio.aclose_forcefully(stream)
+    findings.append(ok(name, "servers", f"{key}: {address} can be reached"))
+
+
+def _silent(node_under_test: NodeUnderTest, reason: str) -> DoctorFinding:
+    assert node_under_test.process is not None
+    name = node_under_test.name
+    fix = f"rmqha logs {name}; then rmqha kill {name} and rmqha start {name}"
+    sentence = f"runs (pid {node_under_test.process.pid}) but is of no use: {reason}"
+    return wrong(
+        node_under_test.name,
+        "answers",
+        sentence,
+        fix if node_under_test.in_cluster else f"kill {node_under_test.process.pid}",
+    )
+
+
+async def _security(client: RemotingClient, node_under_test: NodeUnderTest, found: Answers) -> None:
+    try:
+        reply = await ask(client, node_under_test.address, Command(RequestCode.RMQHA_GET_SECURITY_STATE))
+    except RemoteError as error:
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        return
+    found.findings += judge_security(node_under_test, loads(bytes(reply.body)))
+
+
+async def _ask(client: RemotingClient, node_under_test: NodeUnderTest, found: Answers) -> None:
+    # the connection is made first, so that it does not count as distance of the clocks
+    code = {
+        NodeKind.BROKER: RequestCode.RMQHA_GET_REPLICA_STATE,
+        NodeKind.CONTROLLER: RequestCode.RMQHA_GET_CONTROLLER_STATE,
+        NodeKind.NAMESRV: RequestCode.RMQHA_GET_NAMESRV_STATE,
+    }[node_under_test.kind]
+    state = loads(bytes((await ask(client, node_under_test.address, Command(code))).body))
+    if not isinstance(state, dict):
+        raise ValueError("it is no JSON object")
+    found.state = state
+    if state.get("addressProblem"):
+        fix = "set that key to the machine's address as others see it, then restart it"
+        found.findings.append(wrong(node_under_test.name, "address", str(state["addressProblem"]), fix))
+    if damage := damage_words(state):
+        found.findings.append(wrong(node_under_test.name, "log", damage, DAMAGE_FIX))
+    await _security(client, node_under_test, found)
+    before_ns = time.time_ns()
+    told = json.loads(bytes((await ask(client, node_under_test.address, Command(RequestCode.RMQHA_GET_HISTORY))).body))
+    after_ns = time.time_ns()
+    if "wallMs" in told:
+        found.clock_offset_ms = told["wallMs"] - (before_ns + after_ns) / 2e6
+        found.clock_error_ms = (after_ns - before_ns) / 2e6 + 1
+        found.stepped_ms = int(told["clockSteppedMs"])
+    if node_under_test.kind is NodeKind.NAMESRV and node_under_test.controller_address:
+        await ask(client, node_under_test.controller_address, Command(RequestCode.RMQHA_GET_CONTROLLER_STATE))
+    if node_under_test.kind is NodeKind.BROKER:
+        body = bytes((await ask(client, node_under_test.address, Command(RequestCode.GET_BROKER_CONFIG))).body)
+        found.keys = parse_properties(body.decode(), node_under_test.address)
+
+
+async def _reach(node_under_test: NodeUnderTest, config: BrokerConfig, found: Answers) -> None:
+    """The addresses that others are told: do they lead to something?"""
+    for key, address in (("brokerIP1", config.address), ("brokerIP2", config.ha_address)):
+        try:
+            stream = await dial(address, DIAL_TIMEOUT_MS)
+        except UnreachableError as error:
+            fix = f"set {key} in {node_under_test.source} to an address of this machine, or open the port"
+            found.findings.append(
+                wrong(node_under_test.name, "address", f"others are told {address}, and {error}", fix)
+            )
+            return
+        await trio.aclose_forcefully(stream)
+    found.findings.append(
+        ok(node_under_test.name, "address", f"{config.address} and {config.ha_address} can be reached")
+    )
+
+
+def _judge_keys(node_under_test: NodeUnderTest, found: Answers) -> list[DoctorFinding]:
+    """The file may have been changed since the start."""
+    if node_under_test.broker is None or not found.keys:
+        return []
+    wanted, live = node_under_test.broker.to_properties(), BrokerConfig.live_keys
+    later = [
+        key
+        for key, value in wanted.items()
+        if key in found.keys and found.keys[key] != value and key not in live and key not in ("haListenPort",)
+    ]
+    if not later:
+        return [ok(node_under_test.name, "keys in force", "it runs with what its file says")]
+    told = ", ".join(f"{key}={found.keys[key]} (file: {wanted[key]})" for key in later[:5])
+    sentence = f"its file was changed after its start, it still runs with {told}"
+    return [
+        warn(
+            node_under_test.name,
+            "keys in force",
+            sentence,
+            f"rmqha stop {node_under_test.name}; {node_under_test.start_command}",
+        )
+    ]
+
+
+def judge_clocks(answers: Mapping[str, Answers]) -> list[DoctorFinding]:
+    """Clocks against this machine's, and whether one was set while its node ran."""
+    findings = []
+    known = {name: item for name, item in answers.items() if item.clock_offset_ms is not None}
+    for name, item in known.items():
+        assert item.clock_offset_ms is not None
+        far_ms = abs(item.clock_offset_ms) - item.clock_error_ms
+        if far_ms > CLOCK_WARN_MS:
+            make = wrong if far_ms > CLOCK_WRONG_MS else warn
+            side = "ahead of" if item.clock_offset_ms > 0 else "behind"
+            sentence = (
+                f"its clock is {far_ms / 1000:.1f} s {side} this machine's: stamps, delays and retention go by it"
+            )
+            findings.append(make(name, "clock", sentence, "timedatectl set-ntp true (or chronyc makestep) on both"))
+        if abs(item.stepped_ms) > STEP_WARN_MS:
+            sentence = f"its clock was set by {item.stepped_ms / 1000:+.1f} s since its start"
+            findings.append(warn(name, "clock", sentence, "chronyc tracking; let NTP slew, not step"))
+    if known and not findings:
+        widest_ms = max(abs(item.clock_offset_ms or 0) for item in known.values())
+        words = f"clocks asked: {len(known)}, none more than {widest_ms:.0f} ms from this machine's"
+        findings.append(ok("machine", "clock", words))
+    return findings
+
+
+# --- the controllers' record ------------------------------------------------------------------------------------------
+async def _controllers(
+    client: RemotingClient,
+    patients: Sequence[NodeUnderTest],
+    papers: Mapping[str, Papers],
+    findings: list[DoctorFinding],
+    timeout_s: float,
+) -> None:
+    """Each group's replicas as the controllers have them, against identity files and configured addresses."""
+    groups: dict[str, list[NodeUnderTest]] = {}
+    for node_under_test in patients:
+        if node_under_test.broker is not None and node_under_test.broker.enable_controller_mode:
+            groups.setdefault(node_under_test.broker.broker_name, []).append(node_under_test)
+    anybody = any(node_under_test.running for node_under_test in patients)
+    for name, members in groups.items():
+        config = members[0].broker
+        assert config is not None
+        addresses = [address.strip() for address in config.controller_addr.split(";")]
+        request = partial(Command, RequestCode.RMQHA_EXPLAIN_GROUP, {"brokerName": name})
+        try:
+            with trio.fail_after(timeout_s):
+                reply, _ = await ask_leader(client, addresses, request)
+            record = json.loads(bytes(reply.body))
+            findings += judge_record(name, members, papers, record)
+        except (trio.TooSlowError, UnreachableError) as error:
+            # while everything is stopped that is as it should be
+            reason = str(error) or f"none of {config.controller_addr} answers within {timeout_s:g} s"
+            findings += [_no_controller(name, reason)] if anybody else []
+        except RmqhaError as error:
+            refused = isinstance(error, RemoteError) and error.code in _PERMIT
+            fix = ACCOUNT_FIX if refused else "rmqha quorum show"
+            findings.append(warn(name, "controllers", f"they tell nothing of it: {error}", fix))
+        except (ValueError, KeyError, TypeError) as error:
+            findings.append(wrong(name, "controllers", f"their answer cannot be read: {error}", "rmqha quorum show"))
+
+
+def _no_controller(name: str, reason: str) -> DoctorFinding:
+    return wrong(name, "controllers", f"nobody can elect a master for it: {reason}", "rmqha quorum show; rmqha status")
+
+
+def judge_record(
+    group: str, members: Sequence[NodeUnderTest], papers: Mapping[str, Papers], record: Mapping[str, Any]
+) -> list[DoctorFinding]:
+    """`record` is an answer to request 52010."""
+    replicas = {int(item["brokerId"]): item for item in record["replicas"]}
+    findings = []
+    for member in members:
+        identity = papers[member.name].identity
+        config = member.broker
+        assert config is not None
+        if identity is None:
+            continue
+        known = replicas.get(identity.broker_id)
+        if known is None:
+            sentence = f"it holds id {identity.broker_id}, the controllers know only {sorted(replicas)} of {group}"
+            fix = f"if it was removed: empty {member.data} and rmqha join {member.name}; else give them their disk back"
+            findings.append(wrong(member.name, "identity", sentence, fix))
+        elif known["address"] != config.address:
+            sentence = f"the controllers have replica {identity.broker_id} at {known['address']}, not {config.address}"
+            fix = f"stop the other one, then {member.start_command}: it tells them its address"
+            make = wrong if member.running else warn
+            findings.append(make(member.name, "identity", sentence, fix))
+        else:
+            findings.append(ok(member.name, "identity", f"the controllers have it as replica {identity.broker_id}"))
+        announced = "drained" if known and known.get("drained") else "in maintenance"
+        if known is not None and not member.running and (known.get("drained") or known.get("inMaintenance")):
+            findings.append(ok(member.name, ANNOUNCED, f"{announced}: it may be away"))
+        if known is not None and known.get("diskProblem"):
+            findings.append(
+                wrong(member.name, "disk", str(known["diskProblem"]), "dmesg | tail; rmqha explain " + group)
+            )
+    if record.get("masterBrokerId") is None:
+        why = record.get("whyNoMaster") or record.get("answer")
+        findings.append(wrong(group, "master", f"it has none: {why}", f"rmqha explain {group}"))
+    return findings

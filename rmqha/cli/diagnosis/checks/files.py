@@ -1,0 +1,346 @@
+"""What the files of nodes say: configuration, identity, epochs, stamps; and whether those of a group fit together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from rmqha.broker.services.live_config import PATH as OVERRIDES_PATH
+from rmqha.cli.diagnosis.checks.finding import DoctorFinding, ok, warn, wrong
+from rmqha.cli.diagnosis.checks.node_under_test import CONTROLLER_DEFAULT, NodeUnderTest
+from rmqha.host.disk import HostDisk
+from rmqha.host.net.network import is_own_address
+from rmqha.host.read_disk import HostReadDisk
+from rmqha.host.text_file import read_text
+from rmqha.inspect.epoch_look import EpochLook, compare, look_at_store
+from rmqha.inspect.look import read_or_empty
+from rmqha.model.config.servers import BrokerConfig, ServerConfig, parse_properties
+from rmqha.model.error import RmqhaError, UsageError
+from rmqha.model.identity import Identity, is_loopback, parse_address
+from rmqha.ops.guarantee import effective_keys, promise
+from rmqha.ops.local.cluster_file import NodeKind
+from rmqha.store.meta.checkpoint import CHECKPOINT_BYTES, CHECKPOINT_PATH, Checkpoint
+from rmqha.store.meta.config_file import unreadable_tables
+from rmqha.store.meta.identity_file import IdentityFile
+
+SAME_IN_GROUP = (
+    "brokerClusterName",
+    "haMode",
+    "totalReplicas",
+    "mappedFileSizeCommitLog",
+    "messageDelayLevel",
+    "flushDiskType",
+    "enableControllerMode",
+    "controllerAddr",
+)
+"""Keys that all replicas of a group should agree on."""
+FUTURE_MS = 1_000
+
+
+@dataclass(slots=True)
+class Papers:
+    """What was read of a broker's store; None where there is nothing."""
+
+    identity: Identity | None = None
+    epochs: EpochLook | None = None
+    findings: list[DoctorFinding] = field(default_factory=list)
+
+
+# --- configuration ----------------------------------------------------------------------------------------------------
+def check_config(node_under_test: NodeUnderTest) -> Iterator[DoctorFinding]:
+    """The keys as the server would read them, then those that are allowed and dangerous."""
+    if node_under_test.problem:
+        yield wrong(node_under_test.name, "config", node_under_test.problem, f"edit {node_under_test.source}")
+        return
+    risks = list(_risks(node_under_test))
+    yield from risks
+    if not risks:
+        yield ok(node_under_test.name, "config", f"{len(node_under_test.properties)} keys, all known, none dangerous")
+
+
+def _risks(node_under_test: NodeUnderTest) -> Iterator[DoctorFinding]:
+    given, source, name = node_under_test.properties, node_under_test.source, node_under_test.name
+    if node_under_test.broker is not None:
+        yield from _broker_risks(node_under_test, node_under_test.broker)
+        yield from check_advertised(node_under_test, node_under_test.broker)
+    else:
+        yield from _controller_risks(node_under_test)
+    shared = {key: value for key, value in given.items() if key in ServerConfig.keys()}  # noqa: SIM118 (a method)
+    for sentence in ServerConfig.from_properties(shared, source).warnings():
+        risk, _, fix = sentence.rpartition("; ")
+        yield warn(name, "config", risk, f"{fix} in {source}")
+
+
+def _broker_risks(node_under_test: NodeUnderTest, config: BrokerConfig) -> Iterator[DoctorFinding]:
+    name, source = node_under_test.name, node_under_test.source
+    keys = effective_keys(node_under_test.properties)
+    found = promise(keys, is_static=not config.enable_controller_mode)
+    if found.kind == "AP":
+        combination = f"haMode={config.ha_mode or '(not set)'} with flushDiskType={config.flush_disk_type}"
+        sentence = f"{combination}: {found.losses[0]}; {found.losses[-1]}"
+        yield warn(name, "config", sentence, f"haMode=cp in {source} (docs/guarantees.md)")
+        for note in found.notes:
+            if "without effect" in note:
+                yield warn(name, "config", note, f"remove the key from {source}")
+    elif found.kind == "static":
+        yield warn(name, "config", f"a static group: {found.losses[0]}", "rmqha migrate --to controller DIR…")
+    if config.enable_controller_mode and config.total_replicas == 1:
+        yield warn(name, "config", "totalReplicas=1: what this disk loses is lost", f"totalReplicas=3 in {source}")
+    elif found.kind == "CP" and config.total_replicas == 2:
+        sentence = "totalReplicas=2: each loss of a replica stops sends until the controllers have confirmed it out"
+        yield warn(name, "config", sentence, f"totalReplicas=3 in {source}, and `rmqha join` a third")
+    if not config.disk_probe_interval_millis:
+        sentence = "diskProbeIntervalMillis=0: a disk that fails or hangs does not move the mastership away"
+        yield warn(name, "config", sentence, f"diskProbeIntervalMillis=1000 in {source}")
+    if config.transient_store_pool_enable:
+        sentence = "transientStorePoolEnable=true: a kill loses messages that nobody waits for (oneway, WAIT=false)"
+        yield warn(name, "config", sentence, f"transientStorePoolEnable=false in {source}")
+    if config.max_message_size * 2 > config.mapped_file_size_commit_log // 2:
+        sentence = f"a log file of {config.mapped_file_size_commit_log} bytes holds few messages of maxMessageSize"
+        yield warn(name, "config", sentence, f"a larger mappedFileSizeCommitLog in {source}")
+
+
+def _controller_risks(node_under_test: NodeUnderTest) -> Iterator[DoctorFinding]:
+    given, name, source = node_under_test.properties, node_under_test.name, node_under_test.source
+    if node_under_test.kind is NodeKind.NAMESRV and given.get("enableControllerInNamesrv") != "true":
+        return
+    peers = [item for item in given.get("controllerDLegerPeers", CONTROLLER_DEFAULT).split(";") if item.strip()]
+    if len(peers) == 1:
+        yield warn(
+            name, "config", "a sole controller: while it is away no group can elect",
+            f"three controllers in {source}, or rmqha quorum add",
+        )  # fmt: skip
+    elif len(peers) % 2 == 0:
+        sentence = f"{len(peers)} controllers bear no more losses than {len(peers) - 1}"
+        yield warn(name, "config", sentence, f"one more or one less in controllerDLegerPeers of {source}")
+    if given.get("enableElectUncleanMaster") == "true":
+        sentence = "enableElectUncleanMaster=true: if no member of the set lives, one that lacks messages is elected"
+        yield warn(name, "config", sentence, f"enableElectUncleanMaster=false in {source}")
+
+
+def check_advertised(node_under_test: NodeUnderTest, config: BrokerConfig) -> Iterator[DoctorFinding]:
+    """brokerIP1 and brokerIP2: others are told them, so they must lead here (ruling 23). What the server refuses itself
+    is not asked again."""
+    name, source = node_under_test.name, node_under_test.source
+    told = {"brokerIP1": config.broker_ip1 or config.listen_address}
+    told["brokerIP2"] = config.broker_ip2 or told["brokerIP1"]
+    peers = [
+        peer
+        for key in ("namesrvAddr", "controllerAddr")
+        for peer in _addresses(node_under_test.properties.get(key, ""))
+    ]
+    far = [peer for peer in peers if not is_loopback(peer)]
+    for key, host in told.items():
+        fix = f"{key}=<this machine's address as others see it> in {source}"
+        if is_loopback(host) and far:
+            yield wrong(name, "address", f"{key}: {far[0]} is told {host} and cannot reach it", fix)
+        elif not is_loopback(host) and is_loopback(config.listen_address):
+            listen = f"listenAddress={host} in {source}"
+            sentence = f"{key}: others are told {host}, but it listens on {config.listen_address} only"
+            yield wrong(name, "address", sentence, listen)
+        elif is_own_address(host) is False:
+            sentence = f"{key}: {host} is not an address of this machine"
+            yield warn(name, "address", f"{sentence}; right only if something forwards to it", fix)
+
+
+def _addresses(text: str) -> Iterator[str]:
+    for item in text.split(";"):
+        try:
+            yield parse_address(item.strip())[0]
+        except ValueError:
+            continue  # the server's own reading has said so
+
+
+# --- store ------------------------------------------------------------------------------------------------------------
+def read_papers(node_under_test: NodeUnderTest) -> Papers:
+    """Identity, epochs, overrides and stamps of a broker's store, each judged."""
+    papers = Papers()
+    if node_under_test.data is None or node_under_test.broker is None:
+        return papers
+    if not node_under_test.data.is_dir():
+        papers.findings.append(ok(node_under_test.name, "store", f"{node_under_test.data} is made at the first start"))
+        return papers
+    for step in (_identity, _epochs, _stamps, _tables, _overrides, _kept):
+        papers.findings += step(node_under_test, papers)
+    return papers
+
+
+def _identity(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[DoctorFinding]:
+    name, config = node_under_test.name, node_under_test.broker
+    assert config is not None
+    try:
+        papers.identity = found = IdentityFile(HostDisk(str(node_under_test.data))).read()
+    except RmqhaError as error:
+        yield wrong(
+            name, "identity", str(error), "restore brokerIdentity from a backup, or empty the store and rmqha join"
+        )
+        return
+    if found is None:
+        yield ok(name, "identity", "no brokerIdentity yet: the controllers give an id at the first start")
+    elif (found.cluster_name, found.broker_name) != (config.broker_cluster_name, config.broker_name):
+        belongs = f"{node_under_test.data} belongs to {found.broker_name} of cluster {found.cluster_name}"
+        sentence = f"{belongs}, not to {config.broker_name} of {config.broker_cluster_name}"
+        yield wrong(
+            name, "identity", sentence, f"set storePathRootDir to another directory in {node_under_test.source}"
+        )
+    else:
+        yield ok(name, "identity", f"id {found.broker_id} of {found.broker_name}")
+
+
+def _epochs(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[DoctorFinding]:
+    name, place = node_under_test.name, node_under_test.data
+    try:
+        papers.epochs = found = look_at_store(HostReadDisk(str(place)))
+    except UsageError as error:
+        yield warn(name, "epochs", f"no log to hold the epochs against: {error}", f"ls {place}")
+        return
+    except (RmqhaError, OSError) as error:
+        yield wrong(name, "epochs", str(error), f"rmqha fsck {place}")
+        return
+    for note in found.notes:
+        yield wrong(name, "epochs", note, f"rmqha fsck {place}")
+    if not found.notes:
+        last = found.history.last
+        words = "no epoch yet" if last is None else f"epoch {last.epoch} from offset {last.start_offset}"
+        yield ok(name, "epochs", f"{words}, the log ends at {found.end_offset}")
+
+
+def _stamps(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[DoctorFinding]:
+    from rmqha.host.clock import HostClock
+
+    data = read_or_empty(HostReadDisk(str(node_under_test.data)), CHECKPOINT_PATH, CHECKPOINT_BYTES)
+    try:
+        stored_ms = Checkpoint.decode(data.ljust(CHECKPOINT_BYTES, b"\0")).physic_msg_timestamp_ms
+    except ValueError:
+        yield wrong(
+            node_under_test.name,
+            "checkpoint",
+            "the checkpoint holds a negative number",
+            f"rmqha fsck {node_under_test.data}",
+        )
+        return
+    ahead_ms = stored_ms - HostClock().wall_ms()
+    if ahead_ms > FUTURE_MS:
+        sentence = f"its newest message is stamped {ahead_ms // 1000} s in the future: the clock has been set back"
+        yield warn(node_under_test.name, "clock", f"{sentence}; new ones get that stamp too until then", "timedatectl")
+
+
+def _tables(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[DoctorFinding]:
+    for sentence in unreadable_tables(HostReadDisk(str(node_under_test.data))):
+        yield warn(node_under_test.name, "tables", sentence, f"rmqha fsck --repair {node_under_test.data}")
+
+
+def _overrides(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[DoctorFinding]:
+    """Keys set while it ran win over its file, which people forget."""
+    assert node_under_test.data is not None
+    path = node_under_test.data / OVERRIDES_PATH
+    if not path.exists():
+        return
+    try:
+        given = parse_properties(read_text(path, "the changed keys"), str(path))
+    except RmqhaError as error:
+        yield wrong(node_under_test.name, "overrides", str(error), f"mend or remove {path}")
+        return
+    live, ignored = BrokerConfig.live_part(given)
+    if ignored:
+        sentence = f"{path} has keys that need a restart, which do not count there: {', '.join(ignored)}"
+        yield warn(node_under_test.name, "overrides", sentence, f"take them out of {path}")
+    for key, value in sorted(live.items()):
+        said = node_under_test.properties.get(key)
+        if said is not None and said != value:
+            sentence = f"{key}={said} in {node_under_test.source} is without effect: {value} was set while it ran"
+            yield warn(
+                node_under_test.name, "overrides", sentence, f"write {key}={value} there, or take it out of {path}"
+            )
+
+
+def _kept(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[DoctorFinding]:
+    """What no broker removes by itself."""
+    from rmqha.cli.storage.log_kept import find, words
+
+    assert node_under_test.data is not None
+    try:
+        found = find(node_under_test.data)
+    except OSError as error:
+        sentence = f"{error.filename or node_under_test.data} cannot be read: {error.strerror or error}"
+        yield wrong(node_under_test.name, "kept", sentence, f"give its user {os.geteuid()} the right to read it")
+        return
+    if found:
+        sentence = f"{words(found)} put aside, which nobody removes: {', '.join(item.name for item in found)}"
+        fix = f"rmqha log kept {node_under_test.data}, and when nobody needs them add --remove --older-than 7d"
+        yield warn(node_under_test.name, "kept", sentence, fix)
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+def check_groups(patients: Sequence[NodeUnderTest], papers: Mapping[str, Papers]) -> Iterator[DoctorFinding]:
+    """The replicas of a group against each other."""
+    yield from _accounts(patients)
+    groups: dict[str, list[NodeUnderTest]] = {}
+    for node_under_test in patients:
+        if node_under_test.broker is not None:
+            groups.setdefault(node_under_test.broker.broker_name, []).append(node_under_test)
+    for name, members in groups.items():
+        if len(members) > 1:
+            yield from _same_keys(name, members)
+            yield from _same_ids(name, members, papers)
+            yield from _histories(name, members, papers)
+
+
+def _accounts(patients: Sequence[NodeUnderTest]) -> Iterator[DoctorFinding]:
+    """Where brokers serve accounts only, the servers that ask them need one: without it nobody can be elected."""
+    guarded = [
+        node_under_test.name
+        for node_under_test in patients
+        if node_under_test.broker is not None and node_under_test.broker.acl_enable
+    ]
+    for node_under_test in patients if guarded else ():
+        asks = node_under_test.broker is not None or bool(node_under_test.controller_address)
+        if asks and not node_under_test.problem and not node_under_test.properties.get("credentialsFile"):
+            sentence = f"aclEnable=true on {guarded[0]}, and this server has no account there: its requests are refused"
+            fix = f"credentialsFile=FILE with accessKey and secretKey of an admin, in {node_under_test.source}"
+            yield wrong(node_under_test.name, "accounts", sentence, fix)
+
+
+def _same_keys(name: str, members: Sequence[NodeUnderTest]) -> Iterator[DoctorFinding]:
+    differing = []
+    for key in SAME_IN_GROUP:
+        values = {member.name: member.broker.to_properties()[key] for member in members if member.broker}
+        if len({*values.values()}) > 1:
+            differing.append(key)
+            told = ", ".join(f"{member} {value}" for member, value in values.items())
+            yield wrong(name, "config", f"its replicas differ in {key}: {told}", f"give {key} one value and restart")
+    if not differing:
+        yield ok(name, "config", f"{len(members)} replicas agree on the keys of the group")
+
+
+def _same_ids(name: str, members: Sequence[NodeUnderTest], papers: Mapping[str, Papers]) -> Iterator[DoctorFinding]:
+    seen: dict[int, NodeUnderTest] = {}
+    for member in members:
+        found = papers[member.name].identity
+        if found is None:
+            continue
+        other = seen.setdefault(found.broker_id, member)
+        if other is not member:
+            sentence = (
+                f"{other.name} and {member.name} both hold id {found.broker_id}: one store is a copy of the other"
+            )
+            yield wrong(name, "identity", sentence, f"empty {member.data}, then rmqha start {member.name}")
+
+
+def _histories(name: str, members: Sequence[NodeUnderTest], papers: Mapping[str, Papers]) -> Iterator[DoctorFinding]:
+    """Of stopped replicas: where they parted from the one that an election would take."""
+    stopped = [(member, look) for member in members if not member.running and (look := papers[member.name].epochs)]
+    stopped.sort(key=lambda item: item[1].seniority, reverse=True)
+    if len(stopped) < len(members):
+        return
+    newest, best = stopped[0]
+    for member, look in stopped[1:]:
+        found = compare(best, look).b_follows_a
+        if found.loses:
+            cut = "bytes" if found.cut_bytes is None else f"{found.cut_bytes:,} bytes"
+            sentence = f"its log has parted from that of {newest.name}: following it cuts {cut}"
+            yield warn(member.name, "epochs", sentence, f"rmqha epochs diff {newest.data} {member.data}")
+    if all(a[1].seniority == b[1].seniority for a, b in pairwise(stopped)):
+        yield ok(name, "epochs", f"{len(stopped)} replicas end at the same offset")

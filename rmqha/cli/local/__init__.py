@@ -1,0 +1,1 @@
+"""Commands for clusters on this machine: up, down, start, kill, join, remove, maintenance."""

@@ -1,0 +1,55 @@
+"""`rmqha broker -c FILE`: run one replica of a group until SIGTERM. Loads nothing that a server does not need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import trio
+
+from rmqha.broker.server import checked_addresses, run_broker
+from rmqha.host.access import security
+from rmqha.host.http.endpoint import expose
+from rmqha.host.surroundings import Surroundings
+from rmqha.host.text_file import read_text
+from rmqha.model.config.servers import BrokerConfig, parse_properties
+
+
+def read_config(path: Path) -> BrokerConfig:
+    """Raises UsageError or ConfigError with one sentence."""
+    text = read_text(path, "the configuration")
+    return BrokerConfig.from_properties(parse_properties(text, str(path)), str(path))
+
+
+@click.command(epilog="Example: rmqha broker -c conf/broker.conf")
+@click.option(
+    "-c",
+    "--config",
+    "config_path",
+    type=click.Path(path_type=Path),
+    required=True,
+    metavar="FILE",
+    help="Properties file, as RocketMQ's broker.conf.",
+)
+@click.option("--check", is_flag=True, help="Only check the configuration; exit code 2 says what is wrong with it.")
+def broker(config_path: Path, check: bool) -> None:
+    """Run a broker: one replica of a group, until SIGTERM.
+
+    SIGTERM hands the mastership over and flushes (at most ten seconds), a second one stops at once; SIGHUP reopens
+    the logs and looks at certificates and accounts at once.
+    """
+    config = read_config(config_path)
+    security.use(config)
+    checked_addresses(config, {})
+    if check:
+        return
+    around = Surroundings(config, "broker", config.broker_name)
+    tracer = around.tracer
+
+    async def serve(stopping: trio.Event) -> None:
+        async with trio.open_nursery() as nursery:
+            exposure = await expose(config, tracer, ("broker",), nursery)
+            await run_broker(config, tracer, stopping, exposure=exposure)
+            nursery.cancel_scope.cancel()
+
+    around.run(serve)

@@ -1,0 +1,93 @@
+"""`rmqha drain`: take a replica out of its group's work so that it may be stopped. Control plane."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+from rmqha.cli.local.members import (
+    GroupView,
+    ask_group,
+    broker_node,
+    counted,
+    node_of,
+    redundancy,
+    replica_at,
+    tell,
+    wait_group,
+)
+from rmqha.cli.options import complete_node, directory_option, echo_json, output_option
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RmqhaError, UsageError
+from rmqha.ops.local.cluster_state import ClusterState
+
+SETTLE_S = 5.0
+
+
+@click.command(epilog="Example: rmqha drain broker-a-1")
+@click.argument("node", shell_complete=complete_node)
+@click.option("--undo", is_flag=True, help="Put a drained replica back.")
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds.")
+@directory_option
+@output_option
+def drain(node: str, undo: bool, timeout: float, directory: Path | None, output: str) -> None:
+    """Take NODE out of the SyncStateSet of its group and keep it out, until `drain --undo`.
+
+    A master hands over first. The replica goes on copying and may be stopped at any time. Refused if too few would
+    remain to acknowledge a send.
+    """
+    state = ClusterState.require(directory)
+    view = trio.run(_drain, state, node, undo, timeout)
+    if undo:
+        sentence = f"{node} takes part again: {redundancy(view, broker_node(state, node).group)}"
+    else:
+        sentence = f"{node} is drained and may be stopped; {redundancy(view, broker_node(state, node).group)}"
+    if output == "json":
+        echo_json({"node": node, "drained": not undo, "master": _master(state, view), "sentence": sentence})
+    else:
+        click.echo(sentence)
+
+
+def _others_are_in(view: GroupView) -> bool:
+    return all(item["inSyncStateSet"] or not item["alive"] or item["drained"] for item in counted(view))
+
+
+def _master(state: ClusterState, view: GroupView) -> str | None:
+    return None if view["masterBrokerId"] is None else node_of(state, view, view["masterBrokerId"])
+
+
+async def _drain(state: ClusterState, name: str, undo: bool, timeout_s: float) -> GroupView:
+    record = broker_node(state, name)
+    async with RemotingClient() as client:
+        replica = replica_at(await ask_group(client, state, record.group), record.address)
+        if replica is None:
+            raise UsageError(f"the controllers know no replica at {record.address}; see rmqha explain {record.group}")
+        ext = {"brokerName": record.group, "brokerId": str(replica["brokerId"]), "drained": str(not undo).lower()}
+        await tell(client, state, RequestCode.RMQHA_DRAIN_REPLICA, ext)
+
+        def own(view: GroupView) -> dict[str, Any]:
+            return replica_at(view, record.address) or {}
+
+        def done(view: GroupView) -> bool:
+            item = own(view)
+            if undo:
+                return bool(item.get("inSyncStateSet") or item.get("asyncLearner") or not item.get("alive"))
+            return not item.get("isMaster") and not item.get("inSyncStateSet") and view["masterBrokerId"] is not None
+
+        view, well = await wait_group(client, state, record.group, timeout_s, done)
+        if well and not undo:
+            # after a switch the others follow the new master within moments
+            view, _ = await wait_group(client, state, record.group, SETTLE_S, _others_are_in)
+    if not well and undo:
+        raise RmqhaError(f"{name} is not drained any more, but not in the SyncStateSet after {timeout_s:g} s either")
+    if not well:
+        where = "still master" if own(view).get("isMaster") else "out of the set, but its group has no master"
+        raise RmqhaError(
+            f"{name} is drained and {where} after {timeout_s:g} s; the controllers go on trying, "
+            f"`rmqha explain {record.group}` says why not yet, `rmqha drain {name} --undo` takes it back"
+        )
+    return view

@@ -1,0 +1,152 @@
+"""`rmqha elect`: hand the mastership of a group over, or force it. Control plane."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+from rmqha.cli.local.members import ask_group, node_of
+from rmqha.cli.options import complete_group, complete_node, directory_option, echo_json, output_option
+from rmqha.ha.stream.alignment import consistent_point
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.code import RequestCode
+from rmqha.model.epoch import EpochEntry, EpochHistory
+from rmqha.model.error import RmqhaError, UnreachableError, UsageError
+from rmqha.model.offset import Epoch, PhyOffset
+from rmqha.ops.cluster_view import ClusterView, GroupView, NodeView, ask_leader, look
+from rmqha.ops.local.cluster_state import ClusterState
+from rmqha.wire.command import Command
+
+ELECT_TIMEOUT_MS = 5000
+
+
+@click.command(epilog="Example: rmqha elect broker-a --to broker-a-2")
+@click.argument("group", shell_complete=complete_group)
+@click.option(
+    "--to",
+    "target",
+    metavar="NODE",
+    shell_complete=complete_node,
+    help="The replica to elect; default: the best member of the set.",
+)
+@click.option("--preferred", is_flag=True, help="The replica that the group prefers: lowest priority, then lowest id.")
+@click.option("--unclean", is_flag=True, help="Elect a replica outside the SyncStateSet: may lose messages.")
+@click.option("--yes", is_flag=True, help="Accept the loss that --unclean shows.")
+@directory_option
+@output_option
+def elect(
+    group: str,
+    target: str | None,
+    preferred: bool,
+    unclean: bool,
+    yes: bool,
+    directory: Path | None,
+    output: str,
+) -> None:
+    """Make another replica of GROUP its master."""
+    state = ClusterState.require(directory)
+    if group not in state.groups:
+        raise UsageError(f"there is no group {group}; the cluster {state.name} has {', '.join(state.groups)}")
+    if preferred and target is not None:
+        raise UsageError("--preferred and --to name two replicas; give one of them")
+    if unclean and target is None:
+        raise UsageError("--unclean needs --to NODE: name the replica whose messages are to be kept")
+    if target is not None and state.node(target).group != group:
+        raise UsageError(f"{target} is not a replica of {group}")
+    if preferred:
+        target = trio.run(_preferred, state, group)
+    result = trio.run(_elect, state, group, target, unclean, yes)
+    if output == "json":
+        echo_json(result)
+    else:
+        click.echo(f"{result['master']} is master of {group}, epoch {result['epoch']}")
+
+
+async def _preferred(state: ClusterState, group: str) -> str:
+    """The node of the preferred replica. Raises RmqhaError while the controllers cannot tell."""
+    async with RemotingClient() as client:
+        view = await ask_group(client, state, group)
+    broker_id = view.get("preferredBrokerId")
+    if broker_id is None:
+        raise RmqhaError(f"not every replica of {group} has reported its priority yet; see rmqha status")
+    if broker_id == view["masterBrokerId"]:
+        raise RmqhaError(f"{node_of(state, view, broker_id)} is preferred and the master of {group} already")
+    return node_of(state, view, broker_id)
+
+
+async def _elect(state: ClusterState, group: str, target: str | None, unclean: bool, yes: bool) -> dict[str, Any]:
+    async with RemotingClient() as client:
+        view = await look(client, state)
+        seen = view.groups[group]
+        if any(node.state.get("haMode") == "static" for node in view.replicas(group)):
+            raise UsageError(f"{group} is a static group: its master is fixed by brokerRole; see docs/migration.md")
+        if seen.info is None:
+            raise UnreachableError(f"no controller of {state.name} answers, so nobody can elect; see rmqha status")
+        chosen = view.nodes[target] if target else _best_member(view, seen)
+        if not chosen.answers or chosen.state.get("brokerId") is None:
+            raise RmqhaError(f"{chosen.node.name} does not answer, so it cannot be elected: start it first")
+        if unclean:
+            click.echo(at_stake(view, seen, chosen), err=True)
+            if not yes:
+                raise UsageError("nothing changed; add --yes to accept that")
+        ext = {
+            "clusterName": state.name,
+            "brokerName": group,
+            "brokerId": str(chosen.state["brokerId"]),
+            "designateElect": "true",
+            "unclean": "true" if unclean else "false",
+        }
+        request = lambda: Command(RequestCode.CONTROLLER_ELECT_MASTER, dict(ext))  # noqa: E731
+        reply, _ = await ask_leader(client, state.controller_addresses, request, ELECT_TIMEOUT_MS)
+    master = reply.ext.get("masterAddress", "")
+    name = next((node.name for node in state.brokers if node.address == master), master)
+    return {"group": group, "master": name, "address": master, "epoch": int(reply.ext.get("masterEpoch", 0))}
+
+
+def _best_member(view: ClusterView, group: GroupView) -> NodeView:
+    """The member of the set, other than the master, that has the most."""
+    assert group.info is not None
+    members = group.info.members or ()
+    fit = [
+        node
+        for node in view.replicas(group.name)
+        if node.answers and node.state.get("brokerId") in members and node.state.get("brokerId") != group.info.master_id
+    ]
+    if not fit:
+        raise RmqhaError(f"{group.name} has no other member of its SyncStateSet that answers; see rmqha status")
+    return max(fit, key=lambda node: int(node.state.get("maxPhyOffset", 0)))
+
+
+def at_stake(view: ClusterView, group: GroupView, chosen: NodeView) -> str:
+    """What may be lost if `chosen` becomes master although it is not in the set. Epochs come before ends: of what was
+    written under an epoch that it has not, nothing is kept, however long its log is."""
+    own_end = int(chosen.state.get("maxPhyOffset", 0))
+    parts = []
+    for node in view.replicas(group.name):
+        if node is chosen:
+            continue
+        if not node.answers:
+            parts.append(f"what {node.node.name} has beyond that is unknown, it does not answer")
+        elif lost := _cut_bytes(node.state, chosen.state):
+            last = _history(node.state).last
+            epoch = last.epoch if last is not None else "none"
+            parts.append(f"{node.node.name}, whose last epoch is {epoch}, has {lost:,} bytes more, which would be cut")
+    loss = "; ".join(parts) or "no replica has more"
+    last = _history(chosen.state).last
+    return f"{chosen.node.name} ends at byte {own_end:,}, epoch {last.epoch if last is not None else 'none'}: {loss}"
+
+
+def _history(state: dict[str, Any]) -> EpochHistory:
+    return EpochHistory(EpochEntry(Epoch(epoch), PhyOffset(start)) for epoch, start in state.get("epochs") or ())
+
+
+def _cut_bytes(state: dict[str, Any], master: dict[str, Any]) -> int:
+    """Bytes that the replica would cut to follow a master that now ends where `master` does."""
+    end, master_end = (PhyOffset(int(item.get("maxPhyOffset", 0))) for item in (state, master))
+    point = consistent_point(_history(state), end, _history(master))
+    if point is None:
+        return end - int(state.get("minPhyOffset", 0))
+    return end - min(point, master_end)

@@ -1,0 +1,224 @@
+"""`rmqha join`: a new replica joins a running group, or a drained one takes part again. Control plane."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import click
+import trio
+
+from rmqha.cli.local.launch import last_words, launch
+from rmqha.cli.local.members import POLL_S, GroupView, ask_group, counted, redundancy, replica_at, resize, tell
+from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.host.access.shared_secret import make_secret_file
+from rmqha.host.disk import make_directories
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RmqhaError, UnreachableError, UsageError
+from rmqha.ops.answer import json_object
+from rmqha.ops.cluster_view import ask
+from rmqha.ops.local.cluster_file import SECRET_FILE, NodeSpec, load, properties_text
+from rmqha.ops.local.cluster_state import ClusterState, NodeRecord, last_line, write_atomic
+from rmqha.ops.local.preflight import check_ports
+from rmqha.wire.command import Command
+
+RESIZE_TIMEOUT_S = 15.0
+
+
+@click.command(epilog="Example: rmqha join broker-a-4")
+@click.argument("node")
+@click.option("--learner", is_flag=True, help="As an async learner: copies and serves reads, never in the set.")
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=3600.0, show_default=True, help="Seconds.")
+@directory_option
+@output_option
+def join(node: str, learner: bool, timeout: float, directory: Path | None, output: str) -> None:
+    """Start NODE, a new replica of a running group, wait until it is in the SyncStateSet, then raise totalReplicas.
+
+    The node gets the next number of its group. A node that was drained takes part again. Ctrl-C leaves the replica
+    copying; the same command goes on from there.
+    """
+    state = ClusterState.require(directory)
+    with state.locked():
+        spec = new_node(state, node, learner)
+        trio.run(_check_controllers, state, spec.group)
+        if node not in state.nodes or not state.nodes[node].alive:
+            _write_node(state, spec)
+            launch(state, node)
+    record = state.nodes[node]
+    view, seen = trio.run(_join, state, record, learner, timeout)
+    where = "as an async learner" if learner else "in the SyncStateSet"
+    size = f"{seen.get('maxPhyOffset', 0):,} bytes"
+    count = sum(1 for other in state.brokers if other.group == record.group)
+    sentence = (
+        f"{node} has copied {size} and is {where}; {redundancy(view, record.group)}; write replicas = {count} into "
+        f"{state.cluster_file} to keep it there"
+    )
+    if output == "json":
+        echo_json(
+            {
+                "node": node,
+                "pid": record.pid,
+                "brokerId": seen.get("brokerId"),
+                "totalReplicas": view["totalReplicas"],
+                "sentence": sentence,
+            }
+        )
+    else:
+        click.echo(sentence)
+
+
+def new_node(state: ClusterState, name: str, learner: bool) -> NodeSpec:
+    """The node as the cluster file would have it with one replica more. Raises UsageError."""
+    group, _, number = name.rpartition("-")
+    if group not in state.groups or not number.isdecimal() or int(number) < 1:
+        raise UsageError(
+            f"{name} is no new replica of a group; NODE is a group's name with the next number, and the groups are "
+            f"{', '.join(state.groups)}"
+        )
+    state.refuse_static(group)
+    numbers = [int(node.name.rpartition("-")[2]) for node in state.brokers if node.group == group]
+    highest = max(numbers)
+    if int(number) > highest + 1:
+        raise UsageError(f"{name} leaves a gap: the next replica of {group} is {group}-{highest + 1}")
+    keys = {name: {"asyncLearner": True}} if learner else {}
+    spec = load(
+        Path(state.cluster_file),
+        ha_mode=state.ha_mode,
+        directory=state.directory,
+        replicas={group: max(highest, int(number))},
+        node_keys=keys,
+    )
+    node = spec.node(name)
+    if node.properties.get("enableControllerMode") == "false":
+        raise UsageError(f"{group} is a static group: it changes with its file, not at run time")
+    if name not in state.nodes or not state.nodes[name].alive:
+        check_ports([node], spec.source)
+    return dataclasses.replace(node, properties=dict(node.properties))
+
+
+def _write_node(state: ClusterState, spec: NodeSpec) -> None:
+    head = load(Path(state.cluster_file), ha_mode=state.ha_mode, directory=state.directory)
+    make_directories(state.node_directory(spec.name))
+    make_secret_file(state.directory / SECRET_FILE)
+    write_atomic(state.config_path(spec.name), properties_text(head, spec))
+    state.nodes[spec.name] = NodeRecord.of(spec)
+    state.write()
+
+
+class CopyProgressBar:
+    """How far the copy is, on standard error: a bar on a terminal, else a line for each tenth."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._told = ""
+        self._tenth = -1
+        self._bar: Any = None
+        self._task: Any = None
+        if sys.stderr.isatty():
+            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+            from rich.progress import TransferSpeedColumn as Speed
+
+            from rmqha.cli.render import console
+
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(20),
+                DownloadColumn(),
+                Speed(),
+                TimeRemainingColumn(),
+            )
+            self._bar = Progress(*columns, console=console(stderr=True), transient=True)
+            self._task = self._bar.add_task(name, total=None)
+
+    def __enter__(self) -> CopyProgressBar:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def show(self, step: str, done_bytes: int, total_bytes: int) -> None:
+        if self._bar is not None:
+            self._bar.update(
+                self._task, description=f"{self._name}: {step}", completed=done_bytes, total=max(total_bytes, 1)
+            )
+            return
+        tenth = 10 * done_bytes // total_bytes if total_bytes else 10
+        if step != self._told or tenth != self._tenth:
+            self._told, self._tenth = step, tenth
+            click.echo(f"{self._name}: {step}, {done_bytes:,} of {total_bytes:,} bytes", err=True)
+
+
+async def _check_controllers(state: ClusterState, group: str) -> None:
+    """Ahead of anything written or started: without them nobody joins. Raises UnreachableError, RmqhaError."""
+    async with RemotingClient() as client:
+        await ask_group(client, state, group)
+
+
+async def _join(
+    state: ClusterState, record: NodeRecord, learner: bool, timeout_s: float
+) -> tuple[GroupView, dict[str, Any]]:
+    group = record.group
+    async with RemotingClient() as client:
+        seen: dict[str, Any] = {}
+        step, goal = "starting", None
+        with CopyProgressBar(record.name) as progress, trio.move_on_after(timeout_s) as limit:
+            while True:
+                if not record.alive:
+                    raise RmqhaError(f"{record.name} ended while joining: {last_words(state, record.name)}")
+                view = await ask_group(client, state, group)
+                replica = replica_at(view, record.address)
+                if replica is not None and replica["drained"]:
+                    ext = {"brokerName": group, "brokerId": str(replica["brokerId"]), "drained": "false"}
+                    await tell(client, state, RequestCode.RMQHA_DRAIN_REPLICA, ext)
+                seen = await _state_of(client, record) or seen
+                step = _step(seen, replica)
+                if step == "copying" and goal is None:
+                    goal = _end(view)
+                if learner and goal is not None and seen["maxPhyOffset"] >= goal:
+                    step = "well"
+                progress.show(step, int(seen.get("maxPhyOffset", 0)), _end(view))
+                if step == "well":
+                    break
+                await trio.sleep(POLL_S)
+        if limit.cancelled_caught:
+            told = last_line(state.log_path(record.name))
+            raise RmqhaError(f"{record.name} is not well after {timeout_s:g} s: {step}; its log ends: {told}")
+        total = max(view["totalReplicas"], view["nextTotalReplicas"] or 0)
+        if not learner and len(counted(view)) > total:
+            await resize(client, state, group, len(counted(view)), RESIZE_TIMEOUT_S)
+        return await ask_group(client, state, group), seen
+
+
+async def _state_of(client: RemotingClient, record: NodeRecord) -> dict[str, Any]:
+    """The broker's own word (52000), {} while it does not listen yet."""
+    try:
+        reply = await ask(client, record.address, Command(RequestCode.RMQHA_GET_REPLICA_STATE))
+    except UnreachableError:
+        return {}
+    return json_object(reply, record.address, "a broker's")
+
+
+def _end(view: GroupView) -> int:
+    """Where the longest log of the group ends, as last reported."""
+    return max((int(item.get("maxOffset") or 0) for item in view["replicas"]), default=0)
+
+
+def _step(seen: dict[str, Any], replica: dict[str, Any] | None) -> str:
+    if not seen:
+        return "starting"
+    if replica is None or seen.get("brokerId") is None:
+        return str(seen.get("controllerRefusal") or "registering")
+    if seen.get("refusal"):
+        return str(seen["refusal"])
+    if replica["inSyncStateSet"]:
+        return "well"
+    return "copying" if seen.get("followState") == "following" else "aligning"

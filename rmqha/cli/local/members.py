@@ -1,0 +1,155 @@
+"""What `rmqha join`, `drain` and `remove` share: the controllers' view of a group and waiting for it. Control plane."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteError, RmqhaError, UsageError
+from rmqha.ops.answer import json_object
+from rmqha.ops.cluster_view import ask_leader
+from rmqha.ops.local.cluster_state import ClusterState, NodeRecord, write_atomic
+from rmqha.wire.command import Command
+
+POLL_S = 0.1
+GroupView = dict[str, Any]
+"""The body of an answer to request 52010."""
+GROUP_MEMBERS = (
+    "answer",
+    "masterBrokerId",
+    "masterEpoch",
+    "totalReplicas",
+    "nextTotalReplicas",
+    "replicas",
+    "elections",
+)
+
+
+def broker_node(state: ClusterState, name: str) -> NodeRecord:
+    """UsageError if the node is no broker, of a static group, or there is none."""
+    record = state.node(name)
+    if not record.is_broker:
+        raise UsageError(f"{name} is no broker; see rmqha quorum for controllers")
+    state.refuse_static(record.group)
+    return record
+
+
+async def explained(client: RemotingClient, controllers: list[str], group: str) -> tuple[GroupView, str]:
+    """What the leading controller says of a group (request 52010), and its address.
+
+    Raises UsageError if it knows no such group, RemoteError for another refusal, UnreachableError without a leader.
+    """
+    request = lambda: Command(RequestCode.RMQHA_EXPLAIN_GROUP, {"brokerName": group})  # noqa: E731
+    try:
+        reply, address = await ask_leader(client, controllers, request)
+    except RemoteError as error:
+        if error.code == ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST:
+            raise UsageError(f"the controllers know no group {group!r}; see rmqha health") from None
+        raise
+    return json_object(reply, address, "a controller's", GROUP_MEMBERS), address
+
+
+async def ask_group(client: RemotingClient, state: ClusterState, group: str) -> GroupView:
+    """Raises UnreachableError without a leading controller, RmqhaError if it is Apache's or knows no such group."""
+    try:
+        return (await explained(client, state.controller_addresses, group))[0]
+    except RemoteError as error:
+        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise RmqhaError("these controllers are Apache's: they can neither drain nor resize a group") from None
+        raise
+
+
+async def tell(client: RemotingClient, state: ClusterState, code: RequestCode, ext: dict[str, str]) -> Command:
+    """One request to the leader; its refusal as a sentence without the number."""
+    try:
+        reply, _ = await ask_leader(client, state.controller_addresses, lambda: Command(code, dict(ext)))
+    except RemoteError as error:
+        if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise RmqhaError("these controllers do not know that request; upgrade all of them first") from None
+        raise RmqhaError(error.remark or str(error)) from None
+    return reply
+
+
+async def wait_group(
+    client: RemotingClient,
+    state: ClusterState,
+    group: str,
+    timeout_s: float,
+    done: Callable[[GroupView], bool],
+) -> tuple[GroupView, bool]:
+    """Ask until `done` says so or the time is over: the last view, and whether it is done."""
+    deadline = trio.current_time() + timeout_s
+    while True:
+        view = await ask_group(client, state, group)
+        if done(view) or trio.current_time() >= deadline:
+            return view, done(view)
+        await trio.sleep(POLL_S)
+
+
+def replica_at(view: GroupView, address: str) -> dict[str, Any] | None:
+    """The replica that registered with this address."""
+    return next((item for item in view["replicas"] if item["address"] == address), None)
+
+
+def node_of(state: ClusterState, view: GroupView, broker_id: int | None) -> str:
+    """The name of a replica's node; its id in words if it is none of this cluster."""
+    found = next((item["address"] for item in view["replicas"] if item["brokerId"] == broker_id), "")
+    return next((node.name for node in state.brokers if node.address == found), f"replica {broker_id}")
+
+
+def counted(view: GroupView) -> list[dict[str, Any]]:
+    """The replicas that totalReplicas counts."""
+    return [item for item in view["replicas"] if not item["asyncLearner"]]
+
+
+async def resize(client: RemotingClient, state: ClusterState, group: str, total: int, timeout_s: float) -> None:
+    """Make totalReplicas `total` and wait until it is final; the nodes' files say so too. Raises RmqhaError."""
+    ext = {"brokerName": group, "totalReplicas": str(total)}
+    await tell(client, state, RequestCode.RMQHA_RESIZE_GROUP, ext)
+    final = lambda view: view["totalReplicas"] == total and not view["nextTotalReplicas"]  # noqa: E731
+    _, done = await wait_group(client, state, group, timeout_s, final)
+    if not done:
+        raise RmqhaError(
+            f"totalReplicas of {group} is on its way to {total}: its master has not taken it over within {timeout_s:g} "
+            "s; see rmqha explain"
+        )
+    for node in state.brokers:
+        if node.group == group:
+            _write_total(state.config_path(node.name), total)
+
+
+def _write_total(path: Path, total: int) -> None:
+    text = path.read_text(encoding="utf-8")
+    write_atomic(path, re.sub(r"(?m)^totalReplicas=.*$", f"totalReplicas={total}", text))
+
+
+def redundancy(view: GroupView, group: str) -> str:
+    """How many copies remain, and how many more may fail, in words."""
+    members = [item for item in view["replicas"] if item["inSyncStateSet"] and item["alive"]]
+    total, count = max(view["totalReplicas"], view["nextTotalReplicas"] or 0), len(members)
+    copies = f"{count} of {total} copies of {group} remain in the SyncStateSet"
+    if view["haMode"] != "cp":
+        return f"{copies}; it stays writable with one"
+    if count == 1:
+        return f"{copies}: one copy, synced before each acknowledgement" if total == 2 else f"{copies}: one copy"
+    spare = count - (total // 2 + 1) if total > 2 else count - 1
+    if spare <= 0:
+        return f"{copies}: the loss of one more takes no acknowledged message, but sends are refused until it is back"
+    return f"{copies}: sends go on if {spare} more {'fails' if spare == 1 else 'fail'}"
+
+
+def refuse_to_stop_sends(view: GroupView, group: str, total: int) -> None:
+    """Raises RmqhaError if a CP group would take no messages with this totalReplicas, and takes them now."""
+    members = sum(1 for item in view["replicas"] if item["inSyncStateSet"] and item["alive"])
+    needed, needed_now = (1 if count == 2 else count // 2 + 1 for count in (total, view["totalReplicas"]))
+    if view["haMode"] == "cp" and needed_now <= members < needed:
+        raise RmqhaError(
+            f"with totalReplicas = {total} {group} takes no messages until {needed} replicas are in the SyncStateSet, "
+            f"and {members} {'is' if members == 1 else 'are'}; start the others first (rmqha join), or add --yes"
+        )

@@ -1,0 +1,215 @@
+"""Commands on the processes of a local cluster: down, start, stop, kill, logs, purge. Control plane."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+from rmqha.cli.local.launch import launch, wait_well
+from rmqha.cli.options import complete_node, directory_option, echo_json, output_option
+from rmqha.host.tracer import AUDIT_FILE
+from rmqha.model.error import RmqhaError, UsageError
+from rmqha.ops.cluster_view import ClusterView
+from rmqha.ops.local.cluster_file import SECRET_FILE
+from rmqha.ops.local.cluster_state import FILE, LOCK, ClusterState, NodeRecord
+from rmqha.ops.local.supervisor import Process, send_signal, stop_all, wait_gone
+
+DRAIN_TIMEOUT_S = 15.0
+"""A broker drains for 10 s at most (ruling 24)."""
+KILL_TIMEOUT_S = 5.0
+FOLLOW_INTERVAL_S = 0.2
+
+node_argument = click.argument("node", shell_complete=complete_node)
+
+
+def running(state: ClusterState, name: str) -> Process:
+    """The process of a node. UsageError if the node does not run."""
+    state.refuse_foreign()
+    state.refuse_strange_processes([name])
+    record = state.node(name)
+    if record.process is None or not record.alive:
+        raise UsageError(f"{name} does not run")
+    return record.process
+
+
+@click.command(epilog="Example: rmqha down")
+@directory_option
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=DRAIN_TIMEOUT_S, show_default=True, help="Seconds.")
+def down(directory: Path | None, timeout: float) -> None:
+    """Stop every node: brokers first, then controllers and name servers."""
+    state = ClusterState.require(directory)
+    with state.locked():
+        alive = [node for node in state.nodes.values() if node.alive]
+        if not alive:
+            click.echo(f"nothing runs in {state.directory}")
+            return
+        state.refuse_strange_processes(node.name for node in alive)
+        brokers = [node for node in alive if node.is_broker]
+        killed = _stop(brokers, timeout) + _stop([node for node in alive if not node.is_broker], timeout)
+    click.echo(f"stopped {', '.join(node.name for node in alive)}")
+    if killed:
+        raise RmqhaError(f"{', '.join(killed)} did not stop within {timeout:g} s and had to be killed; see rmqha logs")
+
+
+def _stop(nodes: list[NodeRecord], timeout_s: float) -> list[str]:
+    """Stop them all; names of those that had to be killed."""
+    processes = {node.process: node.name for node in nodes if node.process}
+    return [processes[process] for process in stop_all(list(processes), timeout_s)]
+
+
+@click.command(epilog="Example: rmqha start broker-a-1")
+@node_argument
+@directory_option
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds to well.")
+@output_option
+def start(node: str, directory: Path | None, timeout: float, output: str) -> None:
+    """Start a node again and wait until it is well: a broker back in the SyncStateSet of its group."""
+    state = ClusterState.require(directory)
+    with state.locked():
+        record = state.node(node)
+        if record.alive:
+            click.echo(f"{node} runs already, pid {record.pid}", err=True)
+        else:
+            launch(state, node)
+    # the processes stay: a node that is slow to be well may still get there, and `rmqha status` shows it
+    view = trio.run(wait_well, state, [node], timeout)
+    story = started_story(view, node)
+    if output == "json":
+        echo_json(story)
+    else:
+        click.echo(story["sentence"])
+
+
+def started_story(view: ClusterView, name: str) -> dict[str, Any]:
+    """How a node came back, as fields and as a sentence."""
+    node = view.nodes[name]
+    story: dict[str, Any] = {"node": name, "pid": node.node.pid, "state": node.state}
+    role = str(node.state.get("role", "")).lower()
+    if not node.node.is_broker:
+        return story | {"sentence": f"{name} runs, pid {node.node.pid}"}
+    cut = node.state.get("truncatedBytes") or 0
+    fork = f"cut {cut:,} bytes of a fork, " if cut else "nothing to cut, "
+    where = f"{node.state.get('maxPhyOffset', 0):,} bytes, epoch {node.state.get('epoch')}"
+    return story | {
+        "truncatedBytes": cut,
+        "sentence": f"{name} runs as {role}, pid {node.node.pid}: {fork}caught up at {where}, in the SyncStateSet",
+    }
+
+
+@click.command(epilog="Example: rmqha stop broker-a-1")
+@node_argument
+@directory_option
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=DRAIN_TIMEOUT_S, show_default=True, help="Seconds.")
+def stop(node: str, directory: Path | None, timeout: float) -> None:
+    """Stop a node in order (SIGTERM): a master hands over first."""
+    state = ClusterState.require(directory)
+    process = running(state, node)
+    if stop_all([process], timeout):
+        raise RmqhaError(f"{node} did not stop within {timeout:g} s and had to be killed; see rmqha logs {node}")
+    click.echo(f"{node} stopped")
+
+
+@click.command(epilog="Example: rmqha kill broker-a-1")
+@node_argument
+@directory_option
+@output_option
+def kill(node: str, directory: Path | None, output: str) -> None:
+    """Kill a node (SIGKILL), as a crash would."""
+    state = ClusterState.require(directory)
+    process = running(state, node)
+    killed_at_ms = time.time_ns() // 1_000_000
+    if not send_signal(process, signal.SIGKILL):
+        raise UsageError(f"{node} does not run")
+    if wait_gone([process], KILL_TIMEOUT_S):
+        raise RmqhaError(f"{node}, pid {process.pid}, is still there {KILL_TIMEOUT_S:g} s after SIGKILL")
+    if output == "json":
+        echo_json({"node": node, "pid": process.pid, "killedAtMs": killed_at_ms})
+    else:
+        click.echo(f"{node} killed, pid {process.pid}")
+
+
+@click.command(epilog="Example: rmqha logs broker-a-1 -f")
+@node_argument
+@directory_option
+@click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C.")
+@click.option("-n", "--lines", type=click.IntRange(min=0), default=50, show_default=True, help="Lines from the end.")
+@click.option("--audit", is_flag=True, help="The audit log instead: who asked for what (docs/security.md).")
+def logs(node: str, directory: Path | None, follow: bool, lines: int, audit: bool) -> None:
+    """Show the log of a node, and before it what the process printed."""
+    state = ClusterState.require(directory)
+    state.node(node)
+    printed, log = state.output_path(node), state.log_path(node)
+    if audit:
+        printed = log = log.with_name(AUDIT_FILE)
+        if not log.exists():
+            raise UsageError(f"{node} has no audit log in {log.parent}; it keeps one with aclEnable or auditLogLevel")
+    if not printed.exists() and not log.exists():
+        raise UsageError(f"{node} has no log in {log.parent} yet")
+    for path in (log,) if audit else (printed, log):
+        for line in tail(path, lines):
+            click.echo(line)
+    if follow:
+        for text in followed(log):
+            click.echo(text, nl=False)
+
+
+def tail(path: Path, count: int) -> list[str]:
+    """The last `count` lines of a file, none if there is no file."""
+    if not path.exists() or not count:
+        return []
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()[-count:]
+
+
+def followed(path: Path) -> Iterator[str]:
+    """What is added to the file from now on, through rotations; never ends."""
+    position, inode = (path.stat().st_size, path.stat().st_ino) if path.exists() else (0, 0)
+    while True:
+        if path.exists():
+            found = path.stat()
+            if found.st_ino != inode or found.st_size < position:
+                position, inode = 0, found.st_ino
+            with path.open("rb") as file:
+                file.seek(position)
+                data = file.read()
+            position += len(data)
+            if data:
+                yield data.decode(errors="replace")
+        sys.stdout.flush()
+        time.sleep(FOLLOW_INTERVAL_S)
+
+
+@click.command(epilog="Example: rmqha down && rmqha purge")
+@directory_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def purge(directory: Path | None, yes: bool) -> None:
+    """Delete the directory of a stopped cluster with all its data.
+
+    Links inside are removed, never followed."""
+    state = ClusterState.require(directory)
+    with state.locked():
+        alive = [node.name for node in state.nodes.values() if node.alive]
+        if alive:
+            raise UsageError(f"{', '.join(alive)} still run in {state.directory}; run `rmqha down` first")
+        if not yes and not click.confirm(f"delete {state.directory} and all messages in it?"):
+            raise UsageError("nothing deleted")
+        # only what `up` made: whatever else somebody keeps here stays, and what links lead to
+        for name in state.nodes:
+            if (made := state.node_directory(name)).is_dir():
+                shutil.rmtree(made)
+        for file in (FILE, LOCK, SECRET_FILE):
+            (state.directory / file).unlink(missing_ok=True)
+    state.forget_as_last()
+    left = sorted(path.name for path in state.directory.iterdir())
+    if left:
+        click.echo(f"deleted all but {', '.join(left)} in {state.directory}")
+    else:
+        state.directory.rmdir()
+        click.echo(f"deleted {state.directory}")

@@ -1,0 +1,98 @@
+"""`rmqha remove`: a replica leaves its group for good. Control plane."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+
+from rmqha.cli.local.members import (
+    GroupView,
+    ask_group,
+    broker_node,
+    counted,
+    redundancy,
+    replica_at,
+    resize,
+    tell,
+    wait_group,
+)
+from rmqha.cli.local.nodes import DRAIN_TIMEOUT_S
+from rmqha.cli.options import complete_node, directory_option, echo_json, output_option
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RmqhaError, UsageError
+from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+from rmqha.ops.local.supervisor import stop_all
+
+
+@click.command(epilog="Example: rmqha drain broker-a-3 && rmqha remove broker-a-3")
+@click.argument("node", shell_complete=complete_node)
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="Seconds.")
+@directory_option
+@output_option
+def remove(node: str, timeout: float, directory: Path | None, output: str) -> None:
+    """Stop counting NODE: stop it, clean it from the controllers, lower totalReplicas.
+
+    It must be drained, or dead and out of the SyncStateSet. Its directory stays.
+    """
+    state = ClusterState.require(directory)
+    record = broker_node(state, node)
+    with state.locked():
+        view = trio.run(_remove, state, record, timeout)
+        del state.nodes[node]
+        state.write()
+    left = sum(1 for other in state.brokers if other.group == record.group)
+    sentence = (
+        f"{node} is no replica of {record.group} any more: {redundancy(view, record.group)}; its data stays in "
+        f"{state.node_directory(node)}; write replicas = {left} into {state.cluster_file}, else the next `rmqha up` "
+        "starts it again"
+    )
+    if output == "json":
+        echo_json({"node": node, "totalReplicas": view["totalReplicas"], "sentence": sentence})
+    else:
+        click.echo(sentence)
+
+
+async def _remove(state: ClusterState, record: NodeRecord, timeout_s: float) -> GroupView:
+    group = record.group
+    async with RemotingClient() as client:
+        view = await ask_group(client, state, group)
+        replica = replica_at(view, record.address)
+        if replica is None:
+            raise UsageError(f"the controllers know no replica at {record.address}; see rmqha explain {group}")
+        check_removable(record.name, record.alive, replica)
+        if record.alive and record.process is not None:
+            killed = await trio.to_thread.run_sync(stop_all, [record.process], DRAIN_TIMEOUT_S)
+            if killed:
+                click.echo(f"{record.name} did not stop within {DRAIN_TIMEOUT_S:g} s and had to be killed", err=True)
+        # the controllers must have noticed, else they would refuse to clean a living replica
+        gone = lambda view: not (replica_at(view, record.address) or {}).get("alive")  # noqa: E731
+        _, noticed = await wait_group(client, state, group, timeout_s, gone)
+        if not noticed:
+            raise RmqhaError(f"the controllers still hear from {record.name} {timeout_s:g} s after it was stopped")
+        ext = {
+            "clusterName": state.name,
+            "brokerName": group,
+            "brokerControllerIdsToClean": str(replica["brokerId"]),
+            "isCleanLivingBroker": "false",
+        }
+        await tell(client, state, RequestCode.CONTROLLER_CLEAN_BROKER_METADATA, ext)
+        view = await ask_group(client, state, group)
+        total = max(view["totalReplicas"], view["nextTotalReplicas"] or 0)
+        if not replica["asyncLearner"] and total > len(counted(view)):
+            await resize(client, state, group, total - 1, timeout_s)
+        return await ask_group(client, state, group)
+
+
+def check_removable(name: str, alive: bool, replica: dict[str, Any]) -> None:
+    """Raises UsageError for a replica that its group still relies on."""
+    drain = f"run `rmqha drain {name}` first"
+    if replica["isMaster"]:
+        raise UsageError(f"{name} is the master; {drain}")
+    if replica["inSyncStateSet"]:
+        raise UsageError(f"{name} is in the SyncStateSet; {drain}")
+    if alive and not replica["drained"] and not replica["asyncLearner"]:
+        raise UsageError(f"{name} runs and may join the SyncStateSet at any moment; {drain}")

@@ -1,0 +1,46 @@
+"""`rmqha status`: the nodes of the local cluster as they are now. Control plane."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import trio
+
+from rmqha.cli.options import directory_option, echo_json, output_option
+from rmqha.cli.render import cluster_json, console, print_cluster
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.ops.cluster_view import ClusterView, look, problems
+from rmqha.ops.local.cluster_state import ClusterState
+
+
+async def view_once(state: ClusterState) -> ClusterView:
+    """Ask all nodes once."""
+    async with RemotingClient() as client:
+        return await look(client, state)
+
+
+def show(view: ClusterView, output: str) -> None:
+    """Print the table or the JSON document."""
+    if output == "json":
+        echo_json(cluster_json(view))
+    else:
+        print_cluster(view, console())
+
+
+@click.command(epilog="Example: rmqha status -o json")
+@directory_option
+@output_option
+def status(directory: Path | None, output: str) -> None:
+    """Show the nodes of the local cluster as they are now: role, id, epoch, offsets, who is in the set.
+
+    Exit code: 0 all is well, 1 something is not (each with its reason), 2 nodes run and none answers.
+    A replica that was stopped in maintenance is well, and said to be.
+    """
+    view = trio.run(view_once, ClusterState.require(directory))
+    show(view, output)
+    if any(node.alive for node in view.nodes.values()) and not any(node.answers for node in view.nodes.values()):
+        sys.exit(2)
+    if problems(view):
+        sys.exit(1)

@@ -1,0 +1,80 @@
+"""`rmqha up`: start a local cluster from a cluster file and wait until it is healthy. Control plane."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import trio
+
+from rmqha.cli.local.launch import launch, wait_well
+from rmqha.cli.local.status import show
+from rmqha.cli.options import output_option
+from rmqha.host.access.shared_secret import make_secret_file
+from rmqha.host.disk import make_directories
+from rmqha.model.error import UsageError
+from rmqha.ops.cluster_view import ClusterView
+from rmqha.ops.local.cluster_file import SECRET_FILE, ClusterSpec, NodeKind, load, promise, properties_text
+from rmqha.ops.local.cluster_state import ClusterState, write_atomic
+from rmqha.ops.local.preflight import check_cluster
+from rmqha.ops.local.supervisor import Process, stop_all
+
+STOP_TIMEOUT_S = 5.0
+
+
+@click.command(epilog="Example: rmqha up conf/quickstart.toml")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--mode", type=click.Choice(["ap", "cp"]), help="Overrules haMode of the file.")
+@click.option("--directory", type=click.Path(path_type=Path), metavar="DIR", help="Overrules directory of the file.")
+@click.option("--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds to healthy.")
+@output_option
+def up(file: Path, mode: str | None, directory: Path | None, timeout: float, output: str) -> None:
+    """Start the cluster that FILE describes and wait until it is healthy.
+
+    Everything is checked before anything is written. A second `up` starts only what does not run."""
+    spec = load(file, ha_mode=mode, directory=directory)
+    running = check_cluster(spec)
+    click.echo(promise(spec), err=True)
+    state = prepare(spec, running)
+    with state.locked():
+        view = start_missing(state, timeout)
+        state.remember_as_last()
+    show(view, output)
+    for name, node in state.nodes.items():
+        if node.kind == NodeKind.NAMESRV.value and (address := state.http_address(name)):
+            click.echo(f"page of {name}: http://{address}/", err=True)
+
+
+def prepare(spec: ClusterSpec, running: ClusterState | None) -> ClusterState:
+    """Write the directory of the cluster: a properties file per node and the record."""
+    state = ClusterState.of(spec)
+    try:
+        make_directories(state.directory)
+        with state.locked():
+            for name, record in running.nodes.items() if running else ():
+                if record.alive:
+                    state.nodes[name] = record
+            for node in spec.nodes:
+                make_directories(state.node_directory(node.name))
+                if not state.nodes[node.name].alive:
+                    write_atomic(state.config_path(node.name), properties_text(spec, node))
+            make_secret_file(state.directory / SECRET_FILE)
+            state.write()
+    except OSError as error:
+        raise UsageError(f"cannot write {error.filename or state.directory}: {error.strerror}") from None
+    return state
+
+
+def start_missing(state: ClusterState, timeout_s: float) -> ClusterView:
+    """Start what does not run and wait for health; on any failure stop what was started here, nothing else."""
+    started: list[Process] = []
+    try:
+        for name, node in list(state.nodes.items()):
+            if node.alive:
+                click.echo(f"{name}: runs already, pid {node.pid}", err=True)
+            else:
+                started.append(launch(state, name))
+        return trio.run(wait_well, state, [*state.nodes, *state.groups], timeout_s)
+    except BaseException:
+        stop_all(started, STOP_TIMEOUT_S)
+        raise

@@ -1,0 +1,1 @@
+"""Commands on stores: log, fsck, epochs, migrate, spark."""

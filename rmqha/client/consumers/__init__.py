@@ -1,0 +1,1 @@
+"""The consumer, its membership, its queues and offsets."""

@@ -1,0 +1,594 @@
+"""Consumer: the messages of a topic as an async iterator, through failovers. Control plane; decoding is in `message`.
+
+Life of a queue: the group's members divide the queues (heartbeat 34, list 38, notice 40) → a task per own queue finds
+the start → pulls with long polling, one batch ahead of the reader → what the reader has finished is committed each 5 s
+and at the end. At a change of the master the queue goes on from its local offset, never from the broker's copy of the
+committed one, which may be older (A13). Messages come at least once. What `retry` sends back comes again by the group's
+retry topic, which its members read as well.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Literal
+
+import trio
+
+from rmqha.client.compression import MAX_BODY_BYTES, BodyTooLargeError
+from rmqha.client.consumers.assigned import Ahead, Assigned, number, reset_offsets
+from rmqha.client.consumers.membership import TAG, ConsumerMembership
+from rmqha.client.consumers.message import Message, MessageBatch, MessageView
+from rmqha.client.consumers.offsets import BrokerOffsets, FileOffsets, Offsets, answered_offset
+from rmqha.client.consumers.rebalance import allocate_averagely
+from rmqha.client.heartbeat import CALL_TIMEOUT_MS
+from rmqha.client.producers.outgoing import check_topic
+from rmqha.client.route import Backoff, MessageQueue
+from rmqha.client.session import ClientSession
+from rmqha.host.access.security import Security
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteError, RemoteProtocolError, RmqhaError, UnreachableError, UsageError
+from rmqha.model.message import RETRY_PREFIX
+from rmqha.wire.command import Command
+
+Start = Literal["committed", "first", "last"]
+
+SUSPEND_MS = 15_000
+PULL_TIMEOUT_MS = 20_000
+CLOSE_TIMEOUT_MS = 3_000
+SEND_BACK_TIMEOUT_MS = 10_000
+COMMIT_MS = 5_000
+REBALANCE_MS = 20_000
+RETRY_MS = 1_000
+RETRY_LOOKS = 5
+"""How often a consumer looks for its group's retry topic at short intervals; then as often as for any route."""
+ROUTE_MS = 5_000
+"""A consumer asks for the route more often than a producer: its long poll to a frozen master shows nothing for 15 s."""
+EMPTY_ANSWER_MS = 50
+OFFSET_RESET = "OFFSET_RESET"
+"""Remark of an answer by which a broker tells a reset (useServerSideResetOffset)."""
+PULL_MAX_COUNT = 512
+PULL_MAX_BYTES = 1024 * 1024
+SUSPEND_AND_SUBSCRIPTION = 2 | 4
+"""sysFlag of a pull: hold it while there is nothing, and the subscription is in the request."""
+
+
+class Batches:
+    """Async iterator of `Consumer.receive_batch`."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+
+    def __aiter__(self) -> Batches:
+        return self
+
+    async def __anext__(self) -> MessageBatch:
+        return await self._consumer.receive_batch()
+
+
+class Consumer:
+    """Async context manager and async iterator of Message; one task reads from it.
+
+    A message (or batch) counts as finished when the next one is asked for, the last one when the block ends without an
+    error.
+    """
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str,
+        topic: str,
+        tags: str = "*",
+        *,
+        selector: str = "",
+        start: Start = "committed",
+        standalone: bool = False,
+        offset_file: str | os.PathLike[str] | None = None,
+        security: Security | None = None,
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        """`tags`: "*" or "A || B"; `selector`: SQL92 over the properties instead (brokers need enablePropertyFilter).
+        `start`: where queues begin at first: "committed" (nothing committed: the first message), "first" or "last".
+
+        By default the group's members share the queues. `offset_file` makes this a broadcast reader: it reads all
+        queues and keeps its own offsets there. `standalone`: read all queues without joining the group, commit nothing.
+        `max_body_bytes`: what a compressed body may stand for.
+
+        Raises UsageError for a wrong address, topic or expression."""
+        check_topic(topic)
+        if not group:
+            raise UsageError("a consumer needs the name of its group")
+        if offset_file is not None and standalone:
+            raise UsageError("a standalone consumer keeps no offsets, so it takes no offset_file")
+        self._session = ClientSession(namesrv, self._asked, security, self._lost)
+        self._routes = self._session.routes
+        self._remoting = self._session.remoting
+        self._group = group
+        self._topic = topic
+        self._membership = ConsumerMembership(
+            self._session, group, topic, tags, selector=selector, broadcast=offset_file is not None
+        )
+        self._start = start
+        self._max_body_bytes = max_body_bytes
+        self._standalone = standalone
+        self._offset_file = offset_file
+        self._reads_all = standalone or offset_file is not None
+        self._retry_topic = RETRY_PREFIX + group
+        self._offsets: Offsets = BrokerOffsets(self._ask_group)
+        self._assigned: dict[MessageQueue, Assigned] = {}
+        self._kept_offsets: dict[MessageQueue, int] = {}
+        self._rebalanced = False
+        self._retry_looks = 0
+        self._wake = trio.Event()
+        self._batch: Ahead | None = None
+        self._unfinished: tuple[Assigned, int] | None = None
+        self._ready_in, self._ready = trio.open_memory_channel[Ahead](0)
+        self._counts = dict.fromkeys(
+            (
+                "received",
+                "pulls",
+                "failed_pulls",
+                "offset_moves",
+                "rebalances",
+                "commits",
+                "failed_commits",
+                "retried",
+                "too_large",
+            ),
+            0,
+        )
+        self._last_error = ""
+
+    async def __aenter__(self) -> Consumer:
+        """Raises UnreachableError if no name server answers, RemoteError (17) if none knows the topic, UsageError and
+        StoreError for a file of offsets that cannot be used."""
+        if self._offset_file is not None:
+            self._offsets = FileOffsets(self._offset_file, self._group)
+        try:
+            await self._session.__aenter__()
+        except BaseException:
+            self._offsets.close()
+            raise
+        try:
+            await self._routes.get(self._topic)
+            nursery = self._session.nursery
+            for task in (self._keep_rebalanced, self._watch_routes, self._poll_routes, self._keep_committed):
+                nursery.start_soon(task)
+        except BaseException as error:
+            self._offsets.close()
+            await self._session.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._finish()
+        with trio.move_on_after(CLOSE_TIMEOUT_MS / 1000, shield=True):
+            # no task may join again or pull on while this member leaves
+            self._session.nursery.cancel_scope.cancel()
+            await self.commit()
+            if not self._standalone:
+                await self._membership.leave()
+        self._offsets.close()
+        await self._session.__aexit__(kind, error, trace)
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self
+
+    async def __anext__(self) -> Message:
+        return await self.receive()
+
+    async def receive(self) -> Message:
+        """The next message; waits as long as it takes, so bound it with `trio.move_on_after`.
+
+        One whose compressed body stands for more than `max_body_bytes` goes to the group's dead letters (`statistics`
+        counts it as too_large); outside a group it is passed over.
+
+        Raises UsageError if its body needs a library that is not installed, RemoteProtocolError if it does not
+        decompress; the next call gives the same message again."""
+        self._finish()
+        while True:
+            batch = self._batch
+            if batch is None or batch.assigned.dropped or batch.index == len(batch.messages):
+                batch = await self._next_batch()
+            view = batch.messages[batch.index]
+            try:
+                message = view.message()
+            except BodyTooLargeError as error:
+                await self._refuse(view, error)
+                batch.index += 1
+                batch.assigned.finished = max(batch.assigned.finished, view.queue_offset + 1)
+            else:
+                break
+        batch.index += 1
+        self._unfinished = batch.assigned, message.queue_offset + 1
+        self._counts["received"] += 1
+        return message
+
+    async def _refuse(self, view: MessageView, error: RmqhaError) -> None:
+        """To the dead letters with a message that nobody here will read. Raises as `retry`: it comes again then."""
+        if not self._reads_all:
+            await self.retry(view, delay_level=-1)
+        self._counts["too_large"] += 1
+        self._last_error = f"message {view.msg_id} of {view.topic} at {view.queue_id}/{view.queue_offset}: {error}"
+
+    def batches(self) -> Batches:
+        """All that arrives, in batches whose messages are decoded when they are looked at."""
+        return Batches(self)
+
+    async def receive_batch(self) -> MessageBatch:
+        """The next messages of one queue, up to PULL_MAX_COUNT, the rest of a batch that `receive` began. Waits as long
+        as it takes. A view whose `body` raises BodyTooLargeError is handed to the dead letters by `retry` with
+        delay_level=-1."""
+        self._finish()
+        batch = self._batch
+        if batch is None or batch.assigned.dropped or batch.index == len(batch.messages):
+            batch = await self._next_batch()
+        messages = batch.messages.after(batch.index)
+        batch.index = len(batch.messages)
+        self._unfinished = batch.assigned, batch.next_offset
+        self._counts["received"] += len(messages)
+        return messages
+
+    async def retry(
+        self, message: Message | MessageView, *, delay_level: int = 0, max_reconsume_times: int | None = None
+    ) -> None:
+        """Hand back a message that could not be worked off: a member of the group gets it again later, and after too
+        many times it goes to the dead letters (%DLQ%<group>). Then go on with the next: this one counts as finished.
+
+        `delay_level`: 0 leaves the delay to the broker, which makes it longer each time; 1 to 18 say it; -1: to the
+        dead letters at once. `max_reconsume_times` None takes the group's (16).
+        Raises UsageError for a consumer outside a group, RemoteError or UnreachableError if the group has not stored it
+        within SEND_BACK_TIMEOUT_MS."""
+        if self._reads_all:
+            raise UsageError("only a member of a group that shares its queues may hand messages back")
+        ext = {
+            "group": self._group,
+            "offset": str(message.phy_offset),
+            "delayLevel": str(delay_level),
+            "originMsgId": message.offset_msg_id,
+            "originTopic": message.topic,
+            "unitMode": "false",
+            "bname": message.broker_name,
+        }
+        if max_reconsume_times is not None:
+            ext["maxReconsumeTimes"] = str(max_reconsume_times)
+        queue, backoff = MessageQueue(self._topic, message.broker_name, message.queue_id), Backoff()
+        deadline = trio.current_time() + SEND_BACK_TIMEOUT_MS / 1000
+        while True:
+            try:
+                await self._ask_group(queue, RequestCode.CONSUMER_SEND_MSG_BACK, ext)
+                break
+            except (RemoteError, UnreachableError) as error:
+                if trio.current_time() >= deadline:
+                    raise
+                self._last_error = str(error)
+            with trio.CancelScope(deadline=deadline):
+                await self._routes.recover(self._topic, backoff)
+        self._counts["retried"] += 1
+
+    async def _next_batch(self) -> Ahead:
+        """The next one that holds a message of a queue that is still this member's."""
+        while True:
+            batch = self._batch
+            if batch is not None and not batch.assigned.dropped:
+                batch.assigned.finished = max(batch.assigned.finished, batch.next_offset)
+            self._batch = None
+            batch = self._batch = await self._ready.receive()
+            if len(batch.messages) and not batch.assigned.dropped:
+                return batch
+
+    def assignment(self) -> list[MessageQueue]:
+        """The queues that this member reads now."""
+        return sorted(self._assigned)
+
+    async def commit(self) -> None:
+        """Tell the brokers now what has been finished; what fails is tried again at the next turn."""
+        if self._standalone:
+            return
+        for assigned in list(self._assigned.values()):
+            await self._commit(assigned)
+
+    def statistics(self) -> dict[str, Any]:
+        """Counts since the start, the queues of now, and the last error ("" if none)."""
+        return {
+            **self._counts,
+            "queues": len(self._assigned),
+            "last_error": self._last_error,
+            **{f"route_{name}": number for name, number in self._routes.statistics().items()},
+        }
+
+    def _finish(self) -> None:
+        if self._unfinished is not None:
+            assigned, offset = self._unfinished
+            assigned.finished = max(assigned.finished, offset)
+            self._unfinished = None
+
+    def _lost(self, address: str) -> None:
+        self._membership.forget(address)
+
+    def _asked(self, address: str, command: Command) -> Command | None:
+        """What brokers push: that the group's members have changed, and that an operator sets its offsets."""
+        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            self._wake.set()
+            return None
+        if command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET and command.ext.get("group") == self._group:
+            try:
+                for queue, offset in list(reset_offsets(bytes(command.body))):
+                    self._reset(queue, offset)
+            except RemoteProtocolError as error:
+                self._last_error = str(error)
+            return None
+        return command.reply(
+            ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"a consumer does not serve {command.code}"
+        )
+
+    # -- members and queues ----------------------------------------------------------------------------------------
+
+    async def _keep_rebalanced(self) -> None:
+        while True:
+            self._wake = trio.Event()
+            wait_ms = REBALANCE_MS
+            try:
+                await self._rebalance()
+                if not self._reads_all and self._retry_looks < RETRY_LOOKS:
+                    wait_ms = RETRY_MS
+            except RmqhaError as error:
+                self._last_error = str(error)
+                wait_ms = RETRY_MS
+            with trio.move_on_after(wait_ms / 1000):
+                await self._wake.wait()
+
+    async def _watch_routes(self) -> None:
+        """Give up the long polls to who is no longer the one to ask, as soon as the route says so."""
+        while True:
+            await self._routes.wait_changed()
+            for assigned in self._assigned.values():
+                route = self._routes.cached(assigned.queue.topic)
+                if route is not None and assigned.pull_scope is not None:
+                    reader = route.reader(assigned.queue.broker_name, assigned.preferred_id)
+                    if reader not in (None, assigned.address):
+                        assigned.pull_scope.cancel()
+            self._wake.set()
+
+    async def _poll_routes(self) -> None:
+        while True:
+            await trio.sleep(ROUTE_MS / 1000)
+            for topic in (self._topic,) if self._reads_all else (self._topic, self._retry_topic):
+                with suppress(RmqhaError):
+                    await self._routes.refresh(topic)
+
+    async def _rebalance(self) -> None:
+        route = await self._routes.get(self._topic)
+        if route.auto_created:
+            route = await self._routes.refresh(self._topic)
+        if route.auto_created:
+            raise RemoteError(ResponseCode.TOPIC_NOT_EXIST, f"topic {self._topic} has no messages yet")
+        queues = route.read_queues()
+        if self._offset_file is not None:
+            await self._membership.heartbeat(route)
+        elif not self._standalone:
+            members, client_id = await self._membership.members(route), self._membership.client_id
+            queues = allocate_averagely(queues, members, client_id)
+            queues += allocate_averagely(await self._retry_queues(), members, client_id)
+        mine = set(queues)
+        lost = [assigned for queue, assigned in self._assigned.items() if queue not in mine]
+        for assigned in lost:
+            await self._drop(assigned)
+        gained = [queue for queue in queues if queue not in self._assigned]
+        for queue in gained:
+            assigned = self._assigned[queue] = Assigned(queue)
+            start = self._start if not self._rebalanced or self._standalone else "committed"
+            self._session.nursery.start_soon(self._read_queue, assigned, start)
+        if lost or gained:
+            self._counts["rebalances"] += 1
+        self._rebalanced = True
+
+    async def _retry_queues(self) -> list[MessageQueue]:
+        """[] until a broker has made the group's retry topic, which the first heartbeat brings about."""
+        route = self._routes.cached(self._retry_topic)
+        if route is None or route.auto_created:
+            self._retry_looks += 1
+            try:
+                route = await self._routes.refresh(self._retry_topic)
+            except RmqhaError:
+                return []
+        if route.auto_created:
+            return []
+        self._retry_looks = RETRY_LOOKS
+        return route.read_queues()
+
+    async def _drop(self, assigned: Assigned) -> None:
+        """Stop reading a queue; what could not be committed is remembered in case it comes back."""
+        assigned.dropped = True
+        assigned.scope.cancel()
+        if self._unfinished is not None and self._unfinished[0] is assigned:
+            self._unfinished = None
+        del self._assigned[assigned.queue]
+        if not await self._commit(assigned):
+            self._kept_offsets[assigned.queue] = assigned.finished
+
+    def _reset(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at `offset`, as an operator wants: what has been read ahead of the old place is dropped."""
+        old = self._assigned.get(queue)
+        if old is None:
+            return
+        old.dropped = True
+        old.scope.cancel()
+        if self._unfinished is not None and self._unfinished[0] is old:
+            self._unfinished = None
+        assigned = self._assigned[queue] = Assigned(queue, pulled=offset, finished=offset)
+        self._session.nursery.start_soon(self._read_queue, assigned, "committed")
+        self._counts["offset_moves"] += 1
+
+    # -- offsets ---------------------------------------------------------------------------------------------------
+
+    async def _keep_committed(self) -> None:
+        while True:
+            await trio.sleep(COMMIT_MS / 1000)
+            await self.commit()
+
+    async def _commit(self, assigned: Assigned) -> bool:
+        """True if the broker knows all that is finished."""
+        offset = assigned.finished
+        if self._standalone or offset < 0 or offset == assigned.committed:
+            return True
+        try:
+            await self._offsets.store(assigned.queue, offset)
+        except RmqhaError as error:
+            self._last_error = str(error)
+            self._counts["failed_commits"] += 1
+            return False
+        assigned.committed = offset
+        self._counts["commits"] += 1
+        return True
+
+    async def _ask_group(self, queue: MessageQueue, code: RequestCode, more: dict[str, str]) -> Command:
+        """Ask the queue's master, or a slave if there is none. Raises UnreachableError, RemoteError."""
+        route = await self._routes.get(queue.topic)
+        address = route.reader(queue.broker_name)
+        if address is None:
+            raise UnreachableError(f"group {queue.broker_name} has no broker")
+        ext = {
+            "consumerGroup": self._group,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "bname": queue.broker_name,
+            **more,
+        }
+        answer = await self._remoting.call(address, Command(code, ext), CALL_TIMEOUT_MS)
+        if answer.code != ResponseCode.SUCCESS:
+            raise RemoteError(answer.code, answer.remark or "", address)
+        return answer
+
+    async def _first_offset(self, queue: MessageQueue, start: Start) -> int:
+        """Where to begin. Raises UnreachableError, RemoteError."""
+        if start == "committed":
+            known = await self._offsets.load(queue)
+            kept = max(self._kept_offsets.get(queue, -1), -1 if known is None else known)
+            if kept >= 0:
+                return kept
+        if start == "last" and queue.topic == self._topic:
+            return answered_offset(await self._ask_group(queue, RequestCode.GET_MAX_OFFSET, {"committed": "true"}))
+        return answered_offset(await self._ask_group(queue, RequestCode.GET_MIN_OFFSET, {}))
+
+    # -- one queue -------------------------------------------------------------------------------------------------
+
+    async def _read_queue(self, assigned: Assigned, start: Start) -> None:
+        backoff = Backoff()
+        with assigned.scope:
+            while assigned.pulled < 0:
+                try:
+                    assigned.pulled = await self._first_offset(assigned.queue, start)
+                except RmqhaError as error:
+                    await self._pull_failed(assigned, error, backoff)
+            self._kept_offsets.pop(assigned.queue, None)
+            backoff.reset()
+            while True:
+                began = trio.current_time()
+                offset = assigned.pulled
+                try:
+                    answer = await self._pull(assigned)
+                    messages = self._accept(assigned, answer) if answer is not None else None
+                except RmqhaError as error:
+                    await self._pull_failed(assigned, error, backoff)
+                    continue
+                backoff.reset()
+                if messages is not None and (messages or assigned.pulled > offset):
+                    await self._ready_in.send(Ahead(assigned, messages, assigned.pulled))
+                elif answer is not None and (trio.current_time() - began) * 1000 < EMPTY_ANSWER_MS:
+                    # an answer without progress that was not held, e.g. of a slave that is still behind
+                    await trio.sleep(EMPTY_ANSWER_MS / 1000)
+
+    async def _pull_failed(self, assigned: Assigned, error: RmqhaError, backoff: Backoff) -> None:
+        self._last_error = str(error)
+        self._counts["failed_pulls"] += 1
+        await self._routes.recover(assigned.queue.topic, backoff)
+
+    async def _pull(self, assigned: Assigned) -> Command | None:
+        """One pull; None if the route changed meanwhile. Raises UnreachableError."""
+        queue = assigned.queue
+        route = await self._routes.get(queue.topic)
+        own_topic = queue.topic == self._topic
+        address = route.reader(queue.broker_name, assigned.preferred_id)
+        if address is None:
+            raise UnreachableError(f"group {queue.broker_name} has no broker")
+        ext = {
+            "consumerGroup": self._group,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "queueOffset": str(assigned.pulled),
+            "maxMsgNums": str(PULL_MAX_COUNT),
+            "maxMsgBytes": str(PULL_MAX_BYTES),
+            "sysFlag": str(SUSPEND_AND_SUBSCRIPTION),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": str(SUSPEND_MS),
+            "subscription": self._membership.expression if own_topic else "*",
+            "subVersion": str(self._membership.sub_version),
+            "expressionType": self._membership.expression_type if own_topic else TAG,
+            "bname": queue.broker_name,
+        }
+        self._counts["pulls"] += 1
+        assigned.address = address
+        with trio.CancelScope() as assigned.pull_scope:
+            try:
+                return await self._remoting.call(address, Command(RequestCode.PULL_MESSAGE, ext), PULL_TIMEOUT_MS)
+            except UnreachableError:
+                assigned.preferred_id = 0
+                raise
+            finally:
+                assigned.pull_scope = None
+        return None
+
+    def _accept(self, assigned: Assigned, answer: Command) -> MessageBatch:
+        """The wanted messages of an answer; moves `pulled`. Raises RemoteError for one that is no answer to a pull."""
+        ext, offset = answer.ext, assigned.pulled
+        next_offset = number(ext, "nextBeginOffset", offset)
+        suggested = number(ext, "suggestWhichBrokerId", assigned.preferred_id)
+        body: bytes | memoryview = b""
+        match answer.code:
+            case ResponseCode.SUCCESS:
+                body = answer.body
+            case ResponseCode.PULL_NOT_FOUND | ResponseCode.PULL_RETRY_IMMEDIATELY:
+                next_offset = max(next_offset, offset)
+            case ResponseCode.PULL_OFFSET_MOVED if answer.remark == OFFSET_RESET:
+                self._reset(assigned.queue, next_offset)
+            case ResponseCode.PULL_OFFSET_MOVED:
+                next_offset = self._moved(assigned, ext, next_offset)
+            case _:
+                assigned.preferred_id = 0
+                raise RemoteError(answer.code, answer.remark or "", assigned.address)
+        is_retry = assigned.queue.topic != self._topic
+        tags = None if is_retry else self._membership.tags
+        messages = MessageBatch(
+            assigned.queue.broker_name,
+            body,
+            from_offset=offset,
+            tags=tags,
+            is_retry=is_retry,
+            max_body_bytes=self._max_body_bytes,
+        )
+        assigned.pulled = next_offset
+        assigned.preferred_id = suggested
+        return messages
+
+    def _moved(self, assigned: Assigned, ext: dict[str, str], next_offset: int) -> int:
+        """The offset is not in the queue. Below its start: go there. Beyond its end: the master's word counts, for a
+        new one may have less (AP); a slave's does not, for it may only be behind."""
+        offset = assigned.pulled
+        low, high = number(ext, "minOffset", 0), number(ext, "maxOffset", offset)
+        if offset > high:
+            route = self._routes.cached(assigned.queue.topic)
+            if route is None or assigned.address != route.master(assigned.queue.broker_name):
+                return offset
+            next_offset = high
+            # what is finished counts in the old log; the new one continues from its own end
+            assigned.finished = min(assigned.finished, high)
+        elif offset < low:
+            next_offset = low
+        self._counts["offset_moves"] += 1
+        return next_offset

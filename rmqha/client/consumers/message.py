@@ -1,0 +1,360 @@
+"""A message as an application receives it, made from the stored record that a broker sends. Data plane.
+
+A pull's answer becomes a MessageBatch: its records are found and checked at once (1 us each), their fields are decoded
+when they are asked for, and bodies are views into the answer. Message is the same with everything decoded.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import overload
+
+from rmqha.client.compression import MAX_BODY_BYTES, BodyTooLargeError, decompress
+from rmqha.model.error import RemoteProtocolError
+from rmqha.model.message import (
+    PROPERTY_INNER_BASE,
+    PROPERTY_KEYS,
+    PROPERTY_RETRY_TOPIC,
+    PROPERTY_TAGS,
+    PROPERTY_UNIQUE_KEY,
+    SYS_FLAG_COMPRESSED,
+    SYS_FLAG_INNER_BATCH,
+    decode_properties,
+    find_property,
+    offset_message_id,
+)
+from rmqha.model.offset import PhyOffset, QueueOffset
+from rmqha.store.log.record import MIN_RECORD_BYTES, SYS_STORE_V6, BadRecordError, Located, locate
+
+_INNER_HEAD = struct.Struct(">iiiii")
+_INNER_PROPERTIES = struct.Struct(">H")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_PHY_OFFSET_AT, _FLAG_AT, _BORN_AT = 28, 16, 40
+_TAGS = PROPERTY_TAGS.encode()
+_KEYS = PROPERTY_KEYS.encode()
+_UNIQUE_KEY = PROPERTY_UNIQUE_KEY.encode()
+_RETRY_TOPIC = PROPERTY_RETRY_TOPIC.encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """`body` is decompressed. `msg_id` is the producer's UNIQ_KEY, the same for all copies that a retry made;
+    `offset_msg_id` names the one stored record. A message that comes again after `Consumer.retry` has the topic that
+    it was sent to."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+    queue_offset: QueueOffset
+    phy_offset: PhyOffset
+    body: bytes
+    properties: dict[str, str]
+    offset_msg_id: str
+    born_at_ms: int
+    stored_at_ms: int
+    reconsume_times: int
+    flag: int
+
+    @property
+    def keys(self) -> str:
+        return self.properties.get(PROPERTY_KEYS, "")
+
+    @property
+    def tags(self) -> str:
+        return self.properties.get(PROPERTY_TAGS, "")
+
+    @property
+    def msg_id(self) -> str:
+        return self.properties.get(PROPERTY_UNIQUE_KEY) or self.offset_msg_id
+
+
+class MessageView:
+    """One message of a batch, decoded field by field when it is asked for. `body` is a view into the answer (bytes if
+    it had to be decompressed): whoever keeps it keeps the whole answer in memory; `message()` makes a copy that stands
+    alone."""
+
+    __slots__ = ("_batch", "_parts")
+
+    def __init__(self, batch: MessageBatch, parts: Located) -> None:
+        self._batch = batch
+        self._parts = parts
+
+    @property
+    def broker_name(self) -> str:
+        return self._batch.broker_name
+
+    @property
+    def topic(self) -> str:
+        _, _, _, _, _, _, at, size, _, _, _ = self._parts
+        return self._batch.topic_of(str(self._batch.buffer[at : at + size], "utf-8", "replace"), self.raw_properties)
+
+    @property
+    def queue_id(self) -> int:
+        return self._parts[2]
+
+    @property
+    def queue_offset(self) -> QueueOffset:
+        return QueueOffset(self._parts[3])
+
+    @property
+    def stored_at_ms(self) -> int:
+        return self._parts[10]
+
+    @property
+    def born_at_ms(self) -> int:
+        return int(_INT64.unpack_from(self._batch.buffer, self._start + _BORN_AT)[0])
+
+    @property
+    def phy_offset(self) -> PhyOffset:
+        return PhyOffset(_INT64.unpack_from(self._batch.buffer, self._start + _PHY_OFFSET_AT)[0])
+
+    @property
+    def flag(self) -> int:
+        return int(_INT32.unpack_from(self._batch.buffer, self._start + _FLAG_AT)[0])
+
+    @property
+    def reconsume_times(self) -> int:
+        return int(_INT32.unpack_from(self._batch.buffer, self._parts[4] - 16)[0])
+
+    @property
+    def body(self) -> memoryview | bytes:
+        """Raises as `decompress`."""
+        _, sys_flag, _, _, at, size, _, _, _, _, _ = self._parts
+        view = self._batch.buffer[at : at + size]
+        return decompress(view, sys_flag, self._batch.max_body_bytes) if sys_flag & SYS_FLAG_COMPRESSED else view
+
+    @property
+    def raw_properties(self) -> bytes:
+        """`name 0x01 value 0x02` for each, as stored."""
+        at, size = self._parts[8:10]
+        return bytes(self._batch.buffer[at : at + size])
+
+    @property
+    def properties(self) -> dict[str, str]:
+        return decode_properties(self.raw_properties)
+
+    @property
+    def keys(self) -> str:
+        return _text(find_property(self.raw_properties, _KEYS))
+
+    @property
+    def tags(self) -> str:
+        return _text(find_property(self.raw_properties, _TAGS))
+
+    @property
+    def msg_id(self) -> str:
+        return _text(find_property(self.raw_properties, _UNIQUE_KEY)) or self.offset_msg_id
+
+    @property
+    def offset_msg_id(self) -> str:
+        return offset_message_id(self._store_host(), self.phy_offset)
+
+    @property
+    def _start(self) -> int:
+        """Where the record begins."""
+        size, _, _, _, _, _, _, _, properties_at, properties_size, _ = self._parts
+        return properties_at + properties_size - size
+
+    def _store_host(self) -> tuple[bytes, int]:
+        """It stands right before reconsumeTimes."""
+        body_at = self._parts[4]
+        address_at = body_at - (36 if self._parts[1] & SYS_STORE_V6 else 24)
+        return bytes(self._batch.buffer[address_at : body_at - 20]), _INT32.unpack_from(
+            self._batch.buffer, body_at - 20
+        )[0]
+
+    def message(self) -> Message:
+        """Everything decoded and copied. Raises as `decompress`."""
+        batch, buffer = self._batch, self._batch.buffer
+        (
+            size,
+            sys_flag,
+            queue_id,
+            queue_offset,
+            body_at,
+            body_size,
+            topic_at,
+            topic_size,
+            properties_at,
+            properties_size,
+            stored,
+        ) = self._parts
+        end = properties_at + properties_size
+        start = end - size
+        raw = buffer[properties_at:end]
+        body = bytes(buffer[body_at : body_at + body_size])
+        phy_offset = PhyOffset(_INT64.unpack_from(buffer, start + _PHY_OFFSET_AT)[0])
+        return Message(
+            batch.topic_of(str(buffer[topic_at : topic_at + topic_size], "utf-8", "replace"), raw),
+            batch.broker_name,
+            queue_id,
+            QueueOffset(queue_offset),
+            phy_offset,
+            decompress(body, sys_flag, batch.max_body_bytes) if sys_flag & SYS_FLAG_COMPRESSED else body,
+            decode_properties(raw),
+            offset_message_id(self._store_host(), phy_offset),
+            _INT64.unpack_from(buffer, start + _BORN_AT)[0],
+            stored,
+            _INT32.unpack_from(buffer, body_at - 16)[0],
+            _INT32.unpack_from(buffer, start + _FLAG_AT)[0],
+        )
+
+
+class _Member(MessageView):
+    """A message of a record that holds several. What is not its own is the record's."""
+
+    __slots__ = ("_body", "_properties", "_queue_offset")
+
+    def __init__(
+        self, batch: MessageBatch, parts: Located, queue_offset: int, body: memoryview, properties: bytes
+    ) -> None:
+        super().__init__(batch, parts)
+        self._queue_offset = queue_offset
+        self._body = body
+        self._properties = properties
+
+    @property
+    def queue_offset(self) -> QueueOffset:
+        return QueueOffset(self._queue_offset)
+
+    @property
+    def body(self) -> memoryview | bytes:
+        return self._body
+
+    @property
+    def raw_properties(self) -> bytes:
+        return self._properties
+
+    def message(self) -> Message:
+        return Message(
+            self.topic,
+            self.broker_name,
+            self.queue_id,
+            self.queue_offset,
+            self.phy_offset,
+            bytes(self._body),
+            self.properties,
+            self.offset_msg_id,
+            self.born_at_ms,
+            self.stored_at_ms,
+            self.reconsume_times,
+            self.flag,
+        )
+
+
+class MessageBatch(Sequence[MessageView]):
+    """The wanted messages of one pull's answer, in the order of their queue. `len`, an index and a loop decode nothing
+    but what is asked of each view; `messages()` decodes all."""
+
+    __slots__ = ("_views", "broker_name", "buffer", "is_retry", "max_body_bytes")
+
+    def __init__(
+        self,
+        broker_name: str,
+        body: bytes | memoryview,
+        *,
+        from_offset: int = 0,
+        tags: frozenset[str] | None = None,
+        is_retry: bool = False,
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        """Messages below `from_offset` and those with another tag than `tags` are left out. `is_retry`: the records are
+        a retry topic's, and each names the topic it was sent to. A compressed body stands for `max_body_bytes` at most.
+
+        Raises as `decompress`, and RemoteProtocolError if the bytes are no records."""
+        self.broker_name = broker_name
+        self.buffer = memoryview(body)
+        self.is_retry = is_retry
+        self.max_body_bytes = max_body_bytes
+        try:
+            views = self._find(from_offset)
+        except BadRecordError as error:
+            raise RemoteProtocolError(f"group {broker_name} sent what is no record: {error}") from error
+        self._views = views if tags is None else [view for view in views if view.tags in tags]
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    @overload
+    def __getitem__(self, index: int) -> MessageView: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[MessageView]: ...
+
+    def __getitem__(self, index: int | slice) -> MessageView | Sequence[MessageView]:
+        return self._views[index]
+
+    def __iter__(self) -> Iterator[MessageView]:
+        return iter(self._views)
+
+    def after(self, index: int) -> MessageBatch:
+        """The batch without its first `index` messages; itself for 0."""
+        if not index:
+            return self
+        rest = MessageBatch(self.broker_name, b"", is_retry=self.is_retry, max_body_bytes=self.max_body_bytes)
+        rest.buffer, rest._views = self.buffer, self._views[index:]
+        return rest
+
+    def messages(self) -> list[Message]:
+        """Raises as `decompress`."""
+        return [view.message() for view in self._views]
+
+    def topic_of(self, stored_topic: str, properties: bytes | memoryview) -> str:
+        """The topic that a message was sent to."""
+        if not self.is_retry:
+            return stored_topic
+        return _text(find_property(bytes(properties), _RETRY_TOPIC)) or stored_topic
+
+    def _find(self, from_offset: int) -> list[MessageView]:
+        """Raises BadRecordError, RemoteProtocolError, UsageError."""
+        buffer, end, at = self.buffer, len(self.buffer), 0
+        unpack_phy_offset = _INT64.unpack_from
+        views: list[MessageView] = []
+        while at < end:
+            if end - at < MIN_RECORD_BYTES:
+                raise BadRecordError(f"expected a record, found only {end - at} bytes")
+            parts = locate(buffer, at, end, unpack_phy_offset(buffer, at + _PHY_OFFSET_AT)[0])
+            at += parts[0]
+            if parts[1] & SYS_FLAG_INNER_BATCH:
+                whole = MessageView(self, parts)
+                try:
+                    views += [view for view in self._members(whole, parts) if view.queue_offset >= from_offset]
+                except BodyTooLargeError:
+                    # it is told where it is read, as one message: a pull that failed would be repeated for ever
+                    views.append(whole)
+            elif parts[3] >= from_offset:
+                views.append(MessageView(self, parts))
+        return views
+
+    def _members(self, record: MessageView, parts: Located) -> Iterator[MessageView]:
+        """Members of one record that holds a batch, as in request 320; their queue offsets follow each other."""
+        data = memoryview(record.body)
+        base = record.properties.get(PROPERTY_INNER_BASE, "")
+        queue_offset = int(base) if base.isdigit() else record.queue_offset
+        position = 0
+        try:
+            while position < len(data):
+                _, _, _, _, body_bytes = _INNER_HEAD.unpack_from(data, position)
+                body_at = position + _INNER_HEAD.size
+                properties_at = body_at + body_bytes + _INNER_PROPERTIES.size
+                (properties_bytes,) = _INNER_PROPERTIES.unpack_from(data, properties_at - _INNER_PROPERTIES.size)
+                end = properties_at + properties_bytes
+                if body_bytes < 0 or end > len(data):
+                    raise RemoteProtocolError(f"group {self.broker_name} sent a batch whose member leaves it")
+                body = data[body_at : body_at + body_bytes]
+                yield _Member(self, parts, queue_offset, body, bytes(data[properties_at:end]))
+                position, queue_offset = end, queue_offset + 1
+        except struct.error as error:
+            raise RemoteProtocolError(f"group {self.broker_name} sent a batch that is cut off: {error}") from error
+
+
+def decode_messages(broker_name: str, body: bytes | memoryview) -> list[Message]:
+    """All messages of a pull's answer, members of inner batches one by one. Raises as MessageBatch."""
+    return MessageBatch(broker_name, body).messages()
+
+
+def _text(value: bytes | None) -> str:
+    return "" if value is None else value.decode("utf-8", "replace")

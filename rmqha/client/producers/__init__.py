@@ -1,0 +1,1 @@
+"""Producers: single sends, pipelines, batches, transactions."""

@@ -1,0 +1,197 @@
+"""Many sends in batches (request 320), in order where order was asked for. Data plane.
+
+No message waits for company: what has gathered while the requests under way were answered goes out together, so a slow
+source is sent one by one and a fast one in full batches. Messages of one lane (ordering key or queue) have one request
+under way at a time; all others share their topic's line.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Sequence
+
+import trio
+
+from rmqha.client.producers.outgoing import COMPRESS_OVER_BYTES, OutgoingMessage, batch_part, check_message
+from rmqha.client.producers.result import OnResult, SendResult, SendTally
+from rmqha.model.code import ResponseCode
+from rmqha.model.error import RemoteError, RmqhaError, UsageError
+from rmqha.model.message import PROPERTY_DELAY
+
+MAX_BATCH_BYTES = 1024 * 1024
+"""A batch takes no further message beyond it; brokers take 4 MiB."""
+
+Item = tuple[int, OutgoingMessage]
+Lane = tuple[str, str | int | None]
+SendOne = Callable[[OutgoingMessage], Awaitable[SendResult]]
+SendParts = Callable[[OutgoingMessage, Sequence[bytes], Sequence[str]], Awaitable[SendResult]]
+"""One request of the parts, whose unique keys follow, for the queue of the message. Raises RmqhaError."""
+
+
+class BatchPipeline:
+    """One call of `send_many` with `batch` above 1."""
+
+    def __init__(
+        self,
+        send_one: SendOne,
+        send_parts: SendParts,
+        unique_key: Callable[[], str],
+        on_result: OnResult | None,
+        *,
+        compresses: bool,
+    ) -> None:
+        """`compresses`: long bodies are, so they go alone; a batch is not."""
+        self._send_one = send_one
+        self._send_parts = send_parts
+        self._unique_key = unique_key
+        self._on_result = on_result
+        self._longest = COMPRESS_OVER_BYTES if compresses else MAX_BATCH_BYTES
+        self._tally = SendTally()
+        self._lines: dict[Lane, deque[Item]] = {}
+        self._ready: deque[Lane] = deque()
+        """Lanes that hold messages and, if ordered, have none under way."""
+        self._open = 0
+        self._ended = False
+        self._work = trio.Event()
+        self._room = trio.Event()
+
+    async def run(
+        self, messages: Iterable[OutgoingMessage] | AsyncIterable[OutgoingMessage], window: int, batch: int
+    ) -> SendTally:
+        """Raises UsageError for a window below `batch`."""
+        if not 1 < batch <= window:
+            raise UsageError(f"a window of {window} messages does not hold batches of {batch}")
+        async with trio.open_nursery() as nursery:
+            for _ in range(window // batch):
+                nursery.start_soon(self._send_all, batch)
+            if isinstance(messages, AsyncIterable):
+                async for message in messages:
+                    self._admit(message)
+                    self._wake()
+                    await self._until_room(window)
+            else:
+                for message in messages:
+                    self._admit(message)
+                    if not self._tally.sent % batch:
+                        self._wake()
+                        await trio.lowlevel.checkpoint()
+                        await self._until_room(window)
+            self._ended = True
+            self._wake()
+        return self._tally
+
+    def _admit(self, message: OutgoingMessage) -> None:
+        lane: Lane = message.lane or (message.topic, None)
+        line = self._lines.get(lane)
+        if line is None:
+            line = self._lines[lane] = deque()
+            self._ready.append(lane)
+        line.append((self._tally.sent, message))
+        self._tally.sent += 1
+        self._open += 1
+
+    async def _until_room(self, window: int) -> None:
+        while self._open >= window:
+            await self._room.wait()
+            self._room = trio.Event()
+
+    def _wake(self) -> None:
+        self._work.set()
+        self._work = trio.Event()
+
+    async def _send_all(self, batch: int) -> None:
+        while True:
+            while not self._ready:
+                if self._ended and not self._lines:
+                    return
+                await self._work.wait()
+            lane = self._ready.popleft()
+            line = self._lines[lane]
+            items = [line.popleft() for _ in range(min(batch, len(line)))]
+            ordered = lane[1] is not None
+            if not ordered:
+                self._done(lane)
+            await self._send_items(items)
+            if ordered:
+                self._done(lane)
+            self._open -= len(items)
+            self._room.set()
+
+    def _done(self, lane: Lane) -> None:
+        """The lane's next messages may go."""
+        if self._lines[lane]:
+            self._ready.append(lane)
+        else:
+            del self._lines[lane]
+        self._wake()
+
+    async def _send_items(self, items: list[Item]) -> None:
+        """In their order, in as few requests as they allow."""
+        together: list[tuple[Item, bytes, str]] = []
+        size_bytes = 0
+        for item in items:
+            message = item[1]
+            alone = len(message.body) > self._longest or PROPERTY_DELAY in message.properties
+            if together and (alone or size_bytes + len(message.body) > MAX_BATCH_BYTES):
+                await self._send_together(together)
+                together, size_bytes = [], 0
+            if alone:
+                await self._send_alone(item)
+                continue
+            unique_key = self._unique_key()
+            try:
+                check_message(message)
+                together.append((item, batch_part(message, unique_key), unique_key))
+            except UsageError as error:
+                self._note(item, error)
+                continue
+            size_bytes += len(message.body)
+        if together:
+            await self._send_together(together)
+
+    async def _send_together(self, together: list[tuple[Item, bytes, str]]) -> None:
+        if len(together) == 1:
+            await self._send_alone(together[0][0])
+            return
+        first = together[0][0][1]
+        unique_keys = [unique_key for _, _, unique_key in together]
+        try:
+            result = await self._send_parts(first, [part for _, part, _ in together], unique_keys)
+        except RmqhaError as error:
+            if isinstance(error, RemoteError) and error.code == ResponseCode.MESSAGE_ILLEGAL:
+                # nothing of it has been stored: let each stand for itself
+                for item, _, _ in together:
+                    await self._send_alone(item)
+                return
+            for item, _, _ in together:
+                self._note(item, error)
+            return
+        stored_ids = result.offset_msg_id.split(",")
+        for index, (item, _, unique_key) in enumerate(together):
+            self._note(
+                item,
+                SendResult(
+                    result.status,
+                    unique_key,
+                    stored_ids[index] if index < len(stored_ids) else stored_ids[0],
+                    result.broker_name,
+                    result.queue_id,
+                    result.queue_offset + index,
+                    result.tries,
+                    result.copies_possible,
+                ),
+            )
+
+    async def _send_alone(self, item: Item) -> None:
+        try:
+            self._note(item, await self._send_one(item[1]))
+        except RmqhaError as error:
+            self._note(item, error)
+
+    def _note(self, item: Item, outcome: SendResult | RmqhaError) -> None:
+        if isinstance(outcome, SendResult):
+            self._tally.add(outcome)
+        else:
+            self._tally.failed += 1
+        if self._on_result is not None:
+            self._on_result(*item, outcome)

@@ -1,0 +1,67 @@
+"""What came of sends. Plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+
+from rmqha.client.producers.outgoing import OutgoingMessage
+from rmqha.model.code import ResponseCode
+from rmqha.model.error import RmqhaError
+
+
+class SendStatus(IntEnum):
+    """As in the Java client. Only SEND_OK keeps the group's promise; the others are stored, but perhaps not copied."""
+
+    SEND_OK = 0
+    FLUSH_DISK_TIMEOUT = 1
+    FLUSH_SLAVE_TIMEOUT = 2
+    SLAVE_NOT_AVAILABLE = 3
+
+
+STATUS_OF_CODE = {
+    int(ResponseCode.SUCCESS): SendStatus.SEND_OK,
+    int(ResponseCode.FLUSH_DISK_TIMEOUT): SendStatus.FLUSH_DISK_TIMEOUT,
+    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
+    int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """`msg_id` is the UNIQ_KEY, `offset_msg_id` the broker's (several joined by commas for a batch). `tries` counts
+    requests; `copies_possible` those of the earlier ones that may have been stored too."""
+
+    status: SendStatus
+    msg_id: str
+    offset_msg_id: str
+    broker_name: str
+    queue_id: int
+    queue_offset: int
+    tries: int
+    copies_possible: int
+
+    @property
+    def duplicate_possible(self) -> bool:
+        return self.copies_possible > 0
+
+
+@dataclass(slots=True)
+class SendTally:
+    """What `send_many` did. `retried` counts acknowledged messages, `duplicates_possible` the further copies
+    of them that lost answers and weaker ones may have left in the log: several for a message that was tried often."""
+
+    sent: int = 0
+    acknowledged: int = 0
+    failed: int = 0
+    retried: int = 0
+    duplicates_possible: int = 0
+
+    def add(self, result: SendResult) -> None:
+        self.acknowledged += 1
+        self.retried += result.tries > 1
+        self.duplicates_possible += result.copies_possible
+
+
+OnResult = Callable[[int, OutgoingMessage, "SendResult | RmqhaError"], None]

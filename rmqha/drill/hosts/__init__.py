@@ -1,0 +1,1 @@
+"""Hosts for drills: namespaces, disks and bad cables on one machine."""

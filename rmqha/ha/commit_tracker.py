@@ -1,0 +1,181 @@
+"""What a master may accept, show to consumers and acknowledge: the quorum and ack rules of one group (A9, A10).
+
+The replica owns it and says when it is master; the SyncStateSet is the SetKeeper's. All of it is evaluated when an ack
+is due, never at append (ruling 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rmqha.ha.ack import AckQueue
+from rmqha.ha.action import AckStatus, Action, Complete, Token
+from rmqha.ha.confirm_offset import acked_offset, confirm_offset, needed_count
+from rmqha.ha.controller_client import ControllerClient
+from rmqha.ha.stream.connection import HaConnection
+from rmqha.ha.sync_state_set_manager import SyncStateSetManager
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.identity import HaMode
+from rmqha.model.offset import PhyOffset
+from rmqha.port import ReplicaLog, Tracer
+
+Acks = list[PhyOffset | None]
+
+
+class CommitTracker:
+    def __init__(
+        self, config: BrokerConfig, log: ReplicaLog, link: ControllerClient, keeper: SyncStateSetManager, tracer: Tracer
+    ) -> None:
+        self.releasable = PhyOffset(0)
+        """Records that end at or below it may be answered SEND_OK; 0 on a slave."""
+        self.waits = AckQueue(config.sync_flush_timeout if config.sync_flush else config.slave_timeout)
+        self._config = config
+        self._log = log
+        self._link = link
+        self._set = keeper
+        self._tracer = tracer
+        self._needed_count: int | None = None
+        """What enableAutoInSyncReplicas last asked for; None before the first look."""
+
+    # --- quorum ---------------------------------------------------------------------------------------------------
+    @property
+    def total_replicas(self) -> int:
+        return self._set.total_replicas
+
+    def has_quorum(self) -> bool:
+        """CP: may anything new be committed? A majority is confirmed, or this is the synced copy of two (ruling 6)."""
+        sync = self._set.state
+        return not sync.blind and (len(sync.confirmed) >= self._set.majority or self.is_sole_copy())
+
+    def is_sole_copy(self) -> bool:
+        sync = self._set.state
+        own = (self._link.broker_id,)
+        return self.total_replicas == 2 and sync.confirmed == own and sync.union == own
+
+    @property
+    def is_one_copy_synced(self) -> bool:
+        """CP, of two replicas: this master acknowledges alone, and only what its disk holds."""
+        return self._config.mode is HaMode.CP and self.is_sole_copy()
+
+    def sync_required(self, *, is_master: bool) -> bool:
+        """True while acks wait for the disk: the shell then syncs at once instead of at intervals."""
+        return self._config.sync_flush or (is_master and self.is_one_copy_synced)
+
+    def shortage(self, now_ms: int, connections: Sequence[HaConnection]) -> str:
+        """Why too few replicas are in the set for a send, or ""."""
+        sync = self._set.state
+        if self._config.mode is HaMode.AP:
+            needed = self._config.min_in_sync_replicas
+            return f"{len(sync.union)} of {needed}" if len(sync.union) < needed else ""
+        if not self.has_quorum():
+            if sync.blind:
+                return "the controller has not settled yet what this master asked for before its restart"
+            return (
+                f"the confirmed set {list(sync.confirmed)} has less than {self._set.majority} of {self.total_replicas}"
+            )
+        if self._link.is_away(now_ms):
+            # Without a controller the set cannot shrink, so a send would only wait for its time-out (ruling 5).
+            gone = self._set.unreachable(connections)
+            if gone:
+                return f"replicas {gone} of the confirmed set are away, and so are the controllers"
+        return ""
+
+    # --- progress -------------------------------------------------------------------------------------------------
+    def advance_confirm(self, acks: Acks) -> None:
+        """Raise the confirm offset to what every member of the union holds."""
+        log = self._log
+        if self._config.mode is HaMode.CP and not self.has_quorum():
+            return
+        synced = self.sync_required(is_master=True) and self._config.mode is HaMode.CP
+        own = log.synced_offset if synced else log.max_phy_offset
+        offset = confirm_offset(log.confirm_offset, (own, *acks))
+        if offset > log.confirm_offset:
+            log.set_confirm_offset(offset)
+
+    def release(self, now_ms: int, acks: Acks, connections: Sequence[HaConnection]) -> list[Complete]:
+        """Acknowledge what the ack rule allows."""
+        log = self._log
+        live_count = self._live_count(now_ms, connections)
+        self.releasable = acked_offset(
+            self._config,
+            confirm=log.confirm_offset,
+            own_max=log.max_phy_offset,
+            own_synced=log.synced_offset,
+            member_acks=acks,
+            live_count=live_count,
+            sync_required=self.sync_required(is_master=True),
+        )
+        return self.waits.release(now_ms, self.releasable)
+
+    def _live_count(self, now_ms: int, connections: Sequence[HaConnection]) -> int:
+        """Of interest to enableAutoInSyncReplicas alone, which says when the number that it needs changes."""
+        config = self._config
+        if not config.enable_auto_in_sync_replicas:
+            return len(self._set.state.union)
+        live_count = 1 + self._set.close_enough_count(now_ms, connections)
+        needed = needed_count(config, live_count)
+        if needed != self._needed_count:
+            self._needed_count = needed
+            self._tracer.event(
+                "ack_level", needed=needed, in_sync_replicas=config.in_sync_replicas, live_replicas=live_count
+            )
+        return live_count
+
+    # --- waits ----------------------------------------------------------------------------------------------------
+    def wait(self, now_ms: int, end_offset: PhyOffset, token: Token) -> list[Action]:
+        """The record that ends at `end_offset` has been appended; it is answered now or when it may be."""
+        if end_offset <= self.releasable and not len(self.waits):
+            self.waits.acknowledged_at_once()
+            return [Complete(token, AckStatus.OK)]
+        self.waits.add(now_ms, end_offset, token)
+        return []
+
+    def expire(self, now_ms: int) -> list[Complete]:
+        """Waits whose time is over; the status says whether the disk or a slave was late."""
+        return self.waits.expire(now_ms, self._late())
+
+    def _late(self) -> AckStatus:
+        """How the oldest wait would end if its time were over."""
+        end_offset = self.waits.oldest_end_offset() or 0
+        behind_disk = self.sync_required(is_master=True) and self._log.synced_offset < end_offset
+        return AckStatus.FLUSH_DISK_TIMEOUT if behind_disk else AckStatus.FLUSH_SLAVE_TIMEOUT
+
+    def abandon(self) -> list[Complete]:
+        """This replica is no longer master of the epoch in which the waits began."""
+        self.releasable = PhyOffset(0)
+        self._needed_count = None
+        return self.waits.abandon()
+
+    # --- look -----------------------------------------------------------------------------------------------------
+    def view(self, now_ms: int, connections: Sequence[HaConnection]) -> dict[str, Any]:
+        """JSON-ready: the ack rule as it holds now, who is waited for, and when that ends (`rmqha explain-wait`)."""
+        config, sync = self._config, self._set.state
+        whole_set = config.mode is HaMode.CP or config.all_ack_in_sync_state_set
+        live_count = 1 + self._set.close_enough_count(now_ms, connections)
+        deadline_ms, added_at_ms = self.waits.deadline_ms(), self.waits.oldest_added_at_ms()
+        return {
+            "ackRule": {
+                "wholeSet": whole_set,
+                "needed": len(sync.union) if whole_set else needed_count(config, live_count),
+                "inSyncReplicas": config.in_sync_replicas,
+                "adaptive": config.enable_auto_in_sync_replicas and not whole_set,
+                "liveReplicas": live_count,
+                "majority": self._set.majority if config.mode is HaMode.CP else None,
+                "minInSyncReplicas": config.min_in_sync_replicas,
+                "synced": self.sync_required(is_master=True),
+            },
+            "waits": {
+                "count": len(self.waits),
+                "oldestEndOffset": self.waits.oldest_end_offset(),
+                "oldestAgeMs": None if added_at_ms is None else now_ms - added_at_ms,
+                "endsInMs": None if deadline_ms is None else max(0, deadline_ms - now_ms),
+                "endsWith": self._late().name,
+                "latencyCounts": self.waits.counted_latencies(),
+                "latencyTotalMs": self.waits.latency_total_ms,
+            },
+            "setMembers": self._set.members_view(now_ms, connections),
+            "setProposed": None if sync.proposed is None else list(sync.proposed),
+            "setOutcomeUnknown": sync.unknown,
+            "heldBack": {str(member): at_ms - now_ms for member, at_ms in self._set.held_back(now_ms).items()},
+        }

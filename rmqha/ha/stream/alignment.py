@@ -1,0 +1,98 @@
+"""Where a slave's log and a master's agree (A5, A6). Decision: values in, verdict out.
+
+The consistent point comes first in every case; offsets only name the case in the report (ruling 2). Cases by the
+slave's max against the master's log [min, max]: 1-1 below it, 2-2 inside it, 2-3 beyond its end, 3-3 nothing in common.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from rmqha.model.epoch import EpochHistory
+from rmqha.model.offset import OPEN_END, PhyOffset
+
+
+class AlignmentVerdict(Enum):
+    FOLLOW = "follow"
+    """Cut to `end_offset` (often the own max), then follow."""
+    RESTART = "restart"
+    """Set the old files aside, unharmed, and start empty where the master's first transfer starts."""
+    REFUSE = "refuse"
+    """Keep every byte and ask an operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alignment:
+    verdict: AlignmentVerdict
+    case: str
+    end_offset: PhyOffset
+    cut_bytes: int
+    reason: str
+    same_epoch_other_start_count: int = 0
+    """Entries that break "one leader per epoch"; counted and logged, never followed."""
+
+
+def consistent_point(slave: EpochHistory, slave_max: PhyOffset, master: EpochHistory) -> PhyOffset | None:
+    """From the newest epoch backwards, the entry that both have with the same start; min of both ends.
+
+    The slave's last entry ends at `slave_max`; a current master's last entry never ends. None without a common entry.
+    Example: master {6:200, 7:1200, 8:2500}, slave {6:200, 7:1200, 8:2250} with max 2500 → 2250: epoch 7 matches and
+    the slave's copy of it ends at 2250.
+    """
+    master_ends = {
+        (entry.epoch, entry.start_offset): master.end_offset(index, OPEN_END) for index, entry in enumerate(master)
+    }
+    for index in range(len(slave) - 1, -1, -1):
+        entry = slave[index]
+        master_end = master_ends.get((entry.epoch, entry.start_offset))
+        if master_end is not None:
+            return PhyOffset(min(slave.end_offset(index, slave_max), master_end))
+    return None
+
+
+def align(
+    slave: EpochHistory,
+    slave_min: PhyOffset,
+    slave_max: PhyOffset,
+    master: EpochHistory,
+    master_max: PhyOffset,
+    *,
+    slave_confirm: PhyOffset,
+    keep_confirmed: bool,
+) -> Alignment:
+    """Decide how the slave goes on. With `keep_confirmed` (CP) nothing below the slave's own confirm offset is ever cut
+    (ruling 4). The master's min is not in the handshake: its first epoch's start bounds it from below.
+
+    A slave none of whose bytes was ever confirmed has nothing to protect: a fork at the very start of the log (a first
+    master that died before its first record was replicated) is no 3-3, but its files are still only set aside. The same
+    goes for one whose confirmed bytes all stand before the master's first epoch: the master has removed them since, and
+    with them the entry that both had.
+    """
+    starts = {entry.epoch: entry.start_offset for entry in master}
+    other_start_count = sum(1 for entry in slave if starts.get(entry.epoch, entry.start_offset) != entry.start_offset)
+    if slave_max == slave_min:
+        # No bytes to compare: entries without bytes prove nothing and go.
+        if slave_max > master_max:
+            why = "the log is empty and begins behind the master's end"
+            return Alignment(AlignmentVerdict.RESTART, "empty", slave_max, 0, why, other_start_count)
+        return Alignment(AlignmentVerdict.FOLLOW, "empty", slave_max, 0, "the log is empty", other_start_count)
+    point = consistent_point(slave, slave_max, master)
+    if point is None or point < slave_min:
+        if len(master) and slave_max <= master[0].start_offset:
+            why = "the log ends before the master's begins"
+            return Alignment(AlignmentVerdict.RESTART, "1-1", slave_max, 0, why, other_start_count)
+        if slave_confirm <= max(slave_min, master[0].start_offset if len(master) else 0):
+            why = "nothing of this log that the master's could have was ever confirmed, and they share nothing"
+            return Alignment(AlignmentVerdict.RESTART, "1-1", slave_max, 0, why, other_start_count)
+        reason = f"no epoch in common: own {slave} up to {slave_max}, master {master} up to {master_max}"
+        return Alignment(AlignmentVerdict.REFUSE, "3-3", slave_max, 0, reason, other_start_count)
+    if keep_confirmed and point < slave_confirm:
+        reason = (
+            f"following would cut to {point}, below the own confirm offset {slave_confirm}: "
+            f"own {slave} up to {slave_max}, master {master} up to {master_max}"
+        )
+        return Alignment(AlignmentVerdict.REFUSE, "3-3", slave_max, 0, reason, other_start_count)
+    case = "2-3" if slave_max > master_max else "2-2"
+    reason = "the logs agree" if point == slave_max else f"the logs fork at {point}"
+    return Alignment(AlignmentVerdict.FOLLOW, case, point, slave_max - point, reason, other_start_count)

@@ -1,0 +1,48 @@
+"""How far each slave is behind its master and how fast it copies: the field `slaves` of a master's heartbeat. Pure.
+
+The field is `id:lagBytes:lagMs:bytesPerSecond`, one per slave, separated by `;`. Ours; other controllers ignore it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from rmqha.ha.stream.connection import HaConnection
+from rmqha.model.offset import BrokerId, PhyOffset
+
+NAMES = ("brokerId", "lagBytes", "lagMs", "bytesPerSecond")
+
+
+class CopySpeed:
+    """Rates between two looks. A slave that has just connected has none yet: 0."""
+
+    def __init__(self) -> None:
+        self._seen_at_ms = 0
+        self._acked: dict[BrokerId, PhyOffset] = {}
+
+    def report(self, now_ms: int, own_max: PhyOffset, connections: Iterable[HaConnection]) -> str:
+        """The field's text; "" without a slave that has acknowledged anything."""
+        elapsed_ms, before = now_ms - self._seen_at_ms, self._acked
+        rows = []
+        self._acked = {}
+        for item in connections:
+            if item.slave_id is None or item.acked_offset is None:
+                continue
+            copied = item.acked_offset - before.get(item.slave_id, item.acked_offset)
+            speed = max(0, copied) * 1000 // elapsed_ms if elapsed_ms > 0 else 0
+            lag_bytes = own_max - item.acked_offset
+            lag_ms = now_ms - item.caught_up_at_ms if lag_bytes else 0
+            rows.append(f"{item.slave_id}:{lag_bytes}:{lag_ms}:{speed}")
+            self._acked[item.slave_id] = item.acked_offset
+        self._seen_at_ms = now_ms
+        return ";".join(rows)
+
+
+def parse_slaves(text: str) -> list[dict[str, int]]:
+    """JSON-ready rows; what cannot be read is left out, since another release may say more."""
+    rows = []
+    for item in text.split(";"):
+        values = item.split(":")
+        if len(values) >= len(NAMES) and all(value.isascii() and value.isdigit() for value in values):
+            rows.append(dict(zip(NAMES, map(int, values), strict=False)))
+    return rows

@@ -1,0 +1,127 @@
+"""A slave's connection to its master, in either HA protocol: dial, dial again, leave. Control plane, pure.
+
+    IDLE ──dial──▶ DIALING ──opened──▶ (what the protocol says)
+     ▲                │                    │
+     └── retry ───────┴── closed ──────────┘
+
+`HaClient` and `LegacyHaClient` say what follows.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from rmqha.ha.action import Action, CloseHa, OpenHa
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.port import ReplicaLog, Tracer
+
+DIAL_TIMEOUT_MS = 1000
+RETRY_FIRST_MS = 20
+RETRY_MOST_MS = 1000
+RETRY_UNSOUND_MS = 200
+"""After a record that was not sound: the master needs a moment to mend it, or the wire was at fault."""
+
+
+class ClientState(Enum):
+    IDLE = "idle"
+    DIALING = "dialing"
+    HANDSHAKE = "handshake"
+    FOLLOWING = "following"
+    REFUSED = "refused"
+
+
+class ReplicationClient:
+    """Follows one master at a time; `follow` names it, `leave` ends it. Its connection numbers are negative: the shell
+    numbers the connections it accepts from 1. `refusal` is why this end gave up, "" while nothing is wrong."""
+
+    def __init__(self, config: BrokerConfig, log: ReplicaLog, tracer: Tracer) -> None:
+        self.state = ClientState.IDLE
+        self.conn_id: int | None = None
+        self.master_address = ""
+        self.refusal = ""
+        self._config = config
+        self._log = log
+        self._tracer = tracer
+        self._next_conn_id = 1
+        self._retry_at_ms: int | None = None
+        self._retry_ms = RETRY_FIRST_MS
+        self._state_since_ms = 0
+        self._heard_at_ms = self._said_at_ms = 0
+
+    def follow(self, now_ms: int, ha_address: str) -> list[Action]:
+        """Connect to this master, leaving any other."""
+        actions = self.leave("the master changed")
+        self.master_address = ha_address
+        self._retry_ms = RETRY_FIRST_MS
+        return actions + self._dial(now_ms)
+
+    def leave(self, reason: str) -> list[Action]:
+        actions: list[Action] = [] if self.conn_id is None else [CloseHa(self.conn_id, reason)]
+        self.conn_id = None
+        self.master_address = ""
+        self.refusal = ""
+        self._retry_at_ms = None
+        self.state = ClientState.IDLE
+        return actions
+
+    def closed(self, now_ms: int, conn_id: int) -> None:
+        """A connection that is not the present one, or was refused for good, is not dialled again."""
+        if conn_id != self.conn_id:
+            return
+        self.conn_id = None
+        if self.state is ClientState.REFUSED or not self.master_address:
+            return
+        self.state = ClientState.IDLE
+        self._retry_at_ms = now_ms + self._retry_ms
+        self._retry_ms = min(2 * self._retry_ms, RETRY_MOST_MS)
+
+    def last_words_ms(self, now_ms: int) -> dict[str, int | None]:
+        """JSON-ready: how long ago it heard from the master and told it something, None unless it follows."""
+        follows = self.state is ClientState.FOLLOWING
+        return {
+            "heardMsAgo": now_ms - self._heard_at_ms if follows else None,
+            "saidMsAgo": now_ms - self._said_at_ms if follows and self._said_at_ms else None,
+        }
+
+    def _dial(self, now_ms: int) -> list[Action]:
+        self.conn_id = -self._next_conn_id
+        self._next_conn_id += 1
+        self.state = ClientState.DIALING
+        self._state_since_ms = now_ms
+        self._retry_at_ms = None
+        return [OpenHa(self.conn_id, self.master_address)]
+
+    def _drop(self, now_ms: int, reason: str) -> list[Action]:
+        assert self.conn_id is not None
+        conn_id = self.conn_id
+        self._tracer.event("ha_dropped", master=self.master_address, reason=reason)
+        self.closed(now_ms, conn_id)
+        return [CloseHa(conn_id, reason)]
+
+    # --- time -----------------------------------------------------------------------------------------------------
+    def timeout(self, now_ms: int) -> list[Action]:
+        if self._retry_at_ms is not None and now_ms >= self._retry_at_ms:
+            return self._dial(now_ms)
+        if self.conn_id is None:
+            return []
+        if self.state is ClientState.DIALING:
+            late = now_ms >= self._state_since_ms + DIAL_TIMEOUT_MS
+            return self._drop(now_ms, "dialing timed out") if late else []
+        return self._timeout_connected(now_ms)
+
+    def _timeout_connected(self, now_ms: int) -> list[Action]:
+        raise NotImplementedError
+
+    def deadline_ms(self) -> int | None:
+        if self._retry_at_ms is not None:
+            return self._retry_at_ms
+        if self.state is ClientState.DIALING:
+            return self._state_since_ms + DIAL_TIMEOUT_MS
+        return self._deadline_connected_ms()
+
+    def _deadline_connected_ms(self) -> int | None:
+        raise NotImplementedError
+
+    @property
+    def _silence_deadline_ms(self) -> int:
+        return self._heard_at_ms + self._config.ha_housekeeping_interval

@@ -1,0 +1,105 @@
+"""A master's HA connections: who stands at the door, who copies, one connection per replica. Machine."""
+
+from __future__ import annotations
+
+from rmqha.ha.action import Action, CloseHa
+from rmqha.ha.controller_client import ControllerClient
+from rmqha.ha.stream.connection import HaConnection
+from rmqha.ha.stream.copy_rate import CopyLimit
+from rmqha.ha.stream.door import Door, Visitor
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset
+from rmqha.port import Buffer, ReplicaLog, Tracer
+
+
+class Slaves:
+    """`take` what has accumulated after every call."""
+
+    def __init__(
+        self, config: BrokerConfig, log: ReplicaLog, link: ControllerClient, limit: CopyLimit, tracer: Tracer
+    ) -> None:
+        self.door = Door(config, link, tracer)
+        self._config = config
+        self._log = log
+        self._limit = limit
+        self._connections: dict[int, HaConnection] = {}
+        self._actions: list[Action] = []
+
+    def take(self) -> list[Action]:
+        self._perform(self.door.actions())
+        actions, self._actions = self._actions, []
+        return actions
+
+    def _perform(self, actions: list[Action]) -> None:
+        """Hand on what a connection wants; forget it when it closes itself."""
+        if actions:
+            for action in actions:
+                if isinstance(action, CloseHa):
+                    self._connections.pop(action.conn_id, None)
+                    self.door.left(action.conn_id)
+            self._actions += actions
+
+    @property
+    def connections(self) -> list[HaConnection]:
+        """Those of registered replicas that have shaken hands."""
+        return list(self._connections.values())
+
+    def get(self, conn_id: int) -> HaConnection | None:
+        return self._connections.get(conn_id)
+
+    def admit(self, now_ms: int, visitors: list[Visitor], epoch: Epoch) -> None:
+        for visitor in visitors:
+            connection = HaConnection(now_ms, visitor.conn_id, visitor.peer, self._config, self._log, self._limit)
+            self._connections[visitor.conn_id] = connection
+            self._perform(connection.received(now_ms, visitor.data, epoch))
+            self._supersede(connection)
+
+    def _supersede(self, admitted: HaConnection) -> None:
+        """A replica has one connection: the one that came last, whoever was let in first."""
+        same = [item for item in self._connections.values() if item.slave_id == admitted.slave_id]
+        newest = max((item.conn_id for item in same), default=0)
+        for item in same:
+            if item.conn_id != newest:
+                self._perform([item.close(f"slave {item.slave_id} connected anew")])
+
+    def received(self, now_ms: int, conn_id: int, data: Buffer, epoch: Epoch) -> None:
+        connection = self._connections.get(conn_id)
+        if connection is None:
+            self.admit(now_ms, self.door.received(now_ms, conn_id, data), epoch)
+        else:
+            self._perform(connection.received(now_ms, data, epoch))
+
+    def sent(self, now_ms: int, conn_id: int) -> None:
+        connection = self._connections.get(conn_id)
+        if connection is not None:
+            connection.sent()
+            self._perform(connection.pump(now_ms))
+
+    def pump(self, now_ms: int) -> None:
+        for connection in self.connections:
+            self._perform(connection.pump(now_ms))
+
+    def closed(self, conn_id: int) -> bool:
+        """Whether a slave is gone by it."""
+        self.door.left(conn_id)
+        return self._connections.pop(conn_id, None) is not None
+
+    def close(self, reason: str) -> None:
+        """All of them, those at the door too."""
+        for connection in self._connections.values():
+            self._actions.append(connection.close(reason))
+        self._connections.clear()
+        self._actions += self.door.close(reason)
+
+    def timeout(self, now_ms: int) -> None:
+        for connection in self.connections:
+            self._perform(connection.timeout(now_ms))
+        self.door.timeout(now_ms)
+
+    def deadlines_ms(self) -> list[int | None]:
+        return [self.door.deadline_ms(), *(item.deadline_ms() for item in self._connections.values())]
+
+    def acks(self) -> list[tuple[BrokerId, PhyOffset]]:
+        """What each slave that is being sent the log has acknowledged, in the set or not: it still needs the rest."""
+        known = [(item.slave_id, item.acked_offset) for item in self._connections.values()]
+        return [(slave_id, offset) for slave_id, offset in known if slave_id is not None and offset is not None]

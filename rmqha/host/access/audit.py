@@ -1,0 +1,303 @@
+"""The audit log: who asked for what, from where, and whether it was allowed; one JSON object a line. Shell.
+
+The event loop only puts entries into a bounded queue; a thread of its own writes them. What is asked in the same way
+again and again from one address within a moment is one line with a `count`, and of what is refused to an address only
+so many are lines of their own: a flood neither hides nor rotates away the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+from rmqha.host.clock import HostClock
+from rmqha.host.tracer import AUDIT_FILE, RotatingLogFile, stamp
+from rmqha.model.code import RequestCode
+from rmqha.model.config.servers import ServerConfig
+from rmqha.model.error import UsageError
+from rmqha.port import Clock, Tracer
+from rmqha.wire.auth.acl import ACCESS_KEY
+from rmqha.wire.command import Command
+
+QUEUE_COUNT = 10_000
+"""Half of it is open to refused requests: a flood of them leaves room for what was let in."""
+GATHER_S = 0.2
+"""How long entries wait for others that are the same."""
+CLOSE_TIMEOUT_S = 2.0
+MAX_REFUSED_LINES = 20
+"""Of one address in each GATHER_S; the rest is one line with their number."""
+MAX_TEXT_CHARS = 256
+MAX_FACT_COUNT = 20
+MAX_BODY_BYTES = 64 * 1024
+EVERYDAY = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.QUERY_MESSAGE,
+        RequestCode.VIEW_MESSAGE_BY_ID,
+        RequestCode.QUERY_CONSUMER_OFFSET,
+        RequestCode.UPDATE_CONSUMER_OFFSET,
+        RequestCode.SEARCH_OFFSET_BY_TIMESTAMP,
+        RequestCode.HEART_BEAT,
+        RequestCode.UNREGISTER_CLIENT,
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        RequestCode.END_TRANSACTION,
+        RequestCode.CHECK_TRANSACTION_STATE,
+        RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+        RequestCode.LOCK_BATCH_MQ,
+        RequestCode.UNLOCK_BATCH_MQ,
+        RequestCode.CHECK_CLIENT_CONFIG,
+        RequestCode.REGISTER_BROKER,
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO,
+        RequestCode.QUERY_TOPICS_BY_CONSUMER,
+        RequestCode.QUERY_CONSUME_TIME_SPAN,
+        RequestCode.BROKER_HEARTBEAT,
+        RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET,
+        RequestCode.RMQHA_RAFT_MESSAGE,
+        RequestCode.RMQHA_EXPLAIN_GROUP,
+        RequestCode.RMQHA_FOLLOW_GROUPS,
+        RequestCode.RMQHA_FOLLOW_TABLES,
+        RequestCode.RMQHA_ECHO,
+    }
+    | {code for code in RequestCode if code.name.startswith(("GET_", "CONTROLLER_GET_", "RMQHA_GET_"))}
+)
+"""Messages, looks, and what servers tell each other all the time: only with auditLogLevel=all. Every other request, one
+that is added later too, is kept by the level `changes`."""
+_ABOUT = {
+    "topic": "topic",
+    "b": "topic",
+    "group": "group",
+    "consumerGroup": "group",
+    "producerGroup": "group",
+    "srcGroup": "group",
+    "groupName": "group",
+    "destGroup": "destGroup",
+    "brokerName": "brokerName",
+    "brokerAddr": "brokerAddr",
+    "brokerId": "brokerId",
+    "targetBrokerId": "brokerId",
+    "clusterName": "clusterName",
+    "namespace": "namespace",
+    "key": "key",
+    "node": "node",
+    "address": "address",
+    "clientId": "clientId",
+    "designateElect": "designateElect",
+    "totalReplicas": "totalReplicas",
+    "drained": "drained",
+    "on": "on",
+}
+"""Header fields that say what a request is about."""
+_SHORT_NAMES = frozenset({RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
+_CONFIG_CHANGES = frozenset(
+    {RequestCode.UPDATE_BROKER_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG, RequestCode.CONTROLLER_UPDATE_CONFIG}
+)
+_NAMES = {int(code): code.name for code in RequestCode}
+
+
+class AuditEntry(NamedTuple):
+    """Everything but the time is what makes two entries the same."""
+
+    at_ms: int
+    peer: str
+    account: str
+    code: int
+    request: str
+    about: tuple[tuple[str, str], ...]
+    allowed: bool
+    reason: str
+
+
+class AuditLog:
+    """`write` takes lines; it is called by the writing thread only."""
+
+    def __init__(
+        self,
+        server: str,
+        write: Callable[[str], None],
+        tracer: Tracer,
+        *,
+        everything: bool = False,
+        file: RotatingLogFile | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._server = server
+        self._write = write
+        self._tracer = tracer
+        self._everything = everything
+        self._file = file
+        self._clock: Clock = HostClock() if clock is None else clock
+        self._queue: deque[AuditEntry] = deque()
+        self._work, self._closing = threading.Event(), threading.Event()
+        self._dropped_count = 0
+        self._told_count = self._failed_count = 0
+        self._thread: threading.Thread | None = None
+
+    @classmethod
+    def of(cls, config: ServerConfig, server: str, tracer: Tracer) -> AuditLog | None:
+        """As a server's keys say; None: it keeps none. Raises UsageError if the file cannot be opened."""
+        level = config.audit_log_level
+        if level == "auto":
+            level = "changes" if config.acl_enable else "off"
+        if level == "off":
+            return None
+        path = config.audit_log_file or (str(Path(config.log_file).parent / AUDIT_FILE) if config.log_file else "")
+        everything = level == "all"
+        if not path:
+            return cls(server, _to_stderr, tracer, everything=everything)
+        try:
+            file = RotatingLogFile.open(path, config.audit_log_max_bytes, config.audit_log_file_count)
+        except OSError as error:
+            raise UsageError(f"cannot write the audit log {path}: {error.strerror}; set auditLogFile") from None
+        return cls(server, file.line, tracer, everything=everything, file=file)
+
+    @property
+    def lost_count(self) -> int:
+        """Entries that found no room in the queue, and lines that the disk did not take."""
+        return self._dropped_count + (self._file.lost_count if self._file is not None else 0)
+
+    # --- the event loop's side --------------------------------------------------------------------------------------
+    def request(self, peer: str, command: Command, refusal: str) -> None:
+        """A request from `peer` was refused for this reason, or let in if that is empty."""
+        if not refusal and not self._everything and command.code in EVERYDAY:
+            return
+        # of a refused one only what it calls itself is known
+        account = command.ext.get(ACCESS_KEY, "") if refusal else command.principal.access_key
+        code = command.code
+        self.tell(peer, _NAMES.get(code, ""), about(command, trusted=not refusal), refusal, account=account, code=code)
+
+    def tell(
+        self,
+        peer: str,
+        request: str,
+        about: Iterable[tuple[str, str]] = (),
+        refusal: str = "",
+        *,
+        account: str = "",
+        code: int = 0,
+    ) -> None:
+        """As `request`, for what is no remoting command. Never waits: beyond QUEUE_COUNT entries are lost, counted."""
+        if len(self._queue) >= (QUEUE_COUNT // 2 if refusal else QUEUE_COUNT):
+            self._dropped_count += 1
+            return
+        facts = tuple((name[:MAX_TEXT_CHARS], value[:MAX_TEXT_CHARS]) for name, value in islice(about, MAX_FACT_COUNT))
+        account = account[:MAX_TEXT_CHARS]
+        entry = AuditEntry(self._clock.wall_ms(), peer, account, code, request, facts, not refusal, refusal)
+        self._queue.append(entry)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+            self._thread.start()
+        if not self._work.is_set():
+            self._work.set()
+
+    def reopen(self) -> None:
+        """SIGHUP: go on in a new file if the present one was moved away."""
+        if self._file is not None:
+            self._file.close()
+
+    def close(self) -> None:
+        """Write what is queued, within CLOSE_TIMEOUT_S."""
+        self._closing.set()
+        self._work.set()
+        if self._thread is not None:
+            self._thread.join(CLOSE_TIMEOUT_S)
+        if self._file is not None:
+            self._file.close()
+
+    # --- the thread's side ------------------------------------------------------------------------------------------
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._work.wait()
+            self._closing.wait(GATHER_S)
+            self._work.clear()
+            self._write_queued()
+        self._write_queued()
+
+    def _write_queued(self) -> None:
+        firsts: dict[AuditEntry, AuditEntry] = {}
+        counts: Counter[AuditEntry] = Counter()
+        refused: Counter[str] = Counter()
+        more: Counter[str] = Counter()
+        for _ in range(len(self._queue)):
+            entry = self._queue.popleft()
+            host = entry.peer.rpartition(":")[0]
+            key = entry._replace(at_ms=0, peer=host)
+            if key not in firsts:
+                if not entry.allowed and refused[host] >= MAX_REFUSED_LINES:
+                    more[host] += 1
+                    continue
+                refused[host] += not entry.allowed
+                firsts[key] = entry
+            counts[key] += 1
+        lines = [self._line(entry, counts[key]) for key, entry in firsts.items()]
+        for host, count in more.items():
+            more_refused = {"time": self._now(), "server": self._server, "event": "more_refused", "from": host}
+            lines.append(json.dumps({**more_refused, "count": count}))
+        if self._dropped_count != self._told_count:
+            count = self._dropped_count - self._told_count
+            self._told_count += count
+            lines.append(json.dumps({"time": self._now(), "server": self._server, "event": "lost", "count": count}))
+            self._tracer.event("audit_lost", count=count, reason="more came than could be written")
+        if lines:
+            self._write("\n".join(lines))
+        failed_count = self._file.lost_count if self._file is not None else 0
+        if failed_count and not self._failed_count:
+            self._tracer.event("audit_lost", count=failed_count, reason="the disk does not take the audit log")
+        self._failed_count = failed_count
+
+    def _now(self) -> str:
+        return stamp(self._clock.wall_ms())
+
+    def _line(self, entry: AuditEntry, count: int) -> str:
+        view = {
+            "time": stamp(entry.at_ms),
+            "server": self._server,
+            "from": entry.peer,
+            "account": entry.account or None,
+            **({"code": entry.code} if entry.code else {}),
+            "request": entry.request or f"{entry.code}",
+            "about": dict(entry.about),
+            "allowed": entry.allowed,
+            **({"reason": entry.reason} if entry.reason else {}),
+            **({"count": count} if count > 1 else {}),
+        }
+        return json.dumps(view)
+
+
+def about(command: Command, *, trusted: bool) -> tuple[tuple[str, str], ...]:
+    """What a request is about. `trusted`: it was let in, so that its body is worth reading."""
+    found: dict[str, str] = {}
+    for name, value in command.ext.items():
+        known = _ABOUT.get(name)
+        if known is not None and (name != "b" or command.code in _SHORT_NAMES):
+            found.setdefault(known, value)
+    if trusted and command.code in _CONFIG_CHANGES:
+        # values may be secrets
+        lines = bytes(command.body[: 16 * MAX_TEXT_CHARS]).decode(errors="replace").splitlines()
+        found["keys"] = ",".join(line.partition("=")[0].strip() for line in lines if "=" in line)[:MAX_TEXT_CHARS]
+    if trusted and command.code == RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
+        found["group"] = _group_of(bytes(command.body))
+    return tuple(found.items())
+
+
+def _to_stderr(lines: str) -> None:
+    sys.stderr.write(lines + "\n")
+
+
+def _group_of(body: bytes) -> str:
+    if len(body) > MAX_BODY_BYTES:
+        return "?"
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError):
+        return "?"
+    return str(document.get("groupName", "?"))[:MAX_TEXT_CHARS] if isinstance(document, dict) else "?"

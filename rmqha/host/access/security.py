@@ -1,0 +1,257 @@
+"""TLS and signed requests for servers and clients: contexts from files, and the guard before a server's service. Shell.
+
+A server takes both plain and TLS connections on one port, told apart by their first byte, unless tls.server.mode says
+otherwise: that is how RocketMQ does it, so that clients can be moved one by one.
+"""
+
+from __future__ import annotations
+
+import ssl
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import trio
+
+from rmqha.host.access.live_files import LiveFiles, refuse_if_open_to_others
+from rmqha.host.access.shared_secret import secret_file
+from rmqha.model.access import Credentials
+from rmqha.model.config.servers import ServerConfig, parse_properties
+from rmqha.model.error import UnreachableError, UsageError
+
+if TYPE_CHECKING:
+    from rmqha.host.access.accounts import AccessFile
+    from rmqha.host.access.audit import AuditLog
+
+T = TypeVar("T")
+
+TLS_HANDSHAKE_TIMEOUT_MS = 5_000
+_TLS_RECORD = b"\x16"
+"""First byte of a client's hello; a remoting frame begins with the high byte of a length far below that."""
+_CERTIFICATE_BEGIN, _CERTIFICATE_END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+_CLIENT_AUTH = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
+
+
+@dataclass(frozen=True)
+class ServerTls:
+    context: ssl.SSLContext
+    only: bool
+    """Plain connections are closed."""
+    certificate_digest: bytes = b""
+    """SHA-256 of the certificate that clients are shown."""
+
+
+class Security:
+    """What one process does about TLS and signatures; the default is neither. What comes from `LiveFiles` is asked for
+    anew at each connection and each request: files that change count from then on."""
+
+    def __init__(
+        self,
+        server_tls: ServerTls | LiveFiles[ServerTls] | None = None,
+        client_tls: ssl.SSLContext | LiveFiles[ssl.SSLContext] | None = None,
+        credentials: Credentials | LiveFiles[Credentials] | None = None,
+        accounts: AccessFile | None = None,
+        secret: LiveFiles[bytes] | None = None,
+        acl_signature: str = "any",
+    ) -> None:
+        self._server_tls = server_tls
+        self._client_tls = client_tls
+        self._credentials = credentials
+        self.accounts = accounts
+        self.acl_signature = acl_signature
+        """Which form of signatures the accounts must use (aclSignature)."""
+        self.secret = secret
+        """What the servers of this cluster share (haSecretFile)."""
+        self.audit: AuditLog | None = None
+        """Where requests are noted; each process sets it once, before it serves."""
+        given = (server_tls, client_tls, credentials, accounts, secret)
+        self.files: list[LiveFiles[Any]] = [item for item in given if isinstance(item, LiveFiles)]
+        """What somebody should look at now and then (`rmqha.host.access.security_watch`)."""
+
+    @property
+    def server_tls(self) -> ServerTls | None:
+        return _now(self._server_tls)
+
+    @property
+    def client_tls(self) -> ssl.SSLContext | None:
+        return _now(self._client_tls)
+
+    @property
+    def credentials(self) -> Credentials | None:
+        return _now(self._credentials)
+
+    def signing_as(self, credentials: Credentials) -> Security:
+        """The same TLS towards others, with another account."""
+        return Security(client_tls=self._client_tls, credentials=credentials)
+
+    def signing_by(self, credentials: LiveFiles[Credentials] | None) -> Security:
+        """The same TLS towards others, with an account of its own or none; its file is looked at with the others."""
+        if credentials is not None:
+            self.files.append(credentials)
+        return Security(client_tls=self._client_tls, credentials=credentials)
+
+
+def _now(given: T | LiveFiles[T] | None) -> T | None:
+    return given.current if isinstance(given, LiveFiles) else given
+
+
+NO_SECURITY = Security()
+ambient: ContextVar[Security] = ContextVar("security", default=NO_SECURITY)
+"""What servers and clients without a `security` of their own use: each process sets it once, when it has read its
+configuration."""
+
+
+def use(config: ServerConfig) -> None:
+    """Make this server's keys count for all that the process serves and asks. Raises UsageError as `from_config`."""
+    ambient.set(from_config(config))
+
+
+def from_config(config: ServerConfig) -> Security:
+    """Raises UsageError, one sentence naming the key, if a file cannot be used."""
+    credentials, accounts = None, None
+    if config.credentials_file or config.acl_enable:
+        from rmqha.host.access.accounts import AccessFile, credentials_file
+
+        if config.credentials_file:
+            credentials = credentials_file("credentialsFile", config.credentials_file)
+        accounts = AccessFile(Path(config.acl_file)) if config.acl_enable else None
+    secret = secret_file(config.ha_secret_file) if config.ha_secret_file else None
+    return Security(_server_files(config), _client_files(config), credentials, accounts, secret, config.acl_signature)
+
+
+def for_client(path: str) -> Security:
+    """From a properties file with tls.enable, the tls.client.* keys, accessKey and secretKey. Raises UsageError."""
+    from rmqha.host.access import accounts
+
+    properties = parse_properties(accounts.read_secret_text(path), path)
+    keys = {str(name): properties.pop(name) for name in ("accessKey", "secretKey") if name in properties}
+    every = ServerConfig.keys()
+    known = [key for key in every if key == "tls.enable" or key.startswith("tls.client.")]
+    for key in properties:
+        if key not in known:
+            raise UsageError(f"{path}: unknown key {key}; known are accessKey, secretKey, {', '.join(known)}")
+    config = ServerConfig.from_properties(properties, path)
+    client_tls = _client_tls(config) if config.tls_enable else None
+    return Security(client_tls=client_tls, credentials=accounts.credentials(keys, path) if keys else None)
+
+
+# --- contexts -----------------------------------------------------------------------------------------------------
+def _server_files(config: ServerConfig) -> LiveFiles[ServerTls] | None:
+    mode = config.tls_server_mode
+    if mode == "disabled" or (mode == "permissive" and not config.tls_server_cert_path):
+        return None
+    paths = [config.tls_server_cert_path, config.tls_server_key_path]
+    if config.tls_server_need_client_auth != "none":
+        paths.append(config.tls_server_trust_cert_path)
+    make = partial(_server_tls, config)
+    return LiveFiles("tls.server.certPath", tuple(filter(None, paths)), make, certificates=config.tls_server_cert_path)
+
+
+def _client_files(config: ServerConfig) -> LiveFiles[ssl.SSLContext] | None:
+    if not config.tls_enable:
+        return None
+    own = [config.tls_client_cert_path, config.tls_client_key_path]
+    trust = config.tls_client_trust_cert_path if config.tls_client_auth_server else ""
+    paths = tuple(filter(None, (*own, trust)))
+    key = "tls.client.certPath" if config.tls_client_cert_path else "tls.client.trustCertPath"
+    return LiveFiles(key, paths or ("",), partial(_client_tls, config), certificates=config.tls_client_cert_path)
+
+
+def _server_tls(config: ServerConfig) -> ServerTls:
+    if not config.tls_server_cert_path or not config.tls_server_key_path:
+        raise UsageError("tls.server.certPath and tls.server.keyPath must both name a PEM file")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load_chain(context, "tls.server", config.tls_server_cert_path, config.tls_server_key_path)
+    context.verify_mode = _CLIENT_AUTH[config.tls_server_need_client_auth]
+    if context.verify_mode is not ssl.CERT_NONE:
+        if not config.tls_server_trust_cert_path:
+            raise UsageError("tls.server.need.client.auth needs tls.server.trustCertPath, the PEM file of the issuers")
+        _load_trust(context, "tls.server.trustCertPath", config.tls_server_trust_cert_path)
+    first = _first_certificate(Path(config.tls_server_cert_path).read_text("latin-1"))
+    return ServerTls(context, config.tls_server_mode == "enforcing", sha256(first).digest())
+
+
+def _first_certificate(text: str) -> bytes:
+    """DER of the one that a server shows as its own; the context has found it good."""
+    begin = text.index(_CERTIFICATE_BEGIN)
+    end = text.index(_CERTIFICATE_END, begin) + len(_CERTIFICATE_END)
+    return ssl.PEM_cert_to_DER_cert(text[begin:end])
+
+
+def _client_tls(config: ServerConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    # Brokers are known by addresses that name servers tell, so a certificate's name says nothing, as in RocketMQ.
+    context.check_hostname = False
+    if not config.tls_client_auth_server:
+        context.verify_mode = ssl.CERT_NONE
+    elif config.tls_client_trust_cert_path:
+        _load_trust(context, "tls.client.trustCertPath", config.tls_client_trust_cert_path)
+    else:
+        context.load_default_certs()
+    if config.tls_client_cert_path:
+        _load_chain(context, "tls.client", config.tls_client_cert_path, config.tls_client_key_path)
+    return context
+
+
+def _load_chain(context: ssl.SSLContext, prefix: str, cert_path: str, key_path: str) -> None:
+    for key, path in ((f"{prefix}.certPath", cert_path), (f"{prefix}.keyPath", key_path or cert_path)):
+        if not Path(path).is_file():
+            raise UsageError(f"{key}: there is no file {path}")
+    try:
+        context.load_cert_chain(cert_path, key_path or None, lambda: "")
+        refuse_if_open_to_others(key_path or cert_path, f"the private key of {prefix}.certPath")
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"{prefix}.certPath, {prefix}.keyPath: no usable certificate and unencrypted key in PEM: {error}"
+        ) from None
+
+
+def _load_trust(context: ssl.SSLContext, key: str, path: str) -> None:
+    try:
+        context.load_verify_locations(path)
+    except OSError as error:
+        raise UsageError(f"{key}: no certificates in {path}: {error.strerror or error}") from None
+
+
+# --- connections --------------------------------------------------------------------------------------------------
+async def accept(
+    stream: trio.SocketStream, tls: ServerTls | None, timeout_ms: int | None = None
+) -> trio.abc.Stream | None:
+    """The stream to serve, after a handshake if the peer begins one; None if it must be dropped."""
+    if tls is None:
+        return stream
+    with trio.move_on_after((TLS_HANDSHAKE_TIMEOUT_MS if timeout_ms is None else timeout_ms) / 1000):
+        try:
+            first = await stream.socket.recv(1, trio.socket.MSG_PEEK)
+            if first != _TLS_RECORD:
+                return None if tls.only else stream
+            secure = trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
+            await secure.do_handshake()
+            return secure
+        except (OSError, trio.BrokenResourceError):
+            return None
+    return None
+
+
+async def connect(stream: trio.SocketStream, context: ssl.SSLContext | None, address: str) -> trio.abc.Stream:
+    """The stream to use towards `address`. Raises UnreachableError; the connection is closed then."""
+    if context is None:
+        return stream
+    secure = trio.SSLStream(stream, context, server_hostname=None, https_compatible=True)
+    try:
+        with trio.fail_after(TLS_HANDSHAKE_TIMEOUT_MS / 1000):
+            await secure.do_handshake()
+    except (trio.BrokenResourceError, trio.TooSlowError) as error:
+        await trio.aclose_forcefully(stream)
+        cause = error.__cause__
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            reason = f"its certificate is not trusted ({cause.verify_message}); see tls.client.trustCertPath"
+        elif isinstance(error, trio.TooSlowError):
+            reason = "no answer"
+        else:
+            reason = "it does not speak TLS" if cause is None else str(getattr(cause, "reason", cause))
+        raise UnreachableError(f"no TLS connection to {address}: {reason}") from None
+    return secure

@@ -1,0 +1,124 @@
+"""A look, each second and at SIGHUP, whether certificates, accounts or credentials have changed. Shell.
+
+What a look finds is traced once: a file that is taken over, one that is refused, one that is good again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+
+from rmqha.host.access.live_files import LiveFiles
+from rmqha.host.access.security import Security
+from rmqha.host.clock import HostClock
+from rmqha.model.series import MetricFamilies, MetricKind, Series
+from rmqha.port import Tracer
+
+LOOK_INTERVAL_S = 1.0
+STATE_VERSION = 1
+SOON_MS = 14 * 24 * 3600 * 1000
+"""A certificate that ends within this time is told of."""
+RENEW = "put a new certificate there; it is taken over without a restart"
+
+PROBLEM = Series(
+    "rmqha_security_file_problem",
+    MetricKind.GAUGE,
+    "1 while a certificate, account or credentials file is refused and what it held before is in force, else 0",
+    ("key", "file"),
+)
+EXPIRY = Series(
+    "rmqha_certificate_expiry_timestamp_seconds",
+    MetricKind.GAUGE,
+    "Unix time at which the first certificate of the file ends",
+    ("key", "file"),
+)
+AUDIT_LOST = Series(
+    "rmqha_audit_log_lost_total",
+    MetricKind.COUNTER,
+    "Entries of the audit log that were lost: more came than could be written, or the disk did not take them",
+)
+SERIES = (PROBLEM, EXPIRY, AUDIT_LOST)
+
+
+class SecurityWatch:
+    """Keeps what `security` has from files up to date; reading and parsing happen in a worker thread."""
+
+    def __init__(self, security: Security, tracer: Tracer) -> None:
+        self._security = security
+        self._tracer = tracer
+        self._wake = trio.Event()
+        self._told: dict[LiveFiles[Any], str] = {}
+
+    def look_now(self) -> None:
+        """SIGHUP: do not wait for the next second."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            with trio.move_on_after(LOOK_INTERVAL_S):
+                await self._wake.wait()
+            self._wake = trio.Event()
+            await self.look()
+
+    async def look(self) -> None:
+        """Once, now."""
+        files = list(self._security.files)
+        if not files:
+            return
+        changed = await trio.to_thread.run_sync(_refreshed, files)
+        for item in files:
+            before = self._told.get(item, "")
+            self._told[item] = item.problem
+            about = {"key": item.key, "file": item.path}
+            if item.problem and item.problem != before:
+                self._tell("security_file_refused", about, item.problem)
+            elif before and not item.problem:
+                self._tell("security_file_mended", about)
+            elif item in changed and not item.problem:
+                self._tell("security_file_loaded", about)
+
+    def _tell(self, name: str, about: dict[str, str], problem: str = "") -> None:
+        self._tracer.event(name, **about, **({"reason": problem} if problem else {}))
+        if self._security.audit is not None:
+            self._security.audit.tell("", name.upper(), about.items(), problem)
+
+
+def _refreshed(files: Sequence[LiveFiles[Any]]) -> list[LiveFiles[Any]]:
+    return [item for item in files if item.refresh()]
+
+
+def view(security: Security) -> dict[str, Any]:
+    """The answer to request 52017: what of the process's files is not in force, and when its certificates end."""
+    return {
+        "version": STATE_VERSION,
+        "files": [
+            {"key": item.key, "file": item.path, "problem": item.problem, "expiresAtMs": item.expires_at_ms}
+            for item in security.files
+            if item.path
+        ],
+        "nowMs": HostClock().wall_ms(),
+    }
+
+
+def expiry_words(key: str, path: str, left_ms: int) -> str:
+    """What health and doctor say of a certificate that ends soon, or has ended."""
+    if left_ms <= 0:
+        return f"{key}: a certificate in {path} has ended: TLS connections fail"
+    days = left_ms // (24 * 3600 * 1000)
+    return f"{key}: a certificate in {path} ends {f'in {days} days' if days else 'within a day'}"
+
+
+def collect(security: Security) -> MetricFamilies:
+    """For /metrics."""
+    families = MetricFamilies({})
+    if security.audit is not None:
+        families.put(AUDIT_LOST, security.audit.lost_count)
+    for item in security.files:
+        if item.path:
+            families.put(PROBLEM, int(bool(item.problem)), item.key, item.path)
+            if item.expires_at_ms is not None:
+                families.put(EXPIRY, item.expires_at_ms / 1000, item.key, item.path)
+    return families

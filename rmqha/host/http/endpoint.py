@@ -1,0 +1,131 @@
+"""What a process shows over HTTP: /healthz, /readyz, /role, /metrics and routes that its servers add. Shell.
+
+Only a process with httpPort loads the HTTP server and the metrics library. The port is bound before anything else: a
+port in use leaves no trace, and /readyz says "starting" from the beginning.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import trio
+
+from rmqha.host.access import security, security_watch
+from rmqha.host.event_counts import EventCounts
+from rmqha.host.tracer import HostTracer
+from rmqha.model.config.servers import ServerConfig
+from rmqha.model.identity import join_address
+from rmqha.model.readiness import Readiness
+from rmqha.model.series import Collecting, MetricFamilies
+
+if TYPE_CHECKING:
+    from rmqha.host.http.server import Handler, Post, Request, Response
+
+
+class HealthSource(Protocol):
+    """One server of the process. Both are asked at any time and change nothing."""
+
+    def standing(self) -> Readiness: ...
+
+    def collect(self) -> Collecting: ...
+
+
+STARTING = Readiness("starting", False, "it is starting")
+
+
+class HttpEndpoint:
+    """`parts` are added by the servers when they serve, with what `counts` is to expect; `expected` names them all from
+    the beginning. `routes` may be added to."""
+
+    def __init__(self, tracer: HostTracer, expected: tuple[str, ...]) -> None:
+        self._tracer = tracer
+        self._expected = expected
+        self.counts = EventCounts(tracer)
+        self.parts: dict[str, HealthSource] = {}
+        self._scraping = trio.Lock()
+        self.routes: dict[str, Handler | Post] = {
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            "/role": self._role,
+            "/role/*": self._role_is,
+            "/metrics": self._metrics,
+        }
+
+    def trouble(self, line: str) -> None:
+        """A bug behind a route."""
+        self._tracer.event("http_failed", reason=line)
+
+    def _standings(self) -> dict[str, Readiness]:
+        return {name: self.parts[name].standing() if name in self.parts else STARTING for name in self._expected}
+
+    def _view(self) -> dict[str, Any]:
+        """The first server's standing, those of servers inside it under their names."""
+        first, *rest = ((name, standing.to_json()) for name, standing in self._standings().items())
+        return {"server": first[0], **first[1], **dict(rest)}
+
+    async def _healthz(self, request: Request) -> Response:
+        from rmqha.host.http.server import Response
+
+        return Response.text("the process lives\n")
+
+    async def _readyz(self, request: Request) -> Response:
+        from rmqha.host.http.server import Response
+
+        wrong = [f"{name}: {found.reason}" for name, found in self._standings().items() if not found.ready]
+        return Response.text(f"{'; '.join(wrong)}\n", 503) if wrong else Response.text("ready\n")
+
+    async def _role(self, request: Request) -> Response:
+        from rmqha.host.http.server import Response
+
+        return Response.json(self._view())
+
+    async def _role_is(self, request: Request) -> Response:
+        """200 only where the process has that role, for load balancers."""
+        from rmqha.host.http.server import Response
+
+        is_so = any(standing.role == request.tail for standing in self._standings().values())
+        return Response.json(self._view(), 200 if is_so else 503)
+
+    async def _metrics(self, request: Request) -> Response:
+        """One scrape at a time: thousands of topics and groups are work for each."""
+        async with self._scraping:
+            return await self._exposition()
+
+    async def _exposition(self) -> Response:
+        from rmqha.host import metrics
+        from rmqha.host.http.server import Response
+
+        sheets = [await _collected(self.parts[name]) for name in self._expected if name in self.parts]
+        # a thousand topics and groups are half a megabyte of text
+        sheets += [self.counts.collect(), security_watch.collect(security.ambient.get())]
+        text = await trio.to_thread.run_sync(metrics.exposition, sheets)
+        return Response(text, content_type=metrics.CONTENT_TYPE)
+
+
+async def _collected(part: HealthSource) -> MetricFamilies:
+    """In steps, with a turn for everybody else in between."""
+    steps = part.collect()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            families: MetricFamilies = end.value
+            return families
+        await trio.lowlevel.checkpoint()
+
+
+async def expose(
+    config: ServerConfig, tracer: HostTracer, expected: tuple[str, ...], nursery: trio.Nursery
+) -> HttpEndpoint | None:
+    """Serve httpPort in `nursery`; None if that is 0. Raises UsageError if the port cannot be bound."""
+    if not config.http_port:
+        return None
+    from rmqha.host import metrics  # noqa: F401 (loaded now, not at the first scrape)
+    from rmqha.host.http import server as http
+
+    made = HttpEndpoint(tracer, expected)
+    await nursery.start(
+        partial(http.serve, made.routes, join_address(config.http_host, config.http_port), trouble=made.trouble)
+    )
+    return made

@@ -1,0 +1,1 @@
+"""Sockets of servers and clients: sessions, turns among them, connections in and out."""

@@ -1,0 +1,190 @@
+"""Reads the plain sockets of a server, all of them in one task, and gives each session its turns. Shell.
+
+A trio task that waits for its own socket costs 60 us for each turn of the event loop in which it reads; a list of what
+is ready costs next to nothing. So trio waits for one epoll object only, which knows the sockets; what is ready in it is
+served by synchronous calls, for TURN_S and some of them at most, then timers and other tasks come: whatever
+clients send, a leading controller keeps its lease, and a master hears its slaves' acks. The others stand in line, which
+is fair (`rmqha.host.net.fair_queue`). What must not stand in line either is served first in every turn (`hurry`), but
+has no more than half of it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable
+
+import trio
+
+from rmqha.host.net.fair_queue import FairQueue, Place
+
+SERVED_COUNT = 64
+"""Sessions served in one turn, half of them by each of the two orders."""
+TURN_S = 0.005
+"""After so long a turn ends with the slice that is being served."""
+SLICE_S = 0.002
+"""What one session may take at a time, but for the request that it is at then."""
+SHORT_US = 250
+POLL_COUNT = 1024
+LOOK_S = 0.05
+"""How often all of the line is looked at, as long as there is one: so exact is what is told of the time spent in it."""
+MAX_LINE_COUNT = 32_768
+
+
+class Poller:
+    """`add` and `remove` may be called at any time, also while what is ready is being served."""
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._urgent = select.epoll()
+        self._epoll.register(self._urgent.fileno(), select.EPOLLIN)
+        self._wake = -1
+        """What ends the wait for sockets when somebody else wants a turn."""
+        self._readers: dict[int, Place] = {}
+        self._line, self._urgent_line = FairQueue(), FairQueue()
+        self._is_parked = False
+        """The task waits for sockets."""
+        self._extra_s = 0.0
+        """Taken since the last turn by those that were served outside of it."""
+        self.is_busy = False
+        """Several are served in this turn: what can be done for all together should wait for its end."""
+        self._cpu_us = self._short_us = 0.0
+        """Of this thread at the last look in a busy turn, and what short slices have taken since: a slice that the
+        system has interrupted for another process was no longer for that. The look itself takes a microsecond or two,
+        so short slices go without."""
+        self.waited_ms = 0
+        """How long the session that is being served has stood in line."""
+        self._looked_at_s = 0.0
+
+    def add(self, handle: int, place: Place) -> None:
+        """Serve `place` whenever the socket is readable, at its end or broken, until `remove`."""
+        self._readers[handle] = place
+        (self._urgent if place.is_urgent else self._epoll).register(handle, select.EPOLLIN)
+
+    def remove(self, handle: int) -> None:
+        """Before the socket is closed. Nothing happens if it is not there."""
+        place = self._readers.pop(handle, None)
+        if place is not None:
+            place.is_waiting = False
+            (self._urgent if place.is_urgent else self._epoll).unregister(handle)
+
+    def hurry(self, handle: int) -> None:
+        """This one stands in line no more, but with its like."""
+        place = self._readers.get(handle)
+        if place is not None and not place.is_urgent:
+            self._epoll.unregister(handle)
+            self._urgent.register(handle, select.EPOLLIN)
+            place.is_urgent = True
+
+    def take_turn(self, place: Place) -> None:
+        """Serve it now if nobody waits and other tasks have not waited long, else when its turn comes."""
+        if place.is_waiting:
+            return
+        line, now_s = self._urgent_line if place.is_urgent else self._line, time.monotonic()
+        place.came_at_s = now_s
+        if not line and self._extra_s < SLICE_S:
+            more, ended_s = self._serve(place, now_s)
+            self._extra_s += ended_s - now_s
+            if not more:
+                return
+        self._join(line, place)
+
+    def stand_in_line(self, place: Place) -> None:
+        """Serve it when its turn comes, never in this call."""
+        if not place.is_waiting:
+            place.came_at_s = time.monotonic()
+            self._join(self._urgent_line if place.is_urgent else self._line, place)
+
+    def _join(self, line: FairQueue, place: Place) -> None:
+        line.join(place)
+        if self._is_parked:
+            self._is_parked = False
+            os.eventfd_write(self._wake, 1)
+
+    async def run(self) -> None:
+        """Serve, until cancelled; what `serve` raises, for which a session is not enough, ends it. Once only."""
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        with self._epoll, self._urgent:
+            try:
+                self._epoll.register(self._wake, select.EPOLLIN)
+                while True:
+                    if self._line or self._urgent_line:
+                        await trio.lowlevel.checkpoint()
+                    else:
+                        self._is_parked = True
+                        await trio.lowlevel.wait_readable(self._epoll.fileno())
+                        self._is_parked = False
+                    self._turn()
+            finally:
+                self._readers.clear()
+                os.close(self._wake)
+
+    def _turn(self) -> None:
+        began_s = now_s = time.monotonic()
+        self._extra_s = 0.0
+        line, urgent_line = self._line, self._urgent_line
+        self._gather(now_s)
+        self.is_busy = len(line) + len(urgent_line) > 1
+        if self.is_busy:
+            self._cpu_us, self._short_us = time.thread_time_ns() / 1000, 0.0
+        if urgent_line:
+            now_s = self._serve_some(urgent_line.least, urgent_line, now_s, now_s + TURN_S / 2)
+        if line:
+            now_s = self._serve_some(line.least, line, now_s, (now_s + began_s + TURN_S) / 2)
+        if line:
+            self._serve_some(line.oldest, line, now_s, began_s + TURN_S)
+        self.is_busy = False
+
+    def _gather(self, now_s: float) -> None:
+        """Put into line who is ready."""
+        readers, line, count = self._readers, self._line, POLL_COUNT
+        if line and now_s >= self._looked_at_s + LOOK_S:
+            self._looked_at_s, count = now_s, MAX_LINE_COUNT
+        for handle, _ in self._epoll.poll(0, count):
+            place = readers.get(handle)
+            if place is not None:
+                _join(line, place, now_s)
+            elif handle == self._wake:
+                os.eventfd_read(handle)
+            else:
+                for urgent, _ in self._urgent.poll(0, POLL_COUNT):
+                    place = readers.get(urgent)
+                    if place is not None:
+                        _join(self._urgent_line, place, now_s)
+
+    def _serve_some(self, next_one: Callable[[], Place | None], line: FairQueue, now_s: float, end_s: float) -> float:
+        """The time when it ends."""
+        for _ in range(SERVED_COUNT // 2):
+            place = next_one()
+            if place is None:
+                break
+            more, now_s = self._serve(place, now_s)
+            if more:
+                line.join(place)
+            if now_s >= end_s:
+                break
+        return now_s
+
+    def _serve(self, place: Place, now_s: float) -> tuple[bool, float]:
+        """Whether it wants more, and the time when it ends."""
+        self.waited_ms = int((now_s - place.came_at_s) * 1000)
+        more = bool(place.serve())
+        ended_s = time.monotonic()
+        cost_us = (ended_s - now_s) * 1e6
+        if not self.is_busy:
+            place.charge(cost_us)
+        elif cost_us < SHORT_US:
+            self._short_us += cost_us
+            place.charge(cost_us)
+        else:
+            cpu_us = time.thread_time_ns() / 1000
+            place.charge(max(0.0, cpu_us - self._cpu_us - self._short_us))
+            self._cpu_us, self._short_us = cpu_us, 0.0
+        return more, ended_s
+
+
+def _join(line: FairQueue, place: Place, now_s: float) -> None:
+    if not place.is_waiting:
+        place.came_at_s = now_s
+        line.join(place)

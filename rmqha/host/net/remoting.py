@@ -1,0 +1,404 @@
+"""RocketMQ's request/response protocol over TCP: a server shell and a client. Shell; what one connection does is in
+`rmqha.host.net.session`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Protocol
+
+import trio
+
+from rmqha.host.access.auth_filter import Audited, AuthFilter
+from rmqha.host.access.security import Security, accept, ambient, connect
+from rmqha.host.clock import HostClock
+from rmqha.host.net import network
+from rmqha.host.net.boundary import Boundary
+from rmqha.host.net.newcomers import LONG_FRAME_TIMEOUT_MS, Newcomer, Newcomers, has_known_code
+from rmqha.host.net.poller import Poller
+from rmqha.host.net.quota_filter import QuotaFilter
+from rmqha.host.net.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, Session
+from rmqha.host.net.statistics import Statistics
+from rmqha.host.process import session_room
+from rmqha.model.access import Credentials
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import NotSentError, UnreachableError
+from rmqha.model.quota import Quotas
+from rmqha.wire.auth.acl import ACCESS_KEY, sign
+from rmqha.wire.auth.session_signature import VERSION, SessionSigner
+from rmqha.wire.command import FLAG_ONEWAY, Command
+
+FIRST_REQUEST_TIMEOUT_MS = 2_000
+MAX_SESSION_COUNT = 20_000
+"""Fewer where the process may not have so many descriptors (`session_room`)."""
+
+
+class Service(Protocol):
+    """What a server does with its sessions. All three are synchronous: reply now or later by `session.send`.
+
+    `received` may raise RemoteProtocolError, which closes and counts the session. Any other exception is a bug;
+    `rmqha.host.net.boundary` says whether it ends the session or the process.
+    """
+
+    def opened(self, session: Session) -> None: ...
+
+    def received(self, session: Session, commands: list[Command]) -> None: ...
+
+    def closed(self, session: Session) -> None: ...
+
+
+async def serve(
+    service: Service,
+    address: str,
+    *,
+    max_frame_bytes: int,
+    idle_timeout_ms: int = IDLE_TIMEOUT_MS,
+    max_queued_bytes: int = MAX_QUEUED_BYTES,
+    statistics: Statistics | None = None,
+    security: Security | None = None,
+    quotas: Quotas | None = None,
+    poller: Poller | None = None,
+    boundary: Boundary | None = None,
+    first_request_timeout_ms: int = FIRST_REQUEST_TIMEOUT_MS,
+    task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Bind `address`, report the actual port by `task_status.started`, and serve until cancelled.
+
+    `security` None takes `rmqha.host.access.security.ambient`; `poller` None makes one. `boundary`: where an exception
+    ends that nobody foresaw; None: it ends the server. Raises UsageError if the address cannot be bound. When
+    cancelled, sessions get a second to write what is queued. A connection that has not sent a request that counts
+    within `first_request_timeout_ms` is closed (`rmqha.host.net.newcomers`).
+    """
+    counts = Statistics() if statistics is None else statistics
+    door = _Door(
+        service if quotas is None else QuotaFilter(service, quotas, HostClock(), counts),
+        max_frame_bytes,
+        idle_timeout_ms,
+        max_queued_bytes,
+        counts,
+        ambient.get() if security is None else security,
+        Poller() if poller is None else poller,
+        boundary,
+        first_request_timeout_ms,
+    )
+    listeners = await network.listen(address)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(door.poller.run)
+        task_status.started(network.local_port(listeners[0]))
+        await trio.serve_listeners(door.handle, listeners, handler_nursery=nursery)
+
+
+class _Door:
+    """Connections of one port from their arrival to their end."""
+
+    def __init__(
+        self,
+        service: Service,
+        max_frame_bytes: int,
+        idle_timeout_ms: int,
+        max_queued_bytes: int,
+        counts: Statistics,
+        security: Security,
+        poller: Poller,
+        boundary: Boundary | None,
+        first_request_timeout_ms: int,
+    ) -> None:
+        self._guard: AuthFilter | None = None
+        self._service = service
+        if security.accounts is not None:
+            self._service = self._guard = AuthFilter(
+                service, security.accounts, counts, security.audit, security.acl_signature
+            )
+        elif security.audit is not None:
+            self._service = Audited(service, security.audit)
+        self._max_frame_bytes = max_frame_bytes
+        self._idle_timeout_ms = idle_timeout_ms
+        self._max_queued_bytes = max_queued_bytes
+        self._counts = counts
+        self._security = security
+        self.poller = poller
+        self._boundary = boundary
+        self._first_request_timeout_ms = first_request_timeout_ms
+        self._newcomers = Newcomers()
+        self._opened_count = 0
+        self._handshaking_count = 0
+        self._max_sessions = min(MAX_SESSION_COUNT, session_room())
+
+    async def handle(self, stream: trio.SocketStream) -> None:
+        peer = network.peer_name(stream)
+        try:
+            await self._handle_one(stream, peer)
+        except Exception as error:
+            if self._boundary is None:
+                raise
+            self._boundary.failed(error, peer)
+            await trio.aclose_forcefully(stream)
+
+    async def _handle_one(self, stream: trio.SocketStream, peer: str) -> None:
+        counts, newcomers = self._counts, self._newcomers
+        if counts.session_count + self._handshaking_count >= self._max_sessions and not newcomers.push_out_oldest():
+            counts.refused_count += 1
+            await trio.aclose_forcefully(stream)
+            return
+        self._opened_count = number = self._opened_count + 1
+        with trio.CancelScope() as scope:
+            newcomers.came(number, scope.cancel)
+            try:
+                await self._serve(stream, peer, number)
+            finally:
+                newcomers.left(number)
+        counts.pushed_out_count += scope.cancelled_caught
+
+    async def _serve(self, stream: trio.SocketStream, peer: str, number: int) -> None:
+        newcomer = self._newcomer(peer, number)
+        network.tune(stream)
+        self._handshaking_count += 1
+        try:
+            accepted = await accept(stream, self._security.server_tls, self._first_request_timeout_ms)
+        finally:
+            self._handshaking_count -= 1
+        if accepted is None:
+            self._counts.refused_count += 1
+            await trio.aclose_forcefully(stream)
+            return
+        await serve_stream(
+            self._service,
+            accepted,
+            peer,
+            session_id=number,
+            max_frame_bytes=self._max_frame_bytes,
+            idle_timeout_ms=self._idle_timeout_ms,
+            max_queued_bytes=self._max_queued_bytes,
+            statistics=self._counts,
+            poller=self.poller,
+            newcomer=newcomer,
+            boundary=self._boundary,
+        )
+
+    def _newcomer(self, peer: str, number: int) -> Newcomer:
+        now_s, guard = trio.current_time(), self._guard
+        return Newcomer(
+            now_s + self._first_request_timeout_ms / 1000,
+            now_s + max(self._first_request_timeout_ms, LONG_FRAME_TIMEOUT_MS) / 1000,
+            has_known_code if guard is None else partial(guard.is_plausible, peer),
+            guard is not None,
+            partial(self._newcomers.left, number),
+        )
+
+
+async def serve_stream(
+    service: Service,
+    stream: trio.abc.Stream,
+    peer: str,
+    *,
+    session_id: int,
+    max_frame_bytes: int,
+    idle_timeout_ms: int,
+    max_queued_bytes: int,
+    statistics: Statistics,
+    poller: Poller | None = None,
+    boundary: Boundary | None = None,
+    newcomer: Newcomer | None = None,
+) -> None:
+    """Serve one accepted connection to its end."""
+    session = Session(
+        session_id,
+        stream,
+        peer,
+        statistics,
+        max_frame_bytes,
+        max_queued_bytes=max_queued_bytes,
+        poller=poller,
+        boundary=boundary,
+        newcomer=newcomer,
+    )
+    statistics.opened_count += 1
+    statistics.session_count += 1
+    try:
+        service.opened(session)
+        await session.run(service.received, idle_timeout_ms=idle_timeout_ms, reader_writes=True)
+    finally:
+        statistics.session_count -= 1
+        service.closed(session)
+
+
+class _Peer:
+    """The connection to one address, or the dial that is under way."""
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self.error: UnreachableError | None = None
+        self.ready = trio.Event()
+
+
+class RemotingClient:
+    """Calls to any number of addresses, one connection each, opened on demand and again after a loss.
+
+    An async context manager; leaving it closes the connections. `on_request` gets what peers ask by themselves (its
+    returned command is sent back unless the request is oneway); `on_closed` is told the address of a lost connection.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_frame_bytes: int = 16 * 1024 * 1024,
+        on_request: Callable[[str, Command], Command | None] | None = None,
+        on_closed: Callable[[str], None] | None = None,
+        security: Security | None = None,
+    ) -> None:
+        """`security` None takes `rmqha.host.access.security.ambient`."""
+        self._security = ambient.get() if security is None else security
+        self._max_frame_bytes = max_frame_bytes
+        self._on_request = on_request
+        self._on_closed = on_closed
+        self._peers: dict[str, _Peer] = {}
+        self._sign_own: set[str] = set()
+        """Servers that take our own signatures: they are never again sent Apache's, which cover less."""
+        self._statistics = Statistics()
+        self._nursery: trio.Nursery | None = None
+
+    async def __aenter__(self) -> RemotingClient:
+        self._nursery_manager = trio.open_nursery()
+        self._nursery = await self._nursery_manager.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._nursery is not None
+        self._nursery.cancel_scope.cancel()
+        self._nursery = None
+        if isinstance(error, Exception) and not isinstance(error, ExceptionGroup):
+            # the body's own error leaves as it is; the nursery would wrap it in a group
+            await self._nursery_manager.__aexit__(None, None, None)
+        else:
+            await self._nursery_manager.__aexit__(kind, error, trace)
+
+    def statistics(self) -> dict[str, int]:
+        return self._statistics.as_dict()
+
+    async def call(self, address: str, command: Command, timeout_ms: int | None) -> Command:
+        """The response, whatever its code. Raises NotSentError if there is no connection, UnreachableError if it closes
+        or no answer comes in time. None: the caller bounds the time by a scope of its own."""
+        started = trio.current_time()
+        peer = self._peers.get(address)
+        session = peer.session if peer is not None else None
+        if session is None or session.closed:
+            session = await self._session(address, network.DIAL_TIMEOUT_MS if timeout_ms is None else timeout_ms)
+            if timeout_ms is not None:
+                timeout_ms = max(1, timeout_ms - round((trio.current_time() - started) * 1000))
+        self._sign(session, command)
+        return await session.call(command, timeout_ms)
+
+    def _sign(self, session: Session, command: Command) -> None:
+        """In the turn in which it is sent: requests are counted in that order."""
+        credentials = self._security.credentials
+        if credentials is None:
+            return
+        if isinstance(session.attachment, SessionSigner):
+            session.attachment.sign(command, credentials)
+        else:
+            sign(command, credentials)
+
+    async def oneway(self, address: str, *commands: Command, timeout_ms: int = network.DIAL_TIMEOUT_MS) -> None:
+        """Queue requests that get no response. Raises NotSentError if there is no connection."""
+        session = await self._session(address, timeout_ms)
+        for command in commands:
+            command.flag |= FLAG_ONEWAY
+            self._sign(session, command)
+            session.send(command)
+
+    def oneway_at_once(self, address: str, command: Command) -> bool:
+        """As `oneway`, in this turn of the event loop. False, with nothing done, if there is no open connection."""
+        peer = self._peers.get(address)
+        if peer is None or peer.session is None or peer.session.closed:
+            return False
+        command.flag |= FLAG_ONEWAY
+        self._sign(peer.session, command)
+        peer.session.send_at_once(command)
+        return True
+
+    def close(self, address: str) -> None:
+        """Close the connection to `address`, if any; the next call opens a new one."""
+        peer = self._peers.get(address)
+        if peer is not None and peer.session is not None:
+            del self._peers[address]
+            peer.session.close()
+
+    async def _session(self, address: str, timeout_ms: int) -> Session:
+        peer = self._peers.get(address)
+        if peer is None or (peer.session is not None and peer.session.closed):
+            if self._nursery is None:
+                raise NotSentError(f"{address}: the client is closed")
+            peer = self._peers[address] = _Peer()
+            self._nursery.start_soon(self._connect, address, peer)
+        with trio.move_on_after(timeout_ms / 1000):
+            await peer.ready.wait()
+        if peer.session is not None:
+            return peer.session
+        if peer.error is not None:
+            raise NotSentError(str(peer.error))
+        raise NotSentError(f"{address} did not answer a connection within {timeout_ms} ms")
+
+    async def _connect(self, address: str, peer: _Peer) -> None:
+        """Task of one connection, from dial to close."""
+        try:
+            try:
+                stream = await connect(await network.dial(address), self._security.client_tls, address)
+            except UnreachableError as error:
+                peer.error = error
+                return
+            self._statistics.opened_count += 1
+            self._statistics.session_count += 1
+            session = Session(self._statistics.opened_count, stream, address, self._statistics, self._max_frame_bytes)
+            try:
+                if self._security.credentials is None:
+                    peer.session = session
+                    peer.ready.set()
+                    await self._run(session)
+                else:
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(self._open, address, peer, session, self._security.credentials)
+                        await self._run(session)
+                        nursery.cancel_scope.cancel()
+            finally:
+                self._statistics.session_count -= 1
+        finally:
+            peer.ready.set()
+            if self._peers.get(address) is peer:
+                del self._peers[address]
+        if self._on_closed is not None:
+            self._on_closed(address)
+
+    async def _run(self, session: Session) -> None:
+        await session.run(
+            lambda _, commands: self._received(session, commands), idle_timeout_ms=None, reader_writes=False
+        )
+
+    async def _open(self, address: str, peer: _Peer, session: Session, credentials: Credentials) -> None:
+        """Agree on the form of signatures; then the connection is ready."""
+        hello = Command(RequestCode.RMQHA_OPEN_SESSION, {"version": VERSION, ACCESS_KEY: credentials.access_key})
+        try:
+            answer = await session.call(hello, network.DIAL_TIMEOUT_MS)
+            if answer.code == ResponseCode.SUCCESS and (nonce := answer.ext.get("nonce")):
+                session.attachment = SessionSigner(nonce)
+                self._sign_own.add(address)
+            elif address in self._sign_own:
+                raise UnreachableError(
+                    f"{address} no longer takes rmqha's own signatures, as it did before: it has no accounts now, is"
+                    " another program, or somebody stands between; restart this process if that is meant"
+                )
+        except UnreachableError as error:
+            peer.error = error
+            session.close()
+            return
+        peer.session = session
+        peer.ready.set()
+
+    def _received(self, session: Session, commands: list[Command]) -> None:
+        for command in commands:
+            reply = self._on_request(session.peer, command) if self._on_request is not None else None
+            if reply is not None and not command.is_oneway:
+                session.send(reply)

@@ -1,0 +1,600 @@
+"""One connection of RocketMQ's request/response protocol, seen from either end. Shell; no protocol state of its own
+beyond pairing responses with requests.
+
+What a server reads is handled in slices, of SLICE_COUNT frames and SLICE_S at most, with one `received` call for sends
+that stand together, one for each other request, and one write for the replies of a slice; other sessions have their
+turns in between (`rmqha.host.net.poller`). What a server reads is answered before it reads on, so a peer that does not
+read
+is not read from either; replies that come later go through the session's writer. A client's reader never writes, so two
+processes that flood each other cannot block for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import trio
+
+from rmqha.host.net import network
+from rmqha.host.net.boundary import Boundary
+from rmqha.host.net.fair_queue import Place
+from rmqha.host.net.newcomers import FIRST_BYTES, Newcomer, has_known_code
+from rmqha.host.net.poller import SLICE_S, Poller
+from rmqha.host.net.slow_readers import NOTED_BYTES
+from rmqha.host.net.statistics import Statistics
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RemoteProtocolError, UnreachableError
+from rmqha.port import Pause
+from rmqha.wire.command import Command
+from rmqha.wire.frame import FrameParser, encode_frame
+
+READ_BYTES = 64 * 1024
+"""A longer one costs an mmap for every read: its size is beyond what malloc keeps (16 us instead of 2)."""
+SLICE_COUNT = 64
+"""Frames that are parsed and handled at a time: as many sends take what SLICE_S allows."""
+SLICE_QUEUED_BYTES = 1024 * 1024
+"""A slice that has so much of replies ends: they are written first."""
+_C = RequestCode
+TOGETHER = frozenset({_C.SEND_MESSAGE, _C.SEND_MESSAGE_V2, _C.SEND_BATCH_MESSAGE, _C.RMQHA_RAFT_MESSAGE})
+"""Requests that are cheaper together: those that follow each other are handed over in one call."""
+MAX_QUEUED_BYTES = 64 * 1024 * 1024
+"""Replies that wait for one reader; beyond it the session is closed."""
+IDLE_TIMEOUT_MS = 120_000
+_LAST_WORDS_S = 1.0
+"""How long a closing session may take to write what is queued."""
+
+
+class _Call:
+    """A request that waits for its response."""
+
+    __slots__ = ("done", "response")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.response: Command | None = None
+
+
+class Session:
+    """One connection, seen from either end."""
+
+    def __init__(
+        self,
+        session_id: int,
+        stream: trio.abc.Stream,
+        peer: str,
+        statistics: Statistics,
+        max_frame_bytes: int,
+        *,
+        max_queued_bytes: int = MAX_QUEUED_BYTES,
+        poller: Poller | None = None,
+        boundary: Boundary | None = None,
+        newcomer: Newcomer | None = None,
+    ) -> None:
+        """With a `poller` a plain socket is read by that, else by a task of its own. `newcomer`: of a peer that is to
+        say first who it is."""
+        self.id = session_id
+        self.peer = peer
+        self.attachment: Any = None
+        """For the service's use."""
+        self.is_urgent = False
+        """For the service to set: this session shall not stand in line."""
+        self.waited_ms = 0
+        """How long what is being received has waited to be read; known of plain sockets with a poller only."""
+        self._stream = stream
+        self._handle = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else None
+        """Of a plain socket: reading and writing it directly takes half of what its stream takes."""
+        self._poller = poller
+        self._newcomer = newcomer
+        self._half_bytes = 0
+        """Of a frame that is not complete, as counted in the statistics."""
+        self._place = Place(self._serve)
+        self._unread = b""
+        """What was received, but has not been fed to the parser."""
+        self._left: list[Command] = []
+        """Requests that wait for the next slice."""
+        self._works: deque[Iterator[Pause | None]] = deque()
+        """What requests have begun and goes on before the next ones."""
+        self._slice_done = trio.Event()
+        """Set at the end of a slice of what a task of its own has read."""
+        self._is_paused = False
+        """The peer does not take its replies: it is not read either."""
+        self._is_held = False
+        """What one of its requests waits for has not come: it has no turns."""
+        self._go_on = trio.Event()
+        """Set when it is held no more; for what a task of its own has read."""
+        self._statistics = statistics
+        self._boundary = boundary
+        """None: an exception that nobody foresaw goes to whoever runs the session."""
+        self._parser = FrameParser(max_frame_bytes)
+        self._max_queued_bytes = max_queued_bytes
+        self._queue: list[bytes] = []
+        self._queued_bytes = 0
+        self._is_noted = False
+        """As a slow reader."""
+        self._corked = False
+        self._writing = False
+        self._half_written = False
+        """A write is under way, or was cut off: nothing may follow the half frame."""
+        self._aborted = False
+        self._nonsense = False
+        """The peer sent what is no frame of the protocol."""
+        self._closing = False
+        self._closed = False
+        self._ended = trio.Event()
+        """Nothing more will be read."""
+        self._wake = trio.Event()
+        self._scope = trio.CancelScope()
+        self._received: Callable[[Session, list[Command]], None] = lambda session, commands: None
+        self._idle_timeout_ms: int | None = None
+        self._kept_until = 0.0
+        self._calls: dict[int, _Call] = {}
+        self._next_opaque = 0
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes that wait to be written."""
+        return self._queued_bytes
+
+    @property
+    def is_known(self) -> bool:
+        """It has sent a request that counts."""
+        return self._newcomer is None
+
+    def known(self) -> None:
+        """It has, now."""
+        if self._newcomer is not None:
+            self._newcomer.came()
+            self._newcomer = None
+
+    def shed(self) -> None:
+        """Close: half frames take too much memory, and it holds most."""
+        self._statistics.shed_count += 1
+        self._abort()
+
+    def close_unread(self) -> None:
+        """Drop its answers and close: they take too much memory."""
+        self._statistics.slow_reader_count += 1
+        self._queue.clear()
+        self._abort()
+
+    def send(self, command: Command) -> None:
+        """Queue a frame; never blocks. On a closed session it does nothing: the peer is gone."""
+        if self._closed or self._aborted:
+            return
+        try:
+            frame = encode_frame(command)
+        except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
+            self.fail(error)
+            return
+        self._queue.append(frame)
+        self._count_queued(len(frame))
+        if self._queued_bytes > self._max_queued_bytes:
+            self.close_unread()
+        elif not self._corked and not self._writing:
+            self._wake.set()
+
+    def send_at_once(self, command: Command) -> None:
+        """As `send`, but in this turn of the event loop if the socket takes it: for what must not wait for the next."""
+        handle = self._handle
+        if handle is None or self._queue or self._half_written or self._closed or self._aborted:
+            self.send(command)
+            return
+        try:
+            frame = encode_frame(command)
+        except Exception as error:  # noqa: BLE001  (as in `send`)
+            self.fail(error)
+            return
+        self._count_queued(len(frame))
+        try:
+            self._write_some(handle, frame, 1)
+        except OSError:
+            self._abort()
+
+    def work(self, steps: Iterator[Pause | None]) -> None:
+        """Do the steps of a request in this session's turns, before its next requests. At a pause the session has no
+        turns and is not read."""
+        self._works.append(steps)
+
+    async def call(self, command: Command, timeout_ms: int | None) -> Command:
+        """Send a request and wait for its response, whatever its code. Sets the request's opaque.
+
+        Raises UnreachableError when the session closes or no response comes in time; None leaves the time to a scope of
+        the caller's, for a scope costs as much as the rest of a call.
+        """
+        opaque = self._next_opaque
+        self._next_opaque = opaque + 1 & 0x7FFFFFFF
+        command.opaque = opaque
+        call = self._calls[opaque] = _Call()
+        try:
+            self.send(command)
+            if self._nonsense:
+                raise UnreachableError(self._foreign())
+            if self._closed or self._aborted:
+                raise UnreachableError(f"{self.peer} closed the connection")
+            if timeout_ms is None:
+                await call.done.wait()
+            else:
+                with trio.move_on_after(timeout_ms / 1000):
+                    await call.done.wait()
+            if call.response is not None:
+                return call.response
+            if self._nonsense:
+                raise UnreachableError(self._foreign())
+            if self._closed:
+                raise UnreachableError(f"{self.peer} closed the connection before it answered")
+            self._statistics.timeout_count += 1
+            raise UnreachableError(f"{self.peer} did not answer request {command.code} within {timeout_ms} ms")
+        finally:
+            self._calls.pop(opaque, None)
+
+    def _foreign(self) -> str:
+        return f"{self.peer} does not speak RocketMQ's protocol: another program listens there, or it wants TLS"
+
+    def close(self) -> None:
+        """Stop reading, write what is queued (bounded time), close. Returns at once."""
+        self._closing = True
+        self._scope.cancel()
+
+    def fail(self, error: Exception, commands: Sequence[Command] = ()) -> None:
+        """One of its requests met an exception that nobody foresaw: close. Raises `error` if that is not enough
+        (`rmqha.host.net.boundary`)."""
+        if self._boundary is None:
+            raise error
+        self._boundary.failed(error, self.peer, [command.code for command in commands])
+        self.close()
+
+    def _abort(self) -> None:
+        self._aborted = True
+        self._scope.cancel()
+
+    async def run(
+        self, received: Callable[[Session, list[Command]], None], *, idle_timeout_ms: int | None, reader_writes: bool
+    ) -> None:
+        """Serve the connection until either end closes it. The caller owns the task."""
+        self._received, self._idle_timeout_ms = received, idle_timeout_ms
+        if idle_timeout_ms is not None:
+            idle_s = trio.current_time() + idle_timeout_ms / 1000
+            self._scope.deadline = idle_s if self._newcomer is None else min(self._newcomer.deadline_s, idle_s)
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._write_queued)
+                    await self._read_all(reader_writes)
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._closed = True
+            for call in self._calls.values():
+                call.done.set()
+            with trio.CancelScope(shield=True):
+                await self._last_words()
+                self._statistics.queued_bytes -= self._queued_bytes
+                self._statistics.half_frames.hold(self, 0)
+                self._statistics.slow_readers.hold(self, 0)
+                self._queued_bytes = 0
+                await trio.aclose_forcefully(self._stream)
+
+    async def _read_all(self, reader_writes: bool) -> None:
+        try:
+            if self._poller is not None and self._handle is not None:
+                await self._be_read(self._poller, self._handle)
+            else:
+                await self._read(reader_writes)
+        except trio.Cancelled:
+            if self._idle_timeout_ms is not None and trio.current_time() >= self._scope.deadline:
+                self._statistics.idle_closed_count += 1
+            raise
+
+    async def _be_read(self, poller: Poller, handle: int) -> None:
+        poller.add(handle, self._place)
+        try:
+            await self._ended.wait()
+        finally:
+            self._ended.set()
+            poller.remove(handle)
+
+    @property
+    def _has_backlog(self) -> bool:
+        """Something that was read has not been handled."""
+        return bool(self._left or self._unread or self._works) or self._parser.has_more
+
+    @property
+    def _has_no_turns(self) -> bool:
+        return self._is_paused or self._is_held
+
+    def _serve(self) -> bool:
+        """The poller's call: read once if nothing is left of before, handle a slice, answer. Whether there is more."""
+        handle, poller = self._handle, self._poller
+        assert poller is not None
+        if self._closing or self._aborted or self._has_no_turns:
+            return False
+        self.waited_ms = poller.waited_ms
+        try:
+            if handle is None:
+                self._take()
+                self._place.is_urgent = self.is_urgent
+                self._slice_done.set()
+                return False
+            if not self._has_backlog and not self._read_once(handle):
+                return False
+            self._take()
+            if self._queue and not self._writing:
+                batch, count = b"".join(self._queue), len(self._queue)
+                self._queue.clear()
+                if not self._write_some(handle, batch, count):
+                    self._is_paused = True
+                    poller.remove(handle)
+            if self._is_held:
+                poller.remove(handle)
+            elif self.is_urgent:
+                poller.hurry(handle)
+            return self._has_backlog and not self._has_no_turns
+        except RemoteProtocolError:
+            self._foreign_words()
+        except OSError:
+            self._aborted = True
+        self._end_reading()
+        return False
+
+    def _read_once(self, handle: int) -> bool:
+        """Whether something came. Raises OSError."""
+        try:
+            self._unread = os.read(handle, READ_BYTES)
+        except BlockingIOError:
+            return False
+        if not self._unread:
+            self._end_reading()
+        return bool(self._unread)
+
+    def _end_reading(self) -> None:
+        assert self._poller is not None
+        if self._handle is not None:
+            self._poller.remove(self._handle)
+        self._ended.set()
+        self._slice_done.set()
+
+    def _foreign_words(self) -> None:
+        self._statistics.bad_frame_count += 1
+        self._aborted = self._nonsense = True
+
+    def _write_some(self, handle: int, batch: bytes, count: int) -> bool:
+        """Write `count` frames, which count as queued; what the socket does not take now is left to the writer. Whether
+        it took all. Raises OSError."""
+        sent = network.write_now(handle, batch)
+        rest = batch[sent:]
+        self._count_sent(sent, count - bool(rest))
+        if rest:
+            self._queue.append(rest)
+            self._wake.set()
+        return not rest
+
+    def _resume(self) -> None:
+        """The peer has taken its replies."""
+        self._is_paused = False
+        self._be_served_again()
+
+    def _hold(self, pause: Pause) -> None:
+        self._is_held, self._go_on = True, trio.Event()
+        self._statistics.half_frames.hold(self, self._half_bytes + pause.size_bytes)
+        pause.when_over(self._let_go)
+
+    def _let_go(self) -> None:
+        self._is_held = False
+        if not self._closed:
+            self._statistics.half_frames.hold(self, self._half_bytes)
+        self._go_on.set()
+        if self._handle is not None and self._poller is not None and not self._ended.is_set():
+            self._be_served_again()
+
+    def _be_served_again(self) -> None:
+        handle, poller = self._handle, self._poller
+        assert handle is not None and poller is not None
+        if self._has_no_turns:
+            return
+        poller.add(handle, self._place)
+        if self._has_backlog:
+            poller.stand_in_line(self._place)
+
+    def _count_queued(self, size_bytes: int) -> None:
+        self._queued_bytes += size_bytes
+        self._statistics.queued_bytes += size_bytes
+        if self._queued_bytes > NOTED_BYTES and not self._aborted:
+            self._is_noted = True
+            self._statistics.slow_readers.hold(self, self._queued_bytes)
+
+    def _count_sent(self, size_bytes: int, count: int) -> None:
+        statistics = self._statistics
+        self._queued_bytes -= size_bytes
+        statistics.queued_bytes -= size_bytes
+        statistics.sent_count += count
+        statistics.sent_bytes += size_bytes
+        if self._is_noted and not self._aborted:
+            self._is_noted = self._queued_bytes > NOTED_BYTES
+            statistics.slow_readers.hold(self, self._queued_bytes)
+
+    def _take(self) -> None:
+        """A slice of what has been read. Raises RemoteProtocolError and what ends the process."""
+        requests, start, end = self._left, 0, 0
+        began_s = time.monotonic()
+        try:
+            self._corked = True
+            count = 0
+            if not self._works or self._work_on(began_s):
+                requests = requests or self._next_requests()
+                count = len(requests)
+            while end < count:
+                start, end = end, end + 1
+                if requests[start].code in TOGETHER:
+                    while end < count and requests[end].code in TOGETHER:
+                        end += 1
+                self._received(self, requests if end - start == count else requests[start:end])
+                if self._works and not self._work_on(began_s):
+                    break
+                if end < count and (self._queued_bytes > SLICE_QUEUED_BYTES or time.monotonic() - began_s > SLICE_S):
+                    break
+        except RemoteProtocolError:
+            raise
+        except Exception as error:  # noqa: BLE001  (told and counted, or raised again)
+            self.fail(error, requests[start:end])
+            self._works.clear()
+            end = len(requests)
+        self._left = requests[end:]
+        self._corked = False
+
+    def _work_on(self, began_s: float) -> bool:
+        """Whether all is done that requests have begun."""
+        while self._works:
+            for pause in self._works[0]:
+                if pause is not None:
+                    self._hold(pause)
+                    return False
+                if time.monotonic() - began_s > SLICE_S:
+                    return False
+            self._works.popleft()
+        return True
+
+    def _next_requests(self) -> list[Command]:
+        """Parsed now. Raises RemoteProtocolError."""
+        statistics, idle_timeout_ms = self._statistics, self._idle_timeout_ms
+        data, self._unread = self._unread, b""
+        statistics.received_bytes += len(data)
+        commands = self._parser.feed(data, SLICE_COUNT)
+        half_bytes = self._parser.buffered_bytes
+        if half_bytes != self._half_bytes:
+            self._half_bytes = half_bytes
+            statistics.half_frames.hold(self, half_bytes)
+        if self._newcomer is not None:
+            self._look_at(self._newcomer, commands)
+        if not commands:
+            return commands
+        statistics.received_count += len(commands)
+        if self._newcomer is not None:
+            pass  # its time is running
+        elif idle_timeout_ms is not None and (now := trio.current_time()) >= self._kept_until:
+            # moving it for every frame would cost as much as reading one
+            self._kept_until = now + idle_timeout_ms / 16_000
+            self._scope.deadline = now + idle_timeout_ms / 1000
+        return self._take_responses(commands)
+
+    def _look_at(self, newcomer: Newcomer, commands: list[Command]) -> None:
+        """Raises RemoteProtocolError for a first frame that is too long for somebody unknown."""
+        if not newcomer.is_guarded and any(map(has_known_code, commands)):
+            self.known()
+        elif self._half_bytes > FIRST_BYTES and not self._parser.has_more:
+            header = self._parser.header()
+            if header is None or not newcomer.is_plausible(header):
+                raise RemoteProtocolError(f"a first frame of more than {FIRST_BYTES} bytes from nobody who is known")
+            self._scope.deadline = newcomer.long_frame_deadline_s
+
+    async def _read(self, reader_writes: bool) -> None:
+        """In this task: TLS, and a client's end."""
+        try:
+            while not self._ended.is_set() and (data := await self._receive()):
+                self._unread = bytes(data)
+                while self._has_backlog and not self._aborted:
+                    await self._have_turn()
+                    if not self._queue or self._writing:
+                        continue
+                    if reader_writes:
+                        await self._flush()
+                    else:
+                        self._wake.set()
+        except RemoteProtocolError:
+            self._foreign_words()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._aborted = True
+
+    async def _have_turn(self) -> None:
+        """One slice."""
+        if self._is_held:
+            await self._go_on.wait()
+        if self._poller is None:
+            self._take()
+            if self._has_backlog:
+                await trio.lowlevel.checkpoint()
+            return
+        self._slice_done = trio.Event()
+        self._poller.take_turn(self._place)
+        if not self._slice_done.is_set():
+            try:
+                await self._slice_done.wait()
+            finally:
+                self._place.is_waiting = False
+
+    async def _receive(self) -> bytes | bytearray:
+        """What has arrived, b"" at the end."""
+        handle = self._handle
+        if handle is None:
+            return await self._stream.receive_some(READ_BYTES)
+        while True:
+            await trio.lowlevel.wait_readable(handle)
+            try:
+                return os.read(handle, READ_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise trio.BrokenResourceError(str(error)) from error
+
+    async def _send_all(self, data: bytes) -> None:
+        sent = 0
+        if self._handle is not None:
+            try:
+                sent = network.write_now(self._handle, data)
+            except OSError as error:
+                raise trio.BrokenResourceError(str(error)) from error
+        if sent < len(data):
+            await self._stream.send_all(memoryview(data)[sent:])
+
+    def _take_responses(self, commands: list[Command]) -> list[Command]:
+        """Hand responses to their calls; the requests remain. A response that nobody waits for is late: dropped."""
+        if not self._calls and not any(command.flag & 1 for command in commands):
+            return commands
+        requests = []
+        for command in commands:
+            if not command.flag & 1:
+                requests.append(command)
+            elif (call := self._calls.get(command.opaque)) is not None:
+                call.response = command
+                call.done.set()
+        return requests
+
+    async def _flush(self) -> None:
+        """Write all that is queued, also what comes while writing, in one write per turn."""
+        self._writing = True
+        while self._queue and not self._aborted:
+            # a cancellation that is due comes here, with the queue whole, and not inside the write
+            await trio.lowlevel.checkpoint_if_cancelled()
+            batch, count = b"".join(self._queue), len(self._queue)
+            self._queue.clear()
+            self._half_written = True
+            await self._send_all(batch)
+            self._half_written = False
+            self._count_sent(len(batch), count)
+        self._writing = False
+
+    async def _write_queued(self) -> None:
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake = trio.Event()
+                if not self._writing:
+                    await self._flush()
+                if self._is_paused and not self._ended.is_set():
+                    self._resume()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._abort()
+
+    async def _last_words(self) -> None:
+        if self._queue and not self._aborted and not self._half_written:
+            with trio.move_on_after(_LAST_WORDS_S):
+                try:
+                    await self._flush()
+                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                    self._queue.clear()

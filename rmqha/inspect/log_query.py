@@ -1,0 +1,171 @@
+"""Data plane: the records of a store that is only looked at, chosen by place, queue and time; sums over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rmqha.inspect.log_reader import Check, Entry, LogPiece, LogReader, Stop, Why
+from rmqha.inspect.look import StoreLook
+from rmqha.model.error import StoreError
+from rmqha.store.log.record import BadRecordError, Located, Record, decode, locate, verify
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFilter:
+    """Which records: physical offsets [start, end), store times [since, until)."""
+
+    topic: str | None = None
+    queue_id: int | None = None
+    start: int = 0
+    end: int | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    uncommitted: bool = False
+    """Also whole records behind the committed end."""
+
+
+def entries(store: StoreLook, choice: RecordFilter, check: Check = verify) -> Iterator[tuple[Entry, Located]]:
+    """The chosen records in log order, blank ones left out. Raises StoreError at the first bytes below the committed
+    end that are no whole record, after the records before them."""
+    reader = store.reader()
+    try:
+        yield from _entries(store, reader, choice, check)
+    except OSError as error:
+        raise StoreError(f"{store.disk.label} cannot be read: {error.strerror or error}; check the disk") from None
+    finally:
+        reader.close()
+
+
+def _entries(
+    store: StoreLook, reader: LogReader, choice: RecordFilter, check: Check
+) -> Iterator[tuple[Entry, Located]]:
+    limit = reader.max_offset if choice.uncommitted else store.committed_end
+    end = limit if choice.end is None else min(limit, choice.end)
+    topic = choice.topic.encode() if choice.topic is not None else None
+    first = _first_file(reader, choice)
+    for entry in reader.records(first.start_offset if first is not None else 0, limit, check):
+        position, view, _, parts = entry
+        if position >= end:
+            return
+        if parts is None or position < choice.start:
+            continue
+        if topic is not None and view[parts[6] : parts[6] + parts[7]] != topic:
+            continue
+        if choice.queue_id is not None and parts[2] != choice.queue_id:
+            continue
+        if choice.since_ms is not None and parts[10] < choice.since_ms:
+            continue
+        if choice.until_ms is not None and parts[10] >= choice.until_ms:
+            continue
+        yield entry, parts
+    complain(store, reader.stop)
+
+
+def _first_file(reader: LogReader, choice: RecordFilter) -> LogPiece | None:
+    """The first file that may hold a chosen record: store times rise, and so do offsets."""
+    chosen: LogPiece | None = reader.files[0] if reader.files else None
+    for piece in reader.files[1:]:
+        if piece.start_offset > choice.start:
+            if choice.since_ms is None:
+                break
+            stored_ms = _first_stored_ms(reader, piece)
+            if stored_ms is None or stored_ms >= choice.since_ms:
+                break
+        chosen = piece
+    return chosen
+
+
+def _first_stored_ms(reader: LogReader, piece: LogPiece) -> int | None:
+    entry = reader.record_at(piece.start_offset)
+    return None if entry is None or entry[3] is None else entry[3][10]
+
+
+def complain(store: StoreLook, stop: Stop) -> None:
+    """StoreError unless the walk ended where a sound log may end."""
+    if stop.why is Why.END or (stop.why is Why.UNWRITTEN and stop.position >= store.committed_end):
+        return
+    committed = f" (committed up to {store.committed_end})" if stop.position < store.committed_end else ""
+    raise StoreError(
+        f"{store.disk.label}/{stop.path} at byte {stop.at}: expected {stop.expected}, found {stop.found}{committed};"
+        f" see rmqha fsck {store.disk.label}"
+    )
+
+
+def record_of(entry: Entry, parts: Located) -> Record:
+    """Decoded. StoreError for a topic that is no text."""
+    position, view, at, _ = entry
+    try:
+        return decode(view, at, end=at + parts[0])
+    except BadRecordError as error:
+        raise StoreError(f"the record at {position} cannot be decoded: {error}; see rmqha fsck") from None
+
+
+@dataclass(slots=True)
+class Sum:
+    """Over records: how many, their bytes, queue offsets and store times."""
+
+    count: int = 0
+    size_bytes: int = 0
+    min_queue_offset: int | None = None
+    max_queue_offset: int | None = None
+    first_ms: int | None = None
+    last_ms: int | None = None
+
+    def add(self, parts: Located) -> None:
+        self.count += 1
+        self.size_bytes += parts[0]
+        queue_offset, stored = parts[3], parts[10]
+        if self.min_queue_offset is None or queue_offset < self.min_queue_offset:
+            self.min_queue_offset = queue_offset
+        if self.max_queue_offset is None or queue_offset > self.max_queue_offset:
+            self.max_queue_offset = queue_offset
+        if self.first_ms is None or stored < self.first_ms:
+            self.first_ms = stored
+        if self.last_ms is None or stored > self.last_ms:
+            self.last_ms = stored
+
+
+@dataclass(slots=True)
+class FileSum:
+    """One file of the log. `used_bytes` ends behind the last record or blank record."""
+
+    piece: LogPiece
+    records: Sum = field(default_factory=Sum)
+    used_bytes: int = 0
+    problem: str = ""
+
+
+def file_sums(store: StoreLook) -> list[FileSum]:
+    """Every file by itself, whole records only, CRC not checked: one bad file does not hide the others. Also what is
+    behind the committed end, as far as it is records. Raises OSError."""
+    sums = []
+    for piece in store.log.files:
+        made = FileSum(piece)
+        reader = LogReader(store.disk, (piece,))
+        for position, _, _, parts in reader.records(piece.start_offset, piece.end_offset, locate):
+            if parts is None:
+                made.used_bytes = piece.size_bytes
+            else:
+                made.records.add(parts)
+                made.used_bytes = position + parts[0] - piece.start_offset
+        stop = reader.stop
+        reader.close()
+        if stop.why not in (Why.END, Why.UNWRITTEN) or (
+            stop.why is Why.UNWRITTEN and stop.position < min(store.committed_end, piece.end_offset)
+        ):
+            made.problem = f"byte {stop.at}: expected {stop.expected}, found {stop.found}"
+        sums.append(made)
+    return sums
+
+
+def queue_sums(store: StoreLook, choice: RecordFilter) -> dict[tuple[str, int], Sum]:
+    """By topic and queue, sorted. Raises StoreError as `entries` does."""
+    found: dict[tuple[bytes, int], Sum] = {}
+    for (_, view, _, _), parts in entries(store, choice, locate):
+        key = (bytes(view[parts[6] : parts[6] + parts[7]]), parts[2])
+        made = found.get(key)
+        if made is None:
+            made = found[key] = Sum()
+        made.add(parts)
+    return {(topic.decode("utf-8", "replace"), queue_id): found[topic, queue_id] for topic, queue_id in sorted(found)}

@@ -1,0 +1,1 @@
+"""Configuration of servers: keys, their checks, and how properties are read."""

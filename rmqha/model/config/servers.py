@@ -1,0 +1,600 @@
+"""Configuration of servers and of brokers; `config_base` has what every configuration is.
+
+Keys marked "own" in docs/configuration.md do not exist in Apache RocketMQ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from rmqha.model.config.base import Config as Config
+from rmqha.model.config.base import key_field as key_field
+from rmqha.model.config.base import parse_properties as parse_properties
+from rmqha.model.config.delay_level import DEFAULT_DELAY_LEVELS, parse_delay_levels
+from rmqha.model.error import ConfigError
+from rmqha.model.identity import HaMode, is_loopback, join_address, parse_address
+from rmqha.model.quota import Limit, QuotaLimits, parse_overrides
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig(Config):
+    """Keys that every server has. `listen_address` is where it binds, loopback unless told otherwise."""
+
+    listen_address: str = "127.0.0.1"
+    """Own. The address to bind; loopback unless told otherwise."""
+    log_file: str = ""
+    """Own. Where the log goes; empty = standard error. Reopened on SIGHUP."""
+    log_max_bytes: int = 16 * 1024 * 1024
+    """Own. Size at which the log rotates; three old files are kept."""
+    audit_log_level: str = "auto"
+    """Own. What the audit log keeps (docs/security.md): off; changes: refused requests and those that change something;
+    all: every request; auto: changes if aclEnable, else off."""
+    audit_log_file: str = ""
+    """Own. Where the audit log goes; empty: audit.log beside logFile, else standard error. Reopened on SIGHUP."""
+    audit_log_max_bytes: int = 16 * 1024 * 1024
+    """Own. Size at which the audit log rotates."""
+    audit_log_file_count: int = 10
+    """Own. Old files of the audit log that are kept."""
+    log_format: str = "text"
+    """Own. text, or json: one object a line, with `cause_id`, which ties the lines of all nodes about one election
+    (docs/operating.md#logs)."""
+    http_port: int = 0
+    """Own. Port of /healthz, /readyz, /role and /metrics (docs/metrics.md), on a name server also of its page
+    (docs/web.md); 0: none is opened. A name server and the controller in it share one."""
+    http_host: str = "127.0.0.1"
+    """Own. The address to bind for httpPort."""
+    max_frame_bytes: int = 16 * 1024 * 1024
+    """Own. A longer remoting frame closes the connection, as com.rocketmq.remoting.frameMaxLength does."""
+    first_request_timeout_millis: int = 2_000
+    """Own. A connection is closed that has not sent a request that counts within this time: one that the accounts
+    allow, without accounts one whose code is known (docs/security.md). A handshake of TLS is a part of it."""
+    acl_enable: bool = False
+    """Serve only signed requests of the accounts in aclFile."""
+    acl_file: str = "conf/plain_acl.yml"
+    """Own. Accounts and their permissions in RocketMQ's plain_acl.yml; read again when it changes."""
+    credentials_file: str = ""
+    """Own. File with accessKey and secretKey, as RocketMQ's tools.yml, by which this server signs what it asks of
+    others; an admin of their accounts. Only the owner may open it."""
+    quota_account_requests_per_second: int = key_field("quota.account.requestsPerSecond", 0)
+    """Own. Most requests of one account, beyond which it is answered SYSTEM_BUSY (docs/security.md); 0: no bound."""
+    quota_account_bytes_per_second: int = key_field("quota.account.bytesPerSecond", 0)
+    """Own. The same for the bytes of its requests."""
+    quota_address_requests_per_second: int = key_field("quota.address.requestsPerSecond", 0)
+    """Own. Most requests from one address; admins' do not count."""
+    quota_address_bytes_per_second: int = key_field("quota.address.bytesPerSecond", 0)
+    """Own. The same for the bytes of requests."""
+    quota_overrides: str = key_field("quota.overrides", "")
+    """Own. Other bounds for some: `account:orders=500/1048576;address:10.0.0.7=0/0`, requests and bytes a second."""
+    tls_server_mode: str = key_field("tls.server.mode", "permissive")
+    """disabled, permissive (plain and TLS on one port; TLS needs a certificate) or enforcing (TLS only)."""
+    tls_server_cert_path: str = key_field("tls.server.certPath", "")
+    """Certificate chain of this server, PEM."""
+    tls_server_key_path: str = key_field("tls.server.keyPath", "")
+    """Private key of this server, PEM, not encrypted."""
+    tls_server_trust_cert_path: str = key_field("tls.server.trustCertPath", "")
+    """Issuers whose client certificates are accepted, PEM."""
+    tls_server_need_client_auth: str = key_field("tls.server.need.client.auth", "none")
+    """none, optional or require: whether clients show a certificate."""
+    tls_enable: bool = key_field("tls.enable", False)
+    """Use TLS towards other servers."""
+    tls_client_auth_server: bool = key_field("tls.client.authServer", True)
+    """Check the certificates of other servers. RocketMQ: false."""
+    tls_client_trust_cert_path: str = key_field("tls.client.trustCertPath", "")
+    """Issuers whose server certificates are accepted, PEM; empty: the system's."""
+    tls_client_cert_path: str = key_field("tls.client.certPath", "")
+    """Certificate chain to show to other servers, PEM."""
+    tls_client_key_path: str = key_field("tls.client.keyPath", "")
+    """Private key of that certificate, PEM, not encrypted; empty: it is in the same file."""
+
+    acl_signature: str = "any"
+    """Own. Which signatures accounts may use: `any`, also Apache's form, which covers less; `admin`: accounts that may
+    everything only rmqha's own form; `own`: all accounts (docs/security.md)."""
+    ha_secret_file: str = ""
+    """Own. A file with the secret that the servers of a cluster share, 0600: replicas prove it on their HA ports, and
+    controllers sign what they tell each other. `rmqha up` and `rmqha generate` make one (docs/security.md)."""
+
+    def warnings(self) -> list[str]:
+        """One sentence for each way in which others than this machine may reach the server unasked."""
+        found = []
+        if not is_loopback(self.listen_address):
+            where = f"listenAddress = {self.listen_address}"
+            if not self.acl_enable:
+                found.append(f"{where}: whoever reaches this server may ask it for anything; set aclEnable and aclFile")
+            if not self.tls_server_cert_path or self.tls_server_mode == "disabled":
+                found.append(f"{where}: messages and keys pass in the clear; set tls.server.certPath and keyPath")
+            elif self.tls_server_mode == "permissive":
+                found.append(f"{where}: plain connections are taken beside TLS; set tls.server.mode=enforcing")
+        if self.http_port and not is_loopback(self.http_host):
+            found.append(
+                f"httpHost = {self.http_host}: whoever reaches port {self.http_port} reads this server's state;"
+                " set httpHost to a loopback address or let only your monitoring in"
+            )
+        return found
+
+    @property
+    def quotas(self) -> QuotaLimits:
+        account = Limit(self.quota_account_requests_per_second, self.quota_account_bytes_per_second)
+        address = Limit(self.quota_address_requests_per_second, self.quota_address_bytes_per_second)
+        return QuotaLimits(account, address, *parse_overrides(self.quota_overrides, "quota.overrides"))
+
+    def check(self, source: str) -> None:
+        self.require_range(source, "http_port", 0, 65535)
+        self.require_range(source, "first_request_timeout_millis", 100, 600_000)
+        for whose, what in (
+            ("account", "requests"),
+            ("account", "bytes"),
+            ("address", "requests"),
+            ("address", "bytes"),
+        ):
+            key = f"quota.{whose}.{what}PerSecond"
+            value = getattr(self, f"quota_{whose}_{what}_per_second")
+            if not 0 <= value < 1 << 40:
+                raise ConfigError(f"{source}: {key} = {value} must lie between 0 and {(1 << 40) - 1}")
+        parse_overrides(self.quota_overrides, source)
+        if self.log_format not in ("text", "json"):
+            raise ConfigError(f"{source}: logFormat = {self.log_format!r} must be text or json")
+        self.require_range(source, "audit_log_max_bytes", 4096, 1 << 40)
+        self.require_range(source, "audit_log_file_count", 1, 1000)
+        if self.audit_log_level not in ("auto", "off", "changes", "all"):
+            raise ConfigError(f"{source}: auditLogLevel = {self.audit_log_level!r} is none of auto, off, changes, all")
+        for name, known in (
+            ("tls_server_mode", ("disabled", "permissive", "enforcing")),
+            ("tls_server_need_client_auth", ("none", "optional", "require")),
+            ("acl_signature", ("any", "admin", "own")),
+        ):
+            if getattr(self, name) not in known:
+                key = type(self).__dataclass_fields__[name].metadata["key"]
+                raise ConfigError(f"{source}: {key} = {getattr(self, name)} is none of {', '.join(known)}")
+
+
+QUOTA_KEYS = frozenset(
+    {
+        "quota.account.requestsPerSecond",
+        "quota.account.bytesPerSecond",
+        "quota.address.requestsPerSecond",
+        "quota.address.bytesPerSecond",
+        "quota.overrides",
+    }
+)
+"""Change while a broker or a name server runs."""
+_BROKER_LIVE_KEYS = """
+    accessMessageInMemoryMaxRatio autoCreateMaxPerSecond autoCreateSubscriptionGroup autoCreateTopicEnable
+    cleanFileForciblyEnable commitLogMaxBytes deleteFileBatchMax deleteWhen diskMaxUsedSpaceRatio
+    diskSpaceCleanForciblyRatio diskSpaceWarningLevelRatio enablePropertyFilter fileReservedTime flushIntervalCommitLog
+    haTransferBytesPerSecond longPollingMaxMs maxClientCount maxGroupCount maxTopicCount rejectTransactionMessage
+    scrubBytesPerSecond slaveReadEnable transactionCheckInterval transactionCheckMax transactionTimeOut
+    useServerSideResetOffset
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerConfig(ServerConfig):
+    """A replica of a broker group. Times are milliseconds, sizes bytes."""
+
+    aliases: ClassVar[Mapping[str, str]] = {
+        "haSlaveFallbehindMax": "haMaxGapNotInSync",
+        "maxHaTransferByteInSecond": "haTransferBytesPerSecond",
+    }
+    live_keys: ClassVar[frozenset[str]] = frozenset(_BROKER_LIVE_KEYS.split()) | QUOTA_KEYS
+
+    broker_cluster_name: str = "DefaultCluster"
+    """The cluster as clients and name servers know it."""
+    broker_name: str = "broker-a"
+    """The group: all replicas of one CommitLog have the same name."""
+    broker_id: int = -1
+    """-1: the controller issues it; in a static group 0 for the master. A static slave needs a number of its own."""
+    namesrv_addr: str = "127.0.0.1:9876"
+    """Name servers, separated by `;`."""
+    controller_addr: str = "127.0.0.1:9878"
+    """Controllers, separated by `;`; the leader is found among them."""
+    enable_controller_mode: bool = True
+    """false: a static group (docs/static-groups.md). brokerRole and brokerId say who is master, for good."""
+    ha_master_address: str = ""
+    """HA address of a static group's master, for its slaves; empty: as the name servers say."""
+    listen_port: int = 10911
+    """Port for clients; listenPort − 2 (the fast port) serves the same requests."""
+    ha_listen_port: int = 0
+    """Port of the HA stream; 0: listenPort + 1."""
+    broker_ip1: str = key_field("brokerIP1", "")
+    """Address told to clients and controllers; empty = listenAddress."""
+    broker_ip2: str = key_field("brokerIP2", "")
+    """Address told to slaves for the HA stream; empty = brokerIP1."""
+    store_path_root_dir: str = "store"
+    """Directory of the store."""
+    compressed_register: bool = False
+    """Registers its topics with name servers compressed: for tables of many topics on narrow links."""
+
+    ha_mode: str = ""
+    """Own. `ap` or `cp` (docs/guarantees.md); empty is AP with the plain keys as they stand."""
+    ha_security: str = "auto"
+    """Own. Who may connect to the HA port. `auto`: replicas that prove the secret of haSecretFile, by TLS too if that
+    is set up; without that file whoever reaches it, so only on loopback. `open`: whoever reaches it; groups with
+    Apache's replicas need that. `enforcing`: replicas that come by TLS (with tls.enable) and prove the secret, or the
+    account of credentialsFile; `permissive` takes all kinds and connects plainly. `disabled` is an older name of open.
+    """
+    broker_role: str = "ASYNC_MASTER"
+    """ASYNC_MASTER answers after its own append; SYNC_MASTER waits for inSyncReplicas. haMode=cp overrules it. SLAVE:
+    only in a static group."""
+    flush_disk_type: str = "ASYNC_FLUSH"
+    """ASYNC_FLUSH syncs each flushIntervalCommitLog; SYNC_FLUSH before an acknowledgement, on slaves too."""
+    total_replicas: int = 1
+    """Replicas of the group; must be given with haMode=cp. The controller keeps the number that it is told first."""
+    in_sync_replicas: int = 1
+    """Replicas, the master included, that must hold a record under SYNC_MASTER. AP only."""
+    min_in_sync_replicas: int = 1
+    """With a smaller SyncStateSet a send is refused unwritten. haMode=cp uses the majority instead."""
+    all_ack_in_sync_state_set: bool = False
+    """Wait for the whole SyncStateSet, whatever brokerRole and inSyncReplicas say. haMode=cp always does."""
+    enable_auto_in_sync_replicas: bool = False
+    """Lower inSyncReplicas while fewer of the set live and are close enough, never below minInSyncReplicas. Of effect
+    under SYNC_MASTER; AP only."""
+    async_learner: bool = False
+    """A copy that is never in the SyncStateSet, never elected and not counted by totalReplicas (docs/sites.md)."""
+    broker_election_priority: int = 2147483647
+    """Among equals the lower number is elected."""
+    broker_zone: str = ""
+    """Own. Rack or zone of this replica; the controllers' electionZones prefers some."""
+    disk_probe_interval_millis: int = 1000
+    """Own. Pause between two small durable writes that tell whether the disk is well; 0: none are made."""
+    disk_probe_timeout_millis: int = 5000
+    """Own. After so long without an end of such a write the disk counts as failed: the mastership moves away."""
+
+    ha_max_time_slave_not_catchup: int = 15000
+    """A slave that was not level with the master for so long leaves the set."""
+    ha_max_gap_not_in_sync: int = 256 * 1024 * 1024
+    """A slave so many bytes behind leaves the set; in a static group a SYNC_MASTER does not wait for it."""
+    ha_send_heartbeat_interval: int = 5000
+    """Silence on the HA stream after which the master sends a heartbeat."""
+    ha_housekeeping_interval: int = 20000
+    """Silence on the HA stream after which either side closes it."""
+    ha_transfer_batch_size: int = 1024 * 1024
+    """Most log bytes of one transfer, up to 1 MiB. RocketMQ: 32 KiB."""
+    ha_transfer_bytes_per_second: int = 0
+    """Own. Most log bytes a second for each slave that copies and is not in the SyncStateSet; 0: no limit. RocketMQ's
+    maxHaTransferByteInSecond is taken for it."""
+    scrub_bytes_per_second: int = 2 * 1024 * 1024
+    """Own. Log bytes a second that are read again and checked, so that rot is found and mended; 0: none are."""
+    ha_ack_stall_bound_ms: int = 2000
+    """Own. How long a slave in the set may hold back acks before it is shrunk out; below slaveTimeout."""
+    slave_timeout: int = 3000
+    """How long a send waits for replicas before FLUSH_SLAVE_TIMEOUT."""
+    wait_time_mills_in_send_queue: int = 1000
+    """A send that has waited longer until the broker could read it is refused with SYSTEM_BUSY, so that nothing is
+    written that its client has given up; 0: none is. RocketMQ: 200."""
+    forward_sends_millis: int = 35_000
+    """Own. For so long after a start or a change of the master a slave passes sends on to the master, until clients
+    have asked for the route again (Java: each 30 s); 0: it refuses them with code 14, from the beginning of a directed
+    switch."""
+    sync_flush_timeout: int = 5000
+    """How long a send waits for the disk before FLUSH_DISK_TIMEOUT."""
+    flush_interval_commit_log: int = 500
+    """Period of syncs under ASYNC_FLUSH."""
+    transient_store_pool_enable: bool = False
+    """Messages that nobody waits for (oneway, WAIT=false) are collected in memory and written to the log in one call; a
+    kill loses those, a send that waits never."""
+    transient_store_pool_size: int = 5
+    """How many times commitCommitLogLeastPages may be collected while the requests of one read are worked on. RocketMQ:
+    the number of buffers of one log file each."""
+    commit_commit_log_least_pages: int = 4
+    """So many pages of 4 KiB are written at once, without waiting for commitIntervalCommitLog."""
+    commit_interval_commit_log: int = 200
+    """How long a message may be collected."""
+
+    mapped_file_size_commit_log: int = 1024 * 1024 * 1024
+    """Size of a CommitLog file; the same on all replicas of a group."""
+    mapped_file_size_consume_queue: int = 300000 * 20
+    """Size of a ConsumeQueue file; a multiple of 20."""
+    mapper_file_size_batch_consume_queue: int = 300000 * 46
+    """Size of a file of a BatchConsumeQueue (topics with queue.type=BatchCQ); a multiple of 46."""
+    message_index_enable: bool = True
+    """Keep an index of keys, for queries by key, unique key and tags. false: nothing is built and queries say so."""
+    max_hash_slot_num: int = 5000000
+    """Hash slots of an index file, 4 bytes each. With other numbers than before the index is made anew."""
+    max_index_num: int = 20000000
+    """Entries of an index file, 20 bytes each; a message has one for each of its keys, its unique key and its tags."""
+    max_message_size: int = 4 * 1024 * 1024
+    """Largest body."""
+    file_reserved_time: int = 72
+    """Hours that a log file is kept after its newest record was stored; then it is removed in the hours of deleteWhen,
+    or at once while the disk is fuller than diskMaxUsedSpaceRatio."""
+    delete_when: str = "04"
+    """Hours of the day, local time, separated by `;`, in which expired log files are removed."""
+    commit_log_max_bytes: int = 0
+    """Own. Size of the whole log above which its oldest files are removed, expired or not; 0: no limit. At least two
+    files."""
+    disk_max_used_space_ratio: int = 75
+    """Percent of the disk in use above which expired log files are removed at any hour."""
+    disk_space_clean_forcibly_ratio: int = 85
+    """Percent of the disk in use above which the oldest log files are removed even if they are not expired, as many as
+    lead below it."""
+    disk_space_warning_level_ratio: int = 90
+    """Percent of the disk in use above which sends are refused and cleaning by force does not wait for slaves."""
+    clean_file_forcibly_enable: bool = True
+    """Whether log files that are not expired may go when the disk is full."""
+    delete_file_batch_max: int = 10
+    """Most log files removed at one look."""
+    clean_resource_interval: int = 10000
+    """Period of looks at the disk and the age of files."""
+    delete_commit_log_files_interval: int = 100
+    """Pause between two removed log files."""
+    destroy_maped_file_interval_forcibly: int = 120000
+    """How long a removed log file may stay on the disk, under another name, because a reader still uses it."""
+    redelete_hanged_file_interval: int = 120000
+    """After a log file could not be removed, how long until it is tried again."""
+    auto_create_topic_enable: bool = True
+    """Create an unknown topic at its first send."""
+    default_topic_queue_nums: int = 8
+    """Most queues of a topic created so."""
+    auto_create_subscription_group: bool = True
+    """Make an unknown consumer group when it first shows itself."""
+    auto_create_max_per_second: int = 20
+    """Own. Topics that first sends make in a second; the next one is answered SYSTEM_BUSY. A topic costs files of its
+    queues on each replica, so that a flood of names would end the mastership. Groups: five times as many."""
+    max_topic_count: int = 100_000
+    """Own. No topic is made beyond so many, by an operator or a first send; those of retries and dead letters, two at
+    most per group, count too and are always made."""
+    max_group_count: int = 100_000
+    """Own. No consumer group is made beyond so many."""
+    max_client_count: int = 100_000
+    """Own. Memberships of connected clients in producer and consumer groups, together; a heartbeat that would bring
+    more is answered SYSTEM_BUSY."""
+    enable_property_filter: bool = False
+    """Consumers may choose messages by SQL92 expressions over their properties."""
+    use_server_side_reset_offset: bool = True
+    """A reset of consumer offsets is kept by the broker and told with the next pull; false: only members of the group
+    that are connected are told, at once (request 220)."""
+    message_delay_level: str = DEFAULT_DELAY_LEVELS
+    """How long each level of a delayed message waits, level 1 first; the same on all replicas of a group."""
+    reject_transaction_message: bool = False
+    """Refuse transactional messages (16). What waits already is gone on with."""
+    transaction_time_out: int = 6000
+    """How long after its birth a transactional message waits before its producer is asked how the transaction ended; a
+    message may say CHECK_IMMUNITY_TIME_IN_SECONDS for itself."""
+    transaction_check_interval: int = 30_000
+    """Pause between two rounds of questions to producers."""
+    transaction_check_max: int = 15
+    """Checked so often, or older than fileReservedTime, a message goes to TRANS_CHECK_MAX_TIME_TOPIC."""
+    metadata_sync: str = ""
+    """Own. `strict`: who changes a topic or a group is answered when every member of the SyncStateSet that is rmqha
+    holds the change on its disk; `periodic`: at once, slaves follow within a second. Empty: strict under haMode=cp."""
+    offset_sync: str = "periodic"
+    """Own. `strict`: the same for each commit of a consumer's offset; costs a write of the table on each slave."""
+    metadata_sync_timeout_ms: int = 3000
+    """Own. How long a strict change waits for a silent member before it is answered with an error."""
+    slave_read_enable: bool = True
+    """Slaves serve pulls, up to their confirm offset: of consumers that see no master, and of those whom the master
+    sends since what they read is no longer in its memory (accessMessageInMemoryMaxRatio). RocketMQ: false."""
+    access_message_in_memory_max_ratio: int = 40
+    """Percent of the machine's memory; a consumer further behind the log's end than that is sent to a slave."""
+    long_polling_max_ms: int = 30000
+    """Own bound on a pull's suspendTimeoutMillis."""
+
+    controller_heartbeat_interval_millis: int = 500
+    """Own. Period of heartbeats to the controller."""
+    controller_heart_beat_timeout_mills: int = 2000
+    """How long after the last heartbeat the controller holds this broker for alive (ruling 17)."""
+    broker_heartbeat_interval: int = 1000
+    """Period of lite heartbeats to the name servers."""
+    register_name_server_period: int = 30000
+    """Period of full registrations; role and topic changes register at once."""
+    region_id: str = "DefaultRegion"
+    """Value of MSG_REGION."""
+
+    @property
+    def delete_hours(self) -> tuple[int, ...]:
+        """deleteWhen as hours from 0 to 23."""
+        return tuple(int(hour) for hour in self.delete_when.split(";") if hour.strip())
+
+    @property
+    def mode(self) -> HaMode:
+        return HaMode.CP if self.ha_mode == "cp" else HaMode.AP
+
+    @property
+    def static_broker_id(self) -> int:
+        """The id in a static group: the master's is 0 whether it is given or not."""
+        return max(0, self.broker_id)
+
+    @property
+    def slave_reads(self) -> bool:
+        """Whether slaves serve pulls: those of a static group always do, nobody else could when the master is away."""
+        return self.slave_read_enable or not self.enable_controller_mode
+
+    @property
+    def metadata_strict(self) -> bool:
+        return self.metadata_sync == "strict" or (self.metadata_sync == "" and self.mode is HaMode.CP)
+
+    @property
+    def sync_flush(self) -> bool:
+        return self.flush_disk_type == "SYNC_FLUSH"
+
+    @property
+    def majority(self) -> int:
+        """Smallest confirmed set that may acknowledge in CP (ruling 1): 1→1, 2→2, 3→2, 5→3."""
+        return self.total_replicas // 2 + 1
+
+    @property
+    def address(self) -> str:
+        return join_address(self.broker_ip1 or self.listen_address, self.listen_port)
+
+    @property
+    def ha_port(self) -> int:
+        return self.ha_listen_port or self.listen_port + 1
+
+    @property
+    def ha_address(self) -> str:
+        return join_address(self.broker_ip2 or self.broker_ip1 or self.listen_address, self.ha_port)
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str], source: str) -> Self:
+        config = super().from_properties(properties, source)
+        if config.mode is HaMode.CP and "totalReplicas" not in properties:
+            raise ConfigError(f"{source}: haMode=cp needs totalReplicas; set it to the number of the group's replicas")
+        return config
+
+    def check(self, source: str) -> None:
+        super().check(source)
+        if self.ha_mode not in ("", "ap", "cp"):
+            raise ConfigError(f"{source}: haMode = {self.ha_mode!r} must be ap or cp")
+        if self.flush_disk_type not in ("ASYNC_FLUSH", "SYNC_FLUSH"):
+            raise ConfigError(f"{source}: flushDiskType = {self.flush_disk_type!r} must be ASYNC_FLUSH or SYNC_FLUSH")
+        if self.broker_role not in ("ASYNC_MASTER", "SYNC_MASTER", "SLAVE"):
+            raise ConfigError(f"{source}: brokerRole = {self.broker_role!r} must be ASYNC_MASTER, SYNC_MASTER or SLAVE")
+        if not self.enable_controller_mode:
+            self._check_static(source)
+        self._check_ha_security(source)
+        for key, value in (("metadataSync", self.metadata_sync or "strict"), ("offsetSync", self.offset_sync)):
+            if value not in ("strict", "periodic"):
+                raise ConfigError(f"{source}: {key} = {value!r} must be strict or periodic")
+        self.require_range(source, "metadata_sync_timeout_ms", 100, 60_000)
+        for name in ("auto_create_max_per_second", "max_topic_count", "max_group_count", "max_client_count"):
+            self.require_range(source, name, 1, 10_000_000)
+        self.require_range(source, "access_message_in_memory_max_ratio", 0, 100)
+        self.require_range(source, "flush_interval_commit_log", 1, 600_000)
+        self.require_range(source, "long_polling_max_ms", 0, 600_000)
+        self.require_range(source, "transaction_time_out", 0, 2**31 - 1)
+        self.require_range(source, "transaction_check_interval", 10, 2**31 - 1)
+        self.require_range(source, "transaction_check_max", 1, 2**31 - 1)
+        self.require_range(source, "listen_port", 3, 65534)
+        self.require_range(source, "total_replicas", 1, 9)
+        self.require_range(source, "in_sync_replicas", 1, self.total_replicas if self.enable_controller_mode else 9)
+        self.require_range(source, "min_in_sync_replicas", 1, self.total_replicas)
+        self.require_range(source, "broker_election_priority", -(2**31), 2**31 - 1)
+        self.require_range(source, "disk_probe_interval_millis", 0, 3_600_000)
+        self.require_range(source, "forward_sends_millis", 0, 600_000)
+        self.require_range(source, "wait_time_mills_in_send_queue", 0, 600_000)
+        self.require_range(source, "disk_probe_timeout_millis", 100, 600_000)
+        self.require_range(source, "mapped_file_size_commit_log", 64 * 1024, 2**31 - 1)
+        self.require_range(source, "max_hash_slot_num", 1, 2**28)
+        self.require_range(source, "max_index_num", 2, (2**31 - 41 - 4 * self.max_hash_slot_num) // 20)
+        self.require_range(source, "transient_store_pool_size", 1, 1024)
+        self.require_range(source, "commit_commit_log_least_pages", 1, 1024)
+        self.require_range(source, "commit_interval_commit_log", 1, 60_000)
+        self.require_range(source, "max_message_size", 1, self.mapped_file_size_commit_log // 2)
+        self.require_range(source, "ha_transfer_batch_size", 1024, 1024 * 1024)
+        self.require_range(source, "ha_transfer_bytes_per_second", 0, 2**63 - 1)
+        self.require_range(source, "scrub_bytes_per_second", 0, 2**31 - 1)
+        if self.mapped_file_size_consume_queue % 20:
+            raise ConfigError(f"{source}: mappedFileSizeConsumeQueue must be a multiple of 20, the size of one entry")
+        if self.mapper_file_size_batch_consume_queue % 46:
+            raise ConfigError(
+                f"{source}: mapperFileSizeBatchConsumeQueue must be a multiple of 46, the size of one entry"
+            )
+        try:
+            parse_delay_levels(self.message_delay_level)
+        except ValueError as error:
+            raise ConfigError(f"{source}: messageDelayLevel: {error}") from None
+        if self.ha_ack_stall_bound_ms >= self.slave_timeout:
+            raise ConfigError(
+                f"{source}: haAckStallBoundMs = {self.ha_ack_stall_bound_ms} must be below slaveTimeout, "
+                f"{self.slave_timeout}: waiting sends would time out before the stalled slave is left out"
+            )
+        self._check_retention(source)
+        if self.in_sync_replicas < self.min_in_sync_replicas:
+            raise ConfigError(f"{source}: inSyncReplicas must not be below minInSyncReplicas")
+        if self.mode is HaMode.CP and (self.enable_auto_in_sync_replicas or self.in_sync_replicas != 1):
+            key = "enableAutoInSyncReplicas" if self.enable_auto_in_sync_replicas else "inSyncReplicas"
+            raise ConfigError(f"{source}: {key} contradicts haMode=cp, which waits for the whole set; remove one")
+
+    def _check_ha_security(self, source: str) -> None:
+        """Every replica is now a slave and now a master."""
+        mode = self.ha_security
+        if mode not in ("auto", "open", "disabled", "permissive", "enforcing"):
+            raise ConfigError(f"{source}: haSecurity = {mode!r} must be auto, open, permissive or enforcing")
+        if mode == "auto" and not self.ha_secret_file and not is_loopback(self.listen_address):
+            raise ConfigError(
+                f"{source}: listenAddress = {self.listen_address} opens the HA port to others: set haSecretFile to a"
+                " file that all replicas share (`rmqha generate secret`), or haSecurity=open if Apache's brokers copy"
+                " from this one; whoever reaches it may then copy the log and forge acknowledgements"
+            )
+        if mode in ("auto", "open", "disabled"):
+            return
+        has_certificate = bool(self.tls_server_cert_path) and self.tls_server_mode != "disabled"
+        if not has_certificate and not self.acl_enable and not self.ha_secret_file:
+            raise ConfigError(
+                f"{source}: haSecurity = {mode} needs haSecretFile, tls.server.certPath or aclEnable=true"
+            )
+        for ours, theirs, is_missing in (
+            ("tls.server.certPath", "tls.enable=true", has_certificate and not self.tls_enable),
+            ("tls.enable", "tls.server.certPath", self.tls_enable and not has_certificate),
+            ("aclEnable", "credentialsFile", self._greets_by_account and not self.credentials_file),
+            ("credentialsFile", "aclEnable=true", self._is_credentials_alone),
+        ):
+            if mode == "enforcing" and is_missing:
+                raise ConfigError(
+                    f"{source}: haSecurity = enforcing with {ours} needs {theirs} too: each replica is at times a"
+                    " slave and at times the master"
+                )
+
+    @property
+    def _is_credentials_alone(self) -> bool:
+        return bool(self.credentials_file) and not self.acl_enable and not self.ha_secret_file
+
+    @property
+    def _greets_by_account(self) -> bool:
+        return self.acl_enable and not self.ha_secret_file
+
+    def warnings(self) -> list[str]:
+        found = super().warnings()
+        beyond = not is_loopback(self.listen_address)
+        if self.ha_security in ("open", "disabled", "permissive") and beyond:
+            found.append(
+                f"haSecurity = {self.ha_security}: whoever reaches port {self.ha_port} may copy the log, and who comes"
+                " from a replica's host may acknowledge in its name what it does not have, so that messages are lost;"
+                " set haSecretFile and haSecurity=auto, or give the HA port a network of its own"
+            )
+        elif beyond and not (self.tls_enable and self.tls_server_cert_path):
+            found.append(f"port {self.ha_port}: the log passes in the clear between replicas; set tls.enable and tls.*")
+        return found
+
+    def _check_static(self, source: str) -> None:
+        """What a group without a controller cannot have, and who is who in it."""
+        is_slave = self.broker_role == "SLAVE"
+        if is_slave and self.broker_id <= 0:
+            raise ConfigError(f"{source}: brokerId = {self.broker_id} of a static group's SLAVE must be 1 or more")
+        if not is_slave and self.broker_id > 0:
+            raise ConfigError(
+                f"{source}: brokerId = {self.broker_id} of a static group's {self.broker_role} must be 0; a slave needs"
+                " brokerRole=SLAVE"
+            )
+        if self.ha_master_address:
+            try:
+                parse_address(self.ha_master_address)
+            except ValueError as error:
+                raise ConfigError(f"{source}: haMasterAddress: {error}") from None
+        for key, wrong in (
+            ("haMode=cp", self.mode is HaMode.CP),
+            ("allAckInSyncStateSet", self.all_ack_in_sync_state_set),
+            ("enableAutoInSyncReplicas", self.enable_auto_in_sync_replicas),
+            ("asyncLearner", self.async_learner),
+        ):
+            if wrong:
+                raise ConfigError(f"{source}: {key} needs a controller, so not enableControllerMode=false; remove one")
+
+    def _check_retention(self, source: str) -> None:
+        hours = [hour.strip() for hour in self.delete_when.split(";") if hour.strip()]
+        if not all(hour.isascii() and hour.isdigit() and len(hour) <= 2 and int(hour) <= 23 for hour in hours):
+            raise ConfigError(f"{source}: deleteWhen = {self.delete_when!r} must be hours from 00 to 23, as in 04;16")
+        if self.commit_log_max_bytes and self.commit_log_max_bytes < 2 * self.mapped_file_size_commit_log:
+            raise ConfigError(
+                f"{source}: commitLogMaxBytes = {self.commit_log_max_bytes} must be 0 or at least two files of"
+                f" mappedFileSizeCommitLog = {self.mapped_file_size_commit_log}: the file in use always stays"
+            )
+        self.require_range(source, "file_reserved_time", 0, 10**6)
+        for name in ("disk_max_used_space_ratio", "disk_space_clean_forcibly_ratio", "disk_space_warning_level_ratio"):
+            self.require_range(source, name, 1, 100)
+        self.require_range(
+            source,
+            "disk_space_clean_forcibly_ratio",
+            self.disk_max_used_space_ratio,
+            self.disk_space_warning_level_ratio,
+        )
+        self.require_range(source, "delete_file_batch_max", 1, 10**6)
+        self.require_range(source, "clean_resource_interval", 10, 10**9)
+        for name in (
+            "delete_commit_log_files_interval",
+            "destroy_maped_file_interval_forcibly",
+            "redelete_hanged_file_interval",
+        ):
+            self.require_range(source, name, 0, 10**9)

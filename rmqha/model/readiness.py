@@ -1,0 +1,20 @@
+"""What a server is at the moment, for those who ask over HTTP (/readyz, /role)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Readiness:
+    """`reason` says in words why it is not ready; `facts` are more of /role, JSON-ready."""
+
+    role: str
+    ready: bool
+    reason: str = ""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"role": self.role, "ready": self.ready, "reason": self.reason, **self.facts}

@@ -1,0 +1,307 @@
+"""Ask every node of a cluster how it is, and say what is not well. Control plane.
+
+Each answer is one party's word: the broker's about itself (request 52000), the controllers' about the group (1004),
+the name servers' about where clients go (106). A group is healthy when they agree.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from rmqha.ha.group_info import GroupInfo, parse_group_info
+from rmqha.host.net.remoting import RemotingClient
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteError, RmqhaError, UnreachableError
+from rmqha.ops.answer import json_object
+from rmqha.ops.local.cluster_file import NodeKind
+from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import loads
+
+ASK_TIMEOUT_MS = 1000
+DAMAGE_FIX = 'start a replica that has it, or see "A record that nobody has" in docs/recovery.md'
+_NAMESRV_STATE = RequestCode.RMQHA_GET_NAMESRV_STATE
+
+
+@dataclass(slots=True)
+class NodeView:
+    """A node as it was a moment ago. `state` is the body of its own state request, {} if it did not answer."""
+
+    node: NodeRecord
+    alive: bool
+    state: dict[str, Any] = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def answers(self) -> bool:
+        return bool(self.state)
+
+
+@dataclass(slots=True)
+class GroupView:
+    """A group as the controllers see it (`info`, None if none of them answered) and as clients are routed."""
+
+    name: str
+    info: GroupInfo | None = None
+    routes: dict[int, str] = field(default_factory=dict)
+    """Broker id → address of the name servers' answer; the master is id 0."""
+    in_maintenance: frozenset[str] = frozenset()
+    """Addresses of the replicas whose absence an operator has announced (`rmqha maintenance on`)."""
+
+
+@dataclass(slots=True)
+class ClusterView:
+    state: ClusterState
+    nodes: dict[str, NodeView]
+    groups: dict[str, GroupView]
+
+    def replicas(self, group: str) -> list[NodeView]:
+        return [view for view in self.nodes.values() if view.node.group == group]
+
+    def is_maintained(self, node: NodeView) -> bool:
+        """Whether the controllers say so of this node; False if none of them told, and for what is no broker."""
+        return node.node.is_broker and node.node.address in self.groups[node.node.group].in_maintenance
+
+
+def asked(reply: Command, address: str) -> Command:
+    """The reply if it is a success; RemoteError otherwise."""
+    if reply.code != ResponseCode.SUCCESS:
+        raise RemoteError(reply.code, reply.remark or "", address)
+    return reply
+
+
+async def ask(client: RemotingClient, address: str, command: Command) -> Command:
+    """One request to one node. Raises UnreachableError or RemoteError."""
+    return asked(await client.call(address, command, ASK_TIMEOUT_MS), address)
+
+
+async def ask_leader(
+    client: RemotingClient, addresses: list[str], command: Callable[[], Command], timeout_ms: int = ASK_TIMEOUT_MS
+) -> tuple[Command, str]:
+    """One request to the leader of the controllers, whichever of `addresses` that is: (reply, who answered).
+
+    Raises RemoteError for its refusal, UnreachableError if no leader can be found."""
+    waiting, tried = list(addresses), set[str]()
+    trouble = "none is configured"
+    while waiting:
+        address = waiting.pop(0)
+        if address in tried:
+            continue
+        tried.add(address)
+        try:
+            reply = await client.call(address, command(), timeout_ms)
+        except UnreachableError as error:
+            trouble = str(error)
+            continue
+        if reply.code == ResponseCode.CONTROLLER_NOT_LEADER:
+            leader = reply.ext.get("controllerLeaderAddress", "")
+            trouble = f"{address} knows no leader" if not leader else f"{address} says that {leader} leads"
+            waiting = [leader, *waiting] if leader else waiting
+            continue
+        return asked(reply, address), address
+    raise UnreachableError(f"no controller could be asked: {trouble}")
+
+
+async def look(client: RemotingClient, state: ClusterState) -> ClusterView:
+    """Ask all nodes at once; never raises for a node that does not answer."""
+    view = ClusterView(
+        state,
+        {name: NodeView(node, node.alive) for name, node in state.nodes.items()},
+        {name: GroupView(name) for name in state.groups},
+    )
+    async with trio.open_nursery() as nursery:
+        for node in view.nodes.values():
+            if node.alive:
+                nursery.start_soon(_look_at_node, client, node)
+        for group in view.groups.values():
+            nursery.start_soon(_look_at_group, client, state, group)
+    return view
+
+
+async def _look_at_node(client: RemotingClient, view: NodeView) -> None:
+    async def state() -> None:
+        code = RequestCode.RMQHA_GET_REPLICA_STATE if view.node.is_broker else RequestCode.RMQHA_GET_CONTROLLER_STATE
+        address = view.node.address if view.node.is_broker else view.node.controller_address
+        if address:
+            reply = await ask(client, address, Command(code))
+            view.state = json_object(reply, address, f"a {view.node.kind}'s")
+        else:
+            view.state = {"kind": "namesrv"} | await _name_server_state(client, view.node.address)
+        if address and view.node.kind == NodeKind.NAMESRV.value:
+            view.state["nameServer"] = await _name_server_state(client, view.node.address)
+
+    view.error = await _said(state)
+
+
+async def _name_server_state(client: RemotingClient, address: str) -> dict[str, Any]:
+    """The body of request 52014; {} of a name server that does not have it but answers."""
+    try:
+        reply = await ask(client, address, Command(_NAMESRV_STATE))
+    except RemoteError as error:
+        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            raise
+        return {}
+    return json_object(reply, address, "a name server's")
+
+
+async def _look_at_group(client: RemotingClient, state: ClusterState, view: GroupView) -> None:
+    async def controllers() -> None:
+        request = {"brokerName": view.name}
+        reply, _ = await ask_leader(
+            client, state.controller_addresses, lambda: Command(RequestCode.CONTROLLER_GET_REPLICA_INFO, dict(request))
+        )
+        view.info = parse_group_info(reply)
+        reply, _ = await ask_leader(
+            client, state.controller_addresses, lambda: Command(RequestCode.RMQHA_EXPLAIN_GROUP, dict(request))
+        )
+        told = json.loads(bytes(reply.body))["replicas"]
+        view.in_maintenance = frozenset(item["address"] for item in told if item.get("inMaintenance"))
+
+    async def name_servers() -> None:
+        for address in state.namesrv_addresses.split(";"):
+            reply = await ask(client, address, Command(RequestCode.GET_BROKER_CLUSTER_INFO))
+            table = loads(bytes(reply.body)).get("brokerAddrTable", {})
+            addresses = table.get(view.name, {}).get("brokerAddrs", {})
+            view.routes = {int(broker_id): where for broker_id, where in addresses.items()}
+
+    await _said(controllers)
+    await _said(name_servers)
+
+
+async def _said(question: Callable[[], Awaitable[None]]) -> str:
+    """Run it; what went wrong as a sentence, "" if nothing did."""
+    try:
+        await question()
+    except RmqhaError as error:
+        return str(error)
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        return f"its answer cannot be read: {error}"
+    return ""
+
+
+def problems(view: ClusterView) -> dict[str, str]:
+    """What is not well, node → sentence; groups under their own name. Empty = healthy."""
+    found: dict[str, str] = {}
+    for name, node in view.nodes.items():
+        if not node.alive:
+            if not view.is_maintained(node):  # `notes` has it
+                found[name] = "not running"
+        elif not node.answers:
+            found[name] = f"does not answer: {node.error}" if node.error else "does not answer yet"
+    for group in view.groups.values():
+        members = {node.node.name: node for node in view.replicas(group.name) if node.alive}
+        found |= {name: trouble for name, trouble in _group_problems(group, members).items() if name not in found}
+    return found
+
+
+def problems_of(view: ClusterView, names: Collection[str]) -> dict[str, str]:
+    """What keeps the nodes and groups in `names` from being well. A broker whose group has no master is not, since who
+    is in the SyncStateSet is not known then; where the group is in `names` too, that is said once."""
+    found = problems(view)
+    for group in view.groups.values():
+        if group.name not in names and (trouble := _leaderless(group, view.replicas(group.name))):
+            for node in view.replicas(group.name):
+                found.setdefault(node.node.name, f"group {group.name}: {trouble}; see rmqha explain {group.name}")
+    return {name: trouble for name, trouble in found.items() if name in names}
+
+
+def notes(view: ClusterView) -> dict[str, str]:
+    """What is worth knowing and not wrong, node → sentence."""
+    return {
+        name: f"in maintenance{'' if node.alive else ', stopped'}; end it with rmqha maintenance off {name}"
+        for name, node in view.nodes.items()
+        if view.is_maintained(node)
+    }
+
+
+def _is_static(replicas: Iterable[NodeView]) -> bool:
+    return any(node.state.get("haMode") == "static" for node in replicas)
+
+
+def damage_words(state: Mapping[str, Any]) -> str:
+    """What is damaged in a replica's log and does not mend by itself, "" if nothing is."""
+    damage = state.get("damage") or {}
+    refused = damage.get("refused")
+    if refused:
+        return f"its log ends at {refused['phyOffset']}: {refused['reason']}"
+    count = damage.get("lackedCount", 0)
+    if not count:
+        unreadable: str = (state.get("scrub") or {}).get("unreadable", "")
+        return unreadable
+    first = damage["records"][0]
+    which = "one record of its log is" if count == 1 else f"{count} records of its log are"
+    return f"{which} damaged, the one at {first['phyOffset']} among them: {first['reason']} ({first['lacked']})"
+
+
+def _leaderless(group: GroupView, replicas: Iterable[NodeView]) -> str:
+    """Why nobody can say what its replicas are, "" if the controllers can."""
+    if _is_static(replicas) or (group.info is not None and group.info.master_id is not None):
+        return ""
+    return "no controller answers" if group.info is None else "has no master"
+
+
+def _group_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str, str]:
+    if _is_static(replicas.values()):
+        return _static_problems(group, replicas)
+    info = group.info
+    if info is None or info.master_id is None:
+        return {group.name: _leaderless(group, replicas.values())}
+    found = {}
+    for name, node in replicas.items():
+        broker_id, role = node.state.get("brokerId"), node.state.get("role")
+        is_master = broker_id == info.master_id
+        if broker_id is None:
+            found[name] = node.state.get("controllerRefusal") or "has no id from the controller yet"
+        elif role == "STARTING":
+            found[name] = node.state.get("controllerRefusal") or "has no role from the controller yet"
+        elif is_master and role != "MASTER":
+            found[name] = f"elected, its role is still {role}"
+        elif is_master and not node.state.get("writable"):
+            found[name] = f"master, not writable: {node.state.get('whyNotWritable') or 'no reason given'}"
+        elif not is_master and role != "SLAVE":
+            found[name] = f"its role is {role}, the controller's master is broker id {info.master_id}"
+        elif broker_id in info.drained_ids or node.state.get("asyncLearner"):
+            if node.state.get("followState") != "following":
+                found[name] = node.state.get("refusal") or "does not follow the master yet"
+        elif info.members is not None and broker_id not in info.members:
+            trouble = node.state.get("diskProblem") or node.state.get("refusal")
+            found[name] = trouble or copy_words(node.state.get("copy")) or outside_words(node.state)
+        elif is_master and group.routes.get(0) != node.node.address:
+            found[group.name] = f"the name server does not route to the master {name} yet"
+    return found
+
+
+def copy_words(copy: Mapping[str, Any] | None) -> str:
+    """How far a replica is that copies its master's log, "" for one that does not."""
+    if not copy:
+        return ""
+    done, wanted = copy["copiedBytes"] / 1e6, (copy["copiedBytes"] + copy["leftBytes"]) / 1e6
+    words = f"copies the log: {done:,.0f} of {wanted:,.0f} MB, {copy['bytesPerSecond'] / 1e6:,.1f} MB/s"
+    return words if copy["etaMs"] is None else f"{words}, {-(-copy['etaMs'] // 1000)} s left"
+
+
+def outside_words(state: Mapping[str, Any]) -> str:
+    """Of a replica that follows, has all and is no member."""
+    if state.get("lacksQueueEnds"):
+        return "not in the SyncStateSet: asks its master where idle queues end (request 52032)"
+    return "not in the SyncStateSet"
+
+
+def _static_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str, str]:
+    """A static group: the master is writable and routed, every slave follows it."""
+    found = {}
+    for name, node in replicas.items():
+        state = node.state
+        if state.get("role") in ("MASTER", "PROMOTING"):
+            if not state.get("writable"):
+                found[name] = f"master, not writable: {state.get('whyNotWritable') or 'no reason given'}"
+            elif group.routes.get(0) != node.node.address:
+                found[group.name] = f"the name server does not route to the master {name} yet"
+        elif state.get("followState") != "following":
+            found[name] = state.get("refusal") or "does not follow its master yet"
+    return found

@@ -1,0 +1,1 @@
+"""The judgement of a cluster's health from the reports of its nodes."""

@@ -1,0 +1,116 @@
+"""Whether those who should know the same say the same. Pure.
+
+Agreement is no health: three controllers may agree that a group has no master.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from rmqha.ops.health.survey import NodeReport, ServerKind
+
+LEADERS = ("MASTER", "PROMOTING")
+
+
+class Agreement(Enum):
+    MATCHING = "MATCHING"
+    """All answered and say the same."""
+    DIVERGENT = "DIVERGENT"
+    """Two of them say different things."""
+    PARTIAL = "PARTIAL"
+    """Those that answered say the same, others did not answer."""
+    UNAVAILABLE = "UNAVAILABLE"
+    """Nobody answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What one kind of nodes says of one group. `says`: node → sentence; `silent`: nodes that did not answer."""
+
+    group: str
+    about: str
+    says: Mapping[str, str]
+    silent: tuple[str, ...]
+
+    @property
+    def agreement(self) -> Agreement:
+        if len(set(self.says.values())) > 1:
+            return Agreement.DIVERGENT
+        if not self.says:
+            return Agreement.UNAVAILABLE
+        return Agreement.PARTIAL if self.silent else Agreement.MATCHING
+
+
+def groups_of(words: Iterable[NodeReport]) -> list[str]:
+    """All groups that somebody has named."""
+    found = set[str]()
+    for word in words:
+        if word.kind is ServerKind.BROKER:
+            found |= set(word.groups) | ({word.group} if word.group else set())
+        found |= set(word.routes)
+    return sorted(found)
+
+
+def views(words: list[NodeReport], group: str) -> list[View]:
+    """Of the controllers, the name servers, the replicas; a kind that the group does not have is left out."""
+    brokers = [word for word in words if word.kind is ServerKind.BROKER and group in word.groups | {word.group}]
+    is_static = any(word.keys.get("enableControllerMode") == "false" for word in brokers)
+    found = []
+    controllers = [word for word in words if word.kind is ServerKind.CONTROLLER]
+    if controllers and not is_static:
+        found.append(_view(group, "controllers", controllers, _controller_says))
+    name_servers = [word for word in words if word.kind is ServerKind.NAME_SERVER]
+    if name_servers:
+        found.append(_view(group, "name servers", name_servers, _name_server_says))
+    if brokers:
+        found.append(_view(group, "replicas", brokers, _replica_says))
+    return found
+
+
+def _view(group: str, about: str, words: list[NodeReport], says: Any) -> View:
+    told = {word.title: says(word, group) for word in words if word.answers}
+    return View(
+        group,
+        about,
+        {title: sentence for title, sentence in told.items() if sentence is not None},
+        tuple(word.title for word in words if not word.answers),
+    )
+
+
+def _controller_says(word: NodeReport, group: str) -> str | None:
+    """None: Apache's followers tell nothing of groups."""
+    if not word.is_ours:
+        row = word.replicas.get(group)
+        if row is None:
+            return None
+        members = sorted(int(item["brokerId"]) for item in row.get("inSyncReplicas", []))
+        return _words(row.get("masterBrokerId"), row.get("masterEpoch"), members, row.get("syncStateSetEpoch"))
+    row = word.state["groups"].get(group)
+    if row is None:
+        return "knows no such group"
+    return _words(row["masterBrokerId"], row["masterEpoch"], row["syncStateSet"], row["syncStateSetEpoch"])
+
+
+def _words(master_id: int | None, epoch: int | None, members: list[int], set_epoch: int | None) -> str:
+    master = "no master" if master_id is None else f"master {master_id}"
+    return f"{master}, epoch {epoch}, set {members} of set epoch {set_epoch}"
+
+
+def _name_server_says(word: NodeReport, group: str) -> str:
+    if group not in word.routes:
+        return "knows no such group"
+    addresses = dict(word.routes[group])
+    master = addresses.pop(0, None)
+    slaves = ", ".join(f"{broker_id} at {where}" for broker_id, where in sorted(addresses.items())) or "none"
+    return f"{f'master at {master}' if master else 'no master'}, slaves {slaves}"
+
+
+def _replica_says(word: NodeReport, group: str) -> str | None:
+    state = word.state
+    if not state or state.get("role") == "STARTING" or state.get("haMode") == "static":
+        return None
+    master_id = state.get("brokerId") if state.get("role") in LEADERS else state.get("masterId")
+    return "no master" if master_id is None else f"master {master_id}, epoch {state.get('epoch')}"

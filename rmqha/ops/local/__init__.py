@@ -1,0 +1,1 @@
+"""Clusters that `rmqha up` made on this machine: their files, processes and state."""

@@ -1,0 +1,281 @@
+"""cluster.json: what `rmqha up` has started in a cluster directory, and how other commands find that directory.
+
+DIR/cluster.json          this record, replaced atomically
+DIR/<node>/node.conf      the node's properties file
+DIR/<node>/log/           its log; <node>.out holds what it printed
+DIR/<node>/store, /controller   its data
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rmqha.host.disk import DIRECTORY_MODE
+from rmqha.host.text_file import read_text
+from rmqha.model.error import RmqhaError, UsageError
+from rmqha.model.identity import join_address, parse_address
+from rmqha.ops.local.cluster_file import ClusterSpec, NodeKind, NodeSpec
+from rmqha.ops.local.supervisor import Process
+from rmqha.ops.local.trust import is_plain_name, is_server, refuse_foreign, refuse_foreign_if_there
+
+VERSION = 1
+FILE = "cluster.json"
+LOCK = "cluster.lock"
+DIRECTORY_VARIABLE = "RMQHA_DIRECTORY"
+LAST_UP = Path("rmqha-data") / "last-up"
+"""Holds the directory of the last `rmqha up` that was called from this current directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A node and the process that last ran it (`pid` 0 = none yet)."""
+
+    name: str
+    kind: str
+    address: str
+    controller_address: str = ""
+    """Where its controller listens, its own or an embedded one; "" if it has none."""
+    group: str = ""
+    pid: int = 0
+    process_start: str = ""
+
+    @property
+    def process(self) -> Process | None:
+        return Process(self.pid, self.process_start) if self.pid else None
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    @property
+    def is_broker(self) -> bool:
+        return self.kind == NodeKind.BROKER.value
+
+    @classmethod
+    def parse(cls, document: dict[str, Any]) -> NodeRecord:
+        """Raises ValueError or TypeError for what `up` does not write; `purge` deletes by these names."""
+        made = cls(**document)
+        texts = (made.kind, made.address, made.controller_address, made.group, made.process_start)
+        if not is_plain_name(made.name) or not all(isinstance(text, str) for text in texts):
+            raise ValueError("a node has a plain name and texts")
+        if type(made.pid) is not int or made.pid < 0:
+            raise ValueError("a pid is a number")
+        return made
+
+    @classmethod
+    def of(cls, node: NodeSpec) -> NodeRecord:
+        host = parse_address(node.address)[0]
+        match node.kind:
+            case NodeKind.BROKER:
+                controller = ""
+            case NodeKind.CONTROLLER:
+                controller = node.address
+            case NodeKind.NAMESRV:
+                controller = join_address(host, node.ports[1].number) if node.embeds_controller else ""
+        return cls(node.name, node.kind.value, node.address, controller, node.group)
+
+
+@dataclass(slots=True)
+class ClusterState:
+    """The record of one cluster directory."""
+
+    directory: Path
+    name: str
+    ha_mode: str
+    cluster_file: str
+    nodes: dict[str, NodeRecord] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, spec: ClusterSpec) -> ClusterState:
+        nodes = {node.name: NodeRecord.of(node) for node in spec.nodes}
+        return cls(spec.directory, spec.name, spec.ha_mode, str(Path(spec.source).absolute()), nodes)
+
+    # --- find, read, write ------------------------------------------------------------------------------------------
+    @classmethod
+    def find(cls, directory: Path | None) -> ClusterState | None:
+        """The cluster of --directory, else of $RMQHA_DIRECTORY, else of the last `up` here; None if there is none."""
+        if directory is None:
+            named = os.environ.get(DIRECTORY_VARIABLE)
+            if named is None:
+                with contextlib.suppress(FileNotFoundError):
+                    for path in (LAST_UP.parent, LAST_UP):
+                        refuse_foreign(path)
+                    named = LAST_UP.read_text(encoding="utf-8").strip()
+            if not named:
+                return None
+            directory = Path(named)
+        return cls.read(directory.expanduser().absolute())
+
+    @classmethod
+    def require(cls, directory: Path | None) -> ClusterState:
+        state = cls.find(directory)
+        if state is None:
+            where = f"{directory} holds no cluster" if directory else "no cluster is known here"
+            raise UsageError(f"{where}; start one with `rmqha up FILE`, or name its --directory")
+        return state
+
+    @classmethod
+    def read(cls, directory: Path) -> ClusterState | None:
+        """None if the directory has no cluster.json; UsageError if that is not one of ours."""
+        path = directory / FILE
+        try:
+            if not path.exists():
+                return None
+            document = json.loads(read_text(path, "the record of `rmqha up`"))
+            version = document["version"]
+            if version != VERSION:
+                raise UsageError(f"{path} is of version {version!r}; this rmqha reads version {VERSION}")
+            nodes = [NodeRecord.parse(node) for node in document["nodes"]]
+            return cls(
+                directory,
+                document["name"],
+                document["haMode"],
+                document["clusterFile"],
+                {node.name: node for node in nodes},
+            )
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {error.strerror}") from None
+        except (ValueError, TypeError, KeyError, RecursionError):
+            raise UsageError(f"{path} is not a record of `rmqha up`; remove it or name another --directory") from None
+
+    def write(self) -> None:
+        document = {
+            "version": VERSION,
+            "name": self.name,
+            "haMode": self.ha_mode,
+            "clusterFile": self.cluster_file,
+            "nodes": [asdict(node) for node in self.nodes.values()],
+        }
+        write_atomic(self.directory / FILE, json.dumps(document, indent=2) + "\n")
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the directory against other rmqha commands that start or end processes. Raises UsageError for one that
+        others may have written."""
+        self.refuse_foreign()
+        lock = os.open(self.directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
+        with os.fdopen(lock, "r+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RmqhaError(f"another rmqha command is at work in {self.directory}; try again") from None
+            yield
+
+    def refuse_foreign(self) -> None:
+        """UsageError if others may have written the record, or what nodes are started by."""
+        for path in (self.directory, self.directory / FILE, self.directory / LOCK):
+            refuse_foreign_if_there(path)
+        for name in self.nodes:
+            for path in (self.node_directory(name), self.config_path(name)):
+                refuse_foreign_if_there(path)
+
+    def refuse_strange_processes(self, names: Iterable[str]) -> None:
+        """UsageError if a process that runs under a recorded id is not the node's server: it is not ours to end."""
+        for name in names:
+            record = self.node(name)
+            if record.alive and not is_server(record.pid, self.config_path(name)):
+                raise UsageError(
+                    f"{self.directory / FILE} calls process {record.pid} {name}, but it does not run "
+                    f"{self.config_path(name)}: nothing was touched"
+                )
+
+    # --- look -------------------------------------------------------------------------------------------------------
+    def node(self, name: str) -> NodeRecord:
+        if name not in self.nodes:
+            raise UsageError(f"there is no node {name}; the cluster {self.name} has {', '.join(self.nodes)}")
+        return self.nodes[name]
+
+    def node_directory(self, name: str) -> Path:
+        return self.directory / name
+
+    def config_path(self, name: str) -> Path:
+        return self.directory / name / "node.conf"
+
+    def properties(self, name: str) -> dict[str, str]:
+        """What the node's file says; nothing if there is none."""
+        from rmqha.model.config.servers import parse_properties
+
+        try:
+            return parse_properties(self.config_path(name).read_text(encoding="utf-8"), name)
+        except FileNotFoundError:
+            return {}
+
+    def refuse_static(self, group: str) -> None:
+        """UsageError if `group` is a group of this cluster without a controller."""
+        for node in self.brokers:
+            if node.group == group and self.properties(node.name).get("enableControllerMode") == "false":
+                raise UsageError(
+                    f"{group} is a static group: its master is fixed by brokerRole and no controller knows it; "
+                    "see docs/migration.md for how it gets one"
+                )
+
+    def http_address(self, name: str) -> str:
+        """Where the node answers /metrics, "" if it does not."""
+        from rmqha.model.config.servers import ServerConfig
+
+        properties = self.properties(name)
+        port = properties.get("httpPort", "0")
+        return "" if port == "0" else join_address(properties.get("httpHost", ServerConfig.http_host), int(port))
+
+    def log_path(self, name: str) -> Path:
+        return self.directory / name / "log" / f"{name}.log"
+
+    def output_path(self, name: str) -> Path:
+        return self.directory / name / "log" / f"{name}.out"
+
+    def data_path(self, node: NodeRecord) -> Path:
+        return self.directory / node.name / ("store" if node.is_broker else "controller")
+
+    @property
+    def brokers(self) -> list[NodeRecord]:
+        return [node for node in self.nodes.values() if node.is_broker]
+
+    @property
+    def groups(self) -> list[str]:
+        return sorted({node.group for node in self.brokers})
+
+    @property
+    def namesrv_addresses(self) -> str:
+        return ";".join(node.address for node in self.nodes.values() if node.kind == NodeKind.NAMESRV.value)
+
+    @property
+    def controller_addresses(self) -> list[str]:
+        return [node.controller_address for node in self.nodes.values() if node.controller_address]
+
+    # --- change -----------------------------------------------------------------------------------------------------
+    def record_process(self, name: str, process: Process) -> None:
+        """Remember which process runs the node; on disk when this returns."""
+        self.nodes[name] = replace(self.nodes[name], pid=process.pid, process_start=process.start)
+        self.write()
+
+    def remember_as_last(self) -> None:
+        """Let commands without --directory, called from this current directory, find this cluster."""
+        LAST_UP.parent.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+        refuse_foreign(LAST_UP.parent)
+        write_atomic(LAST_UP, f"{self.directory}\n")
+
+    def forget_as_last(self) -> None:
+        if LAST_UP.exists() and LAST_UP.read_text(encoding="utf-8").strip() == str(self.directory):
+            LAST_UP.unlink()
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replace a file of text, durably, so that a crash leaves the old or the new one."""
+    from rmqha.host.disk import HostDisk
+
+    HostDisk(path.parent).write_atomic(path.name, text.encode())
+
+
+def last_line(path: Path) -> str:
+    """The last line of a log that says something, which the frame of a traceback does not; "" if there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        lines = (line.strip(" |+-") for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
+        return next((line for line in reversed(list(lines)) if line), "")
+    return ""

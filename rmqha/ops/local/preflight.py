@@ -1,0 +1,148 @@
+"""Everything that can be refused before anything is written: directories, identities, ports. Control plane."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+
+from rmqha.model.error import UsageError
+from rmqha.ops.local.cluster_file import ClusterSpec, NodeSpec, properties_text
+from rmqha.ops.local.cluster_state import FILE, ClusterState
+
+IDENTITY_FILE = "brokerIdentity"
+LOWEST_PORT, HIGHEST_PORT = 12000, 32000
+PORT_BLOCK = 10
+"""Ports that are claimed together."""
+_claimed: dict[int, int] = {}
+"""First port of each block that this process claimed → the descriptor that keeps it."""
+
+
+def check_cluster(spec: ClusterSpec) -> ClusterState | None:
+    """The record of what runs in the cluster's directory, None if it is new. Raises UsageError; writes nothing."""
+    _check_directory(spec.directory)
+    state = ClusterState.read(spec.directory)
+    if state is not None:
+        if state.name != spec.name:
+            raise UsageError(
+                f"{spec.directory} is the directory of cluster {state.name}, {spec.source} is cluster {spec.name}; "
+                "name another --directory"
+            )
+        _check_unchanged(spec, state)
+    elif spec.directory.exists() and any(spec.directory.iterdir()):
+        raise UsageError(
+            f"{spec.directory} is not empty and has no {FILE}, so it is not a cluster's; name another --directory"
+        )
+    alive = {name for name, node in state.nodes.items() if node.alive} if state else set()
+    missing = [node for node in spec.nodes if node.name not in alive]
+    for node in missing:
+        _check_identity(spec, node)
+    check_ports(missing, spec.source)
+    return state
+
+
+def _check_directory(directory: Path) -> None:
+    """It, or the nearest existing directory above it, must be one that we may write."""
+    existing = next(path for path in (directory, *directory.parents) if path.exists())
+    if not existing.is_dir():
+        raise UsageError(f"{existing} is not a directory; name another --directory")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UsageError(f"{existing} cannot be written by this user; name another --directory")
+
+
+def _check_unchanged(spec: ClusterSpec, state: ClusterState) -> None:
+    """What runs must be what the file says, else a second `up` would leave a mixture."""
+    wanted = {node.name: node for node in spec.nodes}
+    for name, record in state.nodes.items():
+        if not record.alive:
+            continue
+        if name not in wanted:
+            raise UsageError(f"{name} runs but is not in {spec.source}; run `rmqha stop {name}` first")
+        runs_with = state.config_path(name).read_text(encoding="utf-8")
+        text = properties_text(spec, wanted[name])
+        if "haSecretFile=" not in runs_with:
+            # started by a release that made no secret: it counts from the next start on
+            text = "".join(line for line in text.splitlines(keepends=True) if not line.startswith("haSecretFile="))
+        if settings(runs_with) != settings(text):
+            raise UsageError(f"{name} runs with another configuration than {spec.source} says; run `rmqha down` first")
+
+
+def settings(text: str) -> list[str]:
+    """The lines of a properties file that say something."""
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+def _check_identity(spec: ClusterSpec, node: NodeSpec) -> None:
+    """A store that belongs to another cluster or group must not be started as this broker."""
+    store = node.properties.get("storePathRootDir")
+    if store is None:
+        return
+    try:
+        text = (Path(store) / IDENTITY_FILE).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UsageError(f"cannot read {store}/{IDENTITY_FILE}: {error.strerror}") from None
+    cluster, _, rest = text.partition("#")
+    group = rest.partition("#")[0]
+    if (cluster, group) != (spec.name, node.group):
+        raise UsageError(
+            f"{store} holds the data of a broker of {cluster}/{group}, not of {spec.name}/{node.group}; "
+            "name another --directory"
+        )
+
+
+def check_ports(nodes: Iterable[NodeSpec], source: str) -> None:
+    """Raise UsageError for the first port that a node needs and somebody else has."""
+    for node in nodes:
+        host = node.address.rpartition(":")[0].strip("[]")
+        for port in node.ports:
+            reason = cannot_bind(host, port.number)
+            if reason:
+                raise UsageError(
+                    f"port {port.number} on {host}, wanted by {node.name}, {reason}; "
+                    f"free it or change {port.key} in {source}"
+                )
+
+
+def cannot_bind(host: str, port: int) -> str:
+    """Why, or "". SO_REUSEADDR as the servers do: a port in TIME_WAIT is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            return "is in use" if error.errno == errno.EADDRINUSE else f"cannot be bound: {error.strerror}"
+    return ""
+
+
+def free_ports(count: int) -> int:
+    """The first of `count` neighbouring ports on loopback that nobody has: for tests, drills and the demo.
+
+    They lie below the range that the system hands out to clients, so that no connection takes one before the server.
+    They stay this process's own until it ends, so that nobody else is given the port of a server that is being
+    restarted; this process itself gets them again as soon as no server listens on any of them."""
+    size = -(-count // PORT_BLOCK) * PORT_BLOCK
+    low, high = LOWEST_PORT, HIGHEST_PORT - size
+    first = os.getpid() * size  # two processes that begin at the same moment do not try the same ones
+    for step in range(0, high - low, size):
+        base = low + (first + step) % (high - low)
+        in_use = any(cannot_bind("127.0.0.1", port) for port in range(base, base + count))
+        if not in_use and all(_claim_block(block) for block in range(base, base + size, PORT_BLOCK)):
+            return base
+    raise UsageError(f"no {count} neighbouring ports are free on 127.0.0.1 between {low} and {HIGHEST_PORT}")
+
+
+def _claim_block(port: int) -> bool:
+    """Bind the UDP port of a block's first number, which nothing here uses, until this process ends."""
+    if port not in _claimed:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as claim:
+            try:
+                claim.bind(("127.0.0.1", port))
+            except OSError:
+                return False
+            _claimed[port] = claim.detach()
+    return True

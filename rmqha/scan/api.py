@@ -1,0 +1,202 @@
+"""Reading a store directory as Arrow RecordBatches, without Spark and without a broker (data plane).
+
+    view = open_store("/data/broker-a")
+    for batch in read_store(view, Decoding(columns=("topic", "queueOffset", "body"))): ...
+
+`open_store` fixes how far the log is committed; `plan_ranges` cuts it into ranges that other processes can read with
+`read_range`. An inner batch of a BatchCQ topic is one row, as it is stored. This module and the other scan_ modules
+are the only ones of the store that import NumPy and pyarrow; nobody imports them but readers of columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from rmqha.scan.columns import CORRUPT, TYPES, Decoding, Records, Source
+from rmqha.scan.damage import Damage, pieces
+from rmqha.scan.files import Looking, StoreView, by_group, check_same, cluster_of, open_store, told_of
+from rmqha.scan.filter import Interval, RowFilter
+from rmqha.scan.index import ReadCounts, is_indexed
+from rmqha.scan.named import named
+from rmqha.scan.plan import Boundaries, LogRange, group_ranges, plan_ranges
+from rmqha.scan.position import between
+from rmqha.scan.read import FILTERED_WINDOW_BYTES, WINDOW_BYTES, GoneError, LogFile
+
+TIMESTAMP_SLACK_MS = 600_000
+"""By how much brokers' clocks may have stepped back: no record is stored so much before an earlier one."""
+NEAR_BYTES = 256 * 1024
+"""A cut is looked for until it is known so closely."""
+ANY_TIME = Interval()
+
+
+def prune(view: StoreView, rows: RowFilter, slack_ms: int) -> StoreView:
+    """The part of the log that the bounds of physicalOffset and storeTimestamp leave, at record starts; more than
+    needed, never less, if no record's storeTimestamp is more than `slack_ms` behind that of an earlier record."""
+    offsets, times = rows.physical_offsets, rows.store_timestamps
+    start, end = view.min_offset, view.end_offset
+    search = _Search(view)
+    try:
+        if offsets.low > start:
+            start = search.last(start, end, lambda offset, stored_ms: offset <= offsets.low)
+        if offsets.high < end:
+            end = search.first(start, end, lambda offset, stored_ms: offset > offsets.high)
+        if times.low > ANY_TIME.low:
+            start = search.last(start, end, lambda offset, stored_ms: stored_ms < times.low - slack_ms)
+        if times.high < ANY_TIME.high:
+            end = search.first(start, end, lambda offset, stored_ms: stored_ms > times.high + slack_ms)
+    finally:
+        search.close()
+    return between(view, start, end) if start < end else replace(view, files=(), starts=(), end_offset=start)
+
+
+class _Search:
+    """Looks for cuts by halving. Its answers are record starts of the log, or its ends."""
+
+    def __init__(self, view: StoreView) -> None:
+        self._view = view
+        self._boundaries = Boundaries(view)
+
+    def close(self) -> None:
+        self._boundaries.close()
+
+    def last(self, start: int, end: int, holds: Callable[[int, int], bool]) -> int:
+        """A late place of [start, end) whose record's (physical offset, storeTimestamp) the condition holds for;
+        `start` if none is found."""
+        return self._halve(start, end, holds)[0]
+
+    def first(self, start: int, end: int, holds: Callable[[int, int], bool]) -> int:
+        """An early place of [start, end) for whose record the condition holds; `end` if none is found."""
+        return self._halve(start, end, lambda offset, stored_ms: not holds(offset, stored_ms))[1]
+
+    def _halve(self, start: int, end: int, below: Callable[[int, int], bool]) -> tuple[int, int]:
+        """The last place seen that is below, and the first one that is not."""
+        low, high = start, end
+        places = [offset for offset in self._view.starts if start < offset < end]
+        floor, ceiling = 0, len(places)
+        while floor < ceiling:
+            middle = (floor + ceiling) // 2
+            stored_ms = _stored_ms(self._boundaries.at(places[middle]))
+            if stored_ms is not None and below(places[middle], stored_ms):
+                low, floor = places[middle], middle + 1
+                continue
+            ceiling = middle
+            if stored_ms is not None:
+                high = places[middle]
+        floor, ceiling = low, places[ceiling] if ceiling < len(places) else end
+        while self._boundaries.can_tell and ceiling - floor > NEAR_BYTES:
+            middle = (floor + ceiling) // 2
+            found = self._boundaries.after(middle, ceiling)
+            stored_ms = _stored_ms(found)
+            if found is None or stored_ms is None:
+                ceiling = middle
+                continue
+            at = int(found.number("physicalOffset")[0])
+            if below(at, stored_ms):
+                low = floor = at
+            else:
+                ceiling, high = middle, at
+        return low, high
+
+
+def _stored_ms(record: Records | None) -> int | None:
+    return None if record is None else int(record.number("storeTimestamp")[0])
+
+
+__all__ = [
+    "ALL_ROWS",
+    "CORRUPT",
+    "TIMESTAMP_SLACK_MS",
+    "TYPES",
+    "Decoding",
+    "Interval",
+    "LogRange",
+    "Looking",
+    "ReadCounts",
+    "Records",
+    "RowFilter",
+    "Source",
+    "StoreView",
+    "by_group",
+    "cluster_of",
+    "group_ranges",
+    "open_store",
+    "plan_ranges",
+    "prune",
+    "read_range",
+    "read_store",
+    "told_of",
+]
+
+EVERYTHING = Decoding()
+ALL_ROWS = RowFilter()
+
+
+def read_range(
+    item: LogRange,
+    decoding: Decoding = EVERYTHING,
+    rows: RowFilter = ALL_ROWS,
+    *,
+    pass_loss: bool = False,
+    use_queues: bool = True,
+    counts: ReadCounts | None = None,
+) -> Iterator[Any]:
+    """RecordBatches of the range's records that pass the filter, about 4 MiB of log each, 8 if there is one.
+
+    A filter on topic, queueId, queueOffset or tags reads only the records that the consume queues name, where these
+    prove that they know all of them; `counts` says what was read, and why the log was walked where it was.
+
+    StoreError for a damaged record: names the file, the offset, what was expected and what was found. With
+    `on_corrupt` = skip it is left out; with row it is a row of its own, which only physical offsets can leave out.
+    A file that has gone is a StoreError too, unless `pass_loss`; so are replicas of the range that differ.
+    """
+    counts = ReadCounts() if counts is None else counts
+    try:
+        file = LogFile(item.file)
+    except GoneError:
+        if pass_loss:
+            return
+        raise
+    with file:
+        if is_indexed(rows) and use_queues and not item.peers and decoding.on_corrupt == "fail":
+            found: Iterator[Records | Damage] = named(file, item, rows, counts)
+        else:
+            found = _walked(file, item, decoding, rows)
+        for piece in found:
+            if isinstance(piece, Records) and not len(piece):
+                continue
+            for batch in piece.batches(decoding):
+                if batch.num_rows:
+                    yield batch
+        counts.log_bytes += file.read_bytes
+
+
+def _walked(file: LogFile, item: LogRange, decoding: Decoding, rows: RowFilter) -> Iterator[Records | Damage]:
+    """What the range has for the filter, every record of it having been looked at."""
+    base, bounds = item.file.base_offset, rows.physical_offsets
+    window_bytes = WINDOW_BYTES if rows == ALL_ROWS else FILTERED_WINDOW_BYTES
+    pass_damage = decoding.on_corrupt != "fail"
+    span = item.start - base, item.end - base
+    for piece in pieces(file, *span, item.source, pass_damage=pass_damage, window_bytes=window_bytes):
+        if isinstance(piece, Records):
+            check_same(piece, item.peers)
+            yield rows.apply(piece)
+        elif decoding.on_corrupt == "row" and bounds.low <= piece.start <= bounds.high:
+            yield piece
+
+
+def read_store(
+    view: StoreView,
+    decoding: Decoding = EVERYTHING,
+    rows: RowFilter = ALL_ROWS,
+    *,
+    timestamp_slack_ms: int = TIMESTAMP_SLACK_MS,
+    use_queues: bool = True,
+    counts: ReadCounts | None = None,
+) -> Iterator[Any]:
+    """The whole store in log order, in this process; of the log only what the bounds of offsets and times need."""
+    # a damaged stretch has no time
+    kept = view if decoding.on_corrupt == "row" else prune(view, rows, timestamp_slack_ms)
+    for item in plan_ranges(kept, min_ranges=1, pass_damage=decoding.on_corrupt != "fail"):
+        yield from read_range(item, decoding, rows, use_queues=use_queues, counts=counts)

@@ -1,0 +1,448 @@
+"""Which files a store directory has, and how far its log is committed (control plane).
+
+Nothing is locked and nothing is written: the store may belong to a running broker, ours or Apache RocketMQ's.
+
+Committed end: the checkpoint's confirmPhyOffset is only written now and then, but dispatch into the ConsumeQueues stops
+at the confirm offset, so a queue entry that fits its record proves that the record is committed. The end is the larger
+of both, put back to a record's end: a slave's confirm offset may lie inside a record. Bytes that are no record end the
+log unless a record stands behind them that its queue has: those are damage, however old the checkpoint is.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+
+from rmqha.model.error import StoreError, UsageError
+from rmqha.scan.columns import Records
+from rmqha.scan.queues import QueueEntries
+from rmqha.scan.read import FileName, LogFile
+from rmqha.scan.storage import Storage, storage_of
+from rmqha.scan.walk import Chain
+
+CONFIRM_OFFSET_AT = 32
+TRIES = 8
+LOST_BYTES = 1024 * 1024
+"""Records behind unwritten bytes are looked for so far."""
+NEIGHBOURS = 64
+"""The queues of so many records before a damaged one are asked for it."""
+_EPOCH_LINE = re.compile(r"\d+-\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """How a store is looked at."""
+
+    uncommitted: bool = False
+    """Also what stands behind the confirm offset."""
+    all_epochs: bool = False
+    """Of the uncommitted records also those of epochs that have nothing committed."""
+    pass_damage: bool = False
+    """Damage is for the readers to tell; else it is a StoreError as soon as it is seen."""
+    pass_loss: bool = False
+    """Missing files are passed over; else they are a StoreError."""
+
+
+COMMITTED = Looking()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreView:
+    """A store as it was when it was looked at; what is appended later is not in it."""
+
+    root: str
+    cluster: str | None
+    broker_name: str | None
+    broker_id: str | None
+    """Of the replica; null, as the names, without `brokerIdentity`."""
+    files: tuple[FileName, ...]
+    starts: tuple[int, ...]
+    """Physical offset of the first record of each file."""
+    end_offset: int
+    """Committed end, or the end of the valid log if uncommitted records were asked for."""
+    written_end: int
+    """Where whole records end, committed or not."""
+    epochs: tuple[tuple[int, int], ...]
+
+    @property
+    def min_offset(self) -> int:
+        return self.starts[0] if self.starts else self.end_offset
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the log that can be read."""
+        return self.end_offset - self.min_offset
+
+
+def open_store(root: str, looking: Looking = COMMITTED) -> StoreView:
+    """Look at the store in directory `root` (a broker's storePathRootDir), or at an address that fsspec knows.
+
+    UsageError if it is no store or may not be read; StoreError if the files are damaged.
+    """
+    with told_of(root):
+        return _look(root, looking).view()
+
+
+def cluster_of(root: str, looking: Looking = COMMITTED) -> str | None:
+    """The cluster of a store, by names alone: no record is looked at. Errors as of `open_store`."""
+    with told_of(root):
+        return _look(root, looking).cluster()
+
+
+@contextmanager
+def told_of(root: str) -> Iterator[None]:
+    """What the system refuses, as one sentence: UsageError or StoreError."""
+    try:
+        yield
+    except PermissionError as error:
+        raise UsageError(f"{error.filename or root} cannot be read: permission denied") from None
+    except OSError as error:
+        raise StoreError(f"{error.filename or root} cannot be read: {error.strerror or error}") from None
+
+
+def _look(root: str, looking: Looking) -> _Look:
+    return _Look(root.removeprefix("file://").rstrip("/") or "/", looking)
+
+
+def read_epochs(root: str) -> tuple[tuple[int, int], ...]:
+    """(epoch, start offset), rising, as the store has them now; () without."""
+    return _Look(root, Looking(pass_damage=True)).epochs()
+
+
+class _Walked:
+    """A CommitLog file, walked when first asked for."""
+
+    def __init__(self, name: FileName) -> None:
+        self.name = name
+
+    @cached_property
+    def file(self) -> LogFile:
+        return LogFile(self.name)
+
+    @cached_property
+    def first(self) -> int:
+        return self.file.first_record()
+
+    @cached_property
+    def chain(self) -> Chain:
+        """The records up to the first bytes that are none."""
+        return self.file.walk(self.first, self.name.size_bytes)
+
+    def close(self) -> None:
+        if "file" in self.__dict__:
+            self.file.close()
+
+    @property
+    def first_offset(self) -> int:
+        return self.name.base_offset + self.first
+
+    @property
+    def valid_end(self) -> int:
+        return self.name.base_offset + self.chain.end
+
+    def record_end(self, limit: int) -> int:
+        """The last end of a record at or below physical offset `limit`; the file's end if a blank closes it there."""
+        if limit >= self.name.end_offset:
+            return self.name.end_offset
+        if limit >= self.valid_end:
+            return self.valid_end
+        starts, base = self.chain.starts, self.name.base_offset
+        place = int(np.searchsorted(starts, limit - base, "right")) - 1
+        if place < 0:
+            return self.first_offset
+        after = starts[place + 1] if place + 1 < len(starts) else self._last_end()
+        return base + int(after if base + after <= limit else starts[place])
+
+    def named_behind(self, queues: QueueEntries) -> int:
+        """The physical end of the last record that its queue has behind bytes of this file that are no record; 0
+        without one."""
+        at, end = self._first_unsound(), 0
+        while at < self.name.size_bytes:
+            found = self._named_after(at, queues)
+            if found is None:
+                return end or self._named_at(at, queues)
+            if self.file.record_at(at) is not None:
+                return 0  # it was appended meanwhile
+            chain = self.file.walk(found, self.name.size_bytes)
+            end = queues.last_covered(self.file, chain.starts) or end
+            at = chain.end
+        return end
+
+    def _first_unsound(self) -> int:
+        """The position behind the walked records, or that of the last one if its lengths do not add up."""
+        starts = self.chain.starts
+        last = int(starts[-1]) if len(starts) else None
+        return self.chain.end if last is None or self.file.record_at(last) is not None else last
+
+    def _named_after(self, at: int, queues: QueueEntries) -> int | None:
+        """Position of a record behind `at` that its queue has."""
+        size, found = self.name.size_bytes, at
+        written = self.file.window(at, min(at + 8, size)).data.any()
+        for _ in range(TRIES):
+            next_found = self.file.find_record(found + 1, size if written else min(at + LOST_BYTES, size))
+            if next_found is None:
+                return None
+            found = next_found
+            whole = self.file.record_at(found) is not None
+            if whole and queues.last_covered(self.file, np.array([found], np.int64)) is not None:
+                return found
+        return None
+
+    def _named_at(self, at: int, queues: QueueEntries) -> int:
+        """The physical end of the damaged record at `at`, if the queue of a record before it has it; 0 if not."""
+        starts = self.chain.starts[-NEIGHBOURS:]
+        starts = starts[starts < at]
+        if not len(starts) or not self.file.window(at, min(at + 8, self.name.size_bytes)).data.any():
+            return 0
+        size = queues.size_of(self.name.base_offset + at, self.file.records(starts))
+        return self.name.base_offset + at + size if size and self.file.record_at(at) is None else 0
+
+    def _last_end(self) -> int:
+        """The end of the last record, as a position; a blank record may follow it."""
+        last = int(self.chain.starts[-1])
+        return last + int.from_bytes(self.file.window(last, last + 4).data.tobytes(), "big")
+
+
+def _close(files: Sequence[_Walked]) -> None:
+    for item in files:
+        item.close()
+
+
+class _Look:
+    def __init__(self, root: str, looking: Looking) -> None:
+        self._root = root
+        self._looking = looking
+        self._storage: Storage = storage_of(root)
+        self._queues: QueueEntries
+        self._begin_offset = 0
+        """Physical offset at which the log's first file starts, also if that file has no bytes yet."""
+
+    def cluster(self) -> str | None:
+        self._commit_log_files()
+        return self._identity()[0]
+
+    def view(self) -> StoreView:
+        epochs = self.epochs()
+        found = self._view(epochs)
+        # a log that was cut and written anew meanwhile is not to be taken for one with these epochs
+        return found if self.epochs() == epochs else self.view()
+
+    def _view(self, epochs: tuple[tuple[int, int], ...]) -> StoreView:
+        # the limit is taken before the log is looked at: a running broker only makes the log longer
+        confirm = self._confirm_offset()
+        self._queues = QueueEntries(self._storage, self._root)
+        everything = self._commit_log()
+        try:
+            if self._named_behind(everything) > confirm:
+                # what the queues name must be in a log that is looked at after them, and a cut takes the log first
+                _close(everything)
+                everything = self._commit_log()
+                self._queues = QueueEntries(self._storage, self._root)
+                confirm = max(confirm, self._named_behind(everything))
+            files, end = self._readable(everything, confirm, epochs)
+            starts = tuple(item.first_offset if item is files[0] else item.name.base_offset for item in files)
+            written = max(end, files[-1].valid_end) if files else end
+        finally:
+            _close(everything)
+        kept = tuple(item.name for item in files)
+        return StoreView(self._root, *self._identity(), kept, starts, end, written, epochs if files else ())
+
+    def _named_behind(self, everything: Sequence[_Walked]) -> int:
+        """The end of the last record that its queue has behind bytes that are none: those are damaged, not the log's
+        end. 0 without one."""
+        if not self._queues.exist:
+            return 0
+        if not any(len(item.chain.starts) for item in reversed(everything)):
+            return self._queues.end()
+        for item in reversed(everything):
+            named = item.named_behind(self._queues)
+            if named or len(item.chain.starts):
+                return named
+        return 0
+
+    def _commit_log(self) -> list[_Walked]:
+        return [_Walked(name) for name in self._commit_log_files()]
+
+    def _readable(
+        self, everything: list[_Walked], confirm: int, epochs: tuple[tuple[int, int], ...]
+    ) -> tuple[list[_Walked], int]:
+        """The files that have records, and where the readable log ends."""
+        files = everything.copy()
+        while files and not len(files[-1].chain.starts):
+            files.pop()
+        # an empty log with marks that say otherwise is a damaged one; bytes without any marks may be
+        written = any(item.first < item.name.size_bytes for item in everything)
+        if written and not confirm and not self._queues.exist and not self._looking.uncommitted:
+            raise UsageError(
+                f"{self._root} has neither a confirm offset nor consume queues: how far its log is committed cannot be "
+                "told; copy checkpoint and consumequeue too, or read all of it with readUncommitted=true"
+            )
+        committed = self._covered_end(files, confirm)
+        valid_end = files[-1].valid_end if files else self._begin_offset
+        if committed > valid_end and (everything or not self._looking.pass_loss):
+            if not self._looking.pass_damage or not everything:
+                raise StoreError(self._shortfall(everything, valid_end, committed))
+            files = [item for item in everything if item.name.base_offset < committed]
+            return files, min(committed, files[-1].name.end_offset)
+        if not files:
+            return [], self._begin_offset
+        end = self._uncommitted_end(files[-1], committed, epochs) if self._looking.uncommitted else committed
+        while files and files[-1].name.base_offset >= end:
+            files.pop()
+        return files, min(end, files[-1].record_end(end)) if files else end
+
+    def _uncommitted_end(self, last: _Walked, committed: int, epochs: tuple[tuple[int, int], ...]) -> int:
+        """Records above the committed end also need a body that matches its CRC."""
+        end = last.valid_end
+        if not self._looking.all_epochs:
+            end = min([end, *(start for _, start in epochs if start >= committed)])
+        starts, base = last.chain.starts, last.name.base_offset
+        starts = starts[starts + base >= committed]
+        if len(starts):
+            for position, window, chain in last.file.windows(int(starts[0]), last.chain.end):
+                sound = Records(window, chain.starts).sound_count()
+                if sound < len(chain.starts):
+                    return min(end, base + position + int(chain.starts[sound]))
+        return end
+
+    def _shortfall(self, files: list[_Walked], valid_end: int, committed: int) -> str:
+        for item in files:
+            if item.name.base_offset <= valid_end < item.name.end_offset:
+                broken = item.file.describe_break(valid_end - item.name.base_offset, item.name.size_bytes)
+                return f"{broken} (committed up to {committed}: the tail is damaged or was not copied)"
+        log = f"{self._root}/commitlog"
+        found = f"them up to {valid_end}" if files else "none"
+        return f"{log}: expected files up to the committed end {committed}, found {found}"
+
+    def _covered_end(self, files: Sequence[_Walked], confirm: int) -> int:
+        """End of the last record that its ConsumeQueue has, looking back no further than `confirm`."""
+        for item in reversed(files if self._queues.exist else ()):
+            if item.name.end_offset <= confirm:
+                break
+            starts = item.chain.starts
+            starts = starts[starts + item.name.base_offset >= confirm]
+            covered = self._queues.last_covered(item.file, starts)
+            if covered is not None:
+                return covered
+        return confirm
+
+    # --- what stands beside the log -----------------------------------------------------------------------------------
+
+    def _commit_log_files(self) -> list[FileName]:
+        log, root = f"{self._root}/commitlog", self._root
+        entries = self._storage.entries(log)
+        if entries is None:
+            beside = self._storage.entries(root)
+            if beside is None:
+                raise UsageError(f"{root}: no such directory; give a broker's data directory (storePathRootDir)")
+            inner = f"{root}/store"
+            is_inner = self._storage.entries(f"{inner}/commitlog") is not None
+            hint = f"did you mean {inner}" if is_inner else "give a broker's storePathRootDir"
+            raise UsageError(f"{root} is not a store, it has no commitlog directory: {hint}")
+        found = sorted((name, size or 0) for name, size in entries if len(name) == 20 and name.isdecimal())
+        names = [FileName(f"{log}/{name}", int(name), size) for name, size in found]
+        self._begin_offset = names[0].base_offset if names else 0
+        while names and names[-1].size_bytes == 0:  # being created
+            names.pop()
+        for earlier, later in pairwise(names):
+            if earlier.end_offset > later.base_offset or (
+                earlier.end_offset < later.base_offset and not self._looking.pass_loss
+            ):
+                expected = f"expected a file that starts at {earlier.end_offset}, found {later.base_offset}"
+                raise StoreError(f"{log}: {expected}: the log has a gap")
+        return names
+
+    def _identity(self) -> tuple[str | None, str | None, str | None]:
+        """Cluster, brokerName and brokerId."""
+        content = self._storage.content(f"{self._root}/brokerIdentity")
+        if content is None:
+            return None, None, None
+        parts = content.decode("utf-8", "replace").strip().split("#")
+        if len(parts) == 3:
+            return parts[0], parts[1], parts[2]
+        if self._looking.pass_damage:
+            return None, None, None
+        raise StoreError(
+            f"{self._root}/brokerIdentity: expected cluster#brokerName#brokerId, found {'#'.join(parts)!r}"
+        )
+
+    def _confirm_offset(self) -> int:
+        stored = self._storage.content(f"{self._root}/checkpoint") or b""
+        if len(stored) < CONFIRM_OFFSET_AT + 8:
+            return 0
+        return max(int(struct.unpack_from(">q", stored, CONFIRM_OFFSET_AT)[0]), 0)
+
+    def epochs(self) -> tuple[tuple[int, int], ...]:
+        """The entries of the epoch file, or of its .bak while the file itself is being rewritten; () without either."""
+        path = f"{self._root}/epochFileCheckpoint"
+        contents = [self._storage.content(path), self._storage.content(f"{path}.bak")]
+        for content in contents:
+            entries = None if content is None else _parse_epochs(content.decode("ascii", "replace"))
+            if entries is not None:
+                return entries
+        if any(content is not None for content in contents) and not self._looking.pass_damage:
+            raise StoreError(f"{path}: expected a count, a CRC and lines epoch-startOffset, found other text")
+        return ()
+
+
+def _parse_epochs(content: str) -> tuple[tuple[int, int], ...] | None:
+    """None unless the count and the CRC (0 = unchecked) fit the entries."""
+    lines = content.split()
+    if len(lines) < 2 or not all(_EPOCH_LINE.fullmatch(line) for line in lines[2:]):
+        return None
+    found = zlib.crc32("".join(line + "\n" for line in lines[2:]).encode("ascii")) & 0x7FFFFFFF
+    if lines[0] != str(len(lines) - 2) or lines[1] not in ("0", str(found)):
+        return None
+    pairs = (line.split("-") for line in lines[2:])
+    return tuple((int(epoch), int(start)) for epoch, start in pairs)
+
+
+def by_group(views: Sequence[StoreView]) -> list[list[StoreView]]:
+    """The views of each group, the one with the most committed first. A store without an identity is its own group."""
+    groups: dict[str, list[StoreView]] = {}
+    for view in views:
+        groups.setdefault(f"group {view.broker_name}" if view.broker_name is not None else view.root, []).append(view)
+    return [sorted(group, key=lambda view: -view.end_offset) for group in groups.values()]
+
+
+def check_same(records: Records, peers: Sequence[StoreView]) -> None:
+    """StoreError if a peer's log holds other bytes where it has these records; names the first that differs."""
+    if not len(records):
+        return
+    window, starts = records.window, records.starts
+    ends = starts + records.fixed["storeSize"]
+    for peer in peers:
+        held = (starts + window.base_offset >= peer.min_offset) & (ends + window.base_offset <= peer.end_offset)
+        if not held.any():
+            continue
+        low, high = int(starts[held][0]), int(ends[held][-1])
+        theirs = _read(peer, low + window.base_offset, high + window.base_offset)
+        same = window.data[low:high] == theirs
+        if same.all():
+            continue
+        first = low + int(np.argmin(same))
+        place = int(starts[np.searchsorted(starts, first, "right") - 1]) + window.base_offset
+        raise StoreError(
+            f"{window.path} and {peer.root} are replicas of one group and differ in the record at physical offset "
+            f"{place}: compare them with `rmqha epochs diff` and `rmqha fsck`"
+        )
+
+
+def _read(view: StoreView, start: int, end: int) -> np.ndarray:
+    """The bytes [start, end) of a log."""
+    found = np.zeros(end - start, np.uint8)
+    for name in view.files:
+        low, high = max(start, name.base_offset), min(end, name.end_offset)
+        if low < high:
+            with LogFile(name) as file:
+                piece = file.window(low - name.base_offset, high - name.base_offset).data
+            found[low - start : high - start] = piece
+    return found

@@ -1,0 +1,170 @@
+"""Which rows a reader wants, decided before their bodies are touched (data plane): first by the header, then by the
+topic, and only for what is left by the properties."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from rmqha.model.pattern import compiled
+from rmqha.scan.columns import TIMESTAMP_MAX_MS, Records
+
+NUMBERS = ("queueId", "queueOffset", "physicalOffset", "bornTimestamp", "storeTimestamp")
+"""The numeric columns that can be filtered here. Timestamps in milliseconds; what no timestamp can hold is null, and
+a null passes no filter."""
+
+FEW_TOPICS = 8
+"""So many are compared one after the other; more are looked up among all topics of a window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Whole numbers low ≤ x ≤ high."""
+
+    low: int = -(2**63)
+    high: int = 2**63 - 1
+
+    def meet(self, other: Interval) -> Interval:
+        return Interval(max(self.low, other.low), min(self.high, other.high))
+
+
+@dataclass(frozen=True, slots=True)
+class RowFilter:
+    """The AND of its parts; exact, so that nobody needs to filter again."""
+
+    topics: frozenset[str] | None = None
+    intervals: dict[str, Interval] = field(default_factory=dict)
+    values: dict[str, frozenset[int]] = field(default_factory=dict)
+    topic_pattern: str | None = None
+    """A regular expression (RE2's) that the whole topic must match."""
+    queues: frozenset[tuple[str, int]] | None = None
+    """(topic, queueId)"""
+    queue_offsets: dict[tuple[str, int], Interval] = field(default_factory=dict)
+    """Bounds of queueOffset; queues that are not named have none."""
+    tags: frozenset[str] | None = None
+    keys: frozenset[str] | None = None
+    """A row needs one of them."""
+
+    def with_topics(self, topics: frozenset[str]) -> RowFilter:
+        return replace(self, topics=topics if self.topics is None else self.topics & topics)
+
+    def with_interval(self, name: str, interval: Interval) -> RowFilter:
+        met = self.intervals.get(name, Interval()).meet(interval)
+        return replace(self, intervals=self.intervals | {name: met})
+
+    def with_queue_offsets(self, bounds: dict[tuple[str, int], Interval]) -> RowFilter:
+        met = {queue: self.queue_offsets.get(queue, Interval()).meet(limit) for queue, limit in bounds.items()}
+        return replace(self, queue_offsets=self.queue_offsets | met)
+
+    def with_tags(self, tags: frozenset[str]) -> RowFilter:
+        return replace(self, tags=tags if self.tags is None else self.tags & tags)
+
+    def with_values(self, name: str, values: frozenset[int]) -> RowFilter:
+        return replace(self, values=self.values | {name: self.values.get(name, values) & values})
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What it asks for, by column, as JSON can hold it."""
+        sets = {"topic": self.topics, "queues": self.queues, "tags": self.tags, "keys": self.keys, **self.values}
+        found: dict[str, Any] = {name: sorted(chosen) for name, chosen in sets.items() if chosen is not None}
+        if self.topic_pattern is not None:
+            found["topicPattern"] = self.topic_pattern
+        for name, bounds in self.intervals.items():
+            found[f"{name} from"], found[f"{name} to"] = bounds.low, bounds.high
+        for (topic, queue_id), bounds in self.queue_offsets.items():
+            found[f"queueOffset of {topic}/{queue_id}"] = [bounds.low, bounds.high]
+        return found
+
+    @property
+    def physical_offsets(self) -> Interval:
+        """Bounds of the offsets that can pass."""
+        return self._bounds("physicalOffset")
+
+    @property
+    def store_timestamps(self) -> Interval:
+        """Bounds of the times that can pass, in ms."""
+        return self._bounds("storeTimestamp")
+
+    def _bounds(self, name: str) -> Interval:
+        bounds, values = self.intervals.get(name, Interval()), self.values.get(name)
+        return bounds if values is None else bounds.meet(Interval(min(values, default=0), max(values, default=-1)))
+
+    def apply(self, records: Records) -> Records:
+        for name in NUMBERS:
+            interval, values = self.intervals.get(name), self.values.get(name)
+            if interval is None and values is None:
+                continue
+            column = records.number(name)
+            chosen = np.ones(len(column), bool)
+            if name.endswith("Timestamp"):
+                chosen = (column >= -TIMESTAMP_MAX_MS) & (column <= TIMESTAMP_MAX_MS)
+            if interval is not None:
+                chosen &= (column >= interval.low) & (column <= interval.high)
+            if values is not None:
+                chosen &= np.isin(column, sorted(values))
+            records = records.select(chosen)
+        if self.names_topics and len(records):
+            records = records.select(self.topic_mask(records))
+        if self.tags is not None and len(records):
+            wanted = pc.is_in(records.property(b"TAGS"), value_set=pa.array(sorted(self.tags), pa.string()))
+            records = records.select(np.asarray(wanted))
+        if self.keys is not None and len(records):
+            records = records.select(_any_in(records.keys, self.keys))
+        return records
+
+    @property
+    def names_topics(self) -> bool:
+        """Does it look at the topic?"""
+        return bool(
+            self.topics is not None or self.topic_pattern is not None or self.queues is not None or self.queue_offsets
+        )
+
+    def without_topics(self) -> RowFilter:
+        """What is left where the topics, and what is said of their queues, have been looked at."""
+        return replace(self, topics=None, topic_pattern=None, queues=None, queue_offsets={})
+
+    def topic_mask(self, records: Records) -> NDArray[np.bool_]:
+        """Which records the topics, and what is said of their queues, let through."""
+        if self._is_few_topics:
+            masks = [records.topic_is(name) for name in self.topics or ()]
+            return np.logical_or.reduce(masks) if masks else np.zeros(len(records), bool)
+        names, code = records.topic_codes
+        chosen: NDArray[np.bool_] = np.array([self._wants_topic(name) for name in names], bool)[code]
+        if self.queues is None and not self.queue_offsets:
+            return chosen
+        queue_id, queue_offset = records.number("queueId"), records.number("queueOffset")
+        for number, name in enumerate(names):
+            of_topic = code == number
+            if self.queues is not None:
+                ids = [queue for topic, queue in self.queues if topic == name]
+                chosen &= ~of_topic | np.isin(queue_id, ids)
+            for (topic, queue), bounds in self.queue_offsets.items():
+                if topic == name:
+                    inside = (queue_offset >= bounds.low) & (queue_offset <= bounds.high)
+                    chosen &= ~(of_topic & (queue_id == queue)) | inside
+        return chosen
+
+    @property
+    def _is_few_topics(self) -> bool:
+        others = self.topic_pattern is not None or self.queues is not None or bool(self.queue_offsets)
+        names = self.topics
+        return not others and names is not None and len(names) <= FEW_TOPICS and all("\ufffd" not in n for n in names)
+
+    def _wants_topic(self, name: str) -> bool:
+        return (self.topics is None or name in self.topics) and (
+            self.topic_pattern is None or compiled(self.topic_pattern).is_whole(name.encode())
+        )
+
+
+def _any_in(lists: Any, wanted: frozenset[str]) -> NDArray[np.bool_]:
+    """Which of the lists of strings hold one of these?"""
+    flat = pc.is_in(lists.flatten(), value_set=pa.array(sorted(wanted), pa.string()))
+    hits_before = np.r_[0, np.cumsum(np.asarray(flat))]
+    offsets = np.asarray(lists.offsets)
+    found: NDArray[np.bool_] = hits_before[offsets[1:] - offsets[0]] > hits_before[offsets[:-1] - offsets[0]]
+    return found

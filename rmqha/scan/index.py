@@ -1,0 +1,316 @@
+"""ConsumeQueues as an index: which records of a stretch of log a filter can let through, without reading the others
+(data plane, read only).
+
+A queue's entry tells topic, queueId, queueOffset, place and size of a record, and the hash of its tag. Whether the
+queues are complete is proved, not believed: the entries of all queues together must tile the stretch, each record
+ending where the next one starts. Where they leave gaps, the log itself is walked; where they contradict each other, the
+rest of the range is, and all of it where they contradict a record that is read. What cannot be seen is an entry whose
+tag hash alone is wrong, or one in another queue's place that nobody asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmqha.model.message import tags_code
+from rmqha.model.pattern import compiled
+from rmqha.scan.filter import Interval, RowFilter
+from rmqha.scan.storage import LocalStorage, Storage, StorageFile, read_exactly
+from rmqha.scan.walk import I64, RECORD_MAX_BYTES, RECORD_MIN_BYTES
+
+UNIT = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8")])
+BATCH_UNIT = np.dtype([("offset", ">i8"), ("size", ">i4"), ("code", ">i8"), ("rest", "V26")])
+LIGHT_QUEUE_PREFIX = "%LMQ%"
+"""Queues that name records of other topics once more."""
+QUEUE_COST_BYTES = 64 * 1024
+"""Looking into one queue takes as long as walking so much log."""
+STRIPE_BYTES = 64 * 1024 * 1024
+"""The entries of so much log are held at once."""
+FIRST_CHUNK_UNITS, CHUNK_MAX_UNITS = 256, 8192
+GAPS_MAX, GAPS_MAX_BYTES = 64, STRIPE_BYTES // 8
+"""More in one stripe are better walked with what is between them. The blank record at a file's end is one too."""
+JOIN_BYTES = 4 * 1024
+"""Reading so much that nobody wants is cheaper than another call."""
+UNREADABLE = "\ufffd"
+
+
+class DoubtError(Exception):
+    """The queues cannot be used, or no further; the text says why. Never leaves the reader."""
+
+
+class ContradictionError(DoubtError):
+    """The queues say other things of a record than the record: what they said before may be wrong too."""
+
+
+@dataclass(slots=True)
+class ReadCounts:
+    """What a read has cost; adds up over ranges."""
+
+    log_bytes: int = 0
+    """Of CommitLog files."""
+    queue_bytes: int = 0
+    """Of ConsumeQueue files used as an index."""
+    walked: dict[str, int] = field(default_factory=dict)
+    """By reason: bytes of ranges in which a filter that the queues could have answered had to walk the log."""
+
+    def walk(self, reason: str, size_bytes: int) -> None:
+        self.walked[reason] = self.walked.get(reason, 0) + size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stripe:
+    """The next piece of a range: physical offsets [start, end). Wanted records in log order, and stretches of log
+    that no queue speaks of."""
+
+    start: int
+    end: int
+    offsets: I64
+    sizes: I64
+    queue_ids: I64
+    queue_offsets: I64
+    """−1 where the entry does not tell it."""
+    gaps: tuple[tuple[int, int], ...]
+
+
+def is_indexed(rows: RowFilter) -> bool:
+    """Can queues tell more of this filter than the log's walk?"""
+    numbers = rows.intervals.keys() | rows.values.keys()
+    named = rows.topics, rows.topic_pattern, rows.queues, rows.tags
+    return (
+        any(part is not None for part in named)
+        or bool(rows.queue_offsets)
+        or bool(numbers & {"queueId", "queueOffset"})
+    )
+
+
+class QueueIndex:
+    """The queues of the store at `root`, read forwards from physical offset `start` on."""
+
+    def __init__(self, storage: Storage, root: str, rows: RowFilter, start: int, size_bytes: int) -> None:
+        """DoubtError if there are no queues, or too many for so small a range."""
+        if not isinstance(storage, LocalStorage):
+            raise DoubtError("the store is not on a local disk")
+        if any(UNREADABLE in text for text in (*(rows.topics or ()), *(rows.tags or ()))):
+            raise DoubtError("a name that stands for several")
+        self.read_bytes = 0
+        self._storage, self._rows, self._at = storage, rows, start
+        self._codes = None if rows.tags is None else np.array(sorted(map(tags_code, rows.tags)), np.int64)
+        self._queues: list[_Cursor] = []
+        for name, unit in (("consumequeue", UNIT), ("batchconsumequeue", BATCH_UNIT)):
+            for topic in self._directories(f"{root}/{name}"):
+                for queue in self._directories(f"{root}/{name}/{topic}"):
+                    if queue.isdecimal():
+                        self._add(f"{root}/{name}/{topic}/{queue}", topic, int(queue), unit)
+        if not self._queues:
+            raise DoubtError("the store has no queues")
+        if len(self._queues) * QUEUE_COST_BYTES > size_bytes:
+            raise DoubtError("too many queues for so small a range")
+
+    def close(self) -> None:
+        for queue in self._queues:
+            queue.close()
+
+    def stripes(self, end: int) -> Iterator[Stripe]:
+        """The range up to `end`, a piece at a time. DoubtError where the queues contradict each other or leave too
+        much open; OSError as the files have it."""
+        for queue in self._queues:
+            queue.seek(self._at)
+        start = self._at
+        while start < end:
+            stripe = self._stripe(start, min(start + STRIPE_BYTES, end), end)
+            yield stripe
+            start = stripe.end
+
+    def _stripe(self, start: int, bound: int, end: int) -> Stripe:
+        parts = [self._of_queue(queue, start, bound) for queue in self._queues]
+        self.read_bytes = sum(queue.read_bytes for queue in self._queues)
+        offsets, sizes, chosen, ids, numbers = (np.concatenate(part) for part in zip(*parts, strict=True))
+        order = np.argsort(offsets, kind="stable")
+        offsets, sizes = offsets[order], sizes[order]
+        ends = offsets + sizes
+        if bound < end and not len(ends):
+            raise DoubtError("queues do not cover the range")
+        stop = end if bound == end else int(ends[-1])
+        lows, highs = np.append(start, ends), np.append(offsets, stop)
+        if stop > end or (lows > highs).any():
+            raise DoubtError("queues contradict each other")
+        open_at = np.flatnonzero(lows < highs)
+        gaps = tuple(zip(lows[open_at].tolist(), highs[open_at].tolist(), strict=True))
+        if len(gaps) > GAPS_MAX or sum(high - low for low, high in gaps) > GAPS_MAX_BYTES:
+            raise DoubtError("queues do not cover the range")
+        wanted = chosen[order]
+        kept = order[wanted]
+        return Stripe(start, stop, offsets[wanted], sizes[wanted], ids[kept], numbers[kept], gaps)
+
+    def _of_queue(self, queue: _Cursor, start: int, bound: int) -> tuple[NDArray[Any], ...]:
+        """Offsets and sizes of a queue's records of [start, bound), which of them are wanted, their queueIds and
+        queueOffsets."""
+        units, first = queue.take(bound)
+        offsets, sizes = units["offset"].astype(np.int64), units["size"].astype(np.int64)
+        numbers = np.arange(first, first + len(units))
+        chosen = np.full(len(units), queue.wanted)
+        if queue.wanted and not queue.is_batch:
+            for limit in queue.limits:
+                chosen &= (numbers >= limit.low) & (numbers <= limit.high)
+            values = self._rows.values.get("queueOffset")
+            if values is not None:
+                chosen &= np.isin(numbers, sorted(values))
+            if self._codes is not None:
+                codes = units["code"].astype(np.int64)
+                # other things are stored there too, all of them outside a hash's 32 bits
+                chosen &= np.isin(codes, self._codes) | (codes != codes.astype(np.int32))
+        real = (sizes >= RECORD_MIN_BYTES) & (sizes <= RECORD_MAX_BYTES) & (offsets >= start)
+        if queue.is_batch:
+            numbers[:] = -1
+        found = offsets, sizes, chosen, np.full(len(units), queue.queue_id), numbers
+        return found if real.all() else tuple(part[real] for part in found)
+
+    def _directories(self, path: str) -> list[str]:
+        return [name for name, size in self._storage.entries(path) or () if size is None]
+
+    def _add(self, directory: str, topic: str, queue_id: int, unit: np.dtype[Any]) -> None:
+        found = self._storage.entries(directory) or ()
+        files = sorted((int(name), size, name) for name, size in found if len(name) == 20 and name.isdecimal() and size)
+        if not files or topic.startswith(LIGHT_QUEUE_PREFIX):
+            return
+        places = [
+            (base // unit.itemsize, (size or 0) // unit.itemsize, f"{directory}/{name}") for base, size, name in files
+        ]
+        limits = [self._rows.intervals.get("queueOffset"), self._rows.queue_offsets.get((topic, queue_id))]
+        cursor = _Cursor(self._storage, places, unit, queue_id)
+        cursor.limits = [limit for limit in limits if limit is not None]
+        cursor.wanted = _wants(self._rows, topic, queue_id)
+        self._queues.append(cursor)
+
+
+def _wants(rows: RowFilter, topic: str, queue_id: int) -> bool:
+    """Can a record of this queue pass?"""
+    limit, values = rows.intervals.get("queueId", Interval()), rows.values.get("queueId")
+    if not limit.low <= queue_id <= limit.high or (values is not None and queue_id not in values):
+        return False
+    if not topic.isprintable() or UNREADABLE in topic:
+        return True
+    if rows.queues is not None and (topic, queue_id) not in rows.queues:
+        return False
+    if rows.topics is not None and topic not in rows.topics:
+        return False
+    return rows.topic_pattern is None or compiled(rows.topic_pattern).is_whole(topic.encode())
+
+
+class _Cursor:
+    """The entries of one queue, forwards. `places` are the files: number of the first entry, count, path."""
+
+    def __init__(
+        self, storage: Storage, places: Sequence[tuple[int, int, str]], unit: np.dtype[Any], queue_id: int
+    ) -> None:
+        self._storage, self._places, self._unit = storage, places, unit
+        self.queue_id = queue_id
+        self.is_batch = unit is BATCH_UNIT
+        self.wanted = True
+        self.limits: list[Interval] = []
+        self.read_bytes = 0
+        self._file: StorageFile | None = None
+        self._open_index = -1
+        self._index, self._within = 0, 0
+        """The next entry that is not held: of which file, and its place there."""
+        self._chunk_units = FIRST_CHUNK_UNITS
+        self._held: NDArray[Any] = np.empty(0, unit)
+        self._held_first = 0
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def seek(self, offset: int) -> None:
+        """Go to the first entry at or behind this physical offset. Entries that were never written end a queue."""
+        low, high = 0, len(self._places) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self._is_before(middle, 0, offset) else (low, middle - 1)
+        self._index = low
+        low, high = 0, self._places[self._index][1]
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if self._is_before(self._index, middle, offset) else (low, middle)
+        self._within = low
+
+    def _is_before(self, index: int, within: int, offset: int) -> bool:
+        unit = self._read(index, within, 1)
+        return bool(len(unit)) and int(unit["size"][0]) > 0 and int(unit["offset"][0]) < offset
+
+    def take(self, bound: int) -> tuple[NDArray[Any], int]:
+        """The entries up to this physical offset that were not taken yet, and the number of the first."""
+        pieces: list[NDArray[Any]] = []
+        first = self._held_first
+        while True:
+            if not len(self._held) and not self._fill():
+                break
+            if not pieces:
+                first = self._held_first
+            elif self._held_first != first + sum(map(len, pieces)):
+                break  # a file is missing in between: what follows comes with the next call
+            behind = (self._held["offset"] >= bound) | (self._held["size"] <= 0)
+            count = int(np.argmax(behind)) if behind.any() else len(self._held)
+            pieces.append(self._held[:count])
+            self._held, self._held_first = self._held[count:], self._held_first + count
+            if len(self._held):
+                break
+        return (np.concatenate(pieces) if pieces else self._held), first
+
+    def _fill(self) -> bool:
+        """Read more; False at the queue's end."""
+        while self._index < len(self._places) and self._within >= self._places[self._index][1]:
+            self._index, self._within = self._index + 1, 0
+        if self._index >= len(self._places):
+            return False
+        first, count, _ = self._places[self._index]
+        self._held = self._read(self._index, self._within, min(self._chunk_units, count - self._within))
+        self._held_first = first + self._within
+        self._within += len(self._held)
+        self._chunk_units = min(self._chunk_units * 2, CHUNK_MAX_UNITS)
+        return bool(len(self._held))
+
+    def _read(self, index: int, within: int, count: int) -> NDArray[Any]:
+        if self._open_index != index:
+            self.close()
+            self._file, self._open_index = self._storage.open(self._places[index][2]), index
+        assert self._file is not None
+        data = bytearray(count * self._unit.itemsize)
+        found = read_exactly(self._file, within * self._unit.itemsize, data)
+        self.read_bytes += found
+        return np.frombuffer(data, self._unit, found // self._unit.itemsize)
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Records that are read together: entries [low, high) of a stripe; `runs` are the stretches of log to read, one
+    behind the other, as (physical offset, size); `places` is where each record starts then."""
+
+    low: int
+    high: int
+    runs: tuple[tuple[int, int], ...]
+    places: I64
+
+
+def packs(offsets: I64, sizes: I64, window_bytes: int, join_bytes: int = JOIN_BYTES) -> Iterator[Pack]:
+    """Records in log order as packs of about `window_bytes`; neighbours not more than `join_bytes` apart are read with
+    what is between them."""
+    if not len(offsets):
+        return
+    ends = offsets + sizes
+    joined = offsets[1:] - ends[:-1] <= join_bytes
+    steps = np.where(joined, offsets[1:] - offsets[:-1], sizes[:-1])
+    places = np.append(0, np.cumsum(steps))
+    of_pack = places // window_bytes
+    bounds = np.flatnonzero(np.diff(of_pack)) + 1
+    for low, high in zip([0, *bounds.tolist()], [*bounds.tolist(), len(offsets)], strict=True):
+        breaks = np.flatnonzero(~joined[low : high - 1]) + low + 1
+        first, last = np.append(low, breaks), np.append(breaks, high) - 1
+        starts = offsets[first]
+        runs = tuple(zip(starts.tolist(), (ends[last] - starts).tolist(), strict=True))
+        yield Pack(low, high, runs, places[low:high] - places[low])

@@ -1,0 +1,134 @@
+"""Where a store's files are read from: this machine's directories, or anything fsspec knows (data plane, read only).
+
+A path with a scheme, such as s3://bucket/broker-a or memory://archive/a, is fsspec's, which must be installed then; a
+plain path and file:// are local. Files are read by ranges and never mapped: a file that is cut or removed while it is
+read gives an error, not a signal.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import lru_cache
+from importlib.util import find_spec
+from io import FileIO
+from pathlib import Path
+from typing import Any, Protocol
+
+from rmqha.model.error import StoreError, UsageError
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+
+
+class StorageFile(Protocol):
+    def seek(self, position: int, /) -> int: ...
+    def readinto(self, buffer: Any, /) -> int | None: ...
+    def close(self) -> None: ...
+
+
+class Storage(Protocol):
+    """Paths are strings with `/`. OSError where something cannot be read."""
+
+    def entries(self, path: str) -> list[tuple[str, int | None]] | None:
+        """What a directory holds: (name, size in bytes or None of a directory). None if there is no such directory.
+
+        StoreError for a file whose size cannot be told."""
+        ...
+
+    def content(self, path: str) -> bytes | None:
+        """A whole file, None if there is none."""
+        ...
+
+    def open(self, path: str) -> StorageFile:
+        """Raises FileNotFoundError."""
+        ...
+
+
+class LocalStorage:
+    def entries(self, path: str) -> list[tuple[str, int | None]] | None:
+        directory = Path(path)
+        if not directory.is_dir():
+            return None
+        return [(item.name, None if item.is_dir() else item.stat().st_size) for item in directory.iterdir()]
+
+    def content(self, path: str) -> bytes | None:
+        try:
+            return Path(path).read_bytes()
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return None
+
+    def open(self, path: str) -> StorageFile:
+        return Path(path).open("rb", buffering=0)
+
+
+class FsspecStorage:
+    """Reads by ranges, without fsspec's read-ahead: the readers ask for whole windows."""
+
+    def __init__(self, filesystem: Any) -> None:
+        self._filesystem = filesystem
+
+    def entries(self, path: str) -> list[tuple[str, int | None]] | None:
+        try:
+            found = self._filesystem.ls(path, detail=True, refresh=True)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        own = self._filesystem._strip_protocol(path).rstrip("/")
+        listed = []
+        for item in found:
+            name = item["name"].rstrip("/")
+            if name != own:
+                size = None if item["type"] == "directory" else self._size(name, item.get("size"))
+                listed.append((name.rpartition("/")[2], size))
+        return listed
+
+    def _size(self, path: str, listed: int | None) -> int:
+        """A listing of web pages has names only."""
+        size = self._filesystem.info(path).get("size") if listed is None else listed
+        if size is None:
+            raise StoreError(f"{path} cannot be read: its server does not tell its size")
+        return int(size)
+
+    def content(self, path: str) -> bytes | None:
+        try:
+            return bytes(self._filesystem.cat_file(path))
+        except (FileNotFoundError, IsADirectoryError):
+            return None
+
+    def open(self, path: str) -> StorageFile:
+        opened: StorageFile = self._filesystem.open(path, "rb", cache_type="none")
+        return opened
+
+
+@lru_cache(maxsize=16)
+def storage_of(root: str) -> Storage:
+    """By the scheme of a path. UsageError if fsspec, or what it needs for the scheme, is missing."""
+    scheme = _SCHEME.match(root)
+    if scheme is None or scheme[1] == "file":
+        return LocalStorage()
+    if find_spec("fsspec") is None:
+        raise UsageError(f"{root} needs the package fsspec: run `pip install fsspec`")
+    import fsspec
+
+    try:
+        filesystem, _ = fsspec.core.url_to_fs(root)
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"{root} cannot be opened: {error}") from None
+    return FsspecStorage(filesystem)
+
+
+def read_exactly(file: StorageFile, position: int, target: bytearray | memoryview) -> int:
+    """Fill `target` from `position` on; gives the number of bytes that were there."""
+    view, done = memoryview(target), 0
+    file.seek(position)
+    while done < len(view):
+        count = file.readinto(view[done:])
+        if not count:
+            break
+        done += count
+    return done
+
+
+def expect(file: StorageFile, position: int, size: int) -> None:
+    """Have these bytes of a local file fetched into the system's cache, without waiting for them."""
+    if isinstance(file, FileIO) and hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(file.fileno(), position, size, os.POSIX_FADV_WILLNEED)

@@ -1,0 +1,148 @@
+"""Data plane: a walk over the whole log that checks every record, a piece at a time, again and again.
+
+Rot in records that nobody reads would otherwise be met when the other copies have rotted too. What is found goes into
+the store's `DamageTable`. Only what is committed, synced and in the queues is looked at: there an entry proves that a
+record begins. The walk begins anew with each start of the broker.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import Any, Protocol
+
+from rmqha.model.error import DamagedError, StoreError
+from rmqha.model.offset import PhyOffset
+from rmqha.store.integrity.damage import DamageTable
+from rmqha.store.integrity.repair import RecordRepair
+from rmqha.store.log.record import BLANK, MAGIC_BLANK, MIN_RECORD_BYTES, BadRecordError, locate, skip_plain, verify
+
+PIECE_BYTES = 256 * 1024
+"""A millisecond's work for records of some hundred bytes."""
+MAX_SEARCH_BYTES = 8 * 1024 * 1024
+"""How far behind a damaged record the next one is looked for; then the walk goes on with the next file."""
+_TO_FILE_END = 1 << 40
+_MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
+_OWN_OFFSET = struct.Struct(">q")
+_OWN_OFFSET_AT = 28
+
+
+class ScrubbedLog(Protocol):
+    """`Store` is one."""
+
+    damage: DamageTable
+    repair: RecordRepair
+
+    @property
+    def min_phy_offset(self) -> PhyOffset: ...
+
+    @property
+    def settled_offset(self) -> PhyOffset: ...
+
+    def view(self, phy_offset: PhyOffset, limit_bytes: int) -> memoryview: ...
+
+
+class Scrubber:
+    """For each piece: `next_piece`, `read` in a thread, `check`."""
+
+    def __init__(self, log: ScrubbedLog) -> None:
+        self._log = log
+        self.position = 0
+        self.pass_count = 0
+        self.checked_bytes = 0
+        self.unreadable = ""
+        """What the disk could not read in this pass or the last one."""
+        self._unreadable_now = ""
+
+    def next_piece(self, limit_bytes: int = PIECE_BYTES) -> tuple[int, int] | None:
+        """What to look at next, inside one file; None if a pass has ended: the next one begins with the next call."""
+        log = self._log
+        self.position = max(self.position, log.min_phy_offset)
+        end = min(self.position + limit_bytes, log.settled_offset)
+        if end <= self.position:
+            if self.position > log.min_phy_offset:
+                self.pass_count += 1
+                self.unreadable, self._unreadable_now = self._unreadable_now, ""
+            self.position = 0
+            return None
+        return self.position, min(end, self.position + len(log.view(PhyOffset(self.position), _TO_FILE_END)))
+
+    def read(self, piece: tuple[int, int]) -> str:
+        """Bring the piece into memory, for a thread: a look through the mapping would hold up everybody, and end the
+        process at a bad sector. What the disk could not read, "" as a rule."""
+        try:
+            self._log.repair.read(*piece)
+        except StoreError as error:
+            return str(error)
+        return ""
+
+    def check(self, piece: tuple[int, int], trouble: str) -> None:
+        """Look at the records that begin in the piece; `trouble` is what `read` has said."""
+        start, end = piece
+        log = self._log
+        if start != self.position or start < log.min_phy_offset or end > log.settled_offset:
+            return  # the log was cut or trimmed meanwhile
+        if trouble:
+            self.unreadable = self._unreadable_now = trouble
+            self.position += len(log.view(PhyOffset(start), _TO_FILE_END))
+            return
+        while self.position < end:
+            self._step(end)
+        self.checked_bytes += self.position - start
+
+    def _step(self, end: int) -> None:
+        position = self.position
+        view = self._log.view(PhyOffset(position), _TO_FILE_END)
+        at, _ = skip_plain(view, 0, min(len(view), end - position), position, 0)
+        left = len(view) - at
+        if left < BLANK.size or BLANK.unpack_from(view, at) == (left, MAGIC_BLANK):
+            self.position = position + len(view)
+            return
+        if position + at >= end:
+            self.position = position + at
+            return
+        try:
+            at += verify(view, at, len(view), position + at)[0]
+        except BadRecordError:
+            try:
+                self._log.repair.check(position + at)
+            except DamagedError as error:
+                self._log.damage.found(error)
+            at = _after(view, at, position)
+        self.position = position + at
+
+    def state(self) -> dict[str, Any]:
+        """JSON-ready, for request 52000."""
+        return {
+            "position": self.position,
+            "passCount": self.pass_count,
+            "checkedBytes": self.checked_bytes,
+            "unreadable": self.unreadable,
+        }
+
+
+def _after(view: memoryview, at: int, position: int) -> int:
+    """Index at which the record behind the damaged one at `at` begins; that of the file's end if none is found.
+    `position`: that of index 0."""
+    size: int = BLANK.unpack_from(view, at)[0]
+    if size >= MIN_RECORD_BYTES and _begins(view, at + size, position):
+        return at + size
+    stop = min(len(view), at + MAX_SEARCH_BYTES)
+    for hit in _MAGIC.finditer(view[:stop], at + 8):
+        if _begins(view, hit.start() - 4, position):
+            return hit.start() - 4
+    return len(view)
+
+
+def _begins(view: memoryview, at: int, position: int) -> bool:
+    if at == len(view):
+        return True
+    if len(view) - at < _OWN_OFFSET_AT + _OWN_OFFSET.size or _OWN_OFFSET.unpack_from(view, at + _OWN_OFFSET_AT) != (
+        position + at,
+    ):
+        return False
+    try:
+        locate(view, at, len(view), position + at)
+    except BadRecordError:
+        return False
+    return True

@@ -1,0 +1,162 @@
+"""Which of the log's oldest files go, when, and why (A20). Decision: values in, a plan out.
+
+The keys and levels are RocketMQ's (DefaultMessageStore.CleanCommitLogService); what differs: the newest record's store
+time stands for a file's age, a limit by total size, cleaning by force removes only as much as is needed, and a file
+that a slave still copies stays until the disk is fuller than diskSpaceWarningLevelRatio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.offset import BrokerId, PhyOffset
+
+HOUR_MS = 3_600_000
+
+
+class Reason(Enum):
+    EXPIRED = "older than fileReservedTime"
+    SIZE = "the log is larger than commitLogMaxBytes"
+    DISK = "the disk is fuller than diskSpaceCleanForciblyRatio"
+    START_OFFSET = "below the start offset that was asked for"
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedFile:
+    """One file of the log. `newest_stored_at_ms` is not before the store time of its newest record."""
+
+    start_offset: int
+    end_offset: int
+    newest_stored_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A slave that is being sent the log has everything below `offset`."""
+
+    broker_id: BrokerId
+    offset: PhyOffset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """`files` are the oldest ones, oldest first, without the one that records are appended to, `active`; it may be left
+    out (None) while it is empty. `used_bytes` of the disk does not count removed files that are still on it."""
+
+    wall_ms: int
+    local_hour: int
+    files: Sequence[RetainedFile]
+    active: RetainedFile | None
+    end_offset: int
+    settled_offset: int
+    """Everything below is committed, durable and dispatched; nothing at or behind it is ever removed."""
+    used_bytes: int
+    free_bytes: int
+    needs: Sequence[Need] = ()
+    start_offset: int = 0
+    """Asked for by an operator: the log may begin here."""
+    on_demand: bool = False
+    """Asked for by an operator: expired files go whatever the hour."""
+    may_append: bool = False
+    """A serving master may end the active file so that it can go too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A file that would go if it were not needed."""
+
+    start_offset: int
+    reason: Reason
+    by: tuple[Need, ...]
+    """Empty: the replica itself, which has not yet settled it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """`removed` from the oldest on. `passed_over` are slaves that lose bytes they still need and will copy everything
+    again. `refusal` is why sends are refused, "" if they are not."""
+
+    removed: tuple[tuple[RetainedFile, Reason], ...]
+    roll: Reason | None
+    held: Held | None
+    passed_over: tuple[Need, ...]
+    refusal: str
+
+
+def plan(config: BrokerConfig, now: Situation) -> RetentionPlan:
+    share = _used_percent(now)
+    forced = config.clean_file_forcibly_enable and share > config.disk_space_clean_forcibly_ratio
+    critical = share > config.disk_space_warning_level_ratio
+    due = _Due(config, now, share, forced)
+    removed: list[tuple[RetainedFile, Reason]] = []
+    passed_over: dict[int, Need] = {}
+    held: Held | None = None
+    for file in now.files[: config.delete_file_batch_max]:
+        reason = due.reason(file)
+        if reason is None:
+            break
+        needing = tuple(need for need in now.needs if need.offset < file.end_offset)
+        if file.end_offset > now.settled_offset or (needing and not (forced and critical)):
+            held = Held(file.start_offset, reason, needing)
+            break
+        for need in needing:
+            passed_over[need.broker_id] = need
+        due.freed_bytes += file.end_offset - file.start_offset
+        removed.append((file, reason))
+    roll = due.roll() if held is None and len(removed) == len(now.files) else None
+    refusal = ""
+    if critical:
+        refusal = (
+            f"the disk is full: {share:.1f} % are in use, diskSpaceWarningLevelRatio is"
+            f" {config.disk_space_warning_level_ratio}; free some space or keep the log shorter"
+        )
+    return RetentionPlan(tuple(removed), roll, held, tuple(passed_over[key] for key in sorted(passed_over)), refusal)
+
+
+def _used_percent(now: Situation) -> float:
+    """As df counts: of what an unprivileged user could use."""
+    whole = now.used_bytes + now.free_bytes
+    return 100 * now.used_bytes / whole if whole > 0 else 0.0
+
+
+class _Due:
+    """The rules, with what the removals of this look have freed so far."""
+
+    def __init__(self, config: BrokerConfig, now: Situation, share: float, forced: bool) -> None:
+        self._config = config
+        self._now = now
+        self._forced = forced
+        self._hour = now.on_demand or now.local_hour in config.delete_hours or share > config.disk_max_used_space_ratio
+        self._log_bytes = now.end_offset - now.files[0].start_offset if now.files else 0
+        limit_bytes = (now.used_bytes + now.free_bytes) * config.disk_space_clean_forcibly_ratio // 100
+        self._over_bytes = now.used_bytes - limit_bytes
+        self.freed_bytes = 0
+
+    def reason(self, file: RetainedFile) -> Reason | None:
+        """Why `file`, the oldest left, should go."""
+        config = self._config
+        if file.end_offset <= self._now.start_offset:
+            return Reason.START_OFFSET
+        if self._expired(file):
+            return Reason.EXPIRED
+        if config.commit_log_max_bytes and self._log_bytes - self.freed_bytes > config.commit_log_max_bytes:
+            return Reason.SIZE
+        if self._forced and self.freed_bytes < self._over_bytes:
+            return Reason.DISK
+        return None
+
+    def _expired(self, file: RetainedFile) -> bool:
+        kept_ms = self._config.file_reserved_time * HOUR_MS
+        return self._hour and file.newest_stored_at_ms + kept_ms <= self._now.wall_ms
+
+    def roll(self) -> Reason | None:
+        """Why the active file should be ended: all of it would go once it is settled."""
+        now, active = self._now, self._now.active
+        if active is None or not now.may_append:
+            return None
+        if now.start_offset >= now.end_offset:
+            return Reason.START_OFFSET
+        return Reason.EXPIRED if self._expired(active) else None

@@ -1,0 +1,70 @@
+"""Data plane: records that this broker has just appended as master: dispatch need not read them in the log again.
+
+Only a shortcut: a record counts where the log is dispatched from next, and whatever is not here is read from the log.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from rmqha.store.queue.dispatcher import DispatchedRecord, DispatchedRun
+
+MAX_COUNT = 16_384
+"""Records that one follower may leave; then it has to read the log."""
+
+
+class PendingDispatch(deque[DispatchedRecord | DispatchedRun]):
+    """What waits for one reader, in log order; it takes from the left."""
+
+    record_count = 0
+    """Records, those of runs included."""
+
+    def add(self, items: Sequence[DispatchedRecord] | Sequence[DispatchedRun], count: int) -> None:
+        if self.record_count > MAX_COUNT:
+            self.clear()
+        self.extend(items)
+        self.record_count += count
+
+    def take(self) -> None:
+        """The first is done with."""
+        item = self.popleft()
+        self.record_count -= len(item.tails) if isinstance(item, DispatchedRun) else 1
+
+    def take_part(self, run: DispatchedRun, count: int) -> DispatchedRun:
+        """The first records of `run`, which is the first: the rest of it stays."""
+        self.record_count -= count
+        if count == len(run.tails):
+            self.popleft()
+            return run
+        self[0] = run.part(count, len(run.tails))
+        return run.part(0, count)
+
+    def clear(self) -> None:
+        super().clear()
+        self.record_count = 0
+
+
+class FreshRecords:
+    """In log order, for each follower apart. `clear` whenever bytes of the log may become others."""
+
+    def __init__(self) -> None:
+        self._followers: list[PendingDispatch] = []
+
+    def follow(self) -> PendingDispatch:
+        """What is added from now on."""
+        follower = PendingDispatch()
+        self._followers.append(follower)
+        return follower
+
+    def add(self, records: Sequence[DispatchedRecord]) -> None:
+        for follower in self._followers:
+            follower.add(records, len(records))
+
+    def add_run(self, run: DispatchedRun) -> None:
+        for follower in self._followers:
+            follower.add((run,), len(run.tails))
+
+    def clear(self) -> None:
+        for follower in self._followers:
+            follower.clear()

@@ -1,0 +1,264 @@
+"""Data plane: from the CommitLog into what is derived from it, and the table of next queue offsets.
+
+Only whole records below the confirm offset are dispatched, so a consumer never sees an undecided one (A3). Named after
+RocketMQ's ReputMessageService.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+
+from rmqha.model.error import DamagedError
+from rmqha.port import Tracer
+from rmqha.store.log.commit_log import CommitLog
+from rmqha.store.log.record import (
+    BLANK,
+    MAGIC_BLANK,
+    SYS_COMMIT,
+    SYS_INNER_BATCH,
+    SYS_TRANSACTION,
+    BadRecordError,
+    Located,
+    locate,
+    message_count,
+)
+from rmqha.store.meta.problem import damaged
+from rmqha.store.queue.consume_queue import ConsumeQueues
+from rmqha.store.queue.dispatch_cache import FreshRecords
+from rmqha.store.queue.dispatcher import CommitLogDispatcher, DispatchedRecord, DispatchedRun
+
+BULK_BYTES = 1024 * 1024
+"""From so much log on that is committed and not dispatched, NumPy is faster than a loop over the records."""
+MAX_MADE_COUNT = 16
+"""New queues of one batch: each makes a file, which takes about a millisecond."""
+_TOPIC = re.compile(r"[%|a-zA-Z0-9_\-]{1,255}", re.ASCII)
+_CHOICES = "remove this replica's store and let it copy the group's, if another replica has this record whole"
+
+
+def valid_topic(topic: str) -> bool:
+    """RocketMQ's rule for a topic's characters; it also keeps a topic from leaving its directory."""
+    return _TOPIC.fullmatch(topic) is not None
+
+
+def walk(log: CommitLog, position: int, end_offset: int) -> Iterator[tuple[int, memoryview, int, Located | None]]:
+    """(position, file view, index, parts) of each whole record in [position, end_offset); parts is None for a blank
+    one. Ends before a record that is not whole. Raises StoreError for bytes that are no record."""
+    while position < end_offset:
+        view, file_start, file_end = log.file_view(position)
+        at, end = position - file_start, min(file_end, end_offset - file_start)
+        while end - at >= 8:
+            size, magic = BLANK.unpack_from(view, at)
+            if size > end - at and size <= len(view) - at:
+                return
+            if magic == MAGIC_BLANK and size == len(view) - at:
+                yield file_start + at, view, at, None
+                at = len(view)
+                break
+            try:
+                parts = locate(view, at, end, file_start + at)
+            except BadRecordError as error:
+                raise bad_record(log, file_start + at, error) from None
+            yield file_start + at, view, at, parts
+            at += size
+        if at < len(view):
+            return
+        position = file_start + at
+
+
+def bad_record(log: CommitLog, position: int, error: BadRecordError, size_bytes: int = 0) -> DamagedError:
+    """`size_bytes`: of the record by its queue's entry, 0 if none was asked."""
+    expected, _, found = str(error).removeprefix("expected ").partition(", found ")
+    at = position - log.file_start(position)
+    return damaged(log.disk, log.file_path(position), at, expected, found, _CHOICES, position, size_bytes)
+
+
+class QueueOffsets:
+    """The next queue offset of each queue, as an append needs it.
+
+    It covers the log below `covered`. Where the queues themselves cover as much, they are the table; only records that
+    stand in the log without being dispatched are remembered here. A slave's table so follows its dispatch, and a cut
+    forgets what was ahead (apache/rocketmq 7689: no queue offset is given twice).
+    """
+
+    def __init__(self, log: CommitLog, queue_end: Callable[[tuple[str, int]], int]) -> None:
+        """`queue_end` gives the offset behind the last one that the queues themselves hold, 0 for a new queue."""
+        self._log = log
+        self._queue_end = queue_end
+        self.next: dict[tuple[str, int], int] = {}
+        self.fresh = FreshRecords()
+        """Those of the remembered records that this broker has appended itself."""
+        self.covered = 0
+        self._base = 0
+        self.last_store_timestamp_ms = 0
+
+    def take_from_queues(self, covered: int) -> None:
+        """The queues hold every record below `covered`."""
+        self.next.clear()
+        self.fresh.clear()
+        self.covered = self._base = covered
+
+    def forget(self) -> None:
+        """An append failed half-way: what stands in the log must be read again."""
+        self.take_from_queues(self._base)
+
+    def next_for(self, key: tuple[str, int]) -> int:
+        """Look up, remembering the queue's own end at first use. `cover` must have been called."""
+        found = self.next.get(key)
+        if found is None:
+            found = self.next[key] = self._queue_end(key)
+        return found
+
+    def cover(self) -> int:
+        """Read the records from `covered` to the log's end. Returns the end of the last whole one."""
+        for position, view, at, parts in walk(self._log, self.covered, self._log.end_offset):
+            if parts is None:
+                self.covered = position + len(view) - at
+                continue
+            size, sys_flag, queue_id, queue_offset, _, _, topic_at, topic_size, properties_at, _, stored = parts
+            if sys_flag & SYS_TRANSACTION in (0, SYS_COMMIT):
+                key = (str(view[topic_at : topic_at + topic_size], "utf-8", "replace"), queue_id)
+                count = 1
+                if sys_flag & SYS_INNER_BATCH:
+                    count = self._count(position, sys_flag, view[properties_at : at + size])
+                self.next[key] = max(self.next_for(key), queue_offset + count)
+            self.last_store_timestamp_ms = max(self.last_store_timestamp_ms, stored)
+            self.covered = position + size
+        return self.covered
+
+    def _count(self, position: int, sys_flag: int, properties: memoryview) -> int:
+        try:
+            return message_count(sys_flag, bytes(properties))
+        except BadRecordError as error:
+            raise bad_record(self._log, position, error) from None
+
+
+class Reput:
+    """Moves `position` (the dispatched offset) towards the confirm offset: each record goes to every `derived`."""
+
+    def __init__(
+        self, log: CommitLog, derived: Sequence[CommitLogDispatcher], fresh: FreshRecords, tracer: Tracer
+    ) -> None:
+        self._log = log
+        self._derived = derived
+        self._first = derived[0]
+        self._fresh = fresh.follow()
+        self._tracer = tracer
+        self.position = 0
+        self.last_store_timestamp_ms = 0
+        self._topics: dict[bytes, str | None] = {}
+        """Topic bytes to the topic; None for one that no directory may be named after."""
+
+    def whole_below(self, end_offset: int) -> int:
+        """End of the last whole record at or below `end_offset`. Raises StoreError for bytes that are no record."""
+        position = self.position
+        for start, view, at, parts in walk(self._log, position, end_offset):
+            position = start + (len(view) - at if parts is None else parts[0])
+        return position
+
+    def dispatch(self, end_offset: int, limit_bytes: int) -> bool:
+        """Dispatch about `limit_bytes` of log below `end_offset`. True if whole records remain.
+
+        Raises StoreError; then nothing of this batch counts and it may be done again."""
+        stop, more = self.position + limit_bytes, False
+        try:
+            position = self._collect_fresh(stop, end_offset)
+            for start, view, at, parts in walk(self._log, position, end_offset):
+                if start >= stop or self._first.to_make_count >= MAX_MADE_COUNT:
+                    more = True
+                    break
+                if parts is None:
+                    position = start + len(view) - at
+                    continue
+                self._collect(start, view, parts)
+                position = start + parts[0]
+            for derived in self._derived:
+                derived.write()
+        finally:
+            for derived in self._derived:
+                derived.forget()
+        self.position = position
+        return more
+
+    def _collect_fresh(self, stop: int, end_offset: int) -> int:
+        """From `position` on, what need not be read; where that ends."""
+        fresh, collects, position = self._fresh, [derived.collect for derived in self._derived], self.position
+        while fresh and self._first.to_make_count < MAX_MADE_COUNT:
+            item = fresh[0]
+            start = item[0]
+            if start < position:
+                fresh.take()
+                continue
+            if start > position or start >= stop:
+                break
+            if isinstance(item, DispatchedRun):
+                count = item.count_to(stop, end_offset)
+                if not count:
+                    break
+                item = fresh.take_part(item, count)
+                for derived in self._derived:
+                    derived.collect_run(item)
+            else:
+                if start + item[1] > end_offset:
+                    break
+                fresh.popleft()
+                fresh.record_count -= 1
+                for collect in collects:
+                    collect(item)
+            if item[6] > self.last_store_timestamp_ms:
+                self.last_store_timestamp_ms = item[6]
+            position = start + item[1]
+        return position
+
+    def _collect(self, start: int, view: memoryview, parts: Located) -> None:
+        size, sys_flag, queue_id, queue_offset, _, _, topic_at, topic_size, properties_at, properties_size, stored = (
+            parts
+        )
+        if stored > self.last_store_timestamp_ms:
+            self.last_store_timestamp_ms = stored
+        name = bytes(view[topic_at : topic_at + topic_size])
+        topic = self._topics[name] if name in self._topics else self.topic(name, start)
+        if topic is None:
+            return
+        if queue_id < 0 or queue_offset < 0:
+            raise bad_record(
+                self._log,
+                start,
+                BadRecordError(f"expected queueId and queueOffset from 0, found {queue_id} and {queue_offset}"),
+            )
+        properties = bytes(view[properties_at : properties_at + properties_size])
+        record = DispatchedRecord(start, size, topic, queue_id, queue_offset, sys_flag, stored, properties)
+        for derived in self._derived:
+            derived.collect(record)
+
+    def topic(self, name: bytes, start: int) -> str | None:
+        """The topic of a record's topic bytes; None, and an event with the record's offset at the first time, if no
+        directory may be named after it."""
+        if name in self._topics:
+            return self._topics[name]
+        topic: str | None = name.decode("utf-8", "replace")
+        if not valid_topic(str(topic)):
+            self._tracer.event("topic_not_queued", topic=str(topic)[:255], phy_offset=start)
+            topic = None
+        self._topics[name] = topic
+        return topic
+
+
+def dispatch(log: CommitLog, queues: ConsumeQueues, reput: Reput, end_offset: int, limit_bytes: int) -> bool:
+    """As `reput.dispatch`, but in bulk if as much is due, and may be done at once, as makes that faster."""
+    position = reput.position
+    bulk_end = min(end_offset, position + limit_bytes)
+    if bulk_end - position >= BULK_BYTES:
+        dispatch_in_bulk(log, queues, reput, bulk_end)
+    if reput.position > position:
+        return reput.position < end_offset
+    return reput.dispatch(end_offset, min(limit_bytes, BULK_BYTES))
+
+
+def dispatch_in_bulk(log: CommitLog, queues: ConsumeQueues, reput: Reput, end_offset: int) -> None:
+    """Dispatch what can be done so below `end_offset`: nothing where NumPy is not installed."""
+    if find_spec("numpy") is not None:
+        from rmqha.store.queue.rebuild import rebuild
+
+        rebuild(log, queues, reput, end_offset)

@@ -1,0 +1,103 @@
+"""Calls to the controllers: the leader is found, and each of them hears the heartbeats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from rmqha.broker.replication.controller_link import ControllerLink
+from rmqha.ha.action import CallController
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import UnreachableError
+from rmqha.wire.command import Command
+from tests.broker.support import ListTracer
+
+A, B, C = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
+TIMEOUT_MS = 1500
+
+
+@dataclass
+class Controllers:
+    """Apache's three: each takes heartbeats, only `leader` takes the rest. `frozen` ones never answer."""
+
+    leader: str = A
+    dead: set[str] = field(default_factory=set)
+    frozen: set[str] = field(default_factory=set)
+    heard: list[tuple[str, int]] = field(default_factory=list)
+
+    async def call(self, address: str, command: Command, timeout_ms: int | None) -> Command:
+        assert timeout_ms is not None
+        await trio.lowlevel.checkpoint()
+        if address in self.dead:
+            raise UnreachableError(f"{address} is dead")
+        self.heard.append((address, command.code))
+        if address in self.frozen:
+            await trio.sleep(timeout_ms / 1000)
+            raise UnreachableError(f"{address} did not answer")
+        if command.code == RequestCode.BROKER_HEARTBEAT or address == self.leader:
+            return command.reply(ResponseCode.SUCCESS)
+        return command.reply(ResponseCode.CONTROLLER_NOT_LEADER, {"controllerLeaderAddress": self.leader})
+
+    def beats(self) -> list[str]:
+        found = sorted(address for address, code in self.heard if code == RequestCode.BROKER_HEARTBEAT)
+        self.heard.clear()
+        return found
+
+
+@dataclass
+class Driver:
+    replies: list[tuple[int, int | None]] = field(default_factory=list)
+
+    def controller_replied(self, call_id: int, reply: Command | None) -> None:
+        self.replies.append((call_id, None if reply is None else reply.code))
+
+
+def action(call_id: int, code: int = RequestCode.BROKER_HEARTBEAT) -> CallController:
+    return CallController(call_id, Command(code), TIMEOUT_MS)
+
+
+async def test_every_controller_hears_a_heartbeat_and_the_driver_one_answer(nursery: trio.Nursery) -> None:
+    controllers, driver, tracer = Controllers(), Driver(), ListTracer()
+    link = ControllerLink(driver, controllers, [A, B, C], nursery, tracer)
+    link.call(action(1))
+    await wait_all_tasks_blocked()
+    assert controllers.beats() == [A, B, C] and driver.replies == [(1, 0)]
+    controllers.dead = {A}
+    link.call(action(2))
+    await wait_all_tasks_blocked()
+    assert set(controllers.beats()) == {B, C} and driver.replies == [(1, 0), (2, 0)]
+
+
+async def test_a_controller_that_falls_silent_and_answers_again_is_told_once(nursery: trio.Nursery) -> None:
+    controllers, tracer = Controllers(dead={B}), ListTracer()
+    link = ControllerLink(Driver(), controllers, [A, B], nursery, tracer)
+    for call_id in range(2):
+        link.call(action(call_id))
+        await wait_all_tasks_blocked()
+    controllers.dead.clear()
+    link.call(action(2))
+    await wait_all_tasks_blocked()
+    assert tracer.events == [
+        ("controller_silent", {"address": B, "reason": f"{B} is dead"}),
+        ("controller_answers", {"address": B}),
+    ]
+
+
+async def test_another_request_goes_to_the_leader_only(nursery: trio.Nursery) -> None:
+    controllers, driver = Controllers(leader=B), Driver()
+    link = ControllerLink(driver, controllers, [A, B, C], nursery, ListTracer())
+    link.call(action(1, RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET))
+    await wait_all_tasks_blocked()
+    assert [address for address, _ in controllers.heard] == [A, B] and driver.replies == [(1, 0)]
+
+
+async def test_a_frozen_follower_gets_one_heartbeat_at_a_time(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
+    controllers, driver = Controllers(frozen={B}), Driver()
+    link = ControllerLink(driver, controllers, [A, B], nursery, ListTracer())
+    for call_id in range(4):
+        link.call(action(call_id))
+        await trio.sleep(0.5)
+    assert controllers.beats().count(B) == 2  # at 0 s, and after its answer was given up at 1.5 s
+    assert driver.replies == [(call_id, 0) for call_id in range(4)]

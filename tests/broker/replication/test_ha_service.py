@@ -1,0 +1,295 @@
+"""HA connections of the shell: their ends in every order."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import trio
+import trio.testing
+
+from rmqha.broker.replication.ha_service import HaService
+from rmqha.broker.replication.replica_driver import ReplicaDriver
+from rmqha.broker.services.disk_probe import DiskProof, write_block
+from rmqha.host.net.boundary import Boundary
+from rmqha.host.net.statistics import Statistics
+from rmqha.model.error import BrokenInvariantError
+from rmqha.model.offset import BrokerId, PhyOffset
+from rmqha.wire.auth.ha_proof import HaClaim
+from rmqha.wire.ha_stream import SlaveHandshake
+from tests.broker.services.test_disk_probe import HangingDisk
+
+
+class Bytes:
+    """A log of which `view` shows the bytes themselves, as a mapped file's does."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.content = bytearray(b"L" * size_bytes)
+
+    def view(self, phy_offset: PhyOffset, limit_bytes: int) -> memoryview:
+        return memoryview(self.content)[phy_offset : phy_offset + limit_bytes]
+
+
+class Driver:
+    """Takes down what a replica would be told."""
+
+    def __init__(self, store: Bytes | None = None) -> None:
+        self.told: list[tuple[str, int]] = []
+        self.store = store or Bytes(0)
+
+    def ha_accepted(self, conn_id: int, peer: str, claim: HaClaim | None) -> None:
+        assert peer
+        self.told.append(("accepted", conn_id))
+
+    def ha_sent(self, conn_id: int) -> None:
+        self.told.append(("sent", conn_id))
+
+    def ha_opened(self, conn_id: int) -> None:
+        self.told.append(("opened", conn_id))
+
+    def ha_closed(self, conn_id: int) -> None:
+        self.told.append(("closed", conn_id))
+
+    def would_cut(self, conn_id: int, data: bytes) -> bool:
+        return bytes(data[:3]) == b"cut"
+
+    def ha_received(self, conn_id: int, data: bytes) -> None:
+        self.told.append(("received", conn_id))
+
+
+class Tracer:
+    def event(self, name: str, **fields: Any) -> None:
+        assert name
+
+
+async def test_a_connection_closed_before_its_dial_began_is_only_forgotten() -> None:
+    """A slave that was told of two masters in one step opens, closes and opens again before any task runs."""
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+    driver = Driver()
+    async with trio.open_nursery() as nursery:
+        service = HaService(cast(ReplicaDriver, driver), Tracer(), nursery)
+        service.open(-1, address)
+        service.close(-1)
+        service.open(-2, address)
+        stream = await listeners[0].accept()
+        other = await listeners[0].accept()
+        with trio.fail_after(5):
+            while not driver.told:
+                await trio.lowlevel.checkpoint()
+        assert driver.told == [("opened", -2)]
+        nursery.cancel_scope.cancel()
+    for item in (stream, other, *listeners):
+        await item.aclose()
+
+
+async def held_open(stream: trio.SocketStream) -> None:
+    """Close it when the nursery ends."""
+    async with stream:
+        await trio.sleep_forever()
+
+
+async def connected(nursery: trio.Nursery, driver: Driver) -> tuple[HaService, trio.SocketStream]:
+    """A service that has accepted a slave as connection 1, and the slave's end."""
+    service = HaService(cast(ReplicaDriver, driver), Tracer(), nursery)
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    slave = await trio.open_tcp_stream("127.0.0.1", listeners[0].socket.getsockname()[1])
+    nursery.start_soon(service.accept, await listeners[0].accept())
+    await listeners[0].aclose()
+    await slave.send_all(SlaveHandshake(BrokerId(2)).encode())
+    with trio.fail_after(5):
+        while ("accepted", 1) not in driver.told:
+            await trio.lowlevel.checkpoint()
+    return service, slave
+
+
+HEADER = b"H" * 36
+LOG_BYTES = 16 * 1024 * 1024
+"""More than the kernel takes at once."""
+
+
+async def test_a_transfer_is_sent_whole_and_answered() -> None:
+    driver = Driver(Bytes(LOG_BYTES))
+    async with trio.open_nursery() as nursery:
+        service, slave = await connected(nursery, driver)
+        nursery.start_soon(held_open, slave)
+        service.send_log(1, HEADER, PhyOffset(100), LOG_BYTES - 100)
+        service.send(1, b"next")
+        got = bytearray()
+        with trio.fail_after(20):
+            while len(got) < len(HEADER) + LOG_BYTES - 100 + 4:
+                got += await slave.receive_some()
+        assert got == HEADER + b"L" * (LOG_BYTES - 100) + b"next"
+        assert ("sent", 1) in driver.told
+        nursery.cancel_scope.cancel()
+
+
+async def test_bytes_that_are_cut_while_the_kernel_takes_them_are_not_sent() -> None:
+    """The machine closes the connection, then cuts the log: zeros stand where bytes were sent from. Half of them are
+    still to go, and the socket may have become writable in the same moment."""
+    for turn in range(20):
+        driver = Driver(Bytes(LOG_BYTES))
+        async with trio.open_nursery() as nursery:
+            service, slave = await connected(nursery, driver)
+            nursery.start_soon(held_open, slave)
+            service.send_log(1, HEADER, PhyOffset(0), LOG_BYTES)
+            got = bytearray(await slave.receive_some(1 << 20))
+            await trio.testing.wait_all_tasks_blocked()
+            got += await slave.receive_some(1 << 22)
+            if turn % 2:
+                await trio.lowlevel.checkpoint()
+            service.close(1)
+            driver.store.content[:] = bytes(LOG_BYTES)
+            with trio.fail_after(20):
+                while more := await slave.receive_some(1 << 20):
+                    got += more
+            assert len(HEADER) < len(got) < LOG_BYTES
+            assert got == HEADER + b"L" * (len(got) - len(HEADER))
+            assert ("sent", 1) not in driver.told
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_transfer_whose_bytes_were_removed_ends_the_connection() -> None:
+    driver = Driver(Bytes(LOG_BYTES))
+    async with trio.open_nursery() as nursery:
+        service, slave = await connected(nursery, driver)
+        nursery.start_soon(held_open, slave)
+        service.send_log(1, HEADER, PhyOffset(0), LOG_BYTES)
+        await slave.receive_some(1 << 20)
+        await trio.testing.wait_all_tasks_blocked()
+        driver.store.content.clear()
+        with trio.fail_after(20):
+            while await slave.receive_some(1 << 20):
+                pass
+            while ("closed", 1) not in driver.told:
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_ack_leaves_at_once_and_what_the_kernel_does_not_take_follows_in_order() -> None:
+    driver = Driver()
+    async with trio.open_nursery() as nursery:
+        service, slave = await connected(nursery, driver)
+        nursery.start_soon(held_open, slave)
+        await trio.testing.wait_all_tasks_blocked()
+        service.send(1, b"ack")
+        assert os.read(slave.socket.fileno(), 10) == b"ack", "no other task has run"
+        much = b"".join(number.to_bytes(4, "big") for number in range(LOG_BYTES // 4))
+        service.send(1, much)
+        service.send(1, b"end")
+        got = bytearray()
+        with trio.fail_after(20):
+            while len(got) < LOG_BYTES + 3:
+                got += await slave.receive_some()
+        assert got == much + b"end"
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_ack_to_a_peer_that_has_gone_ends_the_connection() -> None:
+    driver = Driver()
+    async with trio.open_nursery() as nursery:
+        service, slave = await connected(nursery, driver)
+        slave.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+        await slave.aclose()
+        service.send(1, b"ack")
+        with trio.fail_after(20):
+            while ("closed", 1) not in driver.told:
+                await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+
+
+class Faulty(Driver):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    def ha_accepted(self, conn_id: int, peer: str, claim: HaClaim | None = None) -> None:
+        raise self.error
+
+
+async def test_a_connection_that_meets_a_bug_ends_alone() -> None:
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    counts, tracer = Statistics(), Tracer()
+    driver = Faulty(KeyError("slave"))
+    async with trio.open_nursery() as nursery:
+        boundary = Boundary(counts, tracer)
+        service = HaService(cast(ReplicaDriver, driver), tracer, nursery, None, boundary)
+        nursery.start_soon(trio.serve_listeners, service.accept, listeners)
+        for turn in (1, 2):
+            async with await trio.open_tcp_stream(*listeners[0].socket.getsockname()) as stream:
+                await stream.send_all(SlaveHandshake(BrokerId(2)).encode())
+                with trio.fail_after(5):
+                    assert not await stream.receive_some()
+            assert counts.failed_request_count == turn
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_the_machine_raises_ends_the_broker() -> None:
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    driver = Faulty(BrokenInvariantError("half"))
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with trio.open_nursery() as nursery:
+            boundary = Boundary(Statistics(), Tracer())
+            service = HaService(cast(ReplicaDriver, driver), Tracer(), nursery, None, boundary)
+            nursery.start_soon(trio.serve_listeners, service.accept, listeners)
+            async with await trio.open_tcp_stream(*listeners[0].socket.getsockname()) as stream:
+                await stream.send_all(SlaveHandshake(BrokerId(2)).encode())
+                with trio.fail_after(5):
+                    await trio.sleep_forever()
+    assert caught.value.subgroup(BrokenInvariantError) is not None
+
+
+async def dialled(service: HaService, conn_id: int, listener: trio.SocketListener, first: bytes) -> trio.SocketStream:
+    """The master's end of a connection that the service has opened; it has sent `first`."""
+    service.open(conn_id, f"127.0.0.1:{listener.socket.getsockname()[1]}")
+    stream = await listener.accept()
+    await stream.send_all(first)
+    return stream
+
+
+async def until(driver: Driver, *wanted: tuple[str, int]) -> None:
+    with trio.fail_after(5):
+        while not set(wanted) <= set(driver.told):
+            await trio.lowlevel.checkpoint()
+
+
+async def test_a_disk_that_hangs_holds_a_cut_back_and_nothing_else(tmp_path: Path) -> None:
+    """The thread is the proof's; the loop, and with it every heartbeat, goes on."""
+    disk, driver, threads = HangingDisk(tmp_path), Driver(), list[str]()
+
+    def prove() -> None:
+        threads.append("begun")
+        write_block(disk)
+
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener, trio.open_nursery() as nursery:
+        proof = DiskProof(prove, nursery)
+        service = HaService(cast(ReplicaDriver, driver), Tracer(), nursery, disk_works=proof.wait)
+        streams = [await dialled(service, -1, listener, b"cut")]
+        await until(driver, ("opened", -1))
+        # another that needs no cut is served meanwhile, and so is a second one that waits for the same thread
+        streams += [await dialled(service, -2, listener, b"on"), await dialled(service, -3, listener, b"cut")]
+        await until(driver, ("received", -2), ("opened", -3))
+        ticks = 0
+        with trio.move_on_after(0.3):
+            while True:
+                await trio.sleep(0.01)
+                ticks += 1
+        assert ticks > 3 and threads == ["begun"]
+        assert {("received", -1), ("received", -3)}.isdisjoint(driver.told)
+        service.close(-3)
+        disk.go_on.set()
+        await until(driver, ("received", -1))
+        assert ("received", -3) not in driver.told, "its machine had left it"
+        await streams[0].send_all(b"cut")
+        with trio.fail_after(5):
+            while driver.told.count(("received", -1)) < 2:
+                await trio.lowlevel.checkpoint()
+        assert threads == ["begun"], "only what comes first is a handshake"
+        for stream in streams:
+            await stream.aclose()
+        nursery.cancel_scope.cancel()

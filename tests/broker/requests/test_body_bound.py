@@ -1,0 +1,113 @@
+"""The loop's time for the costliest body that each code admits, a code of tomorrow included."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from rmqha.broker.requests.body_bound import BOUNDS, DEFAULT_BOUND, UNBOUNDED, BodyBound, body_fault
+from rmqha.broker.requests.request import Steps
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.wire.command import Command
+from tests.broker.support import Broker, FakeChannel
+
+LIMIT_MS = 100
+"""CPU time of one piece of work, four times what the worst takes here. Ten times as much went unnoticed before: 590 ms
+for 4 MiB of lists in a heartbeat."""
+SLOW = frozenset({RequestCode.RMQHA_FOLLOW_TABLES})
+"""Of replicas of the group only, and a slave asks so once after its master was killed."""
+FIELDS = {"topic": "T", "queueId": "0", "group": "G", "consumerGroup": "G", "groupName": "G", "b": "T", "e": "0"}
+
+Shape = tuple[str, Callable[[int], str], str]
+SHAPES: dict[str, Shape] = {
+    "locks": (
+        '{"clientId":"c","consumerGroup":"G","mqSet":[',
+        lambda n: f'{{"brokerName":"b","queueId":{n},"topic":"T"}}',
+        "]}",
+    ),
+    "subscriptions": (
+        '{"clientID":"c","consumerDataSet":[{"groupName":"G","subscriptionDataSet":[',
+        lambda n: f'{{"topic":"T{n}","subString":"*","subVersion":1}}',
+        "]}]}",
+    ),
+    "groups": (
+        '{"clientID":"c","consumerDataSet":[',
+        lambda n: f'{{"groupName":"G{n}","subscriptionDataSet":[]}}',
+        "]}",
+    ),
+    "producers": ('{"clientID":"c","producerDataSet":[', lambda n: f'{{"groupName":"G{n}"}}', "]}"),
+    "offsets": ('{"offsets":[', lambda n: f'["T@G{n}",0,1,1,{n},false]', "]}"),
+    "integer keys": ('{"a":{', lambda n: f"{n}:[]", "}}"),
+    "lists": ("[", lambda n: "[0]", "]"),
+    "numbers": ("[", lambda n: "1e9", "]"),
+    "properties": ("", lambda n: f"k{n}=v\n", ""),
+}
+
+
+def body_of(shape: Shape, bound: BodyBound) -> bytes:
+    """As many items as `bound` admits."""
+    head, item, tail = shape
+    values = sum(item(0).count(mark) for mark in ",[{") + 1
+    room = bound.size_bytes - len(head) - len(tail)
+    count = min(room // (len(item(100_000)) + 1), bound.value_count // values - 3)
+    return (head + ",".join(map(item, range(count))) + tail).encode()
+
+
+class SlicedChannel(FakeChannel):
+    """Measures work in steps one by one, as the loop has other turns in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.longest_ms = 0.0
+
+    def work(self, steps: Steps) -> None:
+        more = True
+        while more:
+            began = time.thread_time()
+            more = next(steps, self) is None
+            self.longest_ms = max(self.longest_ms, (time.thread_time() - began) * 1000)
+
+
+def test_the_largest_admitted_body_of_each_code(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker().start()
+    broker.core.topics.create_internal("T", 4)
+    broker.core.save_tables_soon = lambda: None  # a thread's work
+    slow = []
+    for code in sorted(broker.core.processor.codes - UNBOUNDED - SLOW):
+        for name, shape in SHAPES.items():
+            body = body_of(shape, BOUNDS.get(code, DEFAULT_BOUND))
+            command = Command(code, FIELDS, body)
+            assert not body_fault(command), (code, name)
+            channel = SlicedChannel()
+            began = time.thread_time()
+            broker.core.processor.received(channel, [command])
+            whole_ms = (time.thread_time() - began) * 1000
+            if (channel.longest_ms or whole_ms) > LIMIT_MS:
+                slow.append((code, name, len(body), round(whole_ms)))
+            broker.core.processor.closed(channel)
+    assert not slow
+
+
+@pytest.mark.parametrize("code", [*BOUNDS, RequestCode.GET_BROKER_CONFIG, RequestCode.PULL_MESSAGE, 4711])
+def test_a_body_beyond_the_bound_is_refused_unread(broker: Broker, code: int) -> None:
+    bound = BOUNDS.get(code, DEFAULT_BOUND)
+    for body in (b" " * (bound.size_bytes + 1), b"[" * (bound.value_count + 1)):
+        reply = broker.ask(Command(code, FIELDS, body))
+        assert reply.code == ResponseCode.SYSTEM_ERROR
+        assert reply.remark is not None and f"the body of request {code} has" in reply.remark
+
+
+def test_what_honest_clients_send_is_taken() -> None:
+    """256 groups, each with ten subscriptions as a Java client writes them."""
+    row = (
+        '{"classFilterMode":false,"codeSet":[],"expressionType":"TAG","subString":"*","subVersion":1795228555707,'
+        '"tagsSet":[],"topic":"a-topic-with-a-long-name"}'
+    )
+    group = f'{{"groupName":"a-group-with-a-long-name","subscriptionDataSet":[{",".join([row] * 10)}]}}'
+    body = f'{{"clientID":"10.0.0.1@4711","consumerDataSet":[{",".join([group] * 256)}]}}'.encode()
+    assert not body_fault(Command(RequestCode.HEART_BEAT, {}, body))
+    queue = '{"brokerName":"a-broker","queueId":1000,"topic":"a-topic-with-a-long-name"}'
+    queues = f'{{"clientId":"c","consumerGroup":"G","mqSet":[{",".join([queue] * 3000)}]}}'.encode()
+    assert not body_fault(Command(RequestCode.LOCK_BATCH_MQ, {}, queues))

@@ -1,0 +1,308 @@
+"""What operators ask about consumer groups, and setting them back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rmqha.broker.services.statistics import RATE_WINDOW_MS, Rates
+from rmqha.broker.tables.groups import default_group
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.message import java_string_hash
+from rmqha.wire import lenient_json
+from rmqha.wire.command import Command, Language
+from tests.broker.support import Broker, FakeChannel, pull_command, send_command
+
+
+def beat(client_id: str = "c", expression: str = "*", model: str = "CLUSTERING") -> Command:
+    subscription = {"topic": "T", "subString": expression, "subVersion": 7, "expressionType": "TAG"}
+    consumer = {
+        "groupName": "G",
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": model,
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+        "subscriptionDataSet": [subscription],
+    }
+    body = {"clientID": client_id, "producerDataSet": [{"groupName": "P"}], "consumerDataSet": [consumer]}
+    return Command(RequestCode.HEART_BEAT, {}, lenient_json.dumps(body), language=Language.JAVA, version=493)
+
+
+def commit(broker: Broker, queue_id: int, offset: int, group: str = "G", topic: str = "T") -> None:
+    ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "commitOffset": str(offset)}
+    assert broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext)).code == 0
+
+
+def asked(broker: Broker, code: int, **ext: str) -> Any:
+    reply = broker.ask(Command(code, ext))
+    assert reply.code == 0, reply.remark
+    return lenient_json.loads(reply.body) if reply.body else None
+
+
+def by_queue(table: Any) -> dict[int, Any]:
+    assert all(key["topic"] == "T" and key["brokerName"] == "broker-a" for key in table)
+    return {key["queueId"]: value for key, value in table.items()}
+
+
+@pytest.fixture
+def filled(broker: Broker) -> Broker:
+    """Queues 0 and 1 of T hold three messages each, stored a second apart."""
+    for _ in range(3):
+        for queue_id in (0, 1):
+            broker.ask(send_command(queue_id=queue_id))
+        broker.run(1000)
+    return broker
+
+
+# --- connections ------------------------------------------------------------------------------------------------------
+def test_connections_of_consumers(broker: Broker) -> None:
+    reply = broker.ask(Command(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "G"}))
+    assert (reply.code, reply.remark) == (ResponseCode.CONSUMER_NOT_ONLINE, "the consumer group[G] not online")
+    channel = FakeChannel("127.0.0.1:777")
+    broker.core.processor.received(channel, [beat(expression="a || b")])
+    assert asked(broker, RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="G") == {
+        "connectionSet": [{"clientAddr": "127.0.0.1:777", "clientId": "c", "language": "JAVA", "version": 493}],
+        "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+        "consumeType": "CONSUME_PASSIVELY",
+        "messageModel": "CLUSTERING",
+        "subscriptionTable": {
+            "T": {
+                "classFilterMode": False,
+                "codeSet": [java_string_hash("a"), java_string_hash("b")],
+                "expressionType": "TAG",
+                "subString": "a || b",
+                "subVersion": 7,
+                "tagsSet": ["a", "b"],
+                "topic": "T",
+            }
+        },
+    }
+
+
+def test_connections_of_producers(broker: Broker) -> None:
+    assert broker.ask(Command(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "P"})).code == 1
+    command = beat()
+    command.language = 99
+    broker.core.processor.received(FakeChannel("127.0.0.1:777"), [command])
+    body = asked(broker, RequestCode.GET_PRODUCER_CONNECTION_LIST, producerGroup="P")
+    assert body == {
+        "connectionSet": [{"clientAddr": "127.0.0.1:777", "clientId": "c", "language": "OTHER", "version": 493}]
+    }
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+def test_settings_and_deletion_of_a_group(filled: Broker) -> None:
+    assert filled.ask(Command(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": "G"})).code == 26
+    filled.core.groups.put({"groupName": "G", "retryMaxTimes": 3})
+    expected = default_group("G") | {"retryMaxTimes": 3}
+    assert asked(filled, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, group="G") == expected
+    commit(filled, 0, 2)
+    commit(filled, 0, 2, group="H")
+    assert asked(filled, RequestCode.QUERY_TOPICS_BY_CONSUMER, group="G")["topicList"] == ["T"]
+    asked(filled, RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G", cleanOffset="false")
+    assert filled.core.groups.get("G") is None and filled.core.offsets.query("G", "T", 0) == 2
+    asked(filled, RequestCode.DELETE_SUBSCRIPTIONGROUP, groupName="G", cleanOffset="true")
+    assert filled.core.offsets.query("G", "T", 0) is None and filled.core.offsets.query("H", "T", 0) == 2
+
+
+# --- how far ----------------------------------------------------------------------------------------------------------
+def test_consume_stats(filled: Broker) -> None:
+    commit(filled, 0, 2)
+    filled.ask(pull_command(queue_id=0, offset=2, maxMsgNums="1"))
+    body = asked(filled, RequestCode.GET_CONSUME_STATS, consumerGroup="G")
+    first_ms = filled.clock.wall_ms() - 3000
+    rows = by_queue(body["offsetTable"])
+    assert rows[0] == {"brokerOffset": 3, "consumerOffset": 2, "lastTimestamp": first_ms + 1000, "pullOffset": 3}
+    assert rows[1] == {"brokerOffset": 3, "consumerOffset": 0, "lastTimestamp": 0, "pullOffset": 0}
+    assert rows[2] == {"brokerOffset": 0, "consumerOffset": 0, "lastTimestamp": 0, "pullOffset": 0}
+    assert asked(filled, RequestCode.GET_CONSUME_STATS, consumerGroup="nobody")["offsetTable"] == {}
+    named = asked(filled, RequestCode.GET_CONSUME_STATS, consumerGroup="nobody", topic="T")
+    assert len(named["offsetTable"]) == 4
+
+
+def test_a_connected_group_shows_what_it_subscribes_to(filled: Broker) -> None:
+    commit(filled, 0, 1)
+    filled.ask(send_command("Old"))
+    commit(filled, 0, 1, topic="Old")
+    filled.core.processor.received(FakeChannel(), [beat()])
+    table = asked(filled, RequestCode.GET_CONSUME_STATS, consumerGroup="G")["offsetTable"]
+    assert {key["topic"] for key in table} == {"T"}
+    table = asked(filled, RequestCode.GET_CONSUME_STATS, consumerGroup="G", topicList="Old;Gone")["offsetTable"]
+    assert {key["topic"] for key in table} == {"Old"}
+
+
+def test_rates(filled: Broker) -> None:
+    filled.run(RATE_WINDOW_MS)
+    filled.core.admin.sample()
+    for _ in range(20):
+        filled.ask(send_command())
+        filled.ask(pull_command(offset=3, maxMsgNums="1"))
+    filled.run(RATE_WINDOW_MS)
+    filled.core.admin.sample()
+    commit(filled, 0, 1)
+    assert asked(filled, RequestCode.GET_CONSUME_STATS, consumerGroup="G")["consumeTps"] == 2.0
+    assert asked(filled, RequestCode.GET_TOPIC_STATS_INFO, topic="T")["topicPutTps"] == 2.0
+    filled.run(RATE_WINDOW_MS)
+    filled.core.admin.sample()
+    assert asked(filled, RequestCode.GET_TOPIC_STATS_INFO, topic="T")["topicPutTps"] == 0.0
+
+
+def test_rates_keep_nothing_of_what_stands_still() -> None:
+    rates = Rates()
+    rates.add("a", 5)
+    rates.sample(RATE_WINDOW_MS)
+    rates.add("b", 1)
+    assert (rates.per_second("a"), rates.per_second("b")) == (0.5, 0.0)
+    rates.sample(RATE_WINDOW_MS + 5)
+    assert rates.per_second("a") == 0.5, "too early for the next window"
+    rates.sample(2 * RATE_WINDOW_MS)
+    assert (rates.per_second("a"), rates.per_second("b")) == (0.0, 0.1)
+
+
+def test_time_span(filled: Broker) -> None:
+    commit(filled, 0, 1)
+    commit(filled, 1, 3)
+    now_ms = filled.clock.wall_ms()
+    spans = asked(filled, RequestCode.QUERY_CONSUME_TIME_SPAN, topic="T", group="G")["consumeTimeSpanSet"]
+    rows = {item["messageQueue"]["queueId"]: item for item in spans}
+    first = {"consumeTimeStamp": now_ms - 3000, "delayTime": 2000, "maxTimeStamp": now_ms - 1000}
+    assert first.items() <= rows[0].items() and rows[0]["minTimeStamp"] == now_ms - 3000
+    assert (rows[1]["delayTime"], rows[1]["consumeTimeStamp"]) == (0, now_ms - 1000)
+    assert (rows[2]["minTimeStamp"], rows[2]["maxTimeStamp"], rows[2]["delayTime"]) == (0, 0, 0)
+
+
+# --- set back ---------------------------------------------------------------------------------------------------------
+def reset(broker: Broker, **ext: Any) -> Command:
+    fields = {"topic": "T", "group": "G", "timestamp": "-1", "isForce": "true", "queueId": "-1", "offset": "-1"}
+    values = {key: str(value) for key, value in ext.items()}
+    return broker.ask(Command(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields | values))
+
+
+def targets(reply: Command) -> dict[int, int]:
+    assert reply.code == 0, reply.remark
+    return by_queue(lenient_json.loads(reply.body)["offsetTable"])
+
+
+def query(broker: Broker, queue_id: int = 0) -> int:
+    ext = {"consumerGroup": "G", "topic": "T", "queueId": str(queue_id)}
+    return int(broker.ask(Command(RequestCode.QUERY_CONSUMER_OFFSET, ext)).ext["offset"])
+
+
+def test_reset_to_the_end_to_a_time_and_to_an_offset(filled: Broker) -> None:
+    filled.core.groups.get_or_create("G")
+    assert targets(reset(filled)) == {0: 3, 1: 3, 2: 0, 3: 0}
+    assert query(filled) == 3
+    second_ms = filled.clock.wall_ms() - 2000
+    assert targets(reset(filled, timestamp=second_ms)) == {0: 1, 1: 1, 2: 0, 3: 0}
+    assert targets(reset(filled, timestamp=0)) == {0: 0, 1: 0, 2: 0, 3: 0}
+    assert targets(reset(filled, queueId=1, offset=2)) == {1: 2}
+    assert targets(reset(filled, queueId=0)) == {0: 3}
+    assert (query(filled, 0), query(filled, 1)) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("ext", "code"),
+    [
+        ({"topic": "Unknown"}, ResponseCode.TOPIC_NOT_EXIST),
+        ({"group": "Unknown"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST),
+        ({"queueId": 4}, ResponseCode.SYSTEM_ERROR),
+        ({"queueId": 0, "offset": 4}, ResponseCode.SYSTEM_ERROR),
+        ({"queueId": 0, "offset": -2}, ResponseCode.SYSTEM_ERROR),
+        ({"timestamp": "x"}, ResponseCode.SYSTEM_ERROR),
+    ],
+)
+def test_resets_that_are_refused(filled: Broker, ext: dict[str, Any], code: ResponseCode) -> None:
+    filled.core.groups.get_or_create("G")
+    commit(filled, 0, 1)
+    assert reset(filled, **ext).code == code
+    assert query(filled) == 1
+
+
+def test_a_running_consumer_is_told_with_its_next_pull_and_cannot_undo_the_reset(filled: Broker) -> None:
+    filled.core.groups.get_or_create("G")
+    commit(filled, 0, 3)
+    reset(filled, timestamp=0)
+    commit(filled, 0, 3)  # it does not know yet
+    assert query(filled) == 0
+    reply = filled.ask(pull_command(offset=3, sysFlag="7", commitOffset="3"))
+    assert (reply.code, reply.remark) == (ResponseCode.PULL_OFFSET_MOVED, "OFFSET_RESET")
+    assert (reply.ext["nextBeginOffset"], reply.ext["minOffset"], reply.ext["maxOffset"]) == ("0", "0", "3")
+    assert filled.ask(pull_command(offset=0)).code == 0, "told once"
+    commit(filled, 0, 2)
+    assert query(filled) == 2
+
+
+def test_a_consumer_that_waits_for_messages_is_told_at_once(filled: Broker) -> None:
+    filled.core.groups.get_or_create("G")
+    waiting, stranger = FakeChannel(), FakeChannel()
+    filled.core.processor.received(waiting, [pull_command(offset=3, sysFlag="6")])
+    filled.core.processor.received(stranger, [pull_command(offset=3, sysFlag="6", consumerGroup="H")])
+    reset(filled, timestamp=0)
+    assert (reply := waiting.one()).code == ResponseCode.PULL_OFFSET_MOVED and reply.ext["nextBeginOffset"] == "0"
+    assert stranger.take() == [] and filled.core.pull.hold_count == 1
+
+
+def test_a_slave_takes_its_masters_offsets_and_no_orders(filled: Broker) -> None:
+    filled.core.groups.get_or_create("G")
+    reset(filled, timestamp=0)
+    table = filled.core.offsets
+    table.replace(table.to_json())
+    assert table.take_reset("G", "T", 0) is None
+    filled.core.driver.stopping()
+    controller = filled.controller
+    controller.epoch, controller.master_id = 2, 2
+    filled.ask(Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, controller.ext(), controller.body()))
+    assert reset(filled).code == ResponseCode.SYSTEM_ERROR
+    assert filled.ask(Command(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "G"})).code == 1
+
+
+def test_members_set_themselves_back_where_the_broker_is_told_so(filled: Broker) -> None:
+    """useServerSideResetOffset=false: request 220 to every member, nothing kept here."""
+    filled.core.live.update("useServerSideResetOffset=false")
+    assert "not exist" in (reset(filled).remark or "")
+    for queue_id in range(4):
+        commit(filled, queue_id, 0)
+    commit(filled, 0, 2)
+    assert reset(filled).code == ResponseCode.CONSUMER_NOT_ONLINE
+    member = FakeChannel()
+    filled.core.processor.received(member, [beat()])
+    member.take()
+    reply = reset(filled, isForce="false")
+    assert targets(reply) == {0: 2, 1: 0, 2: 0, 3: 0}, "without force nothing goes forward"
+    notice = member.one()
+    assert notice.is_oneway and notice.code == 220 and bytes(notice.body) == bytes(reply.body)
+    assert notice.ext == {"topic": "T", "group": "G", "timestamp": "-1"}
+    assert targets(reset(filled)) == {0: 3, 1: 3, 2: 0, 3: 0}
+    assert query(filled) == 2
+
+
+# --- of old consumers, and for new ones -------------------------------------------------------------------------------
+def test_time_of_the_earliest_message(filled: Broker) -> None:
+    def earliest(topic: str, queue_id: int) -> str:
+        ext = {"topic": topic, "queueId": str(queue_id)}
+        return filled.ask(Command(RequestCode.GET_EARLIEST_MSG_STORETIME, ext)).ext["timestamp"]
+
+    assert earliest("T", 1) == str(filled.clock.wall_ms() - 3000)
+    assert earliest("T", 3) == earliest("Nothing", 0) == "-1"
+
+
+def test_a_group_begins_where_another_is(filled: Broker) -> None:
+    commit(filled, 0, 2)
+    commit(filled, 1, 3)
+    asked(filled, RequestCode.CLONE_GROUP_OFFSET, srcGroup="G", destGroup="H", topic="T", offline="true")
+    assert [filled.core.offsets.query("H", "T", queue_id) for queue_id in (0, 1, 2)] == [2, 3, None]
+    asked(filled, RequestCode.CLONE_GROUP_OFFSET, srcGroup="G", destGroup="I")
+    assert filled.core.offsets.query("I", "T", 1) == 3
+
+
+def test_a_group_that_is_connected_gives_only_what_it_subscribes_to(filled: Broker) -> None:
+    commit(filled, 0, 2)
+    filled.core.processor.received(FakeChannel(), [beat()])
+    filled.core.clients.consumer_group("G").subscriptions.clear()  # type: ignore[union-attr]
+    other = lenient_json.loads(beat().body)
+    other["consumerDataSet"][0]["subscriptionDataSet"][0]["topic"] = "Other"
+    filled.core.processor.received(FakeChannel(), [Command(RequestCode.HEART_BEAT, {}, lenient_json.dumps(other))])
+    asked(filled, RequestCode.CLONE_GROUP_OFFSET, srcGroup="G", destGroup="H", topic="T", offline="false")
+    assert filled.core.offsets.query("H", "T", 0) is None
+    asked(filled, RequestCode.CLONE_GROUP_OFFSET, srcGroup="G", destGroup="H", topic="T", offline="true")
+    assert filled.core.offsets.query("H", "T", 0) == 2

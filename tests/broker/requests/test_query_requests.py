@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import pytest
+
+from rmqha.broker.requests.query_requests import FRAME_SPARE_BYTES, MAX_SEARCH_COUNT_OF_ONE, QueryRequests
+from rmqha.broker.requests.request import RequestError
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.message import encode_properties
+from rmqha.store.index import index_service
+from rmqha.store.log.record import decode
+from rmqha.wire.command import Command
+from tests.broker.requests.test_pull import bodies
+from tests.broker.support import Broker, FakeChannel, golden_frames, send_command
+
+
+def query(key: str, index_type: str = "K", **ext: str) -> Command:
+    fields = {"topic": "T", "key": key, "maxNum": "64", "beginTimestamp": "0", "endTimestamp": str((1 << 63) - 1)}
+    return Command(RequestCode.QUERY_MESSAGE, {**fields, "indexType": index_type, **ext})
+
+
+def put(broker: Broker, body: bytes, **properties: str) -> None:
+    assert broker.ask(send_command(body=body, i=encode_properties(properties).decode())).code == ResponseCode.SUCCESS
+
+
+def test_by_key_unique_key_and_tags(broker: Broker) -> None:
+    put(broker, b"1", KEYS="a b", UNIQ_KEY="U1", TAGS="x")
+    put(broker, b"2", KEYS="b", UNIQ_KEY="U2", TAGS="x")
+    reply = broker.ask(query("b"))
+    assert (reply.code, bodies(reply)) == (0, [b"1", b"2"]), "in the log's order"
+    last = decode(broker.store.record_at(int(reply.ext["indexLastUpdatePhyoffset"])) or memoryview(b""))
+    assert bytes(last.body) == b"2"
+    assert reply.ext["indexLastUpdateTimestamp"] == str(last.store_timestamp_ms)
+    assert bodies(broker.ask(query("b", maxNum="1"))) == [b"2"], "the newest"
+    assert bodies(broker.ask(query("U1", "U", maxNum="0", _UNIQUE_KEY_QUERY="true"))) == [b"1"]
+    assert bodies(broker.ask(query("U1", "", _UNIQUE_KEY_QUERY="true"))) == [b"1"], "as older clients ask"
+    assert bodies(broker.ask(query("x", "T"))) == [b"1", b"2"]
+
+
+def test_what_is_not_found(broker: Broker) -> None:
+    put(broker, b"1", KEYS="a")
+    for command in (query("b"), query("a", "T"), query("a", topic="U"), query("a", endTimestamp="5")):
+        reply = broker.ask(command)
+        assert (reply.code, bytes(reply.body)) == (ResponseCode.QUERY_NOT_FOUND, b"")
+        assert reply.remark == "can not find message, maybe time range not correct"
+
+
+def test_what_is_refused(broker: Broker) -> None:
+    for name in ("topic", "key", "maxNum", "beginTimestamp", "endTimestamp"):
+        command = query("a")
+        command.ext[name] = ""
+        reply = broker.ask(command)
+        assert (reply.code, reply.remark) == (ResponseCode.SYSTEM_ERROR, f"request 12 lacks the field {name}")
+    broker.store.index.is_enabled = False
+    reply = broker.ask(query("a"))
+    assert reply.code == ResponseCode.SYSTEM_ERROR
+    assert "messageIndexEnable=false" in (reply.remark or "")
+
+
+def test_an_answer_fits_into_a_frame(broker: Broker) -> None:
+    for number in range(5):
+        put(broker, b"%d" % number * 1000, KEYS="k")
+    whole = broker.ask(query("k"))
+    size = len(whole.body) // 5
+    requests = QueryRequests(broker.config, broker.store.index, lambda: None)
+    for limit, expected in ((3 * size, 3), (3 * size - 1, 2), (1, 1)):
+        requests._body_limit_bytes = limit
+        reply = requests.handlers()[RequestCode.QUERY_MESSAGE](FakeChannel(), query("k"))
+        assert isinstance(reply, Command)
+        assert bytes(reply.body) == bytes(whole.body)[-expected * size :]
+    assert broker.config.max_frame_bytes > FRAME_SPARE_BYTES
+
+
+def test_a_long_search_waits_in_line(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else one request of forty bytes holds up everybody for a tenth of a second."""
+    for number in range(6):
+        put(broker, b"%d" % number, KEYS="k")
+    monkeypatch.setattr(index_service, "WALK_STEP_COUNT", 2)
+    woken: list[int] = []
+    monkeypatch.setattr(broker.core, "search_soon", lambda: woken.append(1))
+    ask = broker.core.queries.handlers()[RequestCode.QUERY_MESSAGE]
+    first, second = FakeChannel(), FakeChannel()
+    for channel, count in ((first, MAX_SEARCH_COUNT_OF_ONE), (second, 1)):
+        for _ in range(count):
+            assert ask(channel, query("k")) is None
+    with pytest.raises(RequestError, match="too many searches") as refused:
+        ask(first, query("k"))
+    assert refused.value.code == ResponseCode.SYSTEM_BUSY
+    assert len(woken) == MAX_SEARCH_COUNT_OF_ONE + 1
+    while broker.core.queries.step():
+        pass
+    expected = [b"%d" % number for number in range(6)]
+    assert bodies(second.one()) == expected
+    assert [bodies(reply) for reply in first.take()] == [expected] * MAX_SEARCH_COUNT_OF_ONE
+
+
+def test_a_search_that_the_log_was_cut_under_says_so(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(6):
+        put(broker, b"%d" % number, KEYS="k")
+    monkeypatch.setattr(index_service, "WALK_STEP_COUNT", 2)
+    monkeypatch.setattr(broker.core, "search_soon", lambda: None)
+    channel = FakeChannel()
+    assert broker.core.queries.handlers()[RequestCode.QUERY_MESSAGE](channel, query("k")) is None
+    broker.store.index.files.truncate(broker.store.index.files.end_offset)
+    assert not broker.core.queries.step()
+    reply = channel.one()
+    assert (reply.code, "has changed" in (reply.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+
+
+def test_what_mqadmin_asked_a_real_broker(broker: Broker) -> None:
+    """The captured requests are taken as they are; the captured answers have the fields that ours have."""
+    put(broker, b"wire", KEYS="wk-1", UNIQ_KEY="FD0000000000000000000000000000021FEF4E0E2F2A677D43F90002")
+    asked = 0
+    for _, command in golden_frames("mqadmin"):
+        if command.code == RequestCode.QUERY_MESSAGE and not command.is_response:
+            reply = broker.ask(Command(command.code, {**command.ext, "topic": "T", "endTimestamp": str(1 << 62)}))
+            if int(command.ext["beginTimestamp"]) <= broker.clock.wall_ms():
+                assert bodies(reply) == [b"wire"]
+            assert set(reply.ext) == {"indexLastUpdatePhyoffset", "indexLastUpdateTimestamp"}
+            asked += 1
+    assert asked >= 2
+
+
+def test_runtime_info_says_how_far_behind_the_index_is(broker: Broker) -> None:
+    put(broker, b"1", KEYS="a")
+    behind = broker.store.index.behind_bytes
+    assert behind == broker.store.dispatched_offset > 0
+    reply = broker.ask(Command(RequestCode.GET_BROKER_RUNTIME_INFO))
+    assert f'"indexBehindBytes":"{behind}"'.encode() in bytes(reply.body)
+    assert b'"dispatchBehindBytes":"0"' in bytes(reply.body)

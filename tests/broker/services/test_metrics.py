@@ -1,0 +1,174 @@
+"""A broker's metrics as Prometheus reads them: names, labels, and that a lost role takes its series with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from rmqha.broker.services import metrics, traffic
+from rmqha.broker.services.exposed import ExposedBroker
+from rmqha.host.metrics import exposition
+from rmqha.host.net.statistics import Statistics
+from rmqha.model.code import RequestCode
+from rmqha.model.series import filled
+from rmqha.wire.command import Command
+from tests.broker.support import Broker, pull_command, send_command
+
+Scrape = dict[str, dict[tuple[tuple[str, str], ...], float]]
+BASE = {"cluster": "DefaultCluster", "node_type": "broker", "node_id": "broker-a"}
+
+
+def scrape(shown: ExposedBroker) -> Scrape:
+    """Values by sample name and by the labels beside BASE."""
+    found: Scrape = {}
+    for family in text_string_to_metric_families(exposition([filled(shown.collect())]).decode()):
+        for sample in family.samples:
+            if sample.name.startswith("process_"):
+                continue
+            assert {**sample.labels, **BASE} == sample.labels
+            labels = tuple(sorted((key, value) for key, value in sample.labels.items() if key not in BASE))
+            assert labels not in found.setdefault(sample.name, {}), "each series once"
+            found[sample.name][labels] = sample.value
+    return found
+
+
+def one(found: Scrape, name: str, **labels: str) -> float:
+    wanted = set(labels.items())
+    (value,) = [value for key, value in found[name].items() if wanted <= set(key)]
+    return value
+
+
+def test_what_producers_send_is_counted_by_topic_and_type(broker: Broker) -> None:
+    shown = ExposedBroker(broker.core, Statistics())
+    before = broker.store.max_phy_offset
+    broker.ask(send_command("T", body=b"x" * 100))
+    broker.ask(send_command("T", body=b"x" * 5000))
+    size = broker.store.max_phy_offset - before
+    broker.ask(send_command("T", i="DELAY\x013"))
+    broker.ask(send_command("T", i="__SHARDINGKEY\x01k"))
+    found = scrape(shown)
+    normal = {"topic": "T", "message_type": "normal", "is_system": "false"}
+    assert one(found, "rocketmq_messages_in_total", **normal) == 2
+    assert one(found, "rocketmq_throughput_in_total", **normal) == size
+    assert one(found, "rocketmq_message_size_bucket", le="1024.0", **normal) == 1
+    assert one(found, "rocketmq_message_size_bucket", le="524288.0", **normal) == 2
+    assert one(found, "rocketmq_message_size_sum", **normal) == size
+    assert one(found, "rocketmq_messages_in_total", message_type="delay") == 1
+    assert one(found, "rocketmq_messages_in_total", message_type="fifo") == 1
+    assert one(found, "rocketmq_topic_number") == len(broker.core.topics)
+
+
+def test_what_consumers_read_and_still_have_to(broker: Broker) -> None:
+    shown = ExposedBroker(broker.core, Statistics())
+    for _ in range(5):
+        broker.ask(send_command("T"))
+    broker.ask(pull_command("T", offset=0, maxMsgNums="3"))
+    broker.core.offsets.commit("G", "T", 0, 1)
+    found = scrape(shown)
+    place = {"topic": "T", "consumer_group": "G", "is_retry": "false", "is_system": "false"}
+    assert one(found, "rocketmq_messages_out_total", **place) == 3
+    assert one(found, "rocketmq_throughput_out_total", **place) > 3 * 90
+    assert one(found, "rocketmq_consumer_lag_messages", **place) == 4
+    assert one(found, "rocketmq_consumer_inflight_messages", **place) == 2
+    assert one(found, "rocketmq_consumer_ready_messages", **place) == 2
+
+
+def test_how_old_the_oldest_message_is_that_a_group_lacks(broker: Broker) -> None:
+    """Of all its queues, and apart from what it has pulled."""
+    shown = ExposedBroker(broker.core, Statistics())
+    place = {"topic": "T", "consumer_group": "G", "is_retry": "false", "is_system": "false"}
+
+    def ages() -> tuple[float, float]:
+        found = scrape(shown)
+        names = ("rocketmq_consumer_lag_latency_milliseconds", "rocketmq_consumer_queueing_latency_milliseconds")
+        waiting, not_pulled = (one(found, name, **place) for name in names)
+        return waiting, not_pulled
+
+    for queue_id in (1, 0, 1, 0):
+        broker.ask(send_command("T", queue_id))
+        broker.clock.ms += 100
+    broker.core.offsets.commit("G", "T", 0, 0)
+    assert ages() == (300, 300)
+    broker.core.offsets.commit("G", "T", 1, 0)
+    assert ages() == (400, 400)
+    broker.ask(pull_command("T", 1, maxMsgNums="1"))
+    assert ages() == (400, 300)
+    broker.core.offsets.commit("G", "T", 1, 2)
+    assert ages() == (300, 300)
+    broker.core.offsets.commit("G", "T", 0, 2)
+    assert ages() == (0, 0)
+
+
+def test_a_master_shows_its_slaves_and_a_slave_does_not(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(total_replicas=3, ha_mode="ap", broker_role="SYNC_MASTER", in_sync_replicas=2)
+    shown = ExposedBroker(broker.core, Statistics())
+    broker.controller.members = [1, 2]
+    broker.start()
+    broker.join_slave(2)
+    found = scrape(shown)
+    assert one(found, "rocketmq_ha_role", role="master", broker_id="1") == 1
+    assert one(found, "rocketmq_ha_sync_state_set_size") == 2
+    assert one(found, "rocketmq_ha_total_replicas") == 3
+    assert one(found, "rocketmq_ha_slave_lag_bytes", slave="2", in_sync="true") == 0
+    assert one(found, "rocketmq_ha_writable") == 1
+    assert one(found, "rocketmq_broker_permission") == 6
+    broker.controller.master_id, broker.controller.epoch = 2, 2
+    broker.controller.master_address = "127.0.0.1:9"
+    broker.core.driver.role_notified(
+        Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, broker.controller.ext(), broker.controller.body())
+    )
+    found = scrape(shown)
+    assert one(found, "rocketmq_ha_role", role="slave") == 1
+    assert one(found, "rocketmq_ha_epoch") == 2
+    assert one(found, "rocketmq_ha_following") == 0
+    for name in ("slave_lag_bytes", "sync_state_set_size", "writable", "ack_latency_count"):
+        assert f"rocketmq_ha_{name}" not in found
+    assert one(found, "rocketmq_broker_permission") == 0
+
+
+def test_acknowledgements_are_a_histogram(broker: Broker) -> None:
+    shown = ExposedBroker(broker.core, Statistics())
+    broker.ask(send_command("T"))
+    found = scrape(shown)
+    assert one(found, "rocketmq_ha_ack_latency_count") == 1
+    assert one(found, "rocketmq_ha_ack_latency_bucket", le="0.001") == 1
+    assert one(found, "rocketmq_ha_ack_latency_bucket", le="8.192") == 1
+    assert one(found, "rocketmq_processor_watermark", processor="send") == 0
+
+
+def test_the_number_of_series_is_bounded(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traffic, "MAX_PLACES", 3)
+    monkeypatch.setattr(metrics, "MAX_PAIRS", 3)
+    shown = ExposedBroker(broker.core, Statistics())
+    for number in range(10):
+        broker.ask(send_command(f"T{number}"))
+        broker.core.offsets.commit(f"G{number}", "T0", 0, 0)
+    found = scrape(shown)
+    assert len(found["rocketmq_messages_in_total"]) == 4
+    assert one(found, "rocketmq_messages_in_total", topic="other") == 7
+    assert len(found["rocketmq_consumer_lag_messages"]) == 3
+    assert one(found, "rmqha_lag_series_left_out") == 7
+
+
+def test_a_broker_that_is_not_shown_counts_nothing(broker: Broker) -> None:
+    broker.ask(send_command("T"))
+    assert broker.core.send.traffic is None and broker.core.pull.traffic is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [({}, ""), ({"total_replicas": 3, "ha_mode": "cp"}, "in-sync replicas not enough")],
+)
+def test_a_master_is_ready_while_it_takes_sends(
+    make_broker: Callable[..., Broker], keys: dict[str, Any], reason: str
+) -> None:
+    broker = make_broker(**keys)
+    shown = ExposedBroker(broker.core, Statistics())
+    assert shown.standing().reason == "no controller has told it its role yet"
+    broker.start()
+    standing = shown.standing()
+    assert standing.ready is (reason == "") and standing.reason.startswith(reason)
+    assert standing.facts["brokerId"] == 1 and standing.facts["epoch"] == 1

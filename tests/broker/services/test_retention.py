@@ -1,0 +1,151 @@
+"""Old log files leave a broker: what operators ask and read, what senders are told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.store.log.retention import HOUR_MS
+from rmqha.wire.command import Command
+from tests.broker.support import Broker, send_command
+
+FILE = 64 * 1024
+
+
+def grown(broker: Broker, count: int = 12) -> Broker:
+    """Three to a file."""
+    for _ in range(count):
+        broker.ask(send_command(body=b"z" * 20_000))
+        broker.clock.ms += 1000
+    broker.run(1000)
+    broker.store.sync()
+    return broker
+
+
+def small(make_broker: Callable[..., Broker], **keys: object) -> Broker:
+    return grown(make_broker(mapped_file_size_commit_log=FILE, max_message_size=30_000, **keys).start())
+
+
+def clean(broker: Broker) -> None:
+    retention = broker.core.retention
+    retention.look()
+    while retention.schedule_unlink():
+        pass
+
+
+def state(broker: Broker) -> dict[str, object]:
+    found: dict[str, object] = json.loads(bytes(broker.ask(Command(RequestCode.RMQHA_GET_REPLICA_STATE)).body))
+    return found
+
+
+def fill(broker: Broker, percent: int) -> None:
+    broker.core.retention._disk = _Full(percent)  # type: ignore[assignment]
+
+
+class _Full:
+    def __init__(self, percent: int) -> None:
+        self._percent = percent
+
+    def space(self) -> tuple[int, int]:
+        return self._percent * 1 << 20, (100 - self._percent) * 1 << 20
+
+
+def test_a_log_over_its_size_loses_its_oldest_files(make_broker: Callable[..., Broker]) -> None:
+    broker = small(make_broker, commit_log_max_bytes=2 * FILE)
+    assert broker.store.min_phy_offset == 0
+    clean(broker)
+    assert broker.store.max_phy_offset - broker.store.min_phy_offset <= 2 * FILE
+    told = dict(broker.tracer.events)["log_trimmed"]
+    assert told["reason"] == "the log is larger than commitLogMaxBytes"
+    assert told["start_offset"] == broker.store.min_phy_offset > 0
+    low, high = broker.store.queue_range("T", 0)
+    assert 0 < low < high == 12
+
+
+def test_expired_files_go_on_demand_and_the_last_one_is_ended_first(make_broker: Callable[..., Broker]) -> None:
+    broker = small(make_broker, delete_when="")
+    end = broker.store.max_phy_offset
+    broker.clock.ms += 73 * HOUR_MS
+    clean(broker)
+    assert broker.store.min_phy_offset == 0
+    woken: list[int] = []
+    broker.core.retention.wake = lambda: woken.append(1)
+    assert broker.ask(Command(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == ResponseCode.SUCCESS
+    assert woken
+    clean(broker)
+    broker.run(1000)
+    broker.store.sync()
+    clean(broker)
+    assert broker.store.min_phy_offset == broker.store.max_phy_offset == -(-end // FILE) * FILE
+    assert [name for name in broker.tracer.names() if name.startswith("log_")] == [
+        "log_trimmed",
+        "log_rolled",
+        "log_trimmed",
+    ]
+    reply = broker.ask(send_command(body=b"after"))
+    assert (reply.code, reply.ext["queueOffset"]) == (ResponseCode.SUCCESS, "12")
+
+
+def test_files_below_a_start_offset_go_on_demand(make_broker: Callable[..., Broker]) -> None:
+    broker = small(make_broker)
+    request = Command(RequestCode.DELETE_EXPIRED_COMMITLOG, {"startOffset": str(2 * FILE + 1)})
+    broker.ask(request)
+    clean(broker)
+    assert broker.store.min_phy_offset == 2 * FILE
+
+
+def test_the_request_of_mqadmin_for_queues_is_answered(broker: Broker) -> None:
+    assert broker.ask(Command(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)).code == ResponseCode.SUCCESS
+
+
+def test_a_full_disk_refuses_sends_until_it_has_room(make_broker: Callable[..., Broker]) -> None:
+    broker = small(make_broker, clean_file_forcibly_enable=False)
+    fill(broker, 95)
+    clean(broker)
+    reply = broker.ask(send_command())
+    assert reply.code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert str(reply.remark).startswith("the disk is full: 95.0 % are in use, diskSpaceWarningLevelRatio is 90;")
+    assert state(broker)["writable"] is False
+    assert "disk_full" in broker.tracer.names()
+    fill(broker, 90)
+    clean(broker)
+    assert broker.ask(send_command()).code == ResponseCode.SUCCESS
+    assert "disk_has_room" in broker.tracer.names()
+
+
+def test_what_a_slave_still_copies_stays_and_the_state_says_so(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker(
+        mapped_file_size_commit_log=FILE, max_message_size=30_000, total_replicas=2, commit_log_max_bytes=2 * FILE
+    ).start()
+    grown(broker)
+    broker.join_slave(2, at=FILE + 7)
+    clean(broker)
+    assert broker.store.min_phy_offset == FILE
+    said = f"the log file at {FILE} stays, the log is larger than commitLogMaxBytes: needed by broker 2, which has the"
+    assert str(state(broker)["heldLogFile"]).startswith(said)
+    assert broker.tracer.names().count("log_file_held") == 1
+    clean(broker)
+    assert broker.tracer.names().count("log_file_held") == 1
+    fill(broker, 95)
+    clean(broker)
+    assert broker.store.min_phy_offset > FILE
+    assert dict(broker.tracer.events)["slaves_passed_over"]["brokers"] == [2]
+    assert state(broker)["heldLogFile"] == ""
+
+
+def test_a_disk_that_cannot_be_asked_is_told_once(make_broker: Callable[..., Broker]) -> None:
+    broker = small(make_broker)
+
+    class Broken:
+        label = "here"
+
+        def space(self) -> tuple[int, int]:
+            raise OSError(5, "Input/output error")
+
+    broker.core.retention._disk = Broken()  # type: ignore[assignment]
+    clean(broker)
+    clean(broker)
+    told = [fields["reason"] for name, fields in broker.tracer.events if name == "old_files_not_removed"]
+    assert len(told) == 1
+    assert told[0].startswith("here: cannot ask how full the disk is: Input/output error;")

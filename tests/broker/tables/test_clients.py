@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqha.broker.tables.clients import MAX_GROUPS_PER_CHANNEL, ClientTable, names_fault, parse_tags
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.message import java_string_hash
+from rmqha.wire import lenient_json
+from rmqha.wire.command import FLAG_ONEWAY, Command
+from tests.broker.support import Broker, FakeChannel, send_command
+
+
+def body(*groups: str, producers: tuple[str, ...] = (), **more: Any) -> dict[str, Any]:
+    return {
+        "clientID": "c",
+        "producerDataSet": [{"groupName": name} for name in producers],
+        "consumerDataSet": [
+            {"groupName": name, "subscriptionDataSet": [{"topic": "T", "subString": "*", "subVersion": 1}]}
+            for name in groups
+        ],
+        **more,
+    }
+
+
+def beat(content: Any) -> Command:
+    return Command(RequestCode.HEART_BEAT, {}, content if isinstance(content, bytes) else lenient_json.dumps(content))
+
+
+@given(st.lists(st.text(alphabet="abc ", min_size=1).filter(str.strip), min_size=1))
+def test_parse_tags(tags: list[str]) -> None:
+    assert parse_tags("||".join(tags)) == frozenset(java_string_hash(tag.strip()) for tag in tags)
+
+
+def test_parse_tags_of_everything_and_nothing() -> None:
+    assert parse_tags("*") is None and parse_tags("") is None
+    with pytest.raises(ValueError, match="names no tag"):
+        parse_tags(" || ")
+
+
+def test_members_come_and_go() -> None:
+    table, first, second = ClientTable(), FakeChannel(), FakeChannel()
+    assert table.heartbeat(first, body("G", producers=("P",))) == ["G"]
+    assert table.heartbeat(first, body("G")) == []
+    assert table.heartbeat(second, {**body("G"), "clientID": "d"}) == ["G"]
+    group = table.consumer_group("G")
+    assert group is not None and group.client_ids() == ["c", "d"]
+    assert table.producer_groups() == ["P"]
+    assert table.closed(first) == ["G"] and table.producer_groups() == []
+    assert table.unregister(second, "G", consumer=True)
+    assert table.consumer_group("G") is None
+    assert table.closed(second) == []
+
+
+def test_subscriptions_follow_the_newest_version() -> None:
+    table, channel = ClientTable(), FakeChannel()
+
+    def subscribe(topic: str, expression: str, version: int) -> list[str]:
+        content = body("G")
+        content["consumerDataSet"][0]["subscriptionDataSet"] = [
+            {"topic": topic, "subString": expression, "subVersion": version}
+        ]
+        return table.heartbeat(channel, content)
+
+    subscribe("T", "a", 5)
+    assert subscribe("T", "old", 4) == []
+    group = table.consumer_group("G")
+    assert group is not None and group.subscriptions["T"].expression == "a"
+    assert subscribe("U", "a", 6) == ["G"]
+    assert list(group.subscriptions) == ["U"]
+
+
+def test_one_channel_cannot_fill_the_table() -> None:
+    table, channel = ClientTable(), FakeChannel()
+    table.heartbeat(channel, body(*(f"G{number}" for number in range(MAX_GROUPS_PER_CHANNEL + 50))))
+    known = [number for number in range(MAX_GROUPS_PER_CHANNEL + 50) if table.consumer_group(f"G{number}")]
+    assert len(known) == MAX_GROUPS_PER_CHANNEL
+
+
+def test_heartbeat_gives_a_group_its_settings_and_retry_topic(broker: Broker) -> None:
+    assert broker.ask(send_command()).code == 0
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [beat(body("G"))])
+    notice, reply = channel.take()
+    assert notice.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED and reply.code == 0
+    assert broker.core.groups.get("G") is not None
+    retry = broker.core.topics.get("%RETRY%G")
+    assert retry is not None and retry.write_queue_count == 1
+
+
+def test_heartbeat_without_subscriptions(broker: Broker) -> None:
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [beat(body("G", withoutSub=True))])
+    assert channel.take()[-1].ext["IS_SUB_CHANGE"] == "true"
+    broker.core.processor.received(channel, [beat(body("G"))])
+    assert channel.take()[-1].ext["IS_SUB_CHANGE"] == "true"
+    broker.core.processor.received(channel, [beat(body("G", withoutSub=True))])
+    assert channel.one().ext["IS_SUB_CHANGE"] == "false"
+    group = broker.core.clients.consumer_group("G")
+    assert group is not None and "T" in group.subscriptions
+
+
+def test_silent_groups_get_no_notice(broker: Broker) -> None:
+    broker.core.groups.put({"groupName": "G", "notifyConsumerIdsChangedEnable": False})
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [beat(body("G"))])
+    assert [item.code for item in channel.take()] == [0]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"x", b"[]", b"{}", {"clientID": "c", "consumerDataSet": 7}, {"clientID": "c", "consumerDataSet": [{}]}],
+)
+def test_a_body_that_is_no_heartbeat(broker: Broker, content: Any) -> None:
+    assert broker.ask(beat(content)).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_offsets(make_broker: Callable[..., Broker]) -> None:
+    broker = make_broker().start()
+    broker.ask(send_command())
+    ask = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
+    query = Command(RequestCode.QUERY_CONSUMER_OFFSET, ask)
+    assert broker.ask(query).ext == {"offset": "0"}
+    exact = Command(RequestCode.QUERY_CONSUMER_OFFSET, {**ask, "setZeroIfNotFound": "false"})
+    assert broker.ask(exact).code == ResponseCode.QUERY_NOT_FOUND
+    assert broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": "9"})).code == 0
+    assert broker.ask(query).ext == broker.ask(exact).ext == {"offset": "9"}
+    silent = Command(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": "4"}, flag=FLAG_ONEWAY)
+    channel = FakeChannel()
+    broker.core.processor.received(channel, [silent])
+    assert channel.take() == [] and broker.ask(query).ext == {"offset": "4"}
+    for wrong in ({"topic": "Nope"}, {"queueId": "9"}, {"commitOffset": "-1"}, {"commitOffset": "x"}):
+        command = Command(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": "5", **wrong})
+        assert broker.ask(command).code != 0
+    broker.controller.master_id, broker.controller.epoch = 2, 2
+    broker.run(1000)
+    refused = broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": "7"}))
+    assert refused.code == ResponseCode.SYSTEM_ERROR and broker.ask(query).ext == {"offset": "4"}
+
+
+def test_offset_by_time(broker: Broker) -> None:
+    for _ in range(3):
+        broker.ask(send_command())
+        broker.run(100)
+    start = broker.clock.wall_ms() - 300
+    for timestamp, offset in ((0, "0"), (start, "0"), (start + 100, "1"), (start + 101, "2"), (start + 999, "3")):
+        ext = {"topic": "T", "queueId": "0", "timestamp": str(timestamp)}
+        assert broker.ask(Command(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, ext)).ext == {"offset": offset}
+
+
+def test_who_consumes_a_topic(broker: Broker) -> None:
+    broker.ask(send_command("T"))
+    broker.core.processor.received(FakeChannel(), [beat(body("Here"))])
+    broker.core.offsets.commit("Gone", "T", 0, 1)
+    broker.core.offsets.commit("Here", "T", 0, 1)
+    broker.core.offsets.commit("Elsewhere", "U", 0, 1)
+    reply = broker.ask(Command(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": "T"}))
+    assert lenient_json.loads(reply.body) == {"groupList": ["Gone", "Here"]}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (body("G\x1b[2J"), "the group G\\u001b[2J is not ^[%|a-zA-Z0-9_-]+$ or too long"),
+        (body("g" * 256), "is not ^[%|a-zA-Z0-9_-]+$ or too long"),
+        (body("", producers=("a b",)), "the group a b is not"),
+        (body("G", clientID="c\nd"), "clientID c\\u000ad holds characters that cannot be printed"),
+        (
+            {
+                "clientID": "c",
+                "consumerDataSet": [{"groupName": "G", "subscriptionDataSet": [{"topic": "T\u202e"}]}],
+            },
+            "the topic T\\u202e is not",
+        ),
+    ],
+)
+def test_names_that_no_client_of_rocketmq_could_have_are_refused(content: dict[str, Any], words: str) -> None:
+    fault = names_fault(content)
+    assert words in fault and fault.isprintable()
+
+
+def test_names_of_rocketmq_are_taken() -> None:
+    names = body("%RETRY%G-1_x|y", producers=("CLIENT_INNER_PRODUCER",), clientID="10.0.0.1@1#7@Zürich")
+    assert names_fault(names) == "" == names_fault({"clientID": "c"})

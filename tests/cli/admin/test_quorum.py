@@ -1,0 +1,46 @@
+"""How an operator may name a controller."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rmqha.cli.admin.quorum import member_id
+from rmqha.ops.local.cluster_file import NodeKind
+from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+
+ADDRESSES = {"n0": "127.0.0.1:9878", "n1": "127.0.0.1:9879", "ctl-3": "127.0.0.1:9880"}
+
+
+def cluster(directory: Path) -> ClusterState:
+    nodes = {
+        name: NodeRecord(name, NodeKind.CONTROLLER.value, address, address)
+        for name, address in (("ctl-1", "127.0.0.1:9878"), ("ctl-2", "127.0.0.1:9879"), ("ctl-3", "127.0.0.1:9879"))
+    }
+    nodes["broker-a-1"] = NodeRecord("broker-a-1", NodeKind.BROKER.value, "127.0.0.1:10911")
+    return ClusterState(directory, "c", "cp", "", nodes)
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("n1", "n1"),
+        ("ctl-1", "n0"),
+        ("ctl-2", "n1"),
+        ("127.0.0.1:9879", "n1"),
+        ("ctl-3", "ctl-3"),  # an id wins over a node's name
+        ("broker-a-1", "broker-a-1"),
+        ("nobody", "nobody"),
+    ],
+)
+def test_a_controller_is_named_by_id_by_node_or_by_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, meant: str
+) -> None:
+    monkeypatch.setattr(ClusterState, "find", lambda directory: cluster(tmp_path))
+    assert member_id(given, ADDRESSES) == meant
+
+
+def test_without_a_cluster_directory_ids_and_addresses_remain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ClusterState, "find", lambda directory: None)
+    assert [member_id(given, ADDRESSES) for given in ("n0", "ctl-1", "127.0.0.1:9880")] == ["n0", "ctl-1", "ctl-3"]

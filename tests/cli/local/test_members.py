@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmqha.cli.local.join import new_node
+from rmqha.cli.local.members import redundancy, refuse_to_stop_sends
+from rmqha.cli.local.remove import check_removable
+from rmqha.model.error import RmqhaError, UsageError
+from rmqha.ops.local.cluster_file import load
+from rmqha.ops.local.cluster_state import ClusterState
+
+TEXT = """\
+[cluster]
+haMode = "cp"
+[[group]]
+name = "broker-a"
+replicas = 3
+[node.broker-a-2]
+brokerZone = "east"
+"""
+
+
+def view(members: int, total: int, ha_mode: str = "cp") -> dict[str, Any]:
+    replicas = [{"inSyncStateSet": number < members, "alive": True} for number in range(total)]
+    return {"replicas": replicas, "totalReplicas": total, "nextTotalReplicas": None, "haMode": ha_mode}
+
+
+@pytest.mark.parametrize(
+    ("members", "total", "ha_mode", "words"),
+    [
+        (3, 3, "cp", "3 of 3 copies of g remain in the SyncStateSet: sends go on if 1 more fails"),
+        (5, 5, "cp", "sends go on if 2 more fail"),
+        (2, 3, "cp", "the loss of one more takes no acknowledged message, but sends are refused until it is back"),
+        (2, 2, "cp", "sends go on if 1 more fails"),
+        (1, 2, "cp", "one copy, synced before each acknowledgement"),
+        (1, 1, "cp", "1 of 1 copies of g remain in the SyncStateSet: one copy"),
+        (2, 3, "ap", "it stays writable with one"),
+    ],
+)
+def test_what_remains_is_said_in_words(members: int, total: int, ha_mode: str, words: str) -> None:
+    assert redundancy(view(members, total, ha_mode), "g").endswith(words)
+
+
+@pytest.mark.parametrize(("members", "total", "wanted", "needed"), [(3, 3, 9, 5), (2, 3, 4, 3), (1, 2, 3, 2)])
+def test_a_total_that_would_stop_the_sends_is_refused(members: int, total: int, wanted: int, needed: int) -> None:
+    with pytest.raises(RmqhaError, match=f"^with totalReplicas = {wanted} g .* {needed} .*, and {members} .* --yes$"):
+        refuse_to_stop_sends(view(members, total), "g", wanted)
+
+
+@pytest.mark.parametrize(
+    ("members", "total", "ha_mode", "wanted"),
+    [(3, 3, "cp", 5), (3, 3, "ap", 9), (1, 3, "cp", 3), (2, 5, "cp", 3), (1, 1, "cp", 2)],
+    ids=["enough", "AP goes on with one", "stands already", "needs fewer", "one of two acknowledges alone"],
+)
+def test_other_totals_are_not_held_up(members: int, total: int, ha_mode: str, wanted: int) -> None:
+    refuse_to_stop_sends(view(members, total, ha_mode), "g", wanted)
+
+
+def test_a_dead_member_is_no_copy_that_remains() -> None:
+    seen = view(3, 3)
+    seen["replicas"][2]["alive"] = False
+    assert redundancy(seen, "g").startswith("2 of 3")
+
+
+@pytest.mark.parametrize(
+    ("alive", "changes", "words"),
+    [
+        (True, {}, "runs and may join the SyncStateSet at any moment"),
+        (False, {}, None),
+        (True, {"drained": True}, None),
+        (True, {"asyncLearner": True}, None),
+        (False, {"isMaster": True}, "is the master"),
+        (False, {"inSyncStateSet": True}, "is in the SyncStateSet"),
+    ],
+)
+def test_only_a_replica_that_nobody_relies_on_is_removed(
+    alive: bool, changes: dict[str, bool], words: str | None
+) -> None:
+    replica = {"isMaster": False, "inSyncStateSet": False, "drained": False, "asyncLearner": False} | changes
+    if words is None:
+        check_removable("broker-a-1", alive, replica)
+        return
+    with pytest.raises(UsageError, match=words):
+        check_removable("broker-a-1", alive, replica)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> ClusterState:
+    path = tmp_path / "cluster.toml"
+    path.write_text(TEXT)
+    return ClusterState.of(load(path, directory=tmp_path / "data"))
+
+
+def test_a_new_node_is_what_the_file_would_have_with_one_replica_more(state: ClusterState) -> None:
+    node = new_node(state, "broker-a-4", learner=False)
+    assert (node.address, node.properties["totalReplicas"]) == ("127.0.0.1:10941", "4")
+    assert "asyncLearner" not in node.properties
+    learner = new_node(state, "broker-a-4", learner=True)
+    assert (learner.properties["asyncLearner"], learner.properties["totalReplicas"]) == ("true", "3")
+    assert new_node(state, "broker-a-2", learner=False).properties["brokerZone"] == "east"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("broker-a-5", "leaves a gap: the next replica of broker-a is broker-a-4"),
+        ("broker-b-1", "is no new replica of a group"),
+        ("broker-a-0", "is no new replica of a group"),
+        ("ns-2", "is no new replica of a group"),
+    ],
+)
+def test_a_name_that_is_not_the_next_one_is_refused(state: ClusterState, name: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        new_node(state, name, learner=False)
+
+
+def test_a_cluster_file_that_is_gone_is_one_sentence(state: ClusterState) -> None:
+    Path(state.cluster_file).unlink()
+    with pytest.raises(UsageError, match="cannot read the cluster file"):
+        new_node(state, "broker-a-4", learner=False)

@@ -1,0 +1,122 @@
+"""`rmqha receive`: what it prints, where it stops, what it says when nothing can be read."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+
+import pytest
+import trio
+
+from rmqha.cli.main import main
+from rmqha.cli.messaging.receive import json_line, table_line
+from rmqha.client.consumers.message import Message
+from rmqha.model.offset import PhyOffset, QueueOffset
+from tests.client.consumers.test_consumer import fill
+from tests.client.fake import FakeCluster
+
+
+def message(body: bytes, **properties: str) -> Message:
+    return Message(
+        topic="T",
+        broker_name="g-a",
+        queue_id=3,
+        queue_offset=QueueOffset(41),
+        phy_offset=PhyOffset(1000),
+        body=body,
+        properties={"UNIQ_KEY": "U", **properties},
+        offset_msg_id="O",
+        born_at_ms=1_000,
+        stored_at_ms=2_000,
+        reconsume_times=0,
+        flag=0,
+    )
+
+
+async def run(fake: FakeCluster, *args: str) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "rmqha.cli.main", "receive", "--namesrv", fake.namesrv, *args]
+    return await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+
+
+def test_a_line_fits_the_width_and_cannot_drive_the_terminal() -> None:
+    line = table_line(message(b"\x1b[2J" + "д".encode() * 500, TAGS="A", KEYS="k1"), 80)
+    assert len(line) == 80 and line.endswith("…")
+    assert line.startswith("g-a:3@41 ") and "[A] [k1] ·[2Jдд" in line
+    assert "\x1b" not in table_line(message(b"\x1b"), 80)
+    assert table_line(message(b"short"), 80).endswith(" short")
+
+
+def test_json_keeps_bytes_that_are_no_text() -> None:
+    text = json.loads(json_line(message("строка\n".encode(), TAGS="A")))
+    assert (text["body"], text["tags"], text["msgId"], text["offsetMsgId"]) == ("строка\n", "A", "U", "O")
+    assert (text["queueId"], text["queueOffset"], text["storedAtMs"]) == (3, 41, 2_000)
+    binary = json.loads(json_line(message(b"\xff\x00")))
+    assert base64.b64decode(binary["bodyBase64"]) == b"\xff\x00" and "body" not in binary
+
+
+async def test_it_reads_all_and_stops_when_it_is_quiet() -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, [f"{number:02}" for number in range(10)])
+        done = await run(fake, "--topic", "T", "--idle", "0.5", "-o", "json")
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert sorted(json.loads(line)["body"] for line in done.stdout.splitlines()) == [
+            f"{number:02}" for number in range(10)
+        ]
+        assert fake.group.offsets == {}
+
+
+async def test_a_group_goes_on_where_it_stopped() -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, "abcde", queue_count=1)
+        first = await run(fake, "--topic", "T", "--group", "G", "--max", "3", "-o", "json")
+        rest = await run(fake, "--topic", "T", "--group", "G", "--max", "2")
+        assert [json.loads(line)["body"] for line in first.stdout.splitlines()] == ["a", "b", "c"]
+        assert [line[-1:] for line in rest.stdout.splitlines()] == [b"d", b"e"]
+        assert rest.stderr == b"2 messages\n"
+        assert fake.group.offsets["G", "T", 0] == 5
+
+
+async def test_tags_and_the_last_end() -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, "ab", queue_count=1, tags="A")
+        fill(fake.group, "cd", queue_count=1, tags="B")
+        done = await run(fake, "--topic", "T", "--tags", "B", "--idle", "0.5", "-o", "json")
+        assert [json.loads(line)["body"] for line in done.stdout.splitlines()] == ["c", "d"]
+        done = await run(fake, "--topic", "T", "--from", "last", "--idle", "0.5")
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"0 messages\n")
+
+
+async def test_a_reader_that_has_seen_enough_ends_it_quietly() -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, (str(number) for number in range(2000)))
+        command = f"{sys.executable} -m rmqha.cli.main receive --namesrv '{fake.namesrv}' --topic T | head -1"
+        done = await trio.run_process(["bash", "-c", f"set -o pipefail; {command}"], capture_stdout=True,
+                                      capture_stderr=True, check=False)  # fmt: skip
+        assert (done.returncode, done.stderr, len(done.stdout.splitlines())) == (0, b"", 1)
+
+
+async def test_brokers_that_are_all_down_are_said_to_be() -> None:
+    async with FakeCluster() as fake:
+        for node in fake.group.nodes.values():
+            node.kill()
+        done = await run(fake, "--topic", "T", "--idle", "0.5")
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert done.stderr.startswith(b"rmqha: nothing was read from topic T: cannot connect to 127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        (["--from", "committed"], "--from committed needs --group, whose offsets they are"),
+        (["--tags", "A ||"], "tags 'A ||': an alternative is empty"),
+        ([], "no name server answers: cannot connect to 127.0.0.1:1"),
+    ],
+)
+def test_wrong_calls_are_one_sentence(capsys: pytest.CaptureFixture[str], args: list[str], sentence: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["receive", "--namesrv", "127.0.0.1:1", "--topic", "T", *args])
+    output = capsys.readouterr()
+    assert (caught.value.code, output.out) == (2, "")
+    assert output.err.startswith(f"rmqha: {sentence}") and output.err.count("\n") == 1

@@ -1,0 +1,218 @@
+"""The consumer against scripted brokers: each message at least once, in order, through switches and rebalances."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+
+import pytest
+import trio
+
+from rmqha.client.consumers.consumer import Consumer
+from rmqha.client.consumers.message import Message
+from rmqha.client.producers.producer import Producer
+from rmqha.model.code import RequestCode
+from rmqha.model.error import RemoteError, UnreachableError, UsageError
+from rmqha.wire.command import Command
+from tests.client.fake import FakeCluster, Group, Stored
+
+
+def fill(group: Group, bodies: Iterable[str], queue_count: int = 4, tags: str = "") -> None:
+    for number, body in enumerate(bodies):
+        queue_id = number % queue_count
+        properties = {"UNIQ_KEY": f"U{body}", "KEYS": f"k{body}", **({"TAGS": tags} if tags else {})}
+        group.stored.append(Stored("T", queue_id, len(group.queue(queue_id)), body.encode(), properties, 0, {}))
+    for node in group.nodes.values():
+        node.wake()
+
+
+async def take(consumer: Consumer, count: int, seconds: float = 5) -> list[Message]:
+    with trio.fail_after(seconds):
+        return [await consumer.receive() for _ in range(count)]
+
+
+def bodies(messages: list[Message]) -> list[str]:
+    return sorted(message.body.decode() for message in messages)
+
+
+async def test_all_messages_of_all_queues_arrive_in_order_per_queue() -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, [f"{number:02}" for number in range(30)])
+        async with Consumer(fake.namesrv, "G", "T") as consumer:
+            messages = await take(consumer, 30)
+            for queue_id in range(4):
+                of_queue = [message for message in messages if message.queue_id == queue_id]
+                assert [message.queue_offset for message in of_queue] == list(range(len(of_queue)))
+            first = min(messages, key=lambda message: message.body)
+            assert (first.topic, first.broker_name, first.keys, first.msg_id) == ("T", "g-a", "k00", "U00")
+            assert (first.tags, first.born_at_ms, first.stored_at_ms) == ("", 1_000, 2_000)
+            assert first.offset_msg_id == "7F00000100002A9F0000000000000000"
+            assert bodies(messages) == [f"{number:02}" for number in range(30)]
+            assert consumer.statistics()["received"] == 30
+
+
+async def test_a_new_message_wakes_the_long_poll() -> None:
+    async with (
+        FakeCluster() as fake,
+        Producer(fake.namesrv) as producer,
+        Consumer(fake.namesrv, "G", "T") as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(producer.send, "T", b"x" * 5000)
+        (message,) = await take(consumer, 1)
+        # stored compressed, received plain
+        assert message.body == b"x" * 5000
+        assert fake.stored[0].body == zlib.compress(b"x" * 5000, 5)
+
+
+async def test_offsets_are_committed_at_the_end_and_taken_up_again() -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, "abcdef", queue_count=1)
+        async with Consumer(fake.namesrv, "G", "T") as consumer:
+            assert bodies(await take(consumer, 4)) == list("abcd")
+        assert fake.group.offsets["G", "T", 0] == 4
+        async with Consumer(fake.namesrv, "G", "T") as consumer:
+            assert bodies(await take(consumer, 2)) == ["e", "f"]
+        assert fake.group.members["G"] == {}
+
+
+async def test_a_message_whose_handling_failed_comes_again() -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, "ab", queue_count=1)
+        with pytest.raises(KeyError):
+            async with Consumer(fake.namesrv, "G", "T") as consumer:
+                async for message in consumer:
+                    if message.body == b"b":
+                        raise KeyError("cannot handle it")
+        async with Consumer(fake.namesrv, "G", "T") as consumer:
+            assert bodies(await take(consumer, 1)) == ["b"]
+
+
+async def test_where_it_starts() -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, "abc", queue_count=1)
+        fake.group.offsets["G", "T", 0] = 2
+        async with Consumer(fake.namesrv, "G", "T", start="first", standalone=True) as consumer:
+            assert bodies(await take(consumer, 3)) == ["a", "b", "c"]
+        assert fake.group.offsets["G", "T", 0] == 2
+        async with Consumer(fake.namesrv, "G", "T", start="last") as consumer:
+            with trio.move_on_after(0.2):
+                await consumer.receive()
+            fill(fake.group, "d", queue_count=1)
+            assert bodies(await take(consumer, 1)) == ["d"]
+
+
+async def test_only_the_wanted_tags_arrive() -> None:
+    async with FakeCluster() as fake:
+        fill(fake.group, "abc", queue_count=1, tags="A")
+        fill(fake.group, "xyz", queue_count=1, tags="B")
+        fill(fake.group, "d", queue_count=1, tags="C")
+        async with Consumer(fake.namesrv, "G", "T", "A || C") as consumer:
+            assert bodies(await take(consumer, 4)) == ["a", "b", "c", "d"]
+        assert fake.group.offsets["G", "T", 0] == 7
+
+
+async def test_two_members_share_the_queues_and_the_one_that_stays_takes_all() -> None:
+    async with FakeCluster({"g-a": 1, "g-b": 1}) as fake, Consumer(fake.namesrv, "G", "T") as first:
+        await _until_assigned(first, 8)
+        async with Consumer(fake.namesrv, "G", "T") as second:
+            await _until_assigned(first, 4)
+            await _until_assigned(second, 4)
+            assert not set(first.assignment()) & set(second.assignment())
+        await _until_assigned(first, 8)
+
+
+async def _until_assigned(consumer: Consumer, queue_count: int) -> None:
+    with trio.fail_after(5):
+        while len(consumer.assignment()) != queue_count:  # noqa: ASYNC110 - a test looks from outside
+            await trio.sleep(0.01)
+
+
+async def test_it_follows_the_master_from_its_own_offset() -> None:
+    async with FakeCluster() as fake, Consumer(fake.namesrv, "G", "T") as consumer:
+        fill(fake.group, "abcd", queue_count=1)
+        assert bodies(await take(consumer, 4)) == list("abcd")
+        # the new master's copy of the committed offsets is older than what was read
+        fake.group.offsets["G", "T", 0] = 1
+        fake.fail_over(after_ms=100)
+        fill(fake.group, "ef", queue_count=1)
+        assert bodies(await take(consumer, 2)) == ["e", "f"]
+
+
+async def test_a_slave_serves_while_there_is_no_master() -> None:
+    async with FakeCluster() as fake, Consumer(fake.namesrv, "G", "T") as consumer:
+        fill(fake.group, "ab", queue_count=1)
+        await take(consumer, 2)
+        fake.fail_over(after_ms=60_000)
+        fill(fake.group, "cd", queue_count=1)
+        assert bodies(await take(consumer, 2)) == ["c", "d"]
+        assert fake.group.master_id is None
+
+
+async def test_a_frozen_master_is_left_once_the_route_names_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rmqha.client.consumers.consumer.ROUTE_MS", 100)
+    async with FakeCluster() as fake, Consumer(fake.namesrv, "G", "T") as consumer:
+        fill(fake.group, "ab", queue_count=1)
+        await take(consumer, 2)
+        frozen = fake.group.nodes.pop(1)
+        frozen.held.clear()
+        fake.group.master_id = 2
+        fill(fake.group, "c", queue_count=1)
+        assert bodies(await take(consumer, 1)) == ["c"]
+
+
+async def test_a_master_that_lost_its_tail_moves_the_offset_back_to_its_end() -> None:
+    async with FakeCluster() as fake, Consumer(fake.namesrv, "G", "T") as consumer:
+        fill(fake.group, "abcd", queue_count=1)
+        await take(consumer, 4)
+        fake.fail_over()
+        del fake.group.stored[2:]
+        # the long poll of the old master ended with it; the new one says where its queue ends
+        with trio.fail_after(5):
+            while consumer.statistics()["offset_moves"] == 0:  # noqa: ASYNC110 - a test looks from outside
+                await trio.sleep(0.01)
+        fill(fake.group, "CD", queue_count=1)
+        assert bodies(await take(consumer, 2)) == ["C", "D"]
+
+
+async def test_a_slave_that_is_behind_moves_nothing() -> None:
+    async with FakeCluster() as fake, Consumer(fake.namesrv, "G", "T") as consumer:
+        fill(fake.group, "abcd", queue_count=1)
+        await take(consumer, 4)
+        slave = fake.group.nodes[2]
+        behind = {"nextBeginOffset": "2", "minOffset": "0", "maxOffset": "2", "suggestWhichBrokerId": "0"}
+        slave.pull_script = lambda command: command.reply(21, behind) if command.ext["queueId"] == "0" else None
+        fake.fail_over(after_ms=60_000)
+        with trio.fail_after(5):
+            while sum(request.code == RequestCode.PULL_MESSAGE for request in slave.requests) < 8:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+        assert consumer.statistics()["offset_moves"] == 0
+
+
+@pytest.mark.parametrize("code", [1, 14, 24, 26])
+async def test_a_refused_pull_is_tried_again(code: int) -> None:
+    async with FakeCluster({"g-a": 1}) as fake:
+        fill(fake.group, "a", queue_count=1)
+        refusals = [code, code]
+
+        def refuse(command: Command) -> Command | None:
+            return command.reply(refusals.pop(), remark="not now") if refusals else None
+
+        fake.group.master.pull_script = refuse
+        async with Consumer(fake.namesrv, "G", "T") as consumer:
+            assert bodies(await take(consumer, 1)) == ["a"]
+            assert "not now" in consumer.statistics()["last_error"]
+
+
+async def test_what_cannot_be_a_consumer() -> None:
+    with pytest.raises(UsageError, match="alternative is empty"):
+        Consumer("127.0.0.1:1", "G", "T", "A ||")
+    with pytest.raises(UsageError, match="needs the name of its group"):
+        Consumer("127.0.0.1:1", "", "T")
+    with pytest.raises(UnreachableError, match="no name server answers"):
+        async with Consumer("127.0.0.1:1", "G", "T"):
+            raise AssertionError("it must not open")
+    async with FakeCluster() as fake:
+        with pytest.raises(RemoteError, match="does not exist"):
+            async with Consumer(fake.namesrv, "G", "Nowhere"):
+                raise AssertionError("it must not open")

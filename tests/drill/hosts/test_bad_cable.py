@@ -1,0 +1,67 @@
+"""What the cable of `rmqha drill loss` and `delay` does to frames: here over pairs of datagram sockets."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from rmqha.drill.error import DrillError
+from rmqha.drill.hosts.bad_cable import BadCable
+
+
+@contextmanager
+def ends(*, loss_per_mille: int, delay_ms: int) -> Iterator[tuple[socket.socket, socket.socket, BadCable]]:
+    """The two hosts' ends, and the cable between them."""
+    a, near = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    b, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    near.setblocking(False)
+    far.setblocking(False)
+    a.settimeout(5)
+    b.settimeout(5)
+    with a, b, BadCable(near, far, loss_per_mille=loss_per_mille, delay_ms=delay_ms) as cable:
+        yield a, b, cable
+
+
+def test_frames_take_their_time_both_ways_and_overtake_each_other() -> None:
+    with ends(loss_per_mille=0, delay_ms=40) as (a, b, cable):
+        began = time.monotonic()
+        sent = [bytes([number]) * 50 for number in range(9)]
+        for frame in sent:
+            a.send(frame)
+        b.send(b"back")
+        first = b.recv(100)
+        assert time.monotonic() - began >= 0.02
+        found = [first, *(b.recv(100) for _ in sent[1:])]
+        assert sorted(found) == sent
+        assert time.monotonic() - began >= 0.03
+        assert a.recv(100) == b"back"
+        assert (cable.carried_count, cable.lost_count) == (10, 0)
+
+
+def test_some_frames_are_lost() -> None:
+    with ends(loss_per_mille=300, delay_ms=0) as (a, b, cable):
+        received = 0
+        b.settimeout(0.3)
+        for _ in range(60):
+            for _ in range(5):
+                a.send(b"x")
+            try:
+                for _ in range(5):
+                    b.recv(10)
+                    received += 1
+            except TimeoutError:
+                if cable.lost_count > 10:
+                    break
+        assert cable.lost_count > 10 and received == cable.carried_count > 10
+
+
+def test_a_cable_that_breaks_is_told() -> None:
+    near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = socket.socket()  # reading it is an error of the system
+    with pytest.raises(DrillError, match="the bad cable broke"), BadCable(near, listener, loss_per_mille=0, delay_ms=0):
+        time.sleep(0.2)
+    far.close()

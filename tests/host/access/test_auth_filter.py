@@ -1,0 +1,100 @@
+"""What comes through a guard, and whom it says that it comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from rmqha.host.access.accounts import AccessFile
+from rmqha.host.access.auth_filter import AuthFilter
+from rmqha.host.net.session import Session
+from rmqha.host.net.statistics import Statistics
+from rmqha.model.access import Credentials, Needs, Permission
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.principal import UNRESTRICTED
+from rmqha.wire.auth.acl import sign
+from rmqha.wire.command import Command
+
+ORDERS = Credentials(access_key="orders", secret_key="12345678")
+ACCOUNTS = """
+globalWhiteRemoteAddresses: [10.0.0.1]
+accounts:
+- {accessKey: orders, secretKey: '12345678', topicPerms: [T=PUB]}
+"""
+
+
+class Taken:
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+
+    def opened(self, session: Session) -> None:
+        pass
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        self.commands += commands
+
+    def closed(self, session: Session) -> None:
+        pass
+
+
+class FakeSession:
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self.is_known = False
+        self.sent: list[Command] = []
+
+    def send(self, command: Command) -> None:
+        self.sent.append(command)
+
+    def known(self) -> None:
+        self.is_known = True
+
+
+def signed_send(topic: str) -> Command:
+    command = Command(RequestCode.SEND_MESSAGE_V2, {"b": topic})
+    sign(command, ORDERS)
+    return command
+
+
+async def test_what_comes_through_says_whom_it_comes_from(tmp_path: Path) -> None:
+    path = tmp_path / "accounts.yml"
+    path.write_text(ACCOUNTS)
+    path.chmod(0o600)
+    service, statistics = Taken(), Statistics()
+    guard = AuthFilter(service, AccessFile(path), statistics)
+    session = FakeSession("10.0.0.2:1")
+    guard.received(cast(Session, session), [signed_send("T"), signed_send("U"), signed_send("T")])
+    (refused,) = session.sent
+    assert refused.code == ResponseCode.NO_PERMISSION and refused.remark is not None and "topic U" in refused.remark
+    assert statistics.denied_count == 1
+    first, second = (command.principal for command in service.commands)
+    assert first is second and first.is_restricted and first.access_key == "orders"
+    assert first.refusal(Needs(topics=(("T", Permission.PUB),))) == ""
+    first.denied(service.commands[0], "it was not yours after all")
+    assert statistics.denied_count == 2
+    service.commands.clear()
+    guard.received(cast(Session, FakeSession("10.0.0.1:1")), [Command(RequestCode.UPDATE_BROKER_CONFIG)])
+    assert [command.principal for command in service.commands] == [UNRESTRICTED]
+
+
+async def test_only_what_is_allowed_makes_a_session_known(tmp_path: Path) -> None:
+    path = tmp_path / "accounts.yml"
+    path.write_text(ACCOUNTS)
+    path.chmod(0o600)
+    guard = AuthFilter(Taken(), AccessFile(path), Statistics())
+    session = FakeSession("10.0.0.2:1")
+    guard.received(cast(Session, session), [signed_send("U"), Command(RequestCode.HEART_BEAT)])
+    assert not session.is_known
+    guard.received(cast(Session, session), [signed_send("T")])
+    assert session.is_known
+
+
+async def test_the_header_of_a_long_first_frame_names_an_account(tmp_path: Path) -> None:
+    path = tmp_path / "accounts.yml"
+    path.write_text(ACCOUNTS)
+    path.chmod(0o600)
+    guard = AuthFilter(Taken(), AccessFile(path), Statistics())
+    assert guard.is_plausible("10.0.0.2:1", signed_send("T"))
+    assert not guard.is_plausible("10.0.0.2:1", Command(RequestCode.HEART_BEAT, {"AccessKey": "other"}))
+    assert not guard.is_plausible("10.0.0.2:1", Command(RequestCode.HEART_BEAT))
+    assert guard.is_plausible("10.0.0.1:1", Command(RequestCode.HEART_BEAT))

@@ -1,0 +1,54 @@
+"""When certificates end."""
+
+from __future__ import annotations
+
+import ssl
+from datetime import UTC, datetime
+
+import pytest
+import trustme
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmqha.host.access.certificate import earliest_end_ms
+
+END = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
+GOOD = trustme.CA().cert_pem.bytes().decode()
+
+
+@pytest.mark.parametrize("end", [END, END.replace(year=2051)])
+def test_the_end_is_read_in_both_forms_of_time(end: datetime) -> None:
+    """RFC 5280: two digits of the year up to 2049, four from 2050."""
+    chain = trustme.CA().issue_cert("localhost", not_after=end).cert_chain_pems
+    assert earliest_end_ms("".join(blob.bytes().decode() for blob in chain)) == round(end.timestamp() * 1000)
+
+
+def test_the_first_to_end_counts() -> None:
+    ca = trustme.CA()
+    later = ca.issue_cert("a", not_after=END.replace(year=2032)).cert_chain_pems[0].bytes().decode()
+    sooner = ca.issue_cert("b", not_after=END).cert_chain_pems[0].bytes().decode()
+    assert earliest_end_ms(f"{later}\nwords between\n{sooner}") == round(END.timestamp() * 1000)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no PEM",
+        "-----BEGIN CERTIFICATE-----\nAAAA",
+        "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n",
+        "-----BEGIN CERTIFICATE-----\nMIIBCgKCAQEA\n-----END CERTIFICATE-----\n",
+        "-----BEGIN CERTIFICATE-----\n\n-----END CERTIFICATE-----\n",
+    ],
+)
+def test_what_is_no_certificate_has_no_end(text: str) -> None:
+    assert earliest_end_ms(text) is None
+
+
+@given(st.binary(max_size=200), st.integers(0, 400))
+def test_whatever_a_file_holds_is_no_crash(noise: bytes, at: int) -> None:
+    """Broken DER inside good PEM."""
+    der = ssl.PEM_cert_to_DER_cert(GOOD)
+    bent = der[:at] + noise + der[at + len(noise) :]
+    found = earliest_end_ms(ssl.DER_cert_to_PEM_cert(bent))
+    assert found is None or isinstance(found, int)

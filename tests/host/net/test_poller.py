@@ -1,0 +1,379 @@
+"""Thousands of connections speak at once: each turn of the event loop serves some of them; who does not read his
+replies is not read."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+
+import pytest
+import trio
+import trio.testing
+import trustme
+
+from rmqha.host.access.security import Security, ServerTls
+from rmqha.host.net import poller as module
+from rmqha.host.net import session as session_module
+from rmqha.host.net.fair_queue import Place
+from rmqha.host.net.remoting import serve
+from rmqha.host.net.session import Session
+from rmqha.host.net.statistics import Statistics
+from rmqha.wire.command import Command
+from rmqha.wire.frame import FrameParser, encode_frame
+
+SERVED_COUNT = 40
+CROWD_COUNT = 5 * SERVED_COUNT
+URGENT = 2
+FRAME = encode_frame(Command(1))
+
+
+class TurnCount(trio.abc.Instrument):
+    def __init__(self) -> None:
+        self.count = 0
+
+    def after_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
+class Counter:
+    """Notes the turn in which each request was read, and makes sessions urgent that ask for it."""
+
+    def __init__(self, turn: TurnCount) -> None:
+        self.turn = turn
+        self.turns: list[int] = []
+        self.urgent_turns: list[int] = []
+
+    def opened(self, session: Session) -> None:
+        session.attachment = self
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        for command in commands:
+            session.is_urgent |= command.code == URGENT
+            (self.urgent_turns if session.is_urgent else self.turns).append(self.turn.count)
+            session.send(command.reply())
+
+    def closed(self, session: Session) -> None:
+        session.attachment = None
+
+
+async def _answers(stream: socket.socket) -> None:
+    await trio.lowlevel.wait_readable(stream)
+    assert stream.recv(65536)
+
+
+async def test_a_crowd_is_served_some_in_each_turn_and_the_urgent_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SERVED_COUNT", SERVED_COUNT)
+    turn = TurnCount()
+    service = Counter(turn)
+    trio.lowlevel.add_instrument(turn)
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: serve(service, "127.0.0.1:0", max_frame_bytes=65536, task_status=task_status)
+        )
+        crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(CROWD_COUNT + 1)]
+        urgent = crowd.pop()
+        urgent.send(encode_frame(Command(URGENT)))
+        await _answers(urgent)
+        for stream in crowd:  # every session is there by now
+            stream.send(FRAME)
+            await _answers(stream)
+        service.turns.clear()
+        service.urgent_turns.clear()
+
+        for stream in [*crowd, urgent]:  # nothing runs meanwhile: all are readable in the same turn
+            stream.send(FRAME)
+        with trio.fail_after(10):
+            for stream in [*crowd, urgent]:
+                await _answers(stream)
+        assert len(service.turns) == CROWD_COUNT
+        most = max(service.turns.count(number) for number in set(service.turns))
+        assert most <= SERVED_COUNT, f"{most} sessions were served in one turn"
+        assert service.urgent_turns == [service.turns[0]], "the urgent one stood in line"
+        for stream in [*crowd, urgent]:
+            stream.close()
+        nursery.cancel_scope.cancel()
+    trio.lowlevel.remove_instrument(turn)
+
+
+class Busy:
+    """Each request takes 10 ms; notes how long each has waited."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self.waited_ms: list[int] = []
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def thread_time_ns(self) -> int:
+        return round(self.now_s * 1e9)
+
+    def opened(self, session: Session) -> None:
+        """Nothing to do."""
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        self.waited_ms.append(session.waited_ms)
+        self.now_s += 0.01
+        for command in commands:
+            session.send(command.reply())
+
+    def closed(self, session: Session) -> None:
+        """Nothing to do."""
+
+
+async def test_how_long_each_stood_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = Busy()
+    monkeypatch.setattr(module, "SERVED_COUNT", SERVED_COUNT)
+    monkeypatch.setattr(module, "time", service)
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: serve(service, "127.0.0.1:0", max_frame_bytes=65536, task_status=task_status)
+        )
+        crowd = [socket.create_connection(("127.0.0.1", port)) for _ in range(CROWD_COUNT)]
+        for stream in crowd:
+            stream.send(FRAME)
+            await _answers(stream)
+        assert set(service.waited_ms) == {0}
+        service.waited_ms.clear()
+        for stream in crowd:  # nothing runs meanwhile: all are readable in the same turn
+            stream.send(FRAME)
+        with trio.fail_after(10):
+            for stream in crowd:
+                await _answers(stream)
+        expected = [10 * place for place in range(CROWD_COUNT)]
+        off = [abs(waited - wanted) for waited, wanted in zip(service.waited_ms, expected, strict=True)]
+        assert max(off) <= 1, service.waited_ms
+        service.waited_ms.clear()
+        crowd[0].send(FRAME)
+        await _answers(crowd[0])
+        assert service.waited_ms == [0], "there is no line any more"
+        for stream in crowd:
+            stream.close()
+        nursery.cancel_scope.cancel()
+
+
+FLOOD_COUNT = 500
+COSTLY = 3
+
+
+class Slow(Busy):
+    """Each request takes a millisecond; notes who has been served in which turn of the event loop."""
+
+    def __init__(self, turn: TurnCount) -> None:
+        super().__init__()
+        self.turn = turn
+        self.served: list[tuple[int, int]] = []
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        for command in commands:
+            self.served.append((command.code, self.turn.count))
+            self.now_s += 0.001
+            session.send(command.reply())
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_a_flood_by_some_holds_up_nobody_else(secure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An honest request waits for a turn, not for what the others have sent; a turn is bounded in time."""
+    turn = TurnCount()
+    service = Slow(turn)
+    monkeypatch.setattr(module, "time", service)
+    monkeypatch.setattr(session_module, "time", service)
+    server_tls, client_tls = _contexts()
+    security = Security(server_tls=ServerTls(server_tls, only=True)) if secure else Security()
+    trio.lowlevel.add_instrument(turn)
+    flood_code, honest_code, told = 1, 2, b"".join(encode_frame(Command(1, opaque=n)) for n in range(FLOOD_COUNT))
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: serve(
+                service, "127.0.0.1:0", max_frame_bytes=65536, security=security, task_status=task_status
+            )
+        )
+        streams: list[trio.abc.Stream] = []
+        for _ in range(9):
+            plain = await trio.open_tcp_stream("127.0.0.1", port)
+            streams.append(trio.SSLStream(plain, client_tls) if secure else plain)
+            await streams[-1].send_all(FRAME)
+            await streams[-1].receive_some(65536)
+        honest = streams.pop()
+        service.served.clear()
+        for stream in streams:
+            await stream.send_all(told)
+        for _ in range(5):
+            before = len(service.served)
+            await honest.send_all(encode_frame(Command(honest_code)))
+            with trio.fail_after(10):
+                await honest.receive_some(65536)
+            waited_for = [code for code, _ in service.served[before:]].index(honest_code)
+            assert waited_for <= 25, "it stood in line behind the flood"
+        for number in {number for _, number in service.served}:
+            count = sum(1 for code, at in service.served if at == number and code == flood_code)
+            assert count <= 12, f"{count} ms in one turn"
+        with trio.fail_after(20):
+            for stream in streams:
+                parser, opaques = FrameParser(65536), list[int]()
+                while len(opaques) < FLOOD_COUNT:
+                    opaques += [command.opaque for command in parser.feed(bytes(await stream.receive_some(65536)))]
+                assert opaques == list(range(FLOOD_COUNT))
+        for stream in [*streams, honest]:
+            await trio.aclose_forcefully(stream)
+        nursery.cancel_scope.cancel()
+    trio.lowlevel.remove_instrument(turn)
+
+
+class Costly(Slow):
+    """Request 3 takes 200 steps of a millisecond."""
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        for command in commands:
+            if command.code == COSTLY:
+                session.work(self._steps(session, command))
+            else:
+                super().received(session, [command])
+
+    def _steps(self, session: Session, command: Command) -> Iterator[None]:
+        for _ in range(200):
+            self.served.append((COSTLY, self.turn.count))
+            self.now_s += 0.001
+            yield
+        session.send(command.reply())
+
+
+async def test_a_costly_request_is_done_in_slices_and_what_follows_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    turn = TurnCount()
+    service = Costly(turn)
+    monkeypatch.setattr(module, "time", service)
+    monkeypatch.setattr(session_module, "time", service)
+    trio.lowlevel.add_instrument(turn)
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: serve(service, "127.0.0.1:0", max_frame_bytes=65536, task_status=task_status)
+        )
+        costly, honest = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(2)]
+        await costly.send_all(b"".join(encode_frame(Command(code, opaque=code)) for code in (COSTLY, 1, COSTLY, 2)))
+        for _ in range(5):
+            before = len(service.served)
+            await honest.send_all(encode_frame(Command(7)))
+            with trio.fail_after(10):
+                await honest.receive_some(65536)
+            assert [code for code, _ in service.served[before:]].index(7) <= 25, "it waited for the costly one"
+        assert len(service.served) < 200
+        parser, opaques = FrameParser(65536), list[int]()
+        with trio.fail_after(10):
+            while len(opaques) < 4:
+                opaques += [command.opaque for command in parser.feed(bytes(await costly.receive_some(65536)))]
+        assert opaques == [COSTLY, 1, COSTLY, 2]
+        for stream in (costly, honest):
+            await trio.aclose_forcefully(stream)
+        nursery.cancel_scope.cancel()
+    trio.lowlevel.remove_instrument(turn)
+
+
+def _contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    authority = trustme.CA()
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    authority.issue_cert("127.0.0.1").configure_cert(server)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    return server, client
+
+
+BODY = bytes(1024 * 1024)
+ASK_COUNT = 12
+
+
+class Big:
+    """Answers each request with a megabyte."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.is_urgent = False
+
+    def opened(self, session: Session) -> None:
+        session.is_urgent = self.is_urgent
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        self.count += len(commands)
+        for command in commands:
+            session.send(command.reply(body=BODY))
+
+    def closed(self, session: Session) -> None:
+        """Nothing to do."""
+
+
+@pytest.mark.parametrize("is_urgent", [False, True])
+async def test_who_does_not_read_is_not_read_until_he_does(is_urgent: bool) -> None:
+    service = Big()
+    service.is_urgent = is_urgent
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: serve(service, "127.0.0.1:0", max_frame_bytes=1 << 22, task_status=task_status)
+        )
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        for number in range(ASK_COUNT):
+            await stream.send_all(encode_frame(Command(1, opaque=number)))
+            await trio.testing.wait_all_tasks_blocked(0.05)
+        asked = service.count
+        assert asked < ASK_COUNT, "it was read although it reads nothing"
+        parser, opaques = FrameParser(1 << 22), list[int]()
+        with trio.fail_after(10):
+            while len(opaques) < ASK_COUNT:
+                opaques += [command.opaque for command in parser.feed(bytes(await stream.receive_some()))]
+        assert opaques == list(range(ASK_COUNT))
+        await stream.send_all(encode_frame(Command(1, opaque=ASK_COUNT)))
+        with trio.fail_after(10):
+            while len(opaques) == ASK_COUNT:
+                opaques += [command.opaque for command in parser.feed(bytes(await stream.receive_some()))]
+        await stream.aclose()
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_a_slow_reader_was_sent_at_once_counts_as_queued() -> None:
+    statistics, sessions = Statistics(), list[Session]()
+
+    class Eager(Big):
+        def received(self, session: Session, commands: list[Command]) -> None:
+            sessions.append(session)
+            for command in commands:
+                session.send_at_once(command.reply(body=BODY))
+
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: serve(
+                Eager(), "127.0.0.1:0", max_frame_bytes=1 << 22, statistics=statistics, task_status=task_status
+            )
+        )
+        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        await stream.send_all(b"".join(encode_frame(Command(1, opaque=number)) for number in range(ASK_COUNT)))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert statistics.queued_bytes == sessions[0].queued_bytes > 0
+        parser, opaques = FrameParser(1 << 22), list[int]()
+        with trio.fail_after(10):
+            while len(opaques) < ASK_COUNT:
+                opaques += [command.opaque for command in parser.feed(bytes(await stream.receive_some()))]
+        assert opaques == list(range(ASK_COUNT))
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert (statistics.queued_bytes, sessions[0].queued_bytes, statistics.sent_count) == (0, 0, ASK_COUNT)
+        await stream.aclose()
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_removed_while_it_is_served_is_not_called() -> None:
+    poller, called = module.Poller(), list[str]()
+    pairs = {name: socket.socketpair() for name in ("one", "other")}
+
+    def read(name: str) -> None:
+        called.append(name)
+        for ours, _ in pairs.values():
+            poller.remove(ours.fileno())
+
+    for name, (ours, theirs) in pairs.items():
+        theirs.send(b"x")
+        poller.add(ours.fileno(), Place(lambda name=name: read(name)))  # type: ignore[misc]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(poller.run)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        nursery.cancel_scope.cancel()
+    assert len(called) == 1
+    for pair in pairs.values():
+        for end in pair:
+            end.close()

@@ -1,0 +1,90 @@
+"""What is beyond a quota is answered SYSTEM_BUSY, by one server on a real socket and by its parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import trio
+
+from rmqha.host.access.accounts import AccessFile
+from rmqha.host.clock import HostClock
+from rmqha.host.net.quota_filter import QuotaFilter
+from rmqha.host.net.remoting import RemotingClient, serve
+from rmqha.host.net.session import Session
+from rmqha.host.net.statistics import Statistics
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.principal import Principal
+from rmqha.model.quota import Limit, QuotaLimits, Quotas
+from rmqha.wire.command import FLAG_ONEWAY, Command
+from tests.broker.support import FakeChannel
+from tests.host.access.test_security import Echo
+
+ACCOUNTS = """
+accounts:
+- {accessKey: orders, secretKey: '12345678'}
+- {accessKey: cluster, secretKey: '12345678', admin: true}
+"""
+
+
+class Taken:
+    def __init__(self) -> None:
+        self.commands: list[Command] = []
+
+    def opened(self, session: Session) -> None:
+        pass
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        assert commands
+        self.commands += commands
+
+    def closed(self, session: Session) -> None:
+        pass
+
+
+def request(principal: Principal | None = None, flag: int = 0) -> Command:
+    command = Command(RequestCode.HEART_BEAT, {}, b"x" * 100, flag=flag)
+    if principal is not None:
+        command.principal = principal
+    return command
+
+
+async def test_only_what_its_quota_allows_reaches_the_service(tmp_path: Path) -> None:
+    path = tmp_path / "accounts.yml"
+    path.write_text(ACCOUNTS)
+    path.chmod(0o600)
+    accounts = AccessFile(path)
+    orders, cluster = Principal(accounts, "orders"), Principal(accounts, "cluster")
+    service, statistics, channel = Taken(), Statistics(), FakeChannel("[::1]:5")
+    quotas = Quotas(QuotaLimits(account=Limit(2)))
+    gate = QuotaFilter(service, quotas, HostClock(), statistics)
+    session = cast(Session, channel)
+    gate.received(session, [request(orders) for _ in range(4)] + [request(orders, flag=FLAG_ONEWAY)])
+    assert len(service.commands) == 2 and statistics.quota_refused_count == 3
+    assert [(sent.code, sent.remark) for sent in channel.take()] == [
+        (ResponseCode.SYSTEM_BUSY, "account orders is over its quota of requests a second; try again later")
+    ] * 2
+    gate.received(session, [request(orders)])
+    gate.received(session, [request(cluster) for _ in range(10)])
+    assert len(service.commands) == 12
+    channel.take()
+    quotas.configure(QuotaLimits(address=Limit(0, 50)))
+    gate.received(session, [request(), request(cluster), request()])
+    assert len(service.commands) == 14
+    assert channel.one().remark == "address ::1 is over its quota of bytes a second; try again later"
+    quotas.configure(QuotaLimits())
+    gate.received(session, [request(orders) for _ in range(10)])
+    assert len(service.commands) == 24
+
+
+async def test_a_server_with_quotas() -> None:
+    statistics, quotas = Statistics(), Quotas(QuotaLimits(address=Limit(3)))
+    async with trio.open_nursery() as nursery:
+        serving = lambda task_status: serve(  # noqa: E731
+            Echo(), "127.0.0.1:0", max_frame_bytes=1000, statistics=statistics, quotas=quotas, task_status=task_status
+        )
+        port: int = await nursery.start(serving)
+        async with RemotingClient(max_frame_bytes=1000) as client:
+            codes = [(await client.call(f"127.0.0.1:{port}", request(), 5000)).code for _ in range(4)]
+        assert codes.count(ResponseCode.SYSTEM_BUSY) == 1 == statistics.quota_refused_count
+        nursery.cancel_scope.cancel()

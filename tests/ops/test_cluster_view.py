@@ -1,0 +1,96 @@
+"""What `rmqha status` says of a replica that is not well."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rmqha.cli.render import cluster_json, print_cluster
+from rmqha.ha.group_info import GroupInfo
+from rmqha.ha.stream.copy_progress import CopyProgress
+from rmqha.model.offset import BrokerId, Epoch, PhyOffset
+from rmqha.ops.cluster_view import (
+    ClusterView,
+    GroupView,
+    NodeView,
+    copy_words,
+    notes,
+    outside_words,
+    problems,
+    problems_of,
+)
+from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+
+
+@pytest.mark.parametrize(
+    ("at_ms", "own_max", "words"),
+    [
+        (100, 0, "copies the log: 0 of 3,000 MB, 0.0 MB/s"),
+        (1000, 120_000_000, "copies the log: 120 of 3,000 MB, 120.0 MB/s, 24 s left"),
+        (1000, 3_000_000_000, ""),
+    ],
+)
+def test_a_copy_in_words(at_ms: int, own_max: int, words: str) -> None:
+    progress = CopyProgress()
+    progress.begin(0, PhyOffset(0), PhyOffset(3_000_000_000))
+    progress.moved(at_ms, PhyOffset(own_max))
+    assert copy_words(progress.view(at_ms, PhyOffset(own_max))) == words
+
+
+def test_who_has_all_and_is_no_member() -> None:
+    assert outside_words({"lacksQueueEnds": False}) == "not in the SyncStateSet"
+    assert "asks its master where idle queues end" in outside_words({"lacksQueueEnds": True})
+
+
+def group_of_two(*, second_runs: bool, maintained: bool) -> ClusterView:
+    """A master, and a slave that runs or not."""
+    records = [NodeRecord(f"g-{number}", "broker", f"127.0.0.1:1091{number}", group="g") for number in (1, 2)]
+    ids = BrokerId(1), BrokerId(2)
+    info = GroupInfo(ids[0], records[0].address, "", Epoch(3), ids if second_runs else ids[:1], 4, 2, False)
+    master = {"brokerId": 1, "role": "MASTER", "writable": True}
+    slave = {"brokerId": 2, "role": "SLAVE"} if second_runs else {}
+    absent = frozenset({records[1].address} if maintained else ())
+    return ClusterView(
+        ClusterState(Path("/nowhere"), "c", "cp", "c.toml", {record.name: record for record in records}),
+        {"g-1": NodeView(records[0], True, master), "g-2": NodeView(records[1], second_runs, slave)},
+        {"g": GroupView("g", info, {0: records[0].address}, absent)},
+    )
+
+
+@pytest.mark.parametrize(
+    ("runs", "maintained", "wrong", "note"),
+    [
+        (True, False, {}, {}),
+        (True, True, {}, {"g-2": "in maintenance; end it with rmqha maintenance off g-2"}),
+        (False, True, {}, {"g-2": "in maintenance, stopped; end it with rmqha maintenance off g-2"}),
+        (False, False, {"g-2": "not running"}, {}),
+    ],
+)
+def test_a_replica_stopped_in_maintenance_is_no_problem(
+    runs: bool, maintained: bool, wrong: dict[str, str], note: dict[str, str]
+) -> None:
+    view = group_of_two(second_runs=runs, maintained=maintained)
+    assert (problems(view), notes(view)) == (wrong, note)
+    told = cluster_json(view)
+    assert (told["healthy"], told["problems"], told["notes"]) == (not wrong, wrong, note)
+    assert [row["inMaintenance"] for row in told["nodes"]] == [False, maintained]
+    out = io.StringIO()
+    print_cluster(view, Console(file=out, width=80))
+    row = next(line for line in out.getvalue().splitlines() if line.startswith("g-2 "))
+    assert ("maint" in row, "in, m" in row) == (maintained and not runs, maintained and runs)
+    assert all(f"{name}: {words}" in out.getvalue() for name, words in (wrong | note).items())
+
+
+@pytest.mark.parametrize("info", [None, GroupInfo(None, "", "", Epoch(3), (BrokerId(1),), 4, 2, False)])
+def test_a_replica_is_not_back_while_nobody_can_say_that_it_is_in_the_set(info: GroupInfo | None) -> None:
+    """`rmqha start` waits for that, and once called a replica in the set whose group had no master."""
+    view = group_of_two(second_runs=True, maintained=False)
+    assert problems_of(view, ["g-2"]) == {}
+    view.groups["g"].info = info
+    view.nodes["g-2"].state["role"] = "STARTING"
+    trouble = "has no master" if info else "no controller answers"
+    assert problems_of(view, ["g-2"]) == {"g-2": f"group g: {trouble}; see rmqha explain g"}
+    assert problems_of(view, ["g", "g-2"]) == problems(view) == {"g": trouble}, "once"

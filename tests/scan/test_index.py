@@ -1,0 +1,207 @@
+"""Filters that are answered by the consume queues: the rows are those of the walk, whatever the queues are like."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from rmqha.scan import index as scan_index
+from rmqha.scan import named as scan_named
+from rmqha.scan.api import Decoding, Interval, ReadCounts, RowFilter, StoreView, open_store, read_store
+from tests.scan.test_api import golden
+from tests.scan.test_filter import everything, filters, matches, mixed
+from tests.store.log_writer import LogWriter, Message
+
+__all__ = ["everything", "golden", "mixed"]
+
+UNIT_BYTES = 20
+
+
+@pytest.fixture
+def small_steps() -> Iterator[None]:
+    """Several stripes, packs and chunks in a log of some KiB."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scan_index, "QUEUE_COST_BYTES", 0)
+        patch.setattr(scan_index, "STRIPE_BYTES", 1500)
+        patch.setattr(scan_index, "FIRST_CHUNK_UNITS", 2)
+        patch.setattr(scan_index.packs, "__defaults__", (200,))
+        patch.setattr(scan_named, "WINDOW_BYTES", 700)
+        yield
+
+
+def read(view: StoreView, rows: RowFilter, **how: Any) -> tuple[list[dict[str, Any]], ReadCounts]:
+    counts = ReadCounts()
+    batches = read_store(view, Decoding(), rows, timestamp_slack_ms=40, counts=counts, **how)
+    return [row for batch in batches for row in batch.to_pylist()], counts
+
+
+damages = st.tuples(
+    st.sampled_from(["lose", "shorten", "lengthen", "zero", "move", "resize", "repeat", "swap", "garble"]),
+    st.integers(0, 11),
+    st.integers(0, 11),
+    st.sampled_from([1, -1, 20, 152, 3000, 10**12]),
+)
+
+
+def harm(queues: list[Path], how: str, which: int, unit: int, by: int) -> None:
+    """One kind of damage to a queue's file."""
+    path, at = queues[which], unit * UNIT_BYTES
+    if how == "lose":
+        shutil.rmtree(path.parent, ignore_errors=True)
+    if not path.exists():
+        return
+    data = bytearray(path.read_bytes())
+    offset, size, code = struct.unpack_from(">qiq", data.ljust(at + UNIT_BYTES, b"\0"), at)
+    match how:
+        case "shorten":
+            del data[at + by % 7 :]
+        case "lengthen":
+            data += data[: UNIT_BYTES * 3]
+        case "zero":
+            data[at : at + UNIT_BYTES] = bytes(UNIT_BYTES)
+        case "move":
+            data[at : at + UNIT_BYTES] = struct.pack(">qiq", offset + by, size, code)
+        case "resize":
+            data[at : at + UNIT_BYTES] = struct.pack(">qiq", offset, (size + by) % 2**31, code)
+        case "repeat":
+            data[at + UNIT_BYTES : at + 2 * UNIT_BYTES] = data[at : at + UNIT_BYTES]
+        case "swap":
+            other = queues[(which + 1) % len(queues)]
+            if other.exists():
+                data, theirs = bytearray(other.read_bytes()), bytes(data)
+                other.write_bytes(theirs)
+        case "garble":
+            data[at : at + 8] = b"\xff" * 8
+    path.write_bytes(data)
+
+
+@given(filters, st.lists(damages, max_size=3))
+@example(RowFilter(queue_offsets={("t0", 1): Interval(0, 3)}), [("swap", 0, 0, 1)])
+@settings(max_examples=40)
+def test_the_rows_are_those_of_the_unfiltered_read_whatever_the_queues_hold(
+    mixed: Path, everything: list[dict[str, Any]], rows: RowFilter, harms: list[tuple[str, int, int, int]]
+) -> None:
+    view = open_store(str(mixed))
+    queues = sorted((mixed / "consumequeue").glob("*/*/0*"))
+    kept = {path: path.read_bytes() for path in queues}
+    small = small_steps.__wrapped__()  # type: ignore[attr-defined]
+    next(small)
+    try:
+        for harmed in harms:
+            harm(queues, *harmed)
+        found, _ = read(view, rows)
+    finally:
+        small.close()
+        for path, data in kept.items():
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(data)
+    found.sort(key=lambda row: int(row["physicalOffset"]))
+    assert found == [row for row in everything if matches(row, rows)]
+
+
+class TestBytes:
+    """What is read, and what is told of it."""
+
+    COUNT = 4000
+
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> LogWriter:
+        writer = LogWriter(tmp_path, 1024 * 1024)
+        for index in range(self.COUNT):
+            tag = "rare" if index % 100 == 50 else "usual"
+            message = Message(
+                topic=b"t%d" % (index % 8),
+                queue_offset=index // 8,
+                body=b"x" * 900,
+                properties=f"TAGS\x01{tag}".encode(),
+            )
+            writer.append(message)
+        return writer
+
+    def test_a_tag_of_a_hundredth_reads_about_a_hundredth(self, log: LogWriter) -> None:
+        view = open_store(str(log.write()))
+        rows = RowFilter(tags=frozenset(["rare"]))
+        found, counts = read(view, rows)
+        assert len(found) == self.COUNT // 100
+        needed = sum(row["storeSize"] for row in found)
+        # the blank records at the files' ends are looked at, too
+        assert needed < counts.log_bytes < needed + 2048 * len(view.files)
+        assert counts.queue_bytes < 3 * UNIT_BYTES * self.COUNT
+        assert counts.walked == {}
+        same, walked = read(view, rows, use_queues=False)
+        assert same == found
+        assert walked.log_bytes >= log.end - 2048 * len(view.files)
+        assert walked.queue_bytes == 0
+
+    def test_one_topic_of_eight_and_a_few_offsets(self, log: LogWriter) -> None:
+        view = open_store(str(log.write()))
+        found, counts = read(view, RowFilter(frozenset(["t3"])))
+        assert len(found) == self.COUNT // 8
+        assert counts.log_bytes < log.end / 8 * 1.1
+        few, counts = read(view, RowFilter(queue_offsets={("t3", 0): Interval(10, 19)}, topics=frozenset(["t3"])))
+        assert few == found[10:20]
+        assert counts.log_bytes < 10 * 1100 + 2048 * len(view.files)
+
+    def test_what_no_queue_knows_is_walked_and_told(self, log: LogWriter) -> None:
+        view = open_store(str(log.write(confirm_offset=log.end)))
+        last = max(path for path in (view_root(view) / "consumequeue" / "t5").rglob("0*"))
+        entry = struct.unpack_from(">qi", last.read_bytes(), 100 * UNIT_BYTES)
+        data = bytearray(last.read_bytes())
+        data[100 * UNIT_BYTES : 101 * UNIT_BYTES] = bytes(UNIT_BYTES)
+        last.write_bytes(data)
+        found, counts = read(view, RowFilter(frozenset(["t5"])))
+        assert len(found) == self.COUNT // 8
+        # a hole ends what can be known of a queue in that range
+        assert entry[0] in {row["physicalOffset"] for row in found}
+        assert set(counts.walked) == {"queues have no entry"}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(scan_index, "GAPS_MAX", 0)
+            same, counts = read(view, RowFilter(frozenset(["t5"])))
+        assert same == found
+        assert set(counts.walked) == {"queues do not cover the range"}
+        shutil.rmtree(view_root(view) / "consumequeue")
+        found, counts = read(view, RowFilter(frozenset(["t5"])))
+        assert len(found) == self.COUNT // 8
+        assert set(counts.walked) == {"the store has no queues"}
+
+    def test_a_queue_that_is_a_little_behind_costs_its_gap_only(self, log: LogWriter) -> None:
+        for number in range(20):
+            log.append(Message(topic=b"t5", queue_offset=500 + number, body=b"y" * 900), dispatched=False)
+        view = open_store(str(log.write(confirm_offset=log.end)))
+        found, counts = read(view, RowFilter(frozenset(["t5"])))
+        assert len(found) == self.COUNT // 8 + 20
+        assert counts.walked == {"queues have no entry": sum(row["storeSize"] for row in found[-20:])}
+        assert counts.log_bytes < log.end / 8 * 1.1 + 20 * 1100
+
+    def test_many_queues_are_not_looked_up_for_little_log(self, log: LogWriter) -> None:
+        for number in range(40):
+            log.append(Message(topic=b"small", queue_id=number))
+        found, counts = read(open_store(str(log.write())), RowFilter(frozenset(["t5"])))
+        assert len(found) == self.COUNT // 8
+        assert set(counts.walked) == {"too many queues for so small a range"}
+
+
+def view_root(view: StoreView) -> Path:
+    return Path(view.root)
+
+
+@pytest.mark.parametrize("replica", ["n0", "n1"])
+def test_a_store_of_rocketmq(golden: Path, replica: str) -> None:
+    """Batch queues, delayed messages, transactions: the same rows for every topic and tag."""
+    view = open_store(str(golden / replica))
+    rows, _ = read(view, RowFilter())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scan_index, "QUEUE_COST_BYTES", 0)
+        for name in ("topic", "tags"):
+            for value in sorted({row[name] for row in rows if row[name] is not None}):
+                wanted = frozenset([value])
+                found, counts = read(view, RowFilter(wanted) if name == "topic" else RowFilter(tags=wanted))
+                assert found == [row for row in rows if row[name] == value]
+                assert not set(counts.walked) - {"queues have no entry"}

@@ -1,0 +1,123 @@
+"""What a signature of our own form covers: everything, and once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from rmqha.model.access import Credentials
+from rmqha.model.code import RequestCode
+from rmqha.wire.auth.acl import SIGNATURE, sign, signature
+from rmqha.wire.auth.session_signature import COUNT, FORM, SessionSignatures, SessionSigner
+from rmqha.wire.command import FLAG_ONEWAY, Command
+
+SECRET = "12345678"
+CREDENTIALS = Credentials(access_key="broker", secret_key=SECRET)
+NONCE = "a" * 64
+
+
+def request() -> Command:
+    return Command(RequestCode.GET_MAX_OFFSET, {"topic": "T", "queueId": "1"}, b"body")
+
+
+def signed() -> Command:
+    command = request()
+    SessionSigner(NONCE).sign(command, CREDENTIALS)
+    return command
+
+
+def _rename(command: Command) -> None:
+    command.ext["topik"] = command.ext.pop("topic")
+
+
+def _swap_values(command: Command) -> None:
+    command.ext["topic"], command.ext["queueId"] = command.ext["queueId"], command.ext["topic"]
+
+
+def _swap_code(command: Command) -> None:
+    command.code = RequestCode.DELETE_TOPIC_IN_BROKER
+
+
+def _move_border(command: Command) -> None:
+    """The last value gives its last letters to the body, or the other way round."""
+    command.ext["topic"], command.body = "T" + "b", b"ody"
+
+
+def _join_values(command: Command) -> None:
+    command.ext["queueId"], command.ext["topic"] = "", "1T"
+
+
+def _oneway(command: Command) -> None:
+    command.flag |= FLAG_ONEWAY
+
+
+def _older(command: Command) -> None:
+    command.version = 1
+
+
+def _remark(command: Command) -> None:
+    command.remark = "x"
+
+
+def _more(command: Command) -> None:
+    command.ext["onBehalfOf"] = "admin"
+
+
+CHANGES = [_rename, _swap_values, _swap_code, _move_border, _join_values, _oneway, _older, _remark, _more]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_nothing_of_a_signed_request_can_be_changed(change: Callable[[Command], None]) -> None:
+    command = signed()
+    assert SessionSignatures(NONCE).is_good(command, SECRET)
+    command = signed()
+    change(command)
+    assert not SessionSignatures(NONCE).is_good(command, SECRET)
+
+
+@pytest.mark.parametrize("change", [_rename, _swap_code, _oneway])
+def test_apaches_form_does_not_cover_names_code_and_flag(change: Callable[[Command], None]) -> None:
+    """Why it is for Apache's programs only (docs/security.md)."""
+    command = request()
+    sign(command, CREDENTIALS)
+    before = command.ext[SIGNATURE]
+    change(command)
+    assert signature(command, SECRET) == before
+
+
+def test_no_request_counts_twice_nor_on_another_connection() -> None:
+    signer, server = SessionSigner(NONCE), SessionSignatures(NONCE)
+    first, second = request(), request()
+    signer.sign(first, CREDENTIALS)
+    signer.sign(second, CREDENTIALS)
+    assert first.ext[SIGNATURE] != second.ext[SIGNATURE]
+    assert server.is_good(first, SECRET)
+    assert not server.is_good(first, SECRET)
+    assert server.is_good(second, SECRET)
+    assert not server.is_good(first, SECRET)
+    assert not SessionSignatures("b" * 64).is_good(second, SECRET)
+
+
+def test_a_wrong_one_does_not_use_up_the_count() -> None:
+    server, command = SessionSignatures(NONCE), signed()
+    forged = signed()
+    forged.ext[COUNT] = "999999"
+    assert not server.is_good(forged, SECRET)
+    assert server.is_good(command, SECRET)
+
+
+@pytest.mark.parametrize("count", ["", "0", "-1", "x", "\u0661", "9" * 5000])
+def test_counts_that_are_none(count: str) -> None:
+    command = signed()
+    command.ext[COUNT] = count
+    assert not SessionSignatures(NONCE).is_good(command, SECRET)
+
+
+def test_a_request_may_be_signed_anew_in_either_form() -> None:
+    command = signed()
+    sign(command, CREDENTIALS)
+    assert FORM not in command.ext and COUNT not in command.ext
+    assert command.ext[SIGNATURE] == signature(command, SECRET)
+    SessionSigner(NONCE).sign(command, CREDENTIALS)
+    assert SessionSignatures(NONCE).is_good(command, SECRET)
