@@ -63,7 +63,7 @@ class ControllerConfig(ServerConfig):
     default_heartbeat_timeout_mills: int = 2000
     """Own. Assumed of a broker that has not yet said how long a silence it allows itself. RocketMQ: 10000."""
     suspect_heartbeats: int = 2
-    """Own. After this many heartbeat intervals of silence a broker is probed (B6)."""
+    """Own. After this many heartbeat intervals of silence a broker is probed."""
     preferred_master_rebalance: bool = False
     """Own. Give the mastership back to the preferred replica of a group: the one with the lowest
     brokerElectionPriority, then the lowest id."""

@@ -187,7 +187,7 @@ class ControllerMachine:
 
     @whole
     def stopping(self, now_ms: int) -> None:
-        """SIGTERM: hand the leadership to the voter that the log has reached furthest (B5)."""
+        """SIGTERM: hand the leadership to the voter that the log has reached furthest."""
         target = self._raft.best_successor
         if target is not None:
             self._raft.transfer_leadership(now_ms, target)

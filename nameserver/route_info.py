@@ -3,9 +3,9 @@
 A broker is in the tables from its registration (103) until it unregisters (104) or stays silent too long. For one that
 sends lite heartbeats (904) too long is `lite_timeout_ms`, and the end of its connection means nothing. One that only
 registers may be silent for the longer bound, but goes with the connection that it registered on, as Apache's brokers
-expect. Behaviour as RocketMQ's RouteInfoManager, except where ruling 14 (a stale master is ignored) and feature A14
-(self-suspicion) say otherwise, and that elections may be heard of from the controllers (`elected`) before the brokers
-concerned say so themselves.
+expect. Behaviour as RocketMQ's RouteInfoManager, except where ruling 14 (a stale master is ignored) and
+self-suspicion (lite heartbeats) say otherwise, and that elections may be heard of from the controllers (`elected`)
+before the brokers concerned say so themselves.
 """
 
 from __future__ import annotations
@@ -392,8 +392,9 @@ class RouteTable:
             live.heard_at = min(now_ms, live.heard_at + now_ms - before)
 
     def _judge_itself(self, now_ms: int) -> None:
-        """Feature A14. Heartbeats of many brokers stop within one interval of each other, so those count as lost that
-        have been silent for three fifths of the bound; else the first would be removed before the last is missed."""
+        """Suspect itself where many brokers fall silent at once. Heartbeats of many brokers stop within one interval of
+        each other, so those count as lost that have been silent for three fifths of the bound; else the first would be
+        removed before the last is missed."""
         silences = [now_ms - live.heard_at for _, _, _, live in self._entries() if live.lite]
         lost_count = sum(1 for silence in silences if 5 * silence >= 3 * self._lite_timeout_ms)
         suspects = lost_count >= SELF_SUSPICION_COUNT and 2 * lost_count > len(silences)

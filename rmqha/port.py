@@ -327,7 +327,7 @@ class ReplicaLog(Protocol):
 
 
 class IdentityStore(Protocol):
-    """The controller-issued id on disk, applied for in two phases (A1): `begin` before the controller is asked to apply
+    """The controller-issued id on disk, applied for in two phases: `begin` before the controller is asked to apply
     the id, `confirm` once it has. Each is durable when it returns."""
 
     def broker_id(self) -> BrokerId | None:

@@ -258,7 +258,7 @@ RULES: list[tuple[str, str, Callable[[], Any], Callable[..., None], dict[str, An
     (
         "8",
         "the shortest log is elected",
-        mutation("the shortest log is elected (B6)"),
+        mutation("the shortest log is elected"),
         test_failover.test_the_fresh_log_end_decides_not_the_heartbeats,
         {},
     ),

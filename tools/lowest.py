@@ -18,10 +18,10 @@ from tools.uv import ROOT, uv
 
 DIRECTORY = ROOT / ".venv-lowest"
 PATHS = (
-    "model", "wire", "host", "nameserver/web", "client/test_message.py", "client/test_producer.py",
-    "controller/test_raft_log.py", "cli/test_log.py", "cli/test_main.py",
+    "model", "wire", "host", "nameserver/web", "client/consumers/test_message.py", "client/producers/test_producer.py",
+    "controller/quorum/test_raft_log.py", "cli/storage/test_log.py", "cli/test_main.py",
     "cli/test_completion.py", "cli/test_render.py", "cli/generate",
-    "store/test_scan.py",
+    "scan/test_api.py",
 )  # fmt: skip
 """Those that use what we depend on, not those that test only ourselves."""
 MARKS = "not interop and not chaos and not browser and not spark"

@@ -22,7 +22,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """Send a oneway request to a broker; a failure needs no report, since heartbeats carry the same (B6)."""
+    """Send a oneway request to a broker; a failure needs no report, since heartbeats carry the same."""
 
     address: str
     command: Command

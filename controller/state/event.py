@@ -52,7 +52,7 @@ ACCEPTS_LOSS = frozenset({Cause.UNCLEAN_BY_OPERATOR, Cause.SOLE_REPLICA})
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdApplied:
-    """A broker has taken a free id; `check_code` lets only that broker repeat the request (two-phase, A1)."""
+    """A broker has taken a free id; `check_code` lets only that broker repeat the request (two-phase)."""
 
     cluster_name: str
     broker_name: str

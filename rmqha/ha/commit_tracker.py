@@ -1,4 +1,4 @@
-"""What a master may accept, show to consumers and acknowledge: the quorum and ack rules of one group (A9, A10).
+"""What a master may accept, show to consumers and acknowledge: the quorum and ack rules of one group.
 
 The replica owns it and says when it is master; the SyncStateSet is the SetKeeper's. All of it is evaluated when an ack
 is due, never at append (ruling 1).

@@ -21,8 +21,8 @@ def confirm_offset(current: PhyOffset, acked: Iterable[PhyOffset | None]) -> Phy
 
 
 def needed_count(config: BrokerConfig, live_count: int) -> int:
-    """Replicas, the master included, that must hold a record in AP (A10). With enableAutoInSyncReplicas it follows
-    `live_count`, the members of the set that are connected and close enough, the master included (A11)."""
+    """Replicas, the master included, that must hold a record in AP. With enableAutoInSyncReplicas it follows
+    `live_count`, the members of the set that are connected and close enough, the master included."""
     if config.broker_role == "ASYNC_MASTER":
         return 1
     if config.enable_auto_in_sync_replicas:

@@ -5,7 +5,7 @@
         └── 1003 answered by 2010 ┘
 
 APPLYING asks for an id in two phases: id and check code are on disk before the controller is asked to apply them,
-so a crash in between repeats that application (A1). REGISTERED sends a heartbeat (904) at every interval; our
+so a crash in between repeats that application. REGISTERED sends a heartbeat (904) at every interval; our
 controller's answer shows master and set, which makes role changes level-triggered. An unclean replica registers as
 such, sends no heartbeat and no election request, and registers again instead until it is whole (ruling 3).
 """

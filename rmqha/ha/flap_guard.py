@@ -1,4 +1,4 @@
-"""How soon a slave that has left the set may come back (A4): at once, unless it comes and goes. Pure.
+"""How soon a slave that has left the set may come back: at once, unless it comes and goes. Pure.
 
 The first FREE_COUNT times within WINDOW_MS cost nothing, so that a killed broker is back as soon as it is level. Each
 further time doubles how long it must have been fit without a break, from HOLD_FIRST_MS up to HOLD_MAX_MS.

@@ -5,7 +5,7 @@
         └──────── elected ────────────┴──▶ PROMOTING ──committed and dispatched──┘
 
 PROMOTING: the epoch entry is written, slaves may connect, the name servers know; sends are refused until every record
-of earlier epochs is committed and dispatched (A7). In CP that takes a confirmed set of a majority: raising the confirm
+of earlier epochs is committed and dispatched. In CP that takes a confirmed set of a majority: raising the confirm
 offset on one copy would show consumers what an election could still cut.
 
 Inputs are methods that take `now_ms` first; outputs are taken by `actions()`. The machine changes the log directly
@@ -427,7 +427,7 @@ class Replica:
         self._actions += self._switch.look(now_ms, self._log.max_phy_offset, ack, len(self._commitment.waits))
 
     def _open(self) -> None:
-        """PROMOTING ends when everything that was there before is committed and in the queues (A7)."""
+        """PROMOTING ends when everything that was there before is committed and in the queues."""
         log = self._log
         if log.confirm_offset >= self._opens_at and log.dispatched_offset >= self._opens_at:
             self._role = Role.MASTER
@@ -523,7 +523,7 @@ class Replica:
 
     @property
     def is_following(self) -> bool:
-        """A slave whose log is aligned with its master's; before, it is registered but fenced (A19)."""
+        """A slave whose log is aligned with its master's; before, it is registered but fenced."""
         return self._client is not None and self._client.state is ClientState.FOLLOWING
 
     def limit_copies(self, bytes_per_second: int) -> None:

@@ -1,4 +1,4 @@
-"""One replica of a static group: its role is a key of its configuration and never changes (A15).
+"""One replica of a static group: its role is a key of its configuration and never changes.
 
     STARTING ──brokerRole=SLAVE──▶ SLAVE
         └──ASYNC_MASTER, SYNC_MASTER──▶ PROMOTING ──queues hold the log──▶ MASTER

@@ -1,4 +1,4 @@
-"""The master's one owner of the SyncStateSet: who joins, who leaves, and what is asked of the controller (A4).
+"""The master's one owner of the SyncStateSet: who joins, who leaves, and what is asked of the controller.
 
 Join: acked ≥ the confirm offset and ≥ where the log ended when this mastership began, for as long as the FlapGuard asks
 of one that comes and goes. Leave: disconnected for DISCONNECT_GRACE_MS, not caught up for haMaxTimeSlaveNotCatchup,

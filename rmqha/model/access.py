@@ -1,4 +1,4 @@
-"""Who may do what: accounts, their permissions on topics and groups, addresses that need no account (D6).
+"""Who may do what: accounts, their permissions on topics and groups, addresses that need no account.
 
 The file is RocketMQ's plain_acl.yml: globalWhiteRemoteAddresses, and accounts with accessKey, secretKey,
 whiteRemoteAddress, admin, defaultTopicPerm, defaultGroupPerm, topicPerms and groupPerms.

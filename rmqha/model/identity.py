@@ -1,4 +1,4 @@
-"""Who a replica is: names, id, addresses. An address is an attribute, never the identity (A1)."""
+"""Who a replica is: names, id, addresses. An address is an attribute, never the identity."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Identity:
 
 
 class Role(IntEnum):
-    """Role of a replica in its group. PROMOTING has the mastership but does not serve yet (A7)."""
+    """Role of a replica in its group. PROMOTING has the mastership but does not serve yet."""
 
     STARTING = 0
     SLAVE = 1
@@ -32,7 +32,7 @@ class Role(IntEnum):
 
 
 class HaMode(IntEnum):
-    """The one choice of A9."""
+    """The one choice between safety (CP) and availability (AP) that a group makes."""
 
     AP = 0
     CP = 1

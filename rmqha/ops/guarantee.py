@@ -1,4 +1,4 @@
-"""What a group promises, in words, from its effective keys (A9). Pure.
+"""What a group promises, in words, from its effective keys. Pure.
 
 The sentences are those of docs/guarantees.md as far as they hold for these keys.
 """

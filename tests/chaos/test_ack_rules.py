@@ -1,4 +1,4 @@
-"""AP's ack rules on real processes while a slave is frozen: the published bound on a stall, and no error (A10, A11)."""
+"""AP's ack rules on real processes while a slave is frozen: the published bound on a stall, and no error."""
 
 from __future__ import annotations
 

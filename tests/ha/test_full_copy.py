@@ -1,4 +1,4 @@
-"""A slave whose end and a master whose first byte do not meet: rolling deletion, empty logs, full copies (A20)."""
+"""A slave whose end and a master whose first byte do not meet: rolling deletion, empty logs, full copies."""
 
 from __future__ import annotations
 

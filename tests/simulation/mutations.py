@@ -483,20 +483,20 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "waiters at demotion are answered SEND_OK (ruling 13)": lambda: patch.object(
         AckQueue, "abandon", _abandoned_as_done
     ),
-    "a slave joins when it connects (A4)": lambda: patch.object(SyncStateSetManager, "_wanted", _joins_at_once),
-    "confirm raised on one copy (A7)": lambda: patch.object(Replica, "_become_master", _confirm_at_promotion),
-    "anyone is elected (A9)": lambda: patch.object(controller_elections, "electorate", _anyone),
+    "a slave joins when it connects": lambda: patch.object(SyncStateSetManager, "_wanted", _joins_at_once),
+    "confirm raised on one copy": lambda: patch.object(Replica, "_become_master", _confirm_at_promotion),
+    "anyone is elected": lambda: patch.object(controller_elections, "electorate", _anyone),
     "a master that still acknowledges is one like others (ruling 8)": lambda: patch.object(
         controller_elections, "choose", _masters_unknown
     ),
-    "the shortest log is elected (B6)": lambda: patch.object(controller_elections, "choose", _shortest_log),
-    "the set epoch is not fenced (A4)": lambda: patch.object(controller_requests, ALTER, _set_epoch_unchecked),
-    "no epoch is fenced (A4)": lambda: patch.object(controller_requests, ALTER, _nothing_fenced),
-    "slaves ack what is not synced (A10)": lambda: patch.object(HaClient, "_ackable", _ack_all),
-    "old files go before they are committed (A20)": lambda: patch.object(
+    "the shortest log is elected": lambda: patch.object(controller_elections, "choose", _shortest_log),
+    "the set epoch is not fenced": lambda: patch.object(controller_requests, ALTER, _set_epoch_unchecked),
+    "no epoch is fenced": lambda: patch.object(controller_requests, ALTER, _nothing_fenced),
+    "slaves ack what is not synced": lambda: patch.object(HaClient, "_ackable", _ack_all),
+    "old files go before they are committed": lambda: patch.object(
         Store, "settled_offset", property(lambda self: self.max_phy_offset)
     ),
-    "nobody is copied to again (A20)": lambda: patch.object(HaClient, "_restart_at", _stay),
+    "nobody is copied to again": lambda: patch.object(HaClient, "_restart_at", _stay),
     "sync does nothing": lambda: patch.object(Store, "sync", lambda self: self.max_phy_offset),
     "the tail behind a cut stays (apache/rocketmq 10666)": lambda: patch.object(CommitLog, "cut", _cut_without_zeros),
     "changes are answered before the set holds them (ruling 16)": lambda: patch.object(
@@ -505,7 +505,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "slaves join without the tables (ruling 16)": lambda: patch.object(
         MetadataLeader, "may_join", lambda self, broker_id: True
     ),
-    "an old master's tables stay (A13)": lambda: patch.object(TopicTable, "replace", lambda self, *args: None),
+    "an old master's tables stay": lambda: patch.object(TopicTable, "replace", lambda self, *args: None),
     "an unclean master resumes (ruling 3)": _unclean_resumes,
     "waits never end (ruling 13)": lambda: patch.multiple(
         AckQueue, expire=lambda self, now_ms, status: [], deadline_ms=lambda self: None
@@ -515,16 +515,16 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     "a message is stored twice": lambda: patch.object(ReplicaDriver, "append", _append_twice),
     "a batch takes one place in its queue": lambda: patch.object(ReplicaDriver, "append", _one_place_for_all),
     "another place is told": lambda: patch.object(ReplicaDriver, "append", _place_of_the_next),
-    "consumers see the end (A3)": lambda: patch.object(Store, "dispatch", _all_dispatched),
-    "a master that goes on serves what it has on disk (A7)": lambda: patch.object(
+    "consumers see the end": lambda: patch.object(Store, "dispatch", _all_dispatched),
+    "a master that goes on serves what it has on disk": lambda: patch.object(
         Replica, "_become_master", _serves_what_is_on_disk
     ),
-    "idle queues begin at 0 again (A20)": lambda: patch.object(QueueMinOffsets, "learn", _learns_nothing),
+    "idle queues begin at 0 again": lambda: patch.object(QueueMinOffsets, "learn", _learns_nothing),
     "a consumer that waits goes on one further": lambda: patch.object(PullProcessor, "_reply", _one_further),
     "consumers begin at the end of their queues": lambda: patch.object(
         ConsumerRequests, "_query_offset", _end_of_queue
     ),
-    "the queues are not cut (A6)": lambda: patch.object(ConsumeQueues, "truncate", lambda self, end: None),
+    "the queues are not cut": lambda: patch.object(ConsumeQueues, "truncate", lambda self, end: None),
     "learners are replicas like others (ruling 1)": _learners_are_replicas,
     "an old master takes the name back (ruling 14)": lambda: patch.object(
         RouteTable, "_outranked", lambda self, group, session_id, request: False

@@ -1,4 +1,4 @@
-"""The host's shell around TableFollower (A13), and around the question which slaves are not rmqha. Shell.
+"""The host's shell around TableFollower, and around the question which slaves are not rmqha. Shell.
 
 As master, a replica asks slaves that do not follow whether they are rmqha: strict changes wait for no others (ruling
 16).

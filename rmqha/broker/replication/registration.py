@@ -1,7 +1,7 @@
 """What to tell one name server next: register, unregister, or the lite heartbeat. A decision, no trio.
 
 A master registers as id 0, a slave under its controller id. A replica that is not aligned with its master is fenced:
-it is not registered, so that no client is routed to it (A19).
+it is not registered, so that no client is routed to it.
 """
 
 from __future__ import annotations

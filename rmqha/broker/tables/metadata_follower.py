@@ -1,4 +1,4 @@
-"""How a slave follows its master's tables (A13): topics, groups, consumer and delay offsets. No trio: whatever takes
+"""How a slave follows its master's tables: topics, groups, consumer and delay offsets. No trio: whatever takes
 time is awaited through `Awaits`, which the host's shell implements with trio and the simulation with its events.
 
 A master that is rmqha is followed by a long poll (request 52030): each answer brings what is newer, each poll says what

@@ -1,7 +1,7 @@
 """Consumer offsets: how far each group has read each queue. config/consumerOffset.json, written when dirty.
 
 Each offset carries the stamp (master epoch, sequence) of its last change. Replicas merge by stamp, never by size: what
-is older does not replace what is newer, and a reset backwards is a change like any other (A13). A removed offset leaves
+is older does not replace what is newer, and a reset backwards is a change like any other. A removed offset leaves
 its stamp behind, so that no replica brings it back.
 """
 

@@ -3,7 +3,7 @@
 Life of a queue: the group's members divide the queues (heartbeat 34, list 38, notice 40) → a task per own queue finds
 the start → pulls with long polling, one batch ahead of the reader → what the reader has finished is committed each 5 s
 and at the end. At a change of the master the queue goes on from its local offset, never from the broker's copy of the
-committed one, which may be older (A13). Messages come at least once. What `retry` sends back comes again by the group's
+committed one, which may be older. Messages come at least once. What `retry` sends back comes again by the group's
 retry topic, which its members read as well.
 """
 

@@ -43,7 +43,7 @@ class HaConnection:
         self.acked_offset: PhyOffset | None = None
         self.next_offset = PhyOffset(0)
         self.caught_up_at_ms = now_ms
-        """Last moment at which the slave held everything that the master held then (A4's lag by time)."""
+        """Last moment at which the slave held everything that the master held then (for the lag by time)."""
         self.progress_at_ms = now_ms
         """Last moment at which an ack moved, or nothing was owed."""
         self._config = config
@@ -140,7 +140,7 @@ class HaConnection:
         size_bytes = len(log.view(offset, limit)) if offset < log.max_phy_offset else 0
         confirm = log.confirm_offset
         if size_bytes == 0:
-            # An advance of the confirm offset is pushed without waiting for data (C1).
+            # An advance of the confirm offset is pushed without waiting for data.
             if confirm == self._told_confirm and now_ms < self._spoke_at_ms + self._config.ha_send_heartbeat_interval:
                 return []
             return [SendHa(self.conn_id, self._header(now_ms, 0, confirm))]

@@ -1,4 +1,4 @@
-"""Which of the log's oldest files go, when, and why (A20). Decision: values in, a plan out.
+"""Which of the log's oldest files go, when, and why. Decision: values in, a plan out.
 
 The keys and levels are RocketMQ's (DefaultMessageStore.CleanCommitLogService); what differs: the newest record's store
 time stands for a file's age, a limit by total size, cleaning by force removes only as much as is needed, and a file

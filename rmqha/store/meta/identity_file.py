@@ -1,4 +1,4 @@
-"""Control plane: who a directory belongs to: `brokerIdentity`, and the `-temp` file while an id is applied for (A1).
+"""Control plane: who a directory belongs to: `brokerIdentity`, and the `-temp` file while an id is applied for.
 
 Source: formats.md §8. `cluster#brokerName#brokerId`; the temp file adds `#registerCheckCode` and exists from the moment
 an id was chosen until the controller has confirmed it.

@@ -1,6 +1,6 @@
 """Data plane: from the CommitLog into what is derived from it, and the table of next queue offsets.
 
-Only whole records below the confirm offset are dispatched, so a consumer never sees an undecided one (A3). Named after
+Only whole records below the confirm offset are dispatched, so a consumer never sees an undecided one. Named after
 RocketMQ's ReputMessageService.
 """
 

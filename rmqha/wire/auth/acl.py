@@ -1,4 +1,4 @@
-"""Signed requests, as RocketMQ's AclClientRPCHook makes them (D6). `acl_needs` says what each request needs.
+"""Signed requests, as RocketMQ's AclClientRPCHook makes them. `acl_needs` says what each request needs.
 
 A signature is the HMAC-SHA1, in Base64, of the values of all header fields but the signature itself, in the order of
 their names, and of the body. It proves who asks; it does not hide anything and does not keep a request from being

@@ -1,4 +1,4 @@
-"""What the account of a request must be allowed, by the request's code and fields (D6). Pure.
+"""What the account of a request must be allowed, by the request's code and fields. Pure.
 
 A request that names a topic or a group needs a permission on it. One that reaches a record by an offset or an id names
 nothing that could be believed: its processor asks `Command.principal` about the record itself (33, 36, 37, 309), as it
