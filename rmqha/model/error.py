@@ -6,7 +6,7 @@
     ├── StoreError          the files are not what they must be: names file, offset, expected and found
     ├── DamagedError        (a StoreError) so is one place of a file; what stands elsewhere may be sound
     ├── BrokenInvariantError
-    │                       a machine or the log may be half changed: the process ends (rmqha.host.boundary)
+    │                       a machine or the log may be half changed: the process ends (rmqha.host.net.boundary)
     ├── RemoteError         a peer answered with a response code other than success (has .code, .remark)
     ├── RemoteProtocolError a peer sent bytes that are not the protocol: the connection is closed
     └── UnreachableError    no answer: refused, closed or timed out; the peer may have done what was asked

@@ -43,7 +43,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path, text: str | None, words: str,
 
 
 def test_a_server_loads_nothing_heavy() -> None:
-    code = f"import sys, rmqha.cli.broker; print([name for name in {HEAVY!r} if name in sys.modules])"
+    code = f"import sys, rmqha.cli.local.broker; print([name for name in {HEAVY!r} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
 

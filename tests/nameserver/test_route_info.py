@@ -507,14 +507,14 @@ from nameserver.route_info import RouteTable
 from nameserver.server import give_back
 import os
 from rmqha.host.process import anonymous_rss_bytes
-from rmqha.wire.bodies import DataVersion, QueueData, Registration
+from rmqha.wire.bodies import QueueData, Registration, TopicTableVersion
 from tests.nameserver.support import Events
 
 def register(session):
     for group in range(20):
         name = f"g-{session}-{group}"
         topics = {f"{name}-{n}": QueueData(4, 4, 6, n % 2) for n in range(500)}
-        table.register(0, session, Registration("c", name, 0, f"{name}:1", "", DataVersion(1, 1, 1), topics))
+        table.register(0, session, Registration("c", name, 0, f"{name}:1", "", TopicTableVersion(1, 1, 1), topics))
 
 table = RouteTable(Events(), lite_timeout_ms=5000, register_timeout_ms=120_000)
 before = anonymous_rss_bytes(os.getpid())

@@ -43,7 +43,7 @@ class Later(Generic[T]):
 
 
 class SimAwaits:
-    """Implements rmqha.broker.table_follower.Awaits."""
+    """Implements rmqha.broker.tables.metadata_follower.Awaits."""
 
     def __init__(self, process: Process, rpc: Rpc, draws: SimPrng) -> None:
         self._process = process
