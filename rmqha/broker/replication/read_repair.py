@@ -38,7 +38,7 @@ ENTRY_DAMAGED = (
 )
 
 
-class Group(Protocol):
+class RecordHolders(Protocol):
     """This replica's place in its group; `Replica` and `StaticReplica` are ones."""
 
     def holders(self, phy_offset: PhyOffset) -> list[str]: ...
@@ -47,7 +47,7 @@ class Group(Protocol):
 class ReadRepair:
     """`settled` is called when a record was given back, or is found to be lacking."""
 
-    def __init__(self, store: Store, group: Group, tracer: Tracer, settled: Callable[[], None]) -> None:
+    def __init__(self, store: Store, group: RecordHolders, tracer: Tracer, settled: Callable[[], None]) -> None:
         self._store = store
         self._group = group
         self._tracer = tracer

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Protocol
 
-from rmqha.broker.requests.request import Channel
+from rmqha.broker.requests.request import AdmittingState, Channel
 from rmqha.ha.action import AckStatus, HandedOver
 from rmqha.model.code import ResponseCode
+from rmqha.model.offset import PhyOffset
+from rmqha.store.appender import AppendedBatch
+from rmqha.store.log.record import NewMessage
 from rmqha.wire.command import Command
 
 _CODES = {
@@ -87,3 +91,11 @@ class HandOverWaiter:
             self._channel.send(self._request.reply(ResponseCode.SYSTEM_ERROR, remark=end.refusal))
         else:
             self._channel.send(self._request.reply(ext={"maxOffset": str(end.max_offset)}))
+
+
+class MessageAppender(AdmittingState, Protocol):
+    """Where a broker's own records go: the log, and who waits until they are safe; `ReplicaDriver` is one."""
+
+    def append(self, messages: list[NewMessage]) -> AppendedBatch: ...
+
+    def appended(self, end_offset: PhyOffset, waiter: Waiting | None) -> None: ...

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from rmqha.broker.requests.record_access import denied, require_reader
-from rmqha.broker.requests.request import Channel, Feed, Handler, RequestError, answer_when, number, text
+from rmqha.broker.requests.request import Channel, Feed, Handler, RequestError, ServingState, answer_when, number, text
 from rmqha.broker.tables.clients import MAX_GROUPS_PER_CHANNEL, ClientTable, names_fault
 from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.offsets import OffsetTable
@@ -30,13 +30,6 @@ class ConsumerLog(Protocol):
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset: ...
 
     def verified_record_at(self, phy_offset: int) -> StoredRecord | None: ...
-
-
-class ServingState(Protocol):
-    """Whether this replica is the open master; `ReplicaDriver` is one."""
-
-    @property
-    def is_serving(self) -> bool: ...
 
 
 class ConsumerRequests:

@@ -9,7 +9,18 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from rmqha.broker.requests.pull import PullProcessor
-from rmqha.broker.requests.request import Channel, Feed, Handler, RequestError, Work, answer_when, number, text, truth
+from rmqha.broker.requests.request import (
+    AdmittingState,
+    Channel,
+    Feed,
+    Handler,
+    RequestError,
+    Work,
+    answer_when,
+    number,
+    text,
+    truth,
+)
 from rmqha.broker.requests.table_requests import require_master
 from rmqha.broker.tables.clients import ClientTable, GroupMember, Subscription
 from rmqha.broker.tables.groups import GroupTable
@@ -37,21 +48,12 @@ class GroupLog(Protocol):
     ) -> PullResult: ...
 
 
-class ServingState(Protocol):
-    """Whether this replica is the open master; `ReplicaDriver` is one."""
-
-    @property
-    def is_serving(self) -> bool: ...
-
-    def admission(self) -> tuple[ResponseCode, str]: ...
-
-
 class GroupRequests:
     def __init__(
         self,
         config: BrokerConfig,
         log: GroupLog,
-        standing: ServingState,
+        standing: AdmittingState,
         topics: TopicTable,
         groups: GroupTable,
         offsets: OffsetTable,

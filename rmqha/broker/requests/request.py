@@ -109,3 +109,16 @@ def answer_when(wait: Callable[[Callable[[str], None]], None], channel: Channel,
         channel.send(reply)
 
     wait(done)
+
+
+class ServingState(Protocol):
+    """Whether this replica is the open master; `ReplicaDriver` is one."""
+
+    @property
+    def is_serving(self) -> bool: ...
+
+
+class AdmittingState(ServingState, Protocol):
+    """The same, and whether it takes a message now: the code and sentence of a refusal, or SUCCESS."""
+
+    def admission(self) -> tuple[ResponseCode, str]: ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from rmqha.broker.replication.waiter import Waiting
+from rmqha.broker.replication.waiter import MessageAppender, Waiting
 from rmqha.broker.requests.record_access import require_reader
 from rmqha.broker.requests.request import Channel, RequestError, number, text
 from rmqha.broker.services.schedule import to_schedule
@@ -34,7 +34,6 @@ from rmqha.model.message import (
     offset_message_id,
 )
 from rmqha.model.offset import PhyOffset
-from rmqha.store.appender import AppendedBatch
 from rmqha.store.integrity.record_starts import StoredRecord
 from rmqha.store.log.record import NewMessage, Record
 from rmqha.wire.command import Command
@@ -88,14 +87,6 @@ class BackLog(Protocol):
     def verified_record_at(self, phy_offset: int) -> StoredRecord | None: ...
 
 
-class Appends(Protocol):
-    def admission(self) -> tuple[ResponseCode, str]: ...
-
-    def append(self, messages: list[NewMessage]) -> AppendedBatch: ...
-
-    def appended(self, end_offset: PhyOffset, waiter: Waiting | None) -> None: ...
-
-
 class _Back(Waiting):
     """A consumer that waits until its message is safe."""
 
@@ -115,7 +106,7 @@ class SendBackProcessor:
     """Request 36. `level_count` is the number of delay levels."""
 
     def __init__(
-        self, log: BackLog, appends: Appends, rules: RetryRules, store_host: tuple[bytes, int], level_count: int
+        self, log: BackLog, appends: MessageAppender, rules: RetryRules, store_host: tuple[bytes, int], level_count: int
     ) -> None:
         self._log = log
         self._appends = appends

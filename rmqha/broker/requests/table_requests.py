@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from rmqha.broker.requests.request import Channel, Feed, Handler, RequestError, Work, answer_when, number, text, truth
+from rmqha.broker.requests.request import (
+    AdmittingState,
+    Channel,
+    Feed,
+    Handler,
+    RequestError,
+    Work,
+    answer_when,
+    number,
+    text,
+    truth,
+)
 from rmqha.broker.services.statistics import Rates
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.groups import MAX_GROUP_BYTES, GroupTable, group_name_fault, settings_fault
@@ -52,19 +63,12 @@ class TableLog(Protocol):
     ) -> PullResult: ...
 
 
-class ServingState(Protocol):
-    @property
-    def is_serving(self) -> bool: ...
-
-    def admission(self) -> tuple[ResponseCode, str]: ...
-
-
 class TableRequests:
     def __init__(
         self,
         config: BrokerConfig,
         log: TableLog,
-        standing: ServingState,
+        standing: AdmittingState,
         topics: TopicTable,
         groups: GroupTable,
         offsets: OffsetTable,
@@ -218,7 +222,7 @@ def _slice(command: Command, first: str, count: str) -> tuple[int, int | None]:
     return start, wanted if wanted > 0 else None
 
 
-def require_master(standing: ServingState, config: BrokerConfig) -> None:
+def require_master(standing: AdmittingState, config: BrokerConfig) -> None:
     """Refuse before anything is changed: not the master, or a strict change could not be held by enough replicas."""
     if not standing.is_serving:
         raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master; ask the master of its group")

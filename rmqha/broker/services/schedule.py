@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from rmqha.broker.replication.waiter import Waiting
+from rmqha.broker.replication.waiter import MessageAppender, Waiting
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import ResponseCode
@@ -33,7 +33,6 @@ from rmqha.model.message import (
 )
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.port import Clock, Tracer
-from rmqha.store.appender import AppendedBatch
 from rmqha.store.log.record import NewMessage, Record
 from rmqha.store.reader import IsWhole, Unit, any_record
 
@@ -112,17 +111,6 @@ class ScheduleLog(Protocol):
     def max_phy_offset(self) -> PhyOffset: ...
 
 
-class Appends(Protocol):
-    @property
-    def is_serving(self) -> bool: ...
-
-    def admission(self) -> tuple[ResponseCode, str]: ...
-
-    def append(self, messages: list[NewMessage]) -> AppendedBatch: ...
-
-    def appended(self, end_offset: PhyOffset, waiter: Waiting | None) -> None: ...
-
-
 class _Delivery(Waiting):
     """One append of a level's due messages, until it is acknowledged."""
 
@@ -144,7 +132,7 @@ class ScheduleService:
     def __init__(
         self,
         log: ScheduleLog,
-        appends: Appends,
+        appends: MessageAppender,
         offsets: DelayOffsetTable,
         clock: Clock,
         tracer: Tracer,

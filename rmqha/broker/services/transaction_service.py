@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from rmqha.broker.replication.waiter import Waiter, Waiting
+from rmqha.broker.replication.waiter import MessageAppender, Waiter, Waiting
 from rmqha.broker.requests.record_access import owner_topic, require_producer, require_topic
 from rmqha.broker.requests.request import Channel, RequestError, not_admitted, number, text, truth
-from rmqha.broker.services.schedule import Appends, ScheduleLog
+from rmqha.broker.services.schedule import ScheduleLog
 from rmqha.broker.services.transaction import (
     Reconciliation,
     Rules,
@@ -115,7 +115,7 @@ class TransactionService:
         self,
         config: BrokerConfig,
         log: TransactionLog,
-        appends: Appends,
+        appends: MessageAppender,
         offsets: OffsetTable,
         topics: TopicTable,
         clients: ClientTable,

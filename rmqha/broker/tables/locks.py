@@ -7,9 +7,9 @@ each 20 s and stops consuming by itself 30 s after its last success.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from rmqha.broker.requests.request import Channel, Handler, RequestError
+from rmqha.broker.requests.request import Channel, Handler, RequestError, ServingState
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.port import Clock
 from rmqha.wire import lenient_json
@@ -113,13 +113,6 @@ class LockTable:
 
 def _expired(lock: _Lock, now_ms: int) -> bool:
     return now_ms - lock.taken_at_ms > LOCK_LIFETIME_MS
-
-
-class ServingState(Protocol):
-    """Whether this replica is the open master; `ReplicaDriver` is one."""
-
-    @property
-    def is_serving(self) -> bool: ...
 
 
 class LockRequests:

@@ -41,7 +41,7 @@ Line = tuple[bool, bool, bool]
 """A kind of wait: for the set, for its offsets, for this replica's offsets."""
 
 
-class Group(Protocol):
+class MasterEpoch(Protocol):
     """This replica's place in its group; `Replica` is one."""
 
     @property
@@ -96,7 +96,7 @@ class MetadataLeader:
     def __init__(
         self,
         config: BrokerConfig,
-        group: Group,
+        group: MasterEpoch,
         members: Callable[[], tuple[BrokerId, ...] | None],
         topics: TopicTable,
         groups: GroupTable,

@@ -26,7 +26,7 @@ LOOK_MS = 10
 """Between two looks whether what the master answered for has been dispatched here."""
 
 
-class Group(Protocol):
+class FollowingState(Protocol):
     """This replica's place in its group; `Replica` is one."""
 
     @property
@@ -43,7 +43,7 @@ class QueueMaxOffsets:
     def __init__(
         self,
         store: Store,
-        group: Group,
+        group: FollowingState,
         master: Callable[[], Master | None],
         learned: Callable[[], None],
         tracer: Tracer,

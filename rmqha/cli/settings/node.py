@@ -21,7 +21,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.config_answer import ToldKeys, parse_keys
 
 
-class ServerKind(Enum):
+class ConfigCodes(Enum):
     """The requests that read and change its keys."""
 
     BROKER = (RequestCode.GET_BROKER_CONFIG, RequestCode.UPDATE_BROKER_CONFIG)
@@ -38,7 +38,7 @@ class Server:
     """One server that answered."""
 
     name: str
-    kind: ServerKind
+    kind: ConfigCodes
     address: str
     keys: ToldKeys
 
@@ -79,7 +79,7 @@ async def read_servers(client: RemotingClient, name: str, state: ClusterState | 
 
 async def _read(client: RemotingClient, name: str, address: str, timeout_ms: int) -> Server:
     """Its kind is that whose request it answers; each is unknown to the other two."""
-    for kind in ServerKind:
+    for kind in ConfigCodes:
         try:
             reply = asked(await client.call(address, Command(kind.value[0]), timeout_ms), address)
         except RemoteError as error:
@@ -97,7 +97,7 @@ def key_table(server: Server) -> list[Key]:
     """Every key with its default and where its value comes from, sorted. The keys that a preset of haMode overrules
     have the value that counts."""
     told = server.keys
-    presets = effective_keys(told.values) if server.kind is ServerKind.BROKER and server.is_ours else {}
+    presets = effective_keys(told.values) if server.kind is ConfigCodes.BROKER and server.is_ours else {}
     found = []
     for key, value in sorted(told.values.items()):
         if told.live is None or told.changed is None or told.overridden is None:

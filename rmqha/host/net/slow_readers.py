@@ -16,7 +16,7 @@ NOTED_BYTES = 16 * 1024
 STUCK_S = 0.5
 
 
-class Reader(Protocol):
+class AnswerReader(Protocol):
     """A session whose peer has not taken all answers."""
 
     def close_unread(self) -> None:
@@ -28,11 +28,11 @@ class SlowReaders:
     def __init__(self, max_bytes: int = MAX_UNREAD_BYTES, now_s: Callable[[], float] = time.monotonic) -> None:
         self._max_bytes = max_bytes
         self._now_s = now_s
-        self._held: dict[Reader, tuple[int, float]] = {}
+        self._held: dict[AnswerReader, tuple[int, float]] = {}
         """Bytes, and when the peer last took some, or was given the first."""
         self.total_bytes = 0
 
-    def hold(self, reader: Reader, size_bytes: int) -> None:
+    def hold(self, reader: AnswerReader, size_bytes: int) -> None:
         """So much waits for it now."""
         before_bytes, moved_at_s = self._held.pop(reader, (0, 0.0))
         if size_bytes > NOTED_BYTES:

@@ -234,6 +234,10 @@ class _Taker:
     def __init__(self) -> None:
         self.messages: list[NewMessage] = []
 
+    @property
+    def is_serving(self) -> bool:
+        return True
+
     def admission(self) -> tuple[ResponseCode, str]:
         return ResponseCode.SUCCESS, ""
 

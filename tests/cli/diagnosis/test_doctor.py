@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from rmqha.cli.diagnosis import disk_test
 from rmqha.cli.diagnosis.checks import machine as check_machine
 from rmqha.cli.diagnosis.checks.finding import CheckOutcome, count_words, in_order, merged, ok, warn, wrong
-from rmqha.cli.diagnosis.checks.listeners import Owner, listening, parse_listeners
+from rmqha.cli.diagnosis.checks.listeners import SocketOwner, listening, parse_listeners
 from rmqha.cli.diagnosis.checks.machine import parse_pressure, parse_sizes
 from rmqha.cli.diagnosis.checks.mounts import Mount
 from rmqha.cli.diagnosis.checks.node_under_test import kind_of
@@ -429,11 +429,11 @@ def test_what_the_kernel_tells_is_read() -> None:
 
 def test_a_process_is_ours_by_its_command_line(tmp_path: Path) -> None:
     path = tmp_path / "b.conf"
-    ours = Owner(1, ("python", "-m", "rmqha.cli.main", "broker", "-c", str(path)))
+    ours = SocketOwner(1, ("python", "-m", "rmqha.cli.main", "broker", "-c", str(path)))
     assert ours.runs("broker", path)
     assert not ours.runs("namesrv", path)
     assert not ours.runs("broker", tmp_path / "other.conf")
-    assert not Owner(2, ("java", "broker", str(path))).runs("broker", path)
+    assert not SocketOwner(2, ("java", "broker", str(path))).runs("broker", path)
 
 
 @pytest.mark.parametrize(

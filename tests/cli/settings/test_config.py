@@ -14,7 +14,7 @@ import trio
 from controller.config import ControllerConfig
 from nameserver.config import NamesrvConfig
 from nameserver.server import run_name_server
-from rmqha.cli.settings.node import Server, ServerKind, find_key, key_table, plan_changes
+from rmqha.cli.settings.node import ConfigCodes, Server, find_key, key_table, plan_changes
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode as Code
 from rmqha.model.config.servers import BrokerConfig, Config
@@ -27,7 +27,7 @@ from tests.client.test_admin import peers
 CP = BrokerConfig(ha_mode="cp", total_replicas=3, flush_interval_commit_log=200)
 
 
-def server(config: Config, kind: ServerKind = ServerKind.BROKER, address: str = "127.0.0.1:1", *set_: str) -> Server:
+def server(config: Config, kind: ConfigCodes = ConfigCodes.BROKER, address: str = "127.0.0.1:1", *set_: str) -> Server:
     keys = parse_keys(Command(0, config_ext(config, set_), config_body(config)), "here")
     return Server("node-1", kind, address, keys)
 
@@ -43,7 +43,7 @@ async def name_server(directory: Path) -> AsyncIterator[str]:
 
 
 def test_each_key_tells_where_its_value_comes_from() -> None:
-    found = {item.key: item for item in key_table(server(CP, ServerKind.BROKER, "a:1", "slaveReadEnable"))}
+    found = {item.key: item for item in key_table(server(CP, ConfigCodes.BROKER, "a:1", "slaveReadEnable"))}
     assert (found["flushIntervalCommitLog"].source, found["flushIntervalCommitLog"].default) == ("file", "500")
     assert (found["brokerRole"].value, found["brokerRole"].source) == ("SYNC_MASTER", "preset haMode=cp")
     assert (found["minInSyncReplicas"].value, found["slaveReadEnable"].source) == ("2", "config set")
@@ -52,11 +52,14 @@ def test_each_key_tells_where_its_value_comes_from() -> None:
 
 
 def test_of_two_servers_in_one_process_each_has_its_keys() -> None:
-    both = [server(NamesrvConfig(), ServerKind.NAME_SERVER, "a:1"), server(ControllerConfig(), ServerKind.CONTROLLER)]
+    both = [
+        server(NamesrvConfig(), ConfigCodes.NAME_SERVER, "a:1"),
+        server(ControllerConfig(), ConfigCodes.CONTROLLER),
+    ]
     plan = plan_changes(both, {"orderMessageEnable": "true", "totalReplicas": "3", "snapshotAfterEntries": "10000"})
     assert [(item.kind, changes) for item, changes in plan] == [
-        (ServerKind.NAME_SERVER, {"orderMessageEnable": "true"}),
-        (ServerKind.CONTROLLER, {"totalReplicas": "3"}),
+        (ConfigCodes.NAME_SERVER, {"orderMessageEnable": "true"}),
+        (ConfigCodes.CONTROLLER, {"totalReplicas": "3"}),
     ]
     with pytest.raises(UsageError, match="the nearest is orderMessageEnable"):
         find_key(both, "orderMesageEnable")

@@ -13,7 +13,7 @@ _SOCKET = re.compile(r"socket:\[(\d+)\]")
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class SocketOwner:
     """A process; `pid` 0 if it cannot be seen."""
 
     pid: int
@@ -41,30 +41,30 @@ def parse_listeners(text: str) -> list[tuple[int, int]]:
     return found
 
 
-def listening(ports: Collection[int]) -> dict[int, list[Owner]]:
+def listening(ports: Collection[int]) -> dict[int, list[SocketOwner]]:
     """The owners of the listening sockets on these ports."""
     inodes: dict[int, int] = {}
     for table in _TABLES:
         if table.exists():
             inodes |= {inode: port for port, inode in parse_listeners(table.read_text()) if port in ports}
     owners = _owners(inodes) if inodes else {}
-    found: dict[int, list[Owner]] = {}
+    found: dict[int, list[SocketOwner]] = {}
     for inode, port in inodes.items():
-        owner = owners.get(inode, Owner(0, ()))
+        owner = owners.get(inode, SocketOwner(0, ()))
         if owner not in found.setdefault(port, []):
             found[port].append(owner)
     return found
 
 
-def _owners(inodes: Collection[int]) -> dict[int, Owner]:
-    found: dict[int, Owner] = {}
+def _owners(inodes: Collection[int]) -> dict[int, SocketOwner]:
+    found: dict[int, SocketOwner] = {}
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():
             continue
         for link in _links(process / "fd"):
             match = _SOCKET.fullmatch(link)
             if match and int(match[1]) in inodes:
-                found[int(match[1])] = Owner(int(process.name), command_of(int(process.name)))
+                found[int(match[1])] = SocketOwner(int(process.name), command_of(int(process.name)))
     return found
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rmqha.cli.diagnosis import disk_test
 from rmqha.cli.diagnosis.checks.finding import DoctorFinding, ok, warn, wrong
-from rmqha.cli.diagnosis.checks.listeners import Owner, listening
+from rmqha.cli.diagnosis.checks.listeners import SocketOwner, listening
 from rmqha.cli.diagnosis.checks.mounts import existing, mount_of
 from rmqha.cli.diagnosis.checks.node_under_test import ListeningPort, NodeUnderTest
 from rmqha.host.disk import HostDisk
@@ -90,7 +90,7 @@ def check_ports(patients: Sequence[NodeUnderTest]) -> Iterator[DoctorFinding]:
 
 
 def _port_trouble(
-    node_under_test: NodeUnderTest, port: ListeningPort, owners: Mapping[int, list[Owner]]
+    node_under_test: NodeUnderTest, port: ListeningPort, owners: Mapping[int, list[SocketOwner]]
 ) -> DoctorFinding | None:
     found = owners.get(port.number, [])
     host = port.host or node_under_test.host

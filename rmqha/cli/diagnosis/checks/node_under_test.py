@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from rmqha.cli.diagnosis.checks.listeners import Owner, listening
+from rmqha.cli.diagnosis.checks.listeners import SocketOwner, listening
 from rmqha.host.text_file import read_text
 from rmqha.model.config.servers import BrokerConfig, ServerConfig, parse_properties
 from rmqha.model.error import RmqhaError, UsageError
@@ -191,10 +191,10 @@ def _of(node_under_test: NodeUnderTest) -> tuple[str, Path | None]:
     return node_under_test.kind.value, node_under_test.config_path
 
 
-def _flat(owners: Mapping[int, list[Owner]]) -> list[Owner]:
+def _flat(owners: Mapping[int, list[SocketOwner]]) -> list[SocketOwner]:
     return [owner for several in owners.values() for owner in several]
 
 
-def _process(owner: Owner) -> Process | None:
+def _process(owner: SocketOwner) -> Process | None:
     stamp = start_stamp(owner.pid)
     return None if stamp is None else Process(owner.pid, stamp)
