@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from zlib import crc32
 
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rmqha.model.error import StoreError
@@ -75,6 +75,7 @@ def golden_disk(seed: int) -> SimDisk:
 def test_any_bytes_as_any_file(path: str, data: st.DataObject, power_loss: bool, seed: int) -> None:
     disk = golden_disk(seed)
     disk.crash(power_loss=power_loss)
+    assume(disk.exists(path))  # rmqha.end is never synced: a loss of power may take it
     old = disk.read(path)
     kind = data.draw(st.sampled_from(["flip", "splice", "replace", "resize"]))
     if kind == "flip":

@@ -82,8 +82,10 @@ class Site:
                 if event is h11.NEED_DATA:
                     http.receive_data(await stream.receive_some(65536))
                     continue
-                if not isinstance(event, h11.Data):
+                if isinstance(event, h11.Response):
+                    assert event.status_code == 200, event
                     continue
+                assert isinstance(event, h11.Data), f"the stream has ended: {event!r}"
                 *whole, text = (text + event.data.decode()).split("\n\n")
                 for block in whole:
                     head, _, data = block.rpartition("data: ")
