@@ -133,7 +133,9 @@ class Site:
         async with self._loading:
             if self._watch is None:
                 module = await _load("nameserver.web.watch")
-                self._watch = module.ClusterWatch(self._facts, self._own_address, self._controllers, HostClock(), self._tracer)
+                self._watch = module.ClusterWatch(
+                    self._facts, self._own_address, self._controllers, HostClock(), self._tracer
+                )
                 self._nursery.start_soon(self._watch.run)
             return self._watch
 
