@@ -34,11 +34,12 @@ from rmqha.store.meta.epoch_file import EpochFile, HighestEpochFile
 from rmqha.store.meta.failure import Failure
 from rmqha.store.meta.problem import disk_errors, place
 from rmqha.store.queue.batch_consume_queue import BatchConsumeQueues
+from rmqha.store.queue.bulk import dispatch, dispatch_in_bulk
 from rmqha.store.queue.consume_queue import DIRECTORY as QUEUE_DIRECTORY
 from rmqha.store.queue.consume_queue import ConsumeQueues
 from rmqha.store.queue.dispatcher import CommitLogDispatcher
 from rmqha.store.queue.queue_min_offsets import QueueMinOffsets
-from rmqha.store.queue.reput import QueueOffsets, Reput, dispatch, dispatch_in_bulk, valid_topic
+from rmqha.store.queue.reput import QueueOffsets, Reput, valid_topic
 from rmqha.store.reader import IsWhole, Matches, PullResult, Reader, Unit, any_record
 from rmqha.store.recovery import Recovery, batch_topics, check_start, find_end, first_timestamp
 from rmqha.store.trimmer import Trimmer

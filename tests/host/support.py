@@ -8,10 +8,9 @@ from typing import Any
 
 import trio
 
-from rmqha.host.net import remoting
 from rmqha.host.net.newcomers import Newcomer
 from rmqha.host.net.remoting import serve, serve_stream
-from rmqha.host.net.session import Session
+from rmqha.host.net.session import Service, Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.wire.command import Command
 
@@ -48,7 +47,7 @@ class Recorder:
 
 
 @asynccontextmanager
-async def running(service: remoting.Service, statistics: Statistics | None = None, **keys: Any) -> AsyncIterator[str]:
+async def running(service: Service, statistics: Statistics | None = None, **keys: Any) -> AsyncIterator[str]:
     """The address of a server on a free port."""
     async with trio.open_nursery() as nursery:
         port = await nursery.start(

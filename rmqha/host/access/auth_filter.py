@@ -18,8 +18,7 @@ from rmqha.wire.command import Command
 if TYPE_CHECKING:
     from rmqha.host.access.accounts import AccessFile
     from rmqha.host.access.audit import AuditLog
-    from rmqha.host.net.remoting import Service
-    from rmqha.host.net.session import Session
+    from rmqha.host.net.session import Service, Session
     from rmqha.host.net.statistics import Statistics
 
 

@@ -11,8 +11,7 @@ from rmqha.port import Clock
 from rmqha.wire.command import Command
 
 if TYPE_CHECKING:
-    from rmqha.host.net.remoting import Service
-    from rmqha.host.net.session import Session
+    from rmqha.host.net.session import Service, Session
     from rmqha.host.net.statistics import Statistics
 
 

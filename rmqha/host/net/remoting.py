@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from types import TracebackType
-from typing import Protocol
 
 import trio
 
@@ -19,7 +18,7 @@ from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.newcomers import LONG_FRAME_TIMEOUT_MS, Newcomer, Newcomers, has_known_code
 from rmqha.host.net.poller import Poller
 from rmqha.host.net.quota_filter import QuotaFilter
-from rmqha.host.net.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, Session
+from rmqha.host.net.session import IDLE_TIMEOUT_MS, MAX_QUEUED_BYTES, Service, Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.host.process import session_room
 from rmqha.model.access import Credentials
@@ -33,20 +32,6 @@ from rmqha.wire.command import FLAG_ONEWAY, Command
 FIRST_REQUEST_TIMEOUT_MS = 2_000
 MAX_SESSION_COUNT = 20_000
 """Fewer where the process may not have so many descriptors (`session_room`)."""
-
-
-class Service(Protocol):
-    """What a server does with its sessions. All three are synchronous: reply now or later by `session.send`.
-
-    `received` may raise RemoteProtocolError, which closes and counts the session. Any other exception is a bug;
-    `rmqha.host.net.boundary` says whether it ends the session or the process.
-    """
-
-    def opened(self, session: Session) -> None: ...
-
-    def received(self, session: Session, commands: list[Command]) -> None: ...
-
-    def closed(self, session: Session) -> None: ...
 
 
 async def serve(

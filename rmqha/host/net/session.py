@@ -15,7 +15,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
@@ -598,3 +598,17 @@ class Session:
                     await self._flush()
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     self._queue.clear()
+
+
+class Service(Protocol):
+    """What a server does with its sessions. All three are synchronous: reply now or later by `session.send`.
+
+    `received` may raise RemoteProtocolError, which closes and counts the session. Any other exception is a bug;
+    `rmqha.host.net.boundary` says whether it ends the session or the process.
+    """
+
+    def opened(self, session: Session) -> None: ...
+
+    def received(self, session: Session, commands: list[Command]) -> None: ...
+
+    def closed(self, session: Session) -> None: ...

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from importlib.util import find_spec
 
 from rmqha.model.error import DamagedError
 from rmqha.port import Tracer
@@ -25,12 +24,9 @@ from rmqha.store.log.record import (
     message_count,
 )
 from rmqha.store.meta.problem import damaged
-from rmqha.store.queue.consume_queue import ConsumeQueues
 from rmqha.store.queue.dispatch_cache import FreshRecords
 from rmqha.store.queue.dispatcher import CommitLogDispatcher, DispatchedRecord, DispatchedRun
 
-BULK_BYTES = 1024 * 1024
-"""From so much log on that is committed and not dispatched, NumPy is faster than a loop over the records."""
 MAX_MADE_COUNT = 16
 """New queues of one batch: each makes a file, which takes about a millisecond."""
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_\-]{1,255}", re.ASCII)
@@ -243,22 +239,3 @@ class Reput:
             topic = None
         self._topics[name] = topic
         return topic
-
-
-def dispatch(log: CommitLog, queues: ConsumeQueues, reput: Reput, end_offset: int, limit_bytes: int) -> bool:
-    """As `reput.dispatch`, but in bulk if as much is due, and may be done at once, as makes that faster."""
-    position = reput.position
-    bulk_end = min(end_offset, position + limit_bytes)
-    if bulk_end - position >= BULK_BYTES:
-        dispatch_in_bulk(log, queues, reput, bulk_end)
-    if reput.position > position:
-        return reput.position < end_offset
-    return reput.dispatch(end_offset, min(limit_bytes, BULK_BYTES))
-
-
-def dispatch_in_bulk(log: CommitLog, queues: ConsumeQueues, reput: Reput, end_offset: int) -> None:
-    """Dispatch what can be done so below `end_offset`: nothing where NumPy is not installed."""
-    if find_spec("numpy") is not None:
-        from rmqha.store.queue.rebuild import rebuild
-
-        rebuild(log, queues, reput, end_offset)

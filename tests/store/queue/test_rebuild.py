@@ -14,8 +14,8 @@ from rmqha.sim.disk import SimDisk
 from rmqha.store import store as store_module
 from rmqha.store.log.commit_log import CommitLog
 from rmqha.store.log.record import NewMessage, encode
-from rmqha.store.queue import rebuild as bulk
-from rmqha.store.queue import reput as reput_module
+from rmqha.store.queue import bulk
+from rmqha.store.queue import rebuild as rebuild_module
 from rmqha.store.queue.consume_queue import ConsumeQueues
 from rmqha.store.queue.dispatch_cache import FreshRecords
 from rmqha.store.queue.rebuild import rebuild
@@ -133,8 +133,8 @@ def check_same(log: CommitLog, end_offset: int) -> None:
 def test_the_same_bytes(entries: list[Entry], piece_count: int, first_offset: int, gathered_bytes: int) -> None:
     log = log_of(entries, first_offset)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bulk, "PIECE_COUNT", piece_count)
-        patch.setattr(bulk, "MAX_GATHERED_BYTES", gathered_bytes)
+        patch.setattr(rebuild_module, "PIECE_COUNT", piece_count)
+        patch.setattr(rebuild_module, "MAX_GATHERED_BYTES", gathered_bytes)
         check_same(log, log.end_offset)
 
 
@@ -186,7 +186,7 @@ def test_a_store_without_queues_makes_them_in_bulk(monkeypatch: pytest.MonkeyPat
         taken.append(end_offset)
         rebuild(log, queues, reput, end_offset)
 
-    monkeypatch.setattr(bulk, "rebuild", counted)
+    monkeypatch.setattr(rebuild_module, "rebuild", counted)
     store = open_store(disk)
     assert taken == [store.max_phy_offset]
     assert [disk.read(path) for path in paths] == images
@@ -194,7 +194,7 @@ def test_a_store_without_queues_makes_them_in_bulk(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_slave_that_copies_dispatches_in_bulk_and_the_rest_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reput_module, "BULK_BYTES", 5000)
+    monkeypatch.setattr(bulk, "BULK_BYTES", 5000)
     log = log_of([Entry(message(number, queue_id=number % 3, properties=b"TAGS\1a\2"), 0) for number in range(300)])
     plain = made(log, log.end_offset, in_bulk=False)
     disk, positions = sim_disk(), [0]
@@ -209,7 +209,7 @@ def test_a_slave_that_copies_dispatches_in_bulk_and_the_rest_one_by_one(monkeypa
 
     monkeypatch.setattr(slow, "dispatch", counted)
     for end_offset, limit_bytes in ((log.end_offset - 4000, 20_000), (log.end_offset, 1000)):
-        while reput_module.dispatch(log, queues, slow, end_offset, limit_bytes):
+        while bulk.dispatch(log, queues, slow, end_offset, limit_bytes):
             positions.append(slow.position)
     assert slow.position == log.end_offset
     assert Made(disk, slow, Trace()).content() == plain.content()
@@ -222,11 +222,11 @@ def test_a_slave_that_copies_dispatches_in_bulk_and_the_rest_one_by_one(monkeypa
 
 def test_slices_that_are_small_are_never_made_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
     """NumPy takes a while to be imported: a master that serves, with its small slices, is not to wait for that."""
-    monkeypatch.setattr(bulk, "rebuild", lambda *given: pytest.fail("in bulk"))
+    monkeypatch.setattr(rebuild_module, "rebuild", lambda *given: pytest.fail("in bulk"))
     log = log_of([Entry(message(number, body=b"x" * 2000), 0) for number in range(700)])
-    assert log.end_offset > reput_module.BULK_BYTES
+    assert log.end_offset > bulk.BULK_BYTES
     queues = ConsumeQueues(sim_disk(), QUEUE_FILE_BYTES, Trace())
     reput = Reput(log, [queues], FreshRecords(), Trace())
-    while reput_module.dispatch(log, queues, reput, log.end_offset, reput_module.BULK_BYTES // 2):
+    while bulk.dispatch(log, queues, reput, log.end_offset, bulk.BULK_BYTES // 2):
         pass
     assert reput.position == log.end_offset
