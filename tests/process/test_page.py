@@ -29,8 +29,13 @@ def until(stream: HTTPResponse, well: Callable[[dict[str, Any]], bool]) -> dict[
     """The first live document that is `well`."""
     deadline = time.monotonic() + DEADLINE_S
     document: dict[str, Any] = {}
+    name = b""
     for line in stream:
-        if line.startswith(b'data: {"'):
+        if line.startswith(b"event: "):
+            name = line
+        elif line == b"\n":
+            name = b""
+        elif line.startswith(b'data: {"') and not name:
             document = json.loads(line.removeprefix(b"data: "))
             if well(document):
                 return document
