@@ -1,8 +1,8 @@
 """Elections under way, as the leading controller holds them: who is asked, who has answered, who becomes master. Pure.
 
-begin → hand-over: the master refuses messages until the target holds all it has (ruling 18) → ballot
-begin → ballot: candidates are asked for their log's end → MasterElected proposed, or given up
-ballot → ballot: a silent candidate has reported more than the best that answered: it is asked once more, for longer
+begin → hand-over: the master refuses messages until the target holds all it has (ruling 18) → candidates
+begin → candidates: they are asked for their log's end → MasterElected proposed, or given up
+candidates → candidates: a silent candidate has reported more than the best that answered: it is asked again, for longer
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class CandidateProbe:
 
 @dataclass(frozen=True, slots=True)
 class PendingHandOver:
-    """The master has been asked to refuse messages until `wish.target` holds all it has (ruling 18)."""
+    """The master has been asked to refuse messages until `election_request.target` holds all it has (ruling 18)."""
 
     group: BrokerGroup
     election_request: ElectionRequest
@@ -104,16 +104,16 @@ class Elections:
         self._propose = propose
         self._gave_up = gave_up
         self._wall_offset_ms = wall_offset_ms
-        self._ballots: dict[str, CandidateProbe] = {}
+        self._candidate_probes: dict[str, CandidateProbe] = {}
         """By group: candidates are being asked."""
-        self._ballot_probes: dict[int, CandidateProbe] = {}
+        self._probe_requests: dict[int, CandidateProbe] = {}
         self._hand_overs: dict[int, PendingHandOver] = {}
         """By probe id."""
 
     @property
     def asked(self) -> list[PendingRequest]:
         """Who waits for the end of an election."""
-        waiting = [item for candidate_probe in self._ballots.values() for item in candidate_probe.asked]
+        waiting = [item for candidate_probe in self._candidate_probes.values() for item in candidate_probe.asked]
         return waiting + [item for hand_over in self._hand_overs.values() for item in hand_over.asked]
 
     def electorate(self, group: BrokerGroup, election_request: ElectionRequest) -> Electorate | Refusal:
@@ -154,11 +154,11 @@ class Elections:
         if election_request.cause in HANDED_OVER and not election_request.unclean and self._can_wait(now_ms, group):
             self._hand_over(now_ms, PendingHandOver(group, election_request, asked), who)
         else:
-            self._hold_ballot(now_ms, CandidateProbe(group, election_request, who, asked))
+            self._ask_candidates(now_ms, CandidateProbe(group, election_request, who, asked))
 
     def probe_replied(self, now_ms: int, probe_id: int, reply: Command | None) -> None:
         """A probe that is not of an election, or was reported before, does nothing."""
-        if (candidate_probe := self._ballot_probes.pop(probe_id, None)) is not None:
+        if (candidate_probe := self._probe_requests.pop(probe_id, None)) is not None:
             broker_id = candidate_probe.waiting.pop(probe_id)
             end = log_end(reply, candidate_probe.group.broker_name, broker_id)
             if end is not None:
@@ -220,11 +220,11 @@ class Elections:
         if isinstance(who, Refusal):
             self._give_up(now_ms, candidate_probe, who.remark)
         else:
-            self._hold_ballot(now_ms, replace(candidate_probe, electorate=who))
+            self._ask_candidates(now_ms, replace(candidate_probe, electorate=who))
 
-    def _hold_ballot(self, now_ms: int, candidate_probe: CandidateProbe) -> None:
+    def _ask_candidates(self, now_ms: int, candidate_probe: CandidateProbe) -> None:
         group, who = candidate_probe.group, candidate_probe.electorate
-        self._ballots[group.broker_name] = candidate_probe
+        self._candidate_probes[group.broker_name] = candidate_probe
         if not who.ask:
             candidate_probe.answers = {item: self._reported_end(group, item) for item in who.ids}
             self._count(now_ms, candidate_probe)
@@ -241,7 +241,7 @@ class Elections:
             probe_id = self._probes.send(
                 now_ms, candidate_probe.group.replicas[broker_id].address, question, timeout_ms
             )
-            self._ballot_probes[probe_id] = candidate_probe
+            self._probe_requests[probe_id] = candidate_probe
             candidate_probe.waiting[probe_id] = broker_id
 
     def _patience_ms(self, now_ms: int, candidate_probe: CandidateProbe) -> int:
@@ -292,7 +292,7 @@ class Elections:
             self._tracer.event("election_waits", group=name, broker_ids=list(silent), for_ms=left_ms)
             self._ask(now_ms, candidate_probe, silent, left_ms)
             return
-        del self._ballots[name]
+        del self._candidate_probes[name]
         if len(answers) < who.needed_answers:
             bound = f"within {candidate_probe.timeout_ms} ms"
             told = f"{len(answers)} of the replicas {list(who.ids)} answered request 1007 {bound}"

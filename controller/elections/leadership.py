@@ -6,11 +6,11 @@ on applied state. `reconcile` is level-triggered: at every change of a group's s
 each group without a live master, it compares what is with what should be.
 
 A mastership ends in three ways, which all come together in `reconcile`:
-    session closed or heartbeat late → master_suspected → probe → master_dead → ballot → master_elected
-    stopping=true in a heartbeat                                              → ballot → master_elected
-    unclean boot, operator's clean   → vacated by the event                   → ballot → master_elected
+    session closed or heartbeat late → master_suspected → probe → master_dead → candidates → master_elected
+    stopping=true in a heartbeat                                              → candidates → master_elected
+    unclean boot, operator's clean   → vacated by the event                   → candidates → master_elected
     operator's target, failed disk,
-    drained, preferred replica back  → hand-over: the master waits for the target → ballot → master_elected
+    drained, preferred replica back  → hand-over: the master waits for the target → candidates → master_elected
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Leadership:
         self._serve = serve
         self._wall_offset_ms = wall_offset_ms
         self._busy: dict[str, deque[PendingRequest]] = {}
-        """Groups with a ballot or a change under way, and the requests that wait for it."""
+        """Groups whose candidates are asked, or with a change under way, and the requests that wait for it."""
         self._waited_in: dict[int, dict[str, None]] = {}
         """By session: the groups in which a request of it waits or has waited."""
         self._suspect_probes: dict[int, BrokerKey] = {}
@@ -328,7 +328,7 @@ class Leadership:
             return
         if broker_name in self._busy:
             return
-        election_request = self._wish(now_ms, group)
+        election_request = self._wanted_election(now_ms, group)
         if election_request is None:
             self._why_no_master.pop(broker_name, None)
             self._finish_resize(group)
@@ -343,7 +343,7 @@ class Leadership:
         if refusal is not None:
             self._without_master(now_ms, group, refusal)
 
-    def _wish(self, now_ms: int, group: BrokerGroup) -> ElectionRequest | None:
+    def _wanted_election(self, now_ms: int, group: BrokerGroup) -> ElectionRequest | None:
         """None: the group has the master it should have."""
         if group.master_id is None:
             return ElectionRequest(Cause.MEMBER_RETURNED, why="there was no master")

@@ -4,8 +4,8 @@
     for batch in read_store(view, Decoding(columns=("topic", "queueOffset", "body"))): ...
 
 `open_store` fixes how far the log is committed; `plan_ranges` cuts it into ranges that other processes can read with
-`read_range`. An inner batch of a BatchCQ topic is one row, as it is stored. This module and the other scan_ modules
-are the only ones of the store that import NumPy and pyarrow; nobody imports them but readers of columns.
+`read_range`. An inner batch of a BatchCQ topic is one row, as it is stored. The modules of this
+package import NumPy and pyarrow; nobody imports them but readers of columns.
 """
 
 from __future__ import annotations

@@ -39,20 +39,20 @@ STYLES = {CheckOutcome.WRONG: "bold red", CheckOutcome.WARN: "yellow", CheckOutc
 class Examination:
     """Everything that was found, in no order of weight."""
 
-    patients: list[NodeUnderTest]
+    nodes: list[NodeUnderTest]
     findings: list[DoctorFinding]
     answers: dict[str, Answers]
 
 
 def examine(
-    patients: list[NodeUnderTest], timeout_s: float, *, write: bool = True, spark: bool = False, full: bool = True
+    nodes: list[NodeUnderTest], timeout_s: float, *, write: bool = True, spark: bool = False, full: bool = True
 ) -> Examination:
     """`write` measures syncs, in a file that is removed. `full`: these are all nodes of a cluster, so that one that
     does not run while others do is missing."""
-    others_run = full and any(node_under_test.running for node_under_test in patients)
+    others_run = full and any(node_under_test.running for node_under_test in nodes)
     findings: list[DoctorFinding] = []
     papers: dict[str, Papers] = {}
-    for node_under_test in patients:
+    for node_under_test in nodes:
         papers[node_under_test.name] = Papers()
         for check, step in (
             ("process", partial(_process, node_under_test, others_run)),
@@ -64,19 +64,19 @@ def examine(
             ("store", partial(_papers, node_under_test, papers)),
         ):
             findings += guarded(node_under_test.name, check, step)
-    findings += guarded("machine", "ports", partial(check_ports, patients))
-    findings += check_groups(patients, papers)
+    findings += guarded("machine", "ports", partial(check_ports, nodes))
+    findings += check_groups(nodes, papers)
     if write:
-        findings += guarded("machine", "sync", partial(check_syncs, patients))
-    file_bytes = max((item.broker.mapped_file_size_commit_log for item in patients if item.broker), default=0)
-    findings += check_memory([node_under_test for node_under_test in patients if node_under_test.running], file_bytes)
-    answers, told = trio.run(ask_all, patients, papers, timeout_s)
+        findings += guarded("machine", "sync", partial(check_syncs, nodes))
+    file_bytes = max((item.broker.mapped_file_size_commit_log for item in nodes if item.broker), default=0)
+    findings += check_memory([node_under_test for node_under_test in nodes if node_under_test.running], file_bytes)
+    answers, told = trio.run(ask_all, nodes, papers, timeout_s)
     announced = {finding.subject for finding in told if finding.check == ANNOUNCED}
     findings = [it for it in findings if it.check != "process" or it.subject not in announced]
     findings += told
     if spark:
         findings += check_spark()
-    return Examination(patients, findings, answers)
+    return Examination(nodes, findings, answers)
 
 
 def _process(node_under_test: NodeUnderTest, others_run: bool) -> list[DoctorFinding]:
@@ -149,16 +149,16 @@ def doctor(
     """
     if config is not None and (node or directory):
         raise UsageError("-c FILE examines what the file says; leave NODE and --directory out")
-    patients = of_file(config) if config is not None else of_cluster(ClusterState.require(directory), node)
-    full = node is None and (config is None or len(patients) > 1)
-    found = examine(patients, timeout, write=write, spark=spark, full=full)
+    nodes = of_file(config) if config is not None else of_cluster(ClusterState.require(directory), node)
+    full = node is None and (config is None or len(nodes) > 1)
+    found = examine(nodes, timeout, write=write, spark=spark, full=full)
     worst = CheckOutcome.WARN if strict else CheckOutcome.WRONG
     is_wrong = any(finding.verdict <= worst for finding in found.findings)
     if output == "json":
         echo_json(
             {
                 "wrong": is_wrong,
-                "nodes": [node_under_test.name for node_under_test in patients],
+                "nodes": [node_under_test.name for node_under_test in nodes],
                 "findings": [finding.as_dict() for finding in in_order(found.findings)],
             }
         )

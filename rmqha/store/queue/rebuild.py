@@ -1,6 +1,6 @@
 """Data plane: ConsumeQueues made from the log in bulk, with NumPy; no Python object per record.
 
-What it writes is what `Reput.dispatch` writes, byte for byte. Records are found by `scan_walk`, their fields gathered
+What it writes is what `Reput.dispatch` writes, byte for byte. Records are found by `scan.walk`, their fields gathered
 by arrays, and everything that is rare is left to `Reput.dispatch` itself, a piece of the log at a time: a record that
 is not whole, an inner batch, a topic with other queues, a delayed message, a tag that is long or not ASCII.
 """

@@ -48,17 +48,17 @@ class Answers:
 
 
 async def ask_all(
-    patients: Sequence[NodeUnderTest], papers: Mapping[str, Papers], timeout_s: float
+    nodes: Sequence[NodeUnderTest], papers: Mapping[str, Papers], timeout_s: float
 ) -> tuple[dict[str, Answers], list[DoctorFinding]]:
     """Everybody at once; whoever has not answered after `timeout_s` has not answered."""
-    running = [node_under_test for node_under_test in patients if node_under_test.running]
+    running = [node_under_test for node_under_test in nodes if node_under_test.running]
     answers = {node_under_test.name: Answers() for node_under_test in running}
     findings: list[DoctorFinding] = []
     async with RemotingClient() as client, trio.open_nursery() as nursery:
         for node_under_test in running:
             nursery.start_soon(_examine, client, node_under_test, answers[node_under_test.name], timeout_s)
-        nursery.start_soon(_controllers, client, patients, papers, findings, timeout_s)
-        nursery.start_soon(_servers, patients, findings)
+        nursery.start_soon(_controllers, client, nodes, papers, findings, timeout_s)
+        nursery.start_soon(_servers, nodes, findings)
     for node_under_test in running:
         findings += answers[node_under_test.name].findings
         findings += _judge_keys(node_under_test, answers[node_under_test.name])
@@ -89,15 +89,15 @@ async def _examine(client: RemotingClient, node_under_test: NodeUnderTest, found
         await _reach(node_under_test, node_under_test.broker, found)
 
 
-async def _servers(patients: Sequence[NodeUnderTest], findings: list[DoctorFinding]) -> None:
-    """Name servers and controllers that brokers are told of, and that are not among `patients`."""
+async def _servers(nodes: Sequence[NodeUnderTest], findings: list[DoctorFinding]) -> None:
+    """Name servers and controllers that brokers are told of, and that are not among `nodes`."""
     own = {
         address
-        for node_under_test in patients
+        for node_under_test in nodes
         for address in (node_under_test.address, node_under_test.controller_address)
     }
     wanted: dict[tuple[str, str], list[NodeUnderTest]] = {}
-    for node_under_test in patients:
+    for node_under_test in nodes:
         if node_under_test.broker is None:
             continue
         keys = {"namesrvAddr": node_under_test.broker.namesrv_addr}
@@ -247,17 +247,17 @@ def judge_clocks(answers: Mapping[str, Answers]) -> list[DoctorFinding]:
 # --- the controllers' record ------------------------------------------------------------------------------------------
 async def _controllers(
     client: RemotingClient,
-    patients: Sequence[NodeUnderTest],
+    nodes: Sequence[NodeUnderTest],
     papers: Mapping[str, Papers],
     findings: list[DoctorFinding],
     timeout_s: float,
 ) -> None:
     """Each group's replicas as the controllers have them, against identity files and configured addresses."""
     groups: dict[str, list[NodeUnderTest]] = {}
-    for node_under_test in patients:
+    for node_under_test in nodes:
         if node_under_test.broker is not None and node_under_test.broker.enable_controller_mode:
             groups.setdefault(node_under_test.broker.broker_name, []).append(node_under_test)
-    anybody = any(node_under_test.running for node_under_test in patients)
+    anybody = any(node_under_test.running for node_under_test in nodes)
     for name, members in groups.items():
         config = members[0].broker
         assert config is not None

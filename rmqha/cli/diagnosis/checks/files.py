@@ -274,11 +274,11 @@ def _kept(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[DoctorFind
 
 
 # --- groups -----------------------------------------------------------------------------------------------------------
-def check_groups(patients: Sequence[NodeUnderTest], papers: Mapping[str, Papers]) -> Iterator[DoctorFinding]:
+def check_groups(nodes: Sequence[NodeUnderTest], papers: Mapping[str, Papers]) -> Iterator[DoctorFinding]:
     """The replicas of a group against each other."""
-    yield from _accounts(patients)
+    yield from _accounts(nodes)
     groups: dict[str, list[NodeUnderTest]] = {}
-    for node_under_test in patients:
+    for node_under_test in nodes:
         if node_under_test.broker is not None:
             groups.setdefault(node_under_test.broker.broker_name, []).append(node_under_test)
     for name, members in groups.items():
@@ -288,14 +288,14 @@ def check_groups(patients: Sequence[NodeUnderTest], papers: Mapping[str, Papers]
             yield from _histories(name, members, papers)
 
 
-def _accounts(patients: Sequence[NodeUnderTest]) -> Iterator[DoctorFinding]:
+def _accounts(nodes: Sequence[NodeUnderTest]) -> Iterator[DoctorFinding]:
     """Where brokers serve accounts only, the servers that ask them need one: without it nobody can be elected."""
     guarded = [
         node_under_test.name
-        for node_under_test in patients
+        for node_under_test in nodes
         if node_under_test.broker is not None and node_under_test.broker.acl_enable
     ]
-    for node_under_test in patients if guarded else ():
+    for node_under_test in nodes if guarded else ():
         asks = node_under_test.broker is not None or bool(node_under_test.controller_address)
         if asks and not node_under_test.problem and not node_under_test.properties.get("credentialsFile"):
             sentence = f"aclEnable=true on {guarded[0]}, and this server has no account there: its requests are refused"

@@ -74,10 +74,10 @@ def _stat(pid: int) -> str:
         return ""
 
 
-def check_ports(patients: Sequence[NodeUnderTest]) -> Iterator[DoctorFinding]:
+def check_ports(nodes: Sequence[NodeUnderTest]) -> Iterator[DoctorFinding]:
     """Each port is listened on by its node, or free for it."""
-    owners = listening({port.number for node_under_test in patients for port in node_under_test.ports})
-    for node_under_test in patients:
+    owners = listening({port.number for node_under_test in nodes for port in node_under_test.ports})
+    for node_under_test in nodes:
         troubles = [
             item for port in node_under_test.ports if (item := _port_trouble(node_under_test, port, owners)) is not None
         ]
@@ -225,10 +225,10 @@ def _space(node_under_test: NodeUnderTest, place: Path, used: int, free: int) ->
     return ok(name, "disk", words)
 
 
-def check_syncs(patients: Sequence[NodeUnderTest]) -> Iterator[DoctorFinding]:
+def check_syncs(nodes: Sequence[NodeUnderTest]) -> Iterator[DoctorFinding]:
     """What a sync costs on each file system that holds a store: about a second each."""
     seen: dict[int, str] = {}
-    for node_under_test in patients:
+    for node_under_test in nodes:
         if node_under_test.data is None:
             continue
         place = existing(node_under_test.data)
