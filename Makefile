@@ -45,7 +45,7 @@ browser: .venv/stamp ## the name server's page in headless Chromium; SHOTS=docs/
 	tools/install_chromium.sh
 	$(if $(SHOTS),RMQHA_SCREENSHOTS=$(SHOTS)) $(BIN)/pytest tests/nameserver/web/test_browser.py
 
-spec: .venv/stamp ## docs/spec, every run within its bounds, by Debian's Spin; CASE=name shows a counter-example
+spec: .venv/stamp ## docs/internals/spec, every run within its bounds, by Debian's Spin; CASE=name shows a counter-example
 	tools/install_spin.sh
 	$(BIN)/python tools/check_spec.py $(if $(CASE),"$(CASE)")
 

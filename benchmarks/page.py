@@ -30,7 +30,8 @@ def page(results: Sequence[Mapping[str, Any]]) -> str:
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>rmqha benchmarks</title>',
         f"<style>{STYLE}</style></head><body><h1>Benchmarks</h1>",
-        "<p>Compare inside one table: two were not measured at the same time. docs/performance.md says how.</p>",
+        "<p>Compare inside one table: two were not measured at the same time. "
+        "docs/operate/performance.md says how.</p>",
     ]
     for result in results:
         name, busy = escape(str(result["name"])), result["load_average_after"]

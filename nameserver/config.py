@@ -55,7 +55,7 @@ class NamesrvConfig(ServerConfig):
     soon as it is elected. Empty: only brokers tell it."""
     web_credentials_file: str = ""
     """Own. File with accessKey and secretKey of the account by which the page at httpPort looks up messages. Without it
-    the page does so only if no accounts are in force and httpHost is loopback (docs/web.md)."""
+    the page does so only if no accounts are in force and httpHost is loopback (docs/operate/web.md)."""
 
     def check(self, source: str) -> None:
         super().check(source)

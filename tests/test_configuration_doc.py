@@ -1,4 +1,4 @@
-"""docs/configuration.md is what the configuration classes say."""
+"""docs/operate/configuration.md is what the configuration classes say."""
 
 from __future__ import annotations
 

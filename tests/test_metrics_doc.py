@@ -1,4 +1,4 @@
-"""docs/metrics.md is what the lists of series say, and no two series share a name."""
+"""docs/operate/metrics.md is what the lists of series say, and no two series share a name."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Each rule that keeps messages has a test that fails without it: here a rule is undone, and its test must fail.
 
-docs/rules.md lists the rules with these tests; the simulation undoes more of them (tests/simulation/mutations.py).
+docs/internals/rules.md lists the rules with these tests; the simulation undoes more (tests/simulation/mutations.py).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tests.store import test_store, test_store_marks
 
 __all__ = ["broker", "make_broker"]
 
-PAGE = Path(__file__).parents[1] / "docs" / "rules.md"
+PAGE = Path(__file__).parents[1] / "docs" / "internals" / "rules.md"
 
 REAL_VITALS = Replica._vitals
 REAL_START = Replica.start

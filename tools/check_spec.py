@@ -1,4 +1,4 @@
-"""Exhaustive check of docs/spec/group.pml with Spin: the right rules hold within each bound, wrong ones are found.
+"""Exhaustive check of docs/internals/spec/group.pml with Spin: right rules hold within each bound, wrong are found.
 
     tools/check_spec.py            all of it: `make spec`
     tools/check_spec.py NAME       only the cases whose name contains NAME; a counter-example is printed in full
@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-MODEL = Path(__file__).resolve().parent.parent / "docs" / "spec" / "group.pml"
+MODEL = Path(__file__).resolve().parent.parent / "docs" / "internals" / "spec" / "group.pml"
 MEMORY_MIB = 6000
 DEPTH = 1_000_000
 

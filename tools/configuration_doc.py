@@ -1,4 +1,4 @@
-"""Writes docs/configuration.md from the configuration classes, so that the page cannot drift from the code.
+"""Writes docs/operate/configuration.md from the configuration classes, so that the page cannot drift from the code.
 
 `python tools/configuration_doc.py` rewrites it; tests/test_configuration_doc.py compares.
 """
@@ -15,7 +15,7 @@ from controller.config import ControllerConfig
 from nameserver.config import NamesrvConfig
 from rmqha.model.config.servers import BrokerConfig, Config
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "configuration.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "operate" / "configuration.md"
 HEAD = """# Configuration keys
 
 Written by `tools/configuration_doc.py` from the classes named below; do not edit by hand.

@@ -1,4 +1,4 @@
-"""Writes docs/metrics.md from the lists of series in the code, so that the page cannot drift from it.
+"""Writes docs/operate/metrics.md from the lists of series in the code, so that the page cannot drift from it.
 
 `python tools/metrics_doc.py` rewrites it; tests/test_metrics_doc.py compares.
 """
@@ -16,7 +16,7 @@ import rmqha.host.event_counts
 import rmqha.model.series
 from rmqha.model.series import MetricKind, Series
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "metrics.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "operate" / "metrics.md"
 HEAD = """# Health, roles and metrics over HTTP
 
 The tables are written by `tools/metrics_doc.py` from the code; do not edit by hand.

@@ -144,7 +144,7 @@ class MasterViews:
 
 
 def master_ext(group: BrokerGroup) -> dict[str, str]:
-    """RocketMQ's four fields, and ours where they are known (docs/request-codes.md)."""
+    """RocketMQ's four fields, and ours where they are known (docs/internals/request-codes.md)."""
     if group.master_id is None:
         return {}
     ext = {

@@ -104,7 +104,7 @@ def buckets(acked: Sequence[Acked]) -> list[dict[str, int | None]]:
 
 
 def broken_promises(mode: str, rounds: Sequence[Round], traffic: DrillTraffic, found: AuditResult) -> list[str]:
-    """What the audit says against what is promised in `mode` (docs/guarantees.md)."""
+    """What the audit says against what is promised in `mode` (docs/start/guarantees.md)."""
     broken = [f"a send was given up: {failure}" for failure in traffic.failures[:3]]
     if mode == "cp":
         if found.lost:

@@ -24,7 +24,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 
 ASK_TIMEOUT_MS = 1000
-DAMAGE_FIX = 'start a replica that has it, or see "A record that nobody has" in docs/recovery.md'
+DAMAGE_FIX = 'start a replica that has it, or see "A record that nobody has" in docs/operate/recovery.md'
 _NAMESRV_STATE = RequestCode.RMQHA_GET_NAMESRV_STATE
 
 

@@ -1,6 +1,6 @@
 """What a group promises, in words, from its effective keys. Pure.
 
-The sentences are those of docs/guarantees.md as far as they hold for these keys.
+The sentences are those of docs/start/guarantees.md as far as they hold for these keys.
 """
 
 from __future__ import annotations

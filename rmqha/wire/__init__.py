@@ -1,1 +1,1 @@
-"""Codecs: bytes in, values out; no time, no I/O. Layouts: docs/formats.md."""
+"""Codecs: bytes in, values out; no time, no I/O. Layouts: docs/internals/formats.md."""

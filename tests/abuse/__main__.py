@@ -20,7 +20,9 @@ def main() -> None:
     parser.add_argument("--setup", choices=("open", "protected"), default="open")
     parser.add_argument("--connections", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--rows", action="store_true", help="show the rows of the table in docs/security.md instead")
+    parser.add_argument(
+        "--rows", action="store_true", help="show the rows of the table in docs/operate/security.md instead"
+    )
     given = parser.parse_args()
     if given.rows:
         print("\n".join(rows()))

@@ -17,7 +17,7 @@ Stream = Callable[[Scene, int], Iterator[bytes]]
 
 @dataclass(frozen=True)
 class Attack:
-    """`name` is the row's name in docs/security.md too. `outcome`: what happens, as that row says it."""
+    """`name` is the row's name in docs/operate/security.md too. `outcome`: what happens, as that row says it."""
 
     name: str
     target: str

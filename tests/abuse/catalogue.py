@@ -11,5 +11,5 @@ ATTACKS: dict[str, Attack] = {
 
 
 def rows() -> list[str]:
-    """Of the table in docs/security.md."""
+    """Of the table in docs/operate/security.md."""
     return [f"| `{attack.name}` | {attack.what} | {attack.outcome} |" for attack in ATTACKS.values()]

@@ -1,4 +1,4 @@
-"""What counts as harm, and that docs/security.md tells of every attack."""
+"""What counts as harm, and that docs/operate/security.md tells of every attack."""
 
 from __future__ import annotations
 
@@ -72,6 +72,6 @@ def test_an_attacker_keeps_to_this_machine() -> None:
 
 def test_the_page_tells_what_happens_under_each_attack() -> None:
     """`python -m tests.abuse --rows` shows the table's rows."""
-    text = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "operate" / "security.md").read_text()
     section = text[text.index("## Attacks that are tried") :].partition("\n## ")[0]
     assert re.findall(r"^\| `.*$", section, re.MULTILINE) == rows()

@@ -1,4 +1,4 @@
-"""The table of docs/performance.md names benchmarks that exist."""
+"""The table of docs/operate/performance.md names benchmarks that exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_what_took_a_figure_can_be_run() -> None:
     found = re.search(r"--only\s+\{([^}]*)\}", done.stdout)
     assert found is not None
     known = set(re.sub(r"\s", "", found[1]).split(","))
-    text = (ROOT / "docs/performance.md").read_text()
+    text = (ROOT / "docs/operate/performance.md").read_text()
     table = text[text.index("## Everything in one place") : text.index("## The demo and the tests")]
     takers = [line.rsplit("|", 2)[1] for line in table.splitlines() if line.startswith("|")]
     named = {name for taker in takers for name in re.findall(r"`(\w+)`", taker)}

@@ -134,7 +134,7 @@ def test_it_is_told_what_is_wrong(broker: Broker, command: Command, code: Code, 
 
 @pytest.mark.parametrize("code", [39, 324, 325, 326, 400, 401, 200_050, 200_051, 200_052, 200_053, 200_054, 200_151])
 def test_pop_and_replies_are_refused_at_once(broker: Broker, code: int) -> None:
-    """docs/compatibility.md names these codes."""
+    """docs/use/compatibility.md names these codes."""
     end = broker.store.max_phy_offset
     channel = FakeChannel()
     broker.core.processor.received(channel, [Command(code, send_command().ext, b"x")])

@@ -27,7 +27,7 @@ COUNT = 20_000
 
 
 def wheel(directory: Path) -> Path:
-    """rmqha's wheel, made and named as docs/spark.md says: Spark takes .zip, not .whl, which is the same thing."""
+    """rmqha's wheel, made and named as docs/use/spark.md says: Spark takes .zip, not .whl, which is the same thing."""
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(directory), str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
     assert done.returncode == 0, done.stderr

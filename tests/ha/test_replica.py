@@ -247,8 +247,9 @@ def test_a_restarted_master_commits_nothing_before_the_set_epoch_has_moved() -> 
 
 
 def test_an_old_notice_is_no_proof_that_nothing_of_a_former_life_is_under_way() -> None:
-    """Found by the specification (docs/spec): a restarted master hears of its election again by a late notice, which
-    shows the set of then. The set of now is news to it, and yet a request of its former life may still be applied."""
+    """Found by the specification (docs/internals/spec): a restarted master hears of its election again by a late
+    notice, which shows the set of then. The set of now is news to it, and yet a request of its former life may still
+    be applied."""
     group = Group()
     old_notice = group.controller.elect(1)
     group[1].replica.role_notified(group.now_ms, old_notice)

@@ -311,7 +311,7 @@ updateSubGroup -c interop -g InCluster
 deleteSubGroup -b AT -g {CLONE}
 updateTopic -c interop -t Doomed -r 1 -w 1
 deleteTopic -c interop -t Doomed""".splitlines()
-"""All of docs/compatibility.md that prints no configuration; words in capitals stand for what a laboratory has made."""
+"""All of docs/use/compatibility.md that prints no configuration; words in capitals stand for what a laboratory made."""
 AFTER_THE_SWITCH = f"""\
 topicRoute -t {TOPIC}
 topicStatus -t {TOPIC}

@@ -1,4 +1,4 @@
-"""mqadmin prints the same of a group of ours and of Apache's: docs/compatibility.md lists what differs, and why."""
+"""mqadmin prints the same of a group of ours and of Apache's: docs/use/compatibility.md lists what differs, and why."""
 
 from __future__ import annotations
 

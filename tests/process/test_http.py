@@ -1,4 +1,4 @@
-"""Real processes over HTTP: what they show is in the lists of docs/metrics.md, and nearly all of the lists is shown."""
+"""Real processes over HTTP: every series they show is in docs/operate/metrics.md, and nearly all of it is shown."""
 
 from __future__ import annotations
 

@@ -252,4 +252,4 @@ UNSEEN: dict[str, Callable[[], Any]] = {
     "a checkpoint is not synced": lambda: patch.object(CheckpointFile, "sync", lambda self: None),
     "the controllers' log is not synced (Raft)": lambda: patch.object(DurableRaftLog, "_append", _log_in_the_cache),
 }
-"""Planted, and found by no run so far (docs/simulation.md): `planted` takes their names too."""
+"""Planted, and found by no run so far (docs/internals/simulation.md): `planted` takes their names too."""

@@ -1,4 +1,4 @@
-"""Each planted bug is found by the run named here: the checkers can fail. The table of docs/simulation.md."""
+"""Each planted bug is found by the run named here: the checkers can fail. The table of docs/internals/simulation.md."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .moment_mutations import UNSEEN
 from .mutations import MUTATIONS, failure_of, planted
 from .run import Run
 
-PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
+PAGE = Path(__file__).parents[2] / "docs" / "internals" / "simulation.md"
 FOUND_BY = {
     "what a sync failed on is only synced (ruling 29)": "forgotten:5",
     "acks against the shrunk set (ruling 1)": "rough:1",

@@ -76,7 +76,7 @@ def test_shrinking_needs_a_seed() -> None:
 def test_every_theme_has_its_turn_or_is_left_out_by_name() -> None:
     assert {theme_of(seed, "all") for seed in range(1, 2 * len(ROTATION) + 1)} == set(THEMES) - NOT_YET_DRAWN
     assert set(THEMES) >= NOT_YET_DRAWN
-    listed = " ".join((Path(__file__).parents[2] / "docs/simulation.md").read_text().split())
+    listed = " ".join((Path(__file__).parents[2] / "docs/internals/simulation.md").read_text().split())
     sentence = listed.partition("Not yet drawn by the rotation: ")[2].partition(". ")[0]
     assert set(re.findall(r"`([a-z-]+)`", sentence)) == NOT_YET_DRAWN
     assert theme_of(7, "rough") == "rough"

@@ -1,4 +1,4 @@
-"""What runs are made of beside what the seed draws: docs/simulation.md lists the themes."""
+"""What runs are made of beside what the seed draws: docs/internals/simulation.md lists the themes."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ def test_the_example_names_the_directory_that_is_a_store() -> None:
 
 
 def test_the_manuals_example_without_spark_reads_an_empty_store_too(tmp_path: Path) -> None:
-    manual = (Path(__file__).parents[2] / "docs/spark.md").read_text()
+    manual = (Path(__file__).parents[2] / "docs/use/spark.md").read_text()
     code = manual.partition("### Without Spark")[2].partition("```python\n")[2].partition("```")[0]
     assert code.count('"/data/broker-a"') == 1
     (tmp_path / "commitlog").mkdir()

@@ -105,7 +105,7 @@ def test_which_rows_an_option_leaves(log: tuple[Path, list[int]], options: dict[
 def test_every_option_has_a_case_and_a_line_in_the_docs() -> None:
     shown = {name for options, _ in CASES for name in options}
     assert shown | ELSEWHERE.keys() == OPTIONS.keys()
-    docs = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    docs = (Path(__file__).parents[2] / "docs" / "use" / "spark.md").read_text()
     assert [name for name in OPTIONS if name not in ("path", "paths") and f"`{name}`" not in docs] == []
 
 

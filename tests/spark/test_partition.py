@@ -77,7 +77,7 @@ def test_a_report_that_cannot_be_written_is_one_sentence(store: Path, tmp_path: 
 
 
 def test_how_large_tasks_are() -> None:
-    """The table of docs/spark.md."""
+    """The table of docs/use/spark.md."""
     local, cluster = Sizing(2, may_grow=False), Sizing(100)
     assert local.task_bytes(10 * GIB, CUT_TASKS) == GIB, "its cores stay as many"
     for sizing in (cluster, UNKNOWN):

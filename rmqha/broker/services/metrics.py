@@ -1,7 +1,7 @@
 """A broker's metrics, read from its state when somebody scrapes: RocketMQ 5's names where it has them. No trio.
 
-`SERIES` is the list in docs/metrics.md. What only a master knows is absent on a slave, so a lost role takes its series
-with it. Topics and groups come from clients, so the number of series is bounded (MAX_PAIRS).
+`SERIES` is the list in docs/operate/metrics.md. What only a master knows is absent on a slave, so a lost role takes
+its series with it. Topics and groups come from clients, so the number of series is bounded (MAX_PAIRS).
 """
 
 from __future__ import annotations

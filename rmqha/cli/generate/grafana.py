@@ -1,4 +1,4 @@
-"""A Grafana dashboard over the metrics of docs/metrics.md, as JSON to import. Pure."""
+"""A Grafana dashboard over the metrics of docs/operate/metrics.md, as JSON to import. Pure."""
 
 from __future__ import annotations
 

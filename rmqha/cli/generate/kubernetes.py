@@ -1,7 +1,7 @@
 """Kubernetes manifests: controllers, name servers and one broker group, with probes and disruption budgets. Pure.
 
 Written without a cluster to try them on: tests hold them against Kubernetes' schemas, run the start scripts and give
-what they write to the servers' own parsers. docs/generate.md says what nobody has tried.
+what they write to the servers' own parsers. docs/operate/generate.md says what nobody has tried.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def manifests(plan: KubernetesOptions) -> str:
         *_servers(plan, plan.broker_set, "broker", plan.replicas, BROKER_PORT, plan.storage),
     ]
     head = (
-        "# Written by `rmqha generate k8s`; docs/generate.md says what has not been tried.\n"
+        "# Written by `rmqha generate k8s`; docs/operate/generate.md says what has not been tried.\n"
         "# Servers listen on all addresses: before others can reach them set aclEnable and tls.* in the ConfigMap.\n"
     )
     text: str = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=110)

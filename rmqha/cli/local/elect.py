@@ -82,7 +82,9 @@ async def _elect(state: ClusterState, group: str, target: str | None, unclean: b
         view = await look(client, state)
         seen = view.groups[group]
         if any(node.state.get("haMode") == "static" for node in view.replicas(group)):
-            raise UsageError(f"{group} is a static group: its master is fixed by brokerRole; see docs/migration.md")
+            raise UsageError(
+                f"{group} is a static group: its master is fixed by brokerRole; see docs/operate/migration.md"
+            )
         if seen.info is None:
             raise UnreachableError(f"no controller of {state.name} answers, so nobody can elect; see rmqha status")
         chosen = view.nodes[target] if target else _best_member(view, seen)

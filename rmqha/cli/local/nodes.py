@@ -141,7 +141,7 @@ def kill(node: str, directory: Path | None, output: str) -> None:
 @directory_option
 @click.option("-f", "--follow", is_flag=True, help="Go on until Ctrl-C.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), default=50, show_default=True, help="Lines from the end.")
-@click.option("--audit", is_flag=True, help="The audit log instead: who asked for what (docs/security.md).")
+@click.option("--audit", is_flag=True, help="The audit log instead: who asked for what (docs/operate/security.md).")
 def logs(node: str, directory: Path | None, follow: bool, lines: int, audit: bool) -> None:
     """Show the log of a node, and before it what the process printed."""
     state = ClusterState.require(directory)

@@ -1,6 +1,6 @@
 """Configuration of servers and of brokers; `config_base` has what every configuration is.
 
-Keys marked "own" in docs/configuration.md do not exist in Apache RocketMQ.
+Keys marked "own" in docs/operate/configuration.md do not exist in Apache RocketMQ.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class ServerConfig(Config):
     log_max_bytes: int = 16 * 1024 * 1024
     """Own. Size at which the log rotates; three old files are kept."""
     audit_log_level: str = "auto"
-    """Own. What the audit log keeps (docs/security.md): off; changes: refused requests and those that change something;
-    all: every request; auto: changes if aclEnable, else off."""
+    """Own. What the audit log keeps (docs/operate/security.md): off; changes: refused requests and those that change
+    something; all: every request; auto: changes if aclEnable, else off."""
     audit_log_file: str = ""
     """Own. Where the audit log goes; empty: audit.log beside logFile, else standard error. Reopened on SIGHUP."""
     audit_log_max_bytes: int = 16 * 1024 * 1024
@@ -39,17 +39,17 @@ class ServerConfig(Config):
     """Own. Old files of the audit log that are kept."""
     log_format: str = "text"
     """Own. text, or json: one object a line, with `cause_id`, which ties the lines of all nodes about one election
-    (docs/operating.md#logs)."""
+    (docs/operate/operating.md#logs)."""
     http_port: int = 0
-    """Own. Port of /healthz, /readyz, /role and /metrics (docs/metrics.md), on a name server also of its page
-    (docs/web.md); 0: none is opened. A name server and the controller in it share one."""
+    """Own. Port of /healthz, /readyz, /role and /metrics (docs/operate/metrics.md), on a name server also of its page
+    (docs/operate/web.md); 0: none is opened. A name server and the controller in it share one."""
     http_host: str = "127.0.0.1"
     """Own. The address to bind for httpPort."""
     max_frame_bytes: int = 16 * 1024 * 1024
     """Own. A longer remoting frame closes the connection, as com.rocketmq.remoting.frameMaxLength does."""
     first_request_timeout_millis: int = 2_000
     """Own. A connection is closed that has not sent a request that counts within this time: one that the accounts
-    allow, without accounts one whose code is known (docs/security.md). A handshake of TLS is a part of it."""
+    allow, without accounts one whose code is known (docs/operate/security.md). A handshake of TLS is a part of it."""
     acl_enable: bool = False
     """Serve only signed requests of the accounts in aclFile."""
     acl_file: str = "conf/plain_acl.yml"
@@ -58,7 +58,7 @@ class ServerConfig(Config):
     """Own. File with accessKey and secretKey, as RocketMQ's tools.yml, by which this server signs what it asks of
     others; an admin of their accounts. Only the owner may open it."""
     quota_account_requests_per_second: int = key_field("quota.account.requestsPerSecond", 0)
-    """Own. Most requests of one account, beyond which it is answered SYSTEM_BUSY (docs/security.md); 0: no bound."""
+    """Own. Most requests of one account; beyond, the answer is SYSTEM_BUSY (docs/operate/security.md). 0: no bound."""
     quota_account_bytes_per_second: int = key_field("quota.account.bytesPerSecond", 0)
     """Own. The same for the bytes of its requests."""
     quota_address_requests_per_second: int = key_field("quota.address.requestsPerSecond", 0)
@@ -90,10 +90,10 @@ class ServerConfig(Config):
 
     acl_signature: str = "any"
     """Own. Which signatures accounts may use: `any`, also Apache's form, which covers less; `admin`: accounts that may
-    everything only rmqha's own form; `own`: all accounts (docs/security.md)."""
+    everything only rmqha's own form; `own`: all accounts (docs/operate/security.md)."""
     ha_secret_file: str = ""
     """Own. A file with the secret that the servers of a cluster share, 0600: replicas prove it on their HA ports, and
-    controllers sign what they tell each other. `rmqha up` and `rmqha generate` make one (docs/security.md)."""
+    controllers sign what they tell each other. `rmqha up` and `rmqha generate` make one (docs/operate/security.md)."""
 
     def warnings(self) -> list[str]:
         """One sentence for each way in which others than this machine may reach the server unasked."""
@@ -190,7 +190,7 @@ class BrokerConfig(ServerConfig):
     controller_addr: str = "127.0.0.1:9878"
     """Controllers, separated by `;`; the leader is found among them."""
     enable_controller_mode: bool = True
-    """false: a static group (docs/static-groups.md). brokerRole and brokerId say who is master, for good."""
+    """false: a static group (docs/operate/static-groups.md). brokerRole and brokerId say who is master, for good."""
     ha_master_address: str = ""
     """HA address of a static group's master, for its slaves; empty: as the name servers say."""
     listen_port: int = 10911
@@ -207,7 +207,7 @@ class BrokerConfig(ServerConfig):
     """Registers its topics with name servers compressed: for tables of many topics on narrow links."""
 
     ha_mode: str = ""
-    """Own. `ap` or `cp` (docs/guarantees.md); empty is AP with the plain keys as they stand."""
+    """Own. `ap` or `cp` (docs/start/guarantees.md); empty is AP with the plain keys as they stand."""
     ha_security: str = "auto"
     """Own. Who may connect to the HA port. `auto`: replicas that prove the secret of haSecretFile, by TLS too if that
     is set up; without that file whoever reaches it, so only on loopback. `open`: whoever reaches it; groups with
@@ -231,7 +231,8 @@ class BrokerConfig(ServerConfig):
     """Lower inSyncReplicas while fewer of the set live and are close enough, never below minInSyncReplicas. Of effect
     under SYNC_MASTER; AP only."""
     async_learner: bool = False
-    """A copy that is never in the SyncStateSet, never elected and not counted by totalReplicas (docs/sites.md)."""
+    """A copy that is never in the SyncStateSet, never elected and not counted by totalReplicas
+    (docs/operate/sites.md)."""
     broker_election_priority: int = 2147483647
     """Among equals the lower number is elected."""
     broker_zone: str = ""

@@ -213,7 +213,7 @@ class ClusterState:
             if node.group == group and self.properties(node.name).get("enableControllerMode") == "false":
                 raise UsageError(
                     f"{group} is a static group: its master is fixed by brokerRole and no controller knows it; "
-                    "see docs/migration.md for how it gets one"
+                    "see docs/operate/migration.md for how it gets one"
                 )
 
     def http_address(self, name: str) -> str:

@@ -1,5 +1,5 @@
-"""Only members of the applied SyncStateSet, and those eligible beside it, are elected (docs/spec), but where the cause
-says that nobody knew a set or that a loss was accepted. Seen at the election, before anybody leads."""
+"""Only members of the applied SyncStateSet, and those eligible beside it, are elected (docs/internals/spec), but where
+the cause says that nobody knew a set or that a loss was accepted. Seen at the election, before anybody leads."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_nothing_of_a_signed_request_can_be_changed(change: Callable[[Command], 
 
 @pytest.mark.parametrize("change", [_rename, _swap_code, _oneway])
 def test_apaches_form_does_not_cover_names_code_and_flag(change: Callable[[Command], None]) -> None:
-    """Why it is for Apache's programs only (docs/security.md)."""
+    """Why it is for Apache's programs only (docs/operate/security.md)."""
     command = request()
     sign(command, CREDENTIALS)
     before = command.ext[SIGNATURE]

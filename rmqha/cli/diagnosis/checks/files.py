@@ -80,7 +80,7 @@ def _broker_risks(node_under_test: NodeUnderTest, config: BrokerConfig) -> Itera
     if found.kind == "AP":
         combination = f"haMode={config.ha_mode or '(not set)'} with flushDiskType={config.flush_disk_type}"
         sentence = f"{combination}: {found.losses[0]}; {found.losses[-1]}"
-        yield warn(name, "config", sentence, f"haMode=cp in {source} (docs/guarantees.md)")
+        yield warn(name, "config", sentence, f"haMode=cp in {source} (docs/start/guarantees.md)")
         for note in found.notes:
             if "without effect" in note:
                 yield warn(name, "config", note, f"remove the key from {source}")
