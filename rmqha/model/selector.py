@@ -17,13 +17,24 @@ from __future__ import annotations
 
 import math
 import re
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
 MAX_EXPRESSION_LENGTH = 65_536
-MAX_REMEMBERED_LENGTH = 1024
+MAX_TOKEN_COUNT = 2048
+"""Of an expression: 500 comparisons, or a list of a thousand texts, which take 8 ms to parse."""
+MAX_CONTAINS_LENGTH = 1024
+"""Of all texts behind CONTAINS in an expression: to look for one takes its length times that of the property."""
+MIN_CONTAINS_LENGTH = 8
+"""A shorter one counts as so long."""
 MAX_DEPTH = 100
+MAX_REMEMBERED_COUNT = 1024
+MAX_REMEMBERED_TOKENS = 32_768
+"""A compiled expression takes some 200 bytes of memory for each token."""
+MAX_CONVERTED_COUNT = 64
+"""Properties whose number is remembered: a long text is converted once for all comparisons, and few are long."""
 
 Get = Callable[[str], str | None]
 """A message's property by name."""
@@ -47,6 +58,7 @@ _JAVA_DOUBLE = re.compile(
     r"[-+]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?[fFdD]?)"
     r"|(?P<hex>[-+]?0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)[pP][-+]?[0-9]+)[fFdD]?"
 )
+_JAVA_SPACES = "".join(map(chr, range(33)))
 _SMALLEST_DOUBLE = 5e-324
 _MAX_DIGITS = 19
 """Of a number of 64 bits."""
@@ -67,9 +79,20 @@ class Long(int):
 class Selector:
     """A compiled expression."""
 
-    def __init__(self, expression: str, evaluate: Evaluate) -> None:
+    def __init__(
+        self, expression: str, evaluate: Evaluate, token_count: int, value_count: int, contains_length: int
+    ) -> None:
+        """`value_count`: how many values one evaluation may look at; `contains_length`: of the texts that it may look
+        for inside of others."""
         self.expression = expression
+        self.token_count = token_count
+        self._value_count = value_count
+        self._contains_length = contains_length
         self._evaluate = evaluate
+
+    def cost(self, properties_length: int) -> int:
+        """Of one evaluation at most, in half microseconds."""
+        return self._value_count + self._contains_length * properties_length // 1024
 
     def matches(self, get: Get) -> bool:
         """Whether a message is wanted."""
@@ -80,20 +103,39 @@ class Selector:
 
 
 def parse_selector(expression: str) -> Selector:
-    """Raises SelectorError. What is short is remembered: a long one is many times its length in memory, and there are
-    as many as clients think of."""
-    return _remembered(expression) if len(expression) <= MAX_REMEMBERED_LENGTH else _parse(expression)
+    """Raises SelectorError. The last ones are remembered: consumers send theirs with each pull."""
+    return _REMEMBERED.selector(expression)
 
 
-@lru_cache(maxsize=1024)
-def _remembered(expression: str) -> Selector:
-    return _parse(expression)
+class _Remembered:
+    """Selectors that were asked for last, within bounds for their number and for the memory that they take."""
+
+    def __init__(self) -> None:
+        self._selectors: OrderedDict[str, Selector] = OrderedDict()
+        self._token_count = 0
+
+    def selector(self, expression: str) -> Selector:
+        found = self._selectors.get(expression)
+        if found is not None:
+            self._selectors.move_to_end(expression)
+            return found
+        found = self._selectors[expression] = _parse(expression)
+        self._token_count += found.token_count
+        while len(self._selectors) > MAX_REMEMBERED_COUNT or self._token_count > MAX_REMEMBERED_TOKENS:
+            _, oldest = self._selectors.popitem(last=False)
+            self._token_count -= oldest.token_count
+        return found
+
+
+_REMEMBERED = _Remembered()
 
 
 def _parse(expression: str) -> Selector:
     if len(expression) > MAX_EXPRESSION_LENGTH:
         raise SelectorError(f"{len(expression)} characters; a selector may have {MAX_EXPRESSION_LENGTH}")
-    return Selector(expression, _truth(_Parser(expression).alternatives(0)).evaluate)
+    parser = _Parser(expression)
+    evaluate = _truth(parser.alternatives(0)).evaluate
+    return Selector(expression, evaluate, parser.token_count, parser.value_count, parser.contains_length)
 
 
 class _Node(NamedTuple):
@@ -128,17 +170,20 @@ def _truth(node: _Node) -> _Node:
 
 
 # --- comparing --------------------------------------------------------------------------------------------------------
+@lru_cache(MAX_CONVERTED_COUNT)
 def _whole(text: str, bits: int) -> int:
-    if not _JAVA_WHOLE.fullmatch(text) or len(text.lstrip("+-").lstrip("0")) > _MAX_DIGITS:
+    digits = text.lstrip("+-").lstrip("0")
+    if len(digits) > _MAX_DIGITS or not _JAVA_WHOLE.fullmatch(text):
         raise _NoResultError
-    number = int(text)
+    number = int(digits or "0") * (-1 if text[0] == "-" else 1)
     if not -(1 << bits - 1) <= number < 1 << bits - 1:
         raise _NoResultError
     return number
 
 
+@lru_cache(MAX_CONVERTED_COUNT)
 def _double(text: str) -> float:
-    match = _JAVA_DOUBLE.fullmatch(text.strip("".join(map(chr, range(33)))))
+    match = _JAVA_DOUBLE.fullmatch(text.strip(_JAVA_SPACES))
     if match is None:
         raise _NoResultError
     if match["hex"]:
@@ -152,7 +197,7 @@ def _double(text: str) -> float:
 def _like(text: str, model: Value) -> Value:
     """The text as a value of the model's type."""
     if isinstance(model, bool):
-        return text.lower() == "true"
+        return len(text) == len("true") and text.lower() == "true"
     if isinstance(model, float):
         return _double(text)
     return _whole(text, 64 if isinstance(model, Long) else 32)
@@ -314,10 +359,17 @@ class _Parser:
         self._at = 0
         self._last_line = max(expression.rfind("\n"), expression.rfind("\r"))
         self._chain_count = 0
+        self.contains_length = 0
+        self.token_count = 0
+        self.value_count = 0
+        """Values that one evaluation may look at."""
         self._kind, self._token = "", ""
         self._next()
 
     def _scan(self) -> tuple[str, str]:
+        self.token_count += 1
+        if self.token_count > MAX_TOKEN_COUNT:
+            raise SelectorError(f"more than {MAX_TOKEN_COUNT} words, values and signs")
         space = (_SPACE if self._at <= self._last_line else _SPACE_IN_LINE).match(self._text, self._at)
         if space is not None:
             self._at = space.end()
@@ -426,9 +478,15 @@ class _Parser:
                 texts.append(self._text_literal())
             self._take(")")
             return _among(left, frozenset(texts), negated)
-        return _part(left, _PARTS[word], self._text_literal(), negated)
+        text = self._text_literal()
+        if word == "CONTAINS":
+            self.contains_length += max(MIN_CONTAINS_LENGTH, len(text))
+            if self.contains_length > MAX_CONTAINS_LENGTH:
+                raise SelectorError(f"the texts behind CONTAINS may have {MAX_CONTAINS_LENGTH} characters together")
+        return _part(left, _PARTS[word], text, negated)
 
     def _unary(self, depth: int) -> _Node:
+        self.value_count += 1
         if depth > MAX_DEPTH:
             raise SelectorError(f"nested deeper than {MAX_DEPTH}")
         if self._is("+", "-", "NOT"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import DamagedError
@@ -46,8 +47,17 @@ class PullResult:
 
 MAX_MATCHED_COUNT = 1000
 """The same where each record itself is looked at."""
-Matches = Callable[[memoryview], bool]
-"""Whether a record is wanted."""
+
+
+class Matches(Protocol):
+    """Whether a record is wanted. `is_spent`: one pull asks it no more."""
+
+    @property
+    def is_spent(self) -> bool: ...
+
+    def __call__(self, record: memoryview) -> bool: ...
+
+
 IsWhole = Callable[[Record], bool]
 """Whether a record has what each of its kind was written with, which no CRC covers."""
 
@@ -149,8 +159,8 @@ class Reader:
                         records.append(record)
                         total += size
                 offset += 1
-                if len(records) >= max_count:
-                    break
+                if len(records) >= max_count or (matches is not None and matches.is_spent):
+                    return records, offset
         return records, offset
 
     def _file_view(self, phy_offset: int) -> tuple[memoryview, int, int]:
@@ -201,6 +211,8 @@ class Reader:
                     total += unit.size_bytes
                     count += unit.batch_num
             offset = unit.end_offset
+            if matches is not None and matches.is_spent:
+                break
         return records, offset
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int) -> QueueOffset:

@@ -10,7 +10,6 @@ import pytest
 from rmqha.broker.tables import clients
 from rmqha.broker.tables.groups import CREATION_SHARE, MAX_GROUP_BYTES
 from rmqha.model.code import RequestCode, ResponseCode
-from rmqha.model.selector import parse_selector
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
 from tests.broker.support import Broker, FakeChannel, pull_command, send_command
@@ -156,12 +155,6 @@ def test_names_in_locks_are_bounded(broker: Broker) -> None:
     assert ask(broker, lock("T")).code == 0
     assert ask(broker, lock("T" * 300)).code == ResponseCode.SYSTEM_ERROR
     assert ask(broker, lock("T", "c" * 300)).code == ResponseCode.SYSTEM_ERROR
-
-
-def test_only_short_selectors_are_remembered() -> None:
-    short, long = "a = 1", "a = 1" + " OR a = 2" * 200
-    assert parse_selector(short) is parse_selector(short)
-    assert parse_selector(long) is not parse_selector(long)
 
 
 def test_first_uses_make_only_so_many_in_a_second(make_broker: Callable[..., Broker]) -> None:

@@ -89,7 +89,7 @@ def test_bounds(expression: str) -> None:
 def test_the_deepest_expressions_still_work() -> None:
     deep = "(" * MAX_DEPTH + "i = 5" + ")" * MAX_DEPTH
     assert parse_selector(deep).matches(MESSAGE.get)
-    wide = " AND ".join(["i = 5"] * 2000)
+    wide = " AND ".join(["i = 5"] * 500)
     assert parse_selector(wide).matches(MESSAGE.get)
     chain = "NOT " * (MAX_DEPTH - 2) + "(i = 5" + " = TRUE" * (MAX_DEPTH - 2) + ")"
     assert parse_selector(chain).matches(MESSAGE.get)
@@ -108,6 +108,7 @@ pieces = st.sampled_from(WORDS.split())
 @given(st.lists(pieces, max_size=12).map(" ".join) | st.text(max_size=30), st.text(max_size=6))
 @example("i = " + "9" * 5000, "")
 @example("i = 5", "9" * 5000)
+@example("i = 5", "0" * 5000 + "5")
 @example("i = 5.5", "0x" + "f" * 600 + "p9999")
 def test_any_text_is_a_selector_or_an_error(expression: str, value: str) -> None:
     try:

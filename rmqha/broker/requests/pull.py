@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from rmqha.broker.requests.record_access import denied
 from rmqha.broker.requests.request import Channel, RequestError, number, text
-from rmqha.broker.requests.selectors import compile_selector, record_filter, require_property_filter
+from rmqha.broker.requests.selectors import MAX_EVALUATED, RecordFilter, compile_selector, require_property_filter
 from rmqha.broker.services.statistics import Rates
 from rmqha.broker.services.traffic import Traffic
 from rmqha.broker.tables.clients import TAG, ClientTable, ConsumerGroup, parse_tags
@@ -78,7 +78,18 @@ class _Filter(NamedTuple):
     """None takes all."""
 
     tags_codes: frozenset[int] | None = None
-    matches: Matches | None = None
+    matches: RecordFilter | None = None
+
+    @property
+    def takes_all(self) -> bool:
+        return self.tags_codes is None and self.matches is None
+
+
+class _Budget:
+    """What the filters of all holds of a queue that has grown may still use, as `RecordFilter.used`."""
+
+    def __init__(self) -> None:
+        self.left = MAX_EVALUATED
 
 
 class _Pull(NamedTuple):
@@ -239,7 +250,7 @@ class PullProcessor:
                 if expression_type == TAG:
                     return _Filter(parse_tags(expression))
                 require_property_filter(self._config, expression_type)
-                return _Filter(matches=record_filter(compile_selector(expression_type, expression)))
+                return _Filter(matches=RecordFilter(compile_selector(expression_type, expression)))
             except ValueError:
                 raise RequestError(
                     ResponseCode.SUBSCRIPTION_PARSE_FAILED, "parse the consumer's subscription failed"
@@ -257,17 +268,20 @@ class PullProcessor:
         if subscription.expression_type == TAG:
             return _Filter(subscription.tags_codes)
         require_property_filter(self._config, subscription.expression_type)
-        if subscription.selector is None:
+        selector = subscription.selector
+        if selector is None:
             raise RequestError(
                 ResponseCode.FILTER_DATA_NOT_EXIST,
                 "The broker's consumer filter data is not exist!Your expression may be wrong!",
             )
-        return _Filter(matches=record_filter(subscription.selector))
+        return _Filter(matches=RecordFilter(selector))
 
     # --- reading ----------------------------------------------------------------------------------------------------
     def _read(self, pull: _Pull, offset: QueueOffset) -> PullResult:
         """One damaged record must not take the broker down: whoever asks for it waits until a replica has given it
         back, or is told."""
+        if pull.filter.matches is not None:
+            pull.filter.matches.begin()
         try:
             return self._log.pull(pull.topic, pull.queue_id, offset, pull.max_count, pull.max_bytes, *pull.filter)
         except DamagedError as error:
@@ -357,10 +371,11 @@ class PullProcessor:
         for key in grown:
             if key in self._holds:
                 _, high = self._log.queue_range(*key)
-                self._sweep(key, partial(self._try, high))
+                self._sweep(key, partial(self._try, high, _Budget()))
 
-    def _try(self, high: QueueOffset, hold: _Hold) -> bool:
-        """Answer a hold if there is something for it; `high` is its queue's end."""
+    def _try(self, high: QueueOffset, budget: _Budget, hold: _Hold) -> bool:
+        """Answer a hold if there is something for it; `high` is its queue's end. Once the budget is used up, those that
+        have a filter are told to pull again: then each looks in a turn of its own connection."""
         if hold.looked_to >= high:
             return False
         principal = hold.command.principal
@@ -369,7 +384,17 @@ class PullProcessor:
             refused = denied(hold.command, reason)
             hold.channel.send(hold.command.reply(refused.code, {}, remark=reason))
             return True
+        wanted = hold.pull.filter
+        if budget.left <= 0 and not wanted.takes_all:
+            low, _ = self._log.queue_range(hold.pull.topic, hold.pull.queue_id)
+            result = PullResult(ResponseCode.PULL_RETRY_IMMEDIATELY, hold.looked_to, low, high, [])
+            hold.channel.send(self._reply(hold.command, hold.pull, result, True))
+            return True
         result = self._read(hold.pull, hold.looked_to)
+        if wanted.matches is not None:
+            budget.left -= wanted.matches.used
+        elif wanted.tags_codes is not None:
+            budget.left -= result.next_begin_offset - hold.looked_to
         if _may_wait(result):
             hold.looked_to = QueueOffset(result.next_begin_offset)
             return False

@@ -9,9 +9,11 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.message import find_property
 from rmqha.model.selector import Selector, SelectorError, parse_selector
 from rmqha.store.log.record import properties_of
-from rmqha.store.reader import Matches
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
+
+MAX_EVALUATED = 5_000
+"""What the selector of one pull may use: two or three milliseconds."""
 
 
 def require_property_filter(config: BrokerConfig, expression_type: str) -> None:
@@ -28,23 +30,39 @@ def compile_selector(expression_type: str, expression: str) -> Selector:
     return parse_selector(expression)
 
 
-def record_filter(selector: Selector) -> Matches:
-    """Asks the selector about a record's properties. Only those that it names are decoded."""
-    encoded: dict[str, bytes] = {}
+class RecordFilter:
+    """Asks a selector about records' properties. Only those that it names are decoded, once in each record. A costly
+    selector looks at few records in one pull: `begin` it, then `used` grows until it `is_spent`."""
 
-    def matches(record: memoryview) -> bool:
-        properties = properties_of(record)
+    def __init__(self, selector: Selector) -> None:
+        self._selector = selector
+        self._encoded: dict[str, bytes] = {}
+        self.used = 0
+        """In half microseconds at most, as `Selector.cost`."""
+
+    def begin(self) -> None:
+        self.used = 0
+
+    @property
+    def is_spent(self) -> bool:
+        return self.used >= MAX_EVALUATED
+
+    def __call__(self, record: memoryview) -> bool:
+        properties, encoded = properties_of(record), self._encoded
+        self.used += self._selector.cost(len(properties))
+        found: dict[str, str | None] = {}
 
         def get(name: str) -> str | None:
+            if name in found:
+                return found[name]
             key = encoded.get(name)
             if key is None:
                 key = encoded[name] = name.encode()
             value = find_property(properties, key)
-            return None if value is None else value.decode("utf-8", "replace")
+            text = found[name] = None if value is None else value.decode("utf-8", "replace")
+            return text
 
-        return selector.matches(get)
-
-    return matches
+        return self._selector.matches(get)
 
 
 class SelectorRequests:

@@ -37,8 +37,11 @@ class Subscription:
     version: int
     expression_type: str = TAG
     tags_codes: frozenset[int] | None = None
-    selector: Selector | None = None
-    """Of an SQL92 expression; None if it is none."""
+
+    @property
+    def selector(self) -> Selector | None:
+        """Of an SQL92 expression; None if it is none. Compiled when it is asked for: a heartbeat brings thousands."""
+        return _selector(self.expression) if self.expression_type == SQL92 else None
 
     @property
     def tags(self) -> list[str]:
@@ -237,11 +240,8 @@ class ClientTable:
                 raise RequestError(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark)
             expression_type = str(item.get("expressionType") or TAG)
             codes = parse_tags(expression) if expression_type == TAG else None
-            selector = _selector(expression) if expression_type == SQL92 else None
             topic = str(item["topic"])
-            found[topic] = Subscription(
-                topic, expression, int(item.get("subVersion", 0)), expression_type, codes, selector
-            )
+            found[topic] = Subscription(topic, expression, int(item.get("subVersion", 0)), expression_type, codes)
         changed = found.keys() != group.subscriptions.keys()
         for topic, old in group.subscriptions.items():
             if topic in found and old.version > found[topic].version:

@@ -136,11 +136,13 @@ def filtered_pulls(scene: Scene, number: int) -> Iterator[Command]:
         yield pull(scene, "absent", 0, 0)
 
 
-def pull(scene: Scene, subscription: str, suspend_ms: int, offset: int, expression_type: str = "TAG") -> Command:
+def pull(
+    scene: Scene, subscription: str, suspend_ms: int, offset: int, expression_type: str = "TAG", queue_id: int = 0
+) -> Command:
     ext = {
         "consumerGroup": "guest",
         "topic": scene.own_topic,
-        "queueId": "0",
+        "queueId": str(queue_id),
         "queueOffset": str(offset),
         "maxMsgNums": "1024",
         "sysFlag": str(4 | (2 if suspend_ms else 0)),
@@ -153,24 +155,68 @@ def pull(scene: Scene, subscription: str, suspend_ms: int, offset: int, expressi
     return Command(RequestCode.PULL_MESSAGE, ext)
 
 
+SQL_ENTRIES = 2_000
+SQL = (
+    " AND ".join(f"a{n} > {n}" for n in range(2000)),
+    " AND ".join(f"a{n} > {n}" for n in range(500)),
+    " OR ".join(f"zeros = {n}" for n in range(500)),
+    " OR ".join(f"zeros BETWEEN {n} AND 9{n}.5" for n in range(330)),
+    " OR ".join("long = TRUE" for _ in range(500)),
+    "(" * 3000 + "a > 1" + ")" * 3000,
+    " AND ".join(["(" * 90 + "TRUE" + ")" * 90] * 10),
+    "NOT " * 3000 + "TRUE",
+    "a IN (" + ",".join(f"'{n}'" for n in range(1000)) + ")",
+    "a LIKE '" + "%a" * 2000 + "'",
+    " OR ".join(["long CONTAINS 'aaabaa'"] * 120),
+    "long CONTAINS '" + "a" * 500 + "b" + "a" * 500 + "'",
+)
+
+
+def with_properties(command: Command) -> Command:
+    """As many bytes of them as a message may have."""
+    command.ext["i"] += f"\x02zeros\x01{'0' * 15_000}5\x02long\x01{'a' * 15_000}\x02"
+    return command
+
+
 def sql_pulls(scene: Scene, number: int) -> Iterator[Command]:
-    """Expressions that are long, deep, or never true."""
-    yield send_request(scene, scene.own_topic, b"x")
-    while True:
-        for text in (
-            " AND ".join(f"a{n} > {n}" for n in range(2000)),
-            "(" * 3000 + "a > 1" + ")" * 3000,
-            "NOT " * 3000 + "TRUE",
-            "a LIKE '" + "%a" * 2000 + "'",
-        ):
-            yield pull(scene, text, 0, 0, "SQL92")
+    """Expressions that are long, deep, or never true, over many messages, some of them with long properties."""
+    if number == 0:
+        for turn in range(SQL_ENTRIES):
+            command = send_request(scene, scene.own_topic, b"x")
+            yield command if turn % 100 else with_properties(command)
+    for turn in count():
+        for text in SQL:
+            yield pull(scene, text + " " * (turn % 1000), 0, 0, "SQL92")
+
+
+def sql_heartbeats(scene: Scene, number: int) -> Iterator[Command]:
+    """As many expressions as a heartbeat may have."""
+    texts = [text for text in SQL if len(text) < 10_000]
+    for turn in count():
+        subscriptions = [
+            {"topic": f"t{entry}", "subString": f"{text} ", "subVersion": turn, "expressionType": "SQL92"}
+            for entry, text in enumerate(texts * 4)
+        ]
+        consumer = {"groupName": "guest", "subscriptionDataSet": subscriptions}
+        body = {"clientID": f"guest@{number}", "producerDataSet": [], "consumerDataSet": [consumer]}
+        yield Command(RequestCode.HEART_BEAT, {}, json.dumps(body).encode())
+
+
+def held_filters(scene: Scene, number: int) -> Iterator[Command]:
+    """Pulls that wait with a filter which takes nothing, and messages that they are shown."""
+    for turn in count():
+        yield pull(scene, SQL[1] if turn % 2 else "absent", 30_000, 0, "SQL92" if turn % 2 else "TAG", queue_id=1)
+        if turn % 8 == 0:
+            command = send_request(scene, scene.own_topic, b"x")
+            command.ext["e"] = "1"
+            yield command
 
 
 def long_polls(scene: Scene, number: int) -> Iterator[bytes]:
-    """A thousand held pulls for each connection, then silence."""
+    """A thousand held pulls for each connection, then silence. Nothing is sent to their queue."""
     yield scene.frame(send_request(scene, scene.own_topic, b"x"), "guest")
     for turn in range(1000):
-        command = pull(scene, "*", 30_000, 2**40)
+        command = pull(scene, "*", 30_000, 0, queue_id=2)
         command.opaque = turn
         yield scene.frame(command, "guest")
 
@@ -194,7 +240,6 @@ def delayed(scene: Scene, number: int) -> Iterator[Command]:
         yield send_request(scene, scene.own_topic, b"x", delay=1)
 
 
-REFUSED = "Refused, counted"
 FAIR = "Sessions take turns, so it holds up nobody else"
 ATTACKS = [
     Attack(
@@ -278,6 +323,28 @@ ATTACKS = [
     Attack("offsets", "master", made(offsets_of_one_group), "Commits without waiting", FAIR, in_short=False),
     Attack("index-walks", "master", made(index_walks), "Queries that walk the index (12)", FAIR),
     Attack("filtered-pulls", "master", made(filtered_pulls), "Pulls whose filter passes over 20,000 messages", FAIR),
-    Attack("sql-filters", "master", made(sql_pulls), "Long and deep SQL expressions", REFUSED),
+    Attack(
+        "sql-filters",
+        "master",
+        made(sql_pulls),
+        "Long and deep SQL expressions over many messages",
+        "Refused beyond a bound; what a pull may evaluate is bounded",
+        both=True,
+    ),
+    Attack(
+        "sql-heartbeats",
+        "master",
+        made(sql_heartbeats),
+        "Heartbeats full of SQL expressions",
+        "They are compiled when they are first used",
+        in_short=False,
+    ),
+    Attack(
+        "held-filters",
+        "master",
+        made(held_filters),
+        "Held pulls with filters, and sends that they are shown",
+        "What is looked at for the held pulls of a queue is bounded; the others are told to pull again",
+    ),
     Attack("long-polls", "master", long_polls, "A thousand held pulls for each connection", "Held pulls are bounded"),
 ]
