@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_store import BATCH_RECORDS, HOST, PROPERTIES, RECORD_BYTES, Silent
+from benchmarks.bench_store import BATCH_RECORDS, HOST, PROPERTIES, RECORD_BYTES
 from benchmarks.figures import show
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode
@@ -32,6 +32,7 @@ from rmqha.store.store import Store
 from tests.interop.java import Java, MissingError
 from tests.interop.lab import Lab, Node
 from tests.interop.processes import ask_json
+from tests.support.tracer import SilentTracer
 
 LOG_FILE_BYTES = 1 << 30
 TOPICS = tuple(f"Bench{number}" for number in range(8))
@@ -51,7 +52,7 @@ KEYS = {
 
 def fill(directory: Path, size_bytes: int) -> int:
     """A store with so many bytes of 1 KiB records, their queues built; where its log ends."""
-    store = Store.open(HostDisk(directory), StoreConfig(mapped_file_size_commit_log=LOG_FILE_BYTES), Silent())
+    store = Store.open(HostDisk(directory), StoreConfig(mapped_file_size_commit_log=LOG_FILE_BYTES), SilentTracer())
     store.accept_epoch(Epoch(1))
     store.append_epoch(Epoch(1), PhyOffset(0))
     body_bytes = RECORD_BYTES - 91 - len(TOPICS[0]) - len(PROPERTIES)

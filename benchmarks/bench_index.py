@@ -24,6 +24,7 @@ from rmqha.store.config import StoreConfig
 from rmqha.store.index.index_file import ENTRY
 from rmqha.store.log.record import NewMessage
 from rmqha.store.store import Store
+from tests.support.tracer import SilentTracer
 
 RECORD_BYTES = 1024
 BATCH_COUNT = 256
@@ -32,11 +33,6 @@ STEP_BYTES = 64 * 1024
 QUERY_COUNT = 2000
 HOST = (b"\x7f\x00\x00\x01", 10911)
 TOPIC = "BenchTopic"
-
-
-class Silent:
-    def event(self, name: str, **fields: Any) -> None:
-        """Benchmarks print figures only."""
 
 
 def new_message(number: int) -> NewMessage:
@@ -56,7 +52,7 @@ def fill(store: Store, count: int) -> None:
 
 
 def measure(directory: Path, count: int) -> dict[str, Any]:
-    store = Store.open(HostDisk(directory), StoreConfig(mapped_file_size_commit_log=FILE_BYTES), Silent())
+    store = Store.open(HostDisk(directory), StoreConfig(mapped_file_size_commit_log=FILE_BYTES), SilentTracer())
     fill(store, count)
     start = time.process_time()
     while store.dispatch(STEP_BYTES):

@@ -29,7 +29,7 @@ from typing import Any
 import trio
 
 from benchmarks.bench_start import answers, memory, wait_for, writable
-from benchmarks.bench_store import BATCH_RECORDS, HOST, PROPERTIES, RECORD_BYTES, Silent
+from benchmarks.bench_store import BATCH_RECORDS, HOST, PROPERTIES, RECORD_BYTES
 from benchmarks.figures import show, summary
 from rmqha.drill.cluster import Cluster, quickstart
 from rmqha.host.disk import HostDisk
@@ -41,6 +41,7 @@ from rmqha.store.meta import sidecar
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
+from tests.support.tracer import SilentTracer
 
 LOG_FILE_BYTES = 1 << 30
 TOPICS = tuple(f"Bench{number}" for number in range(8))
@@ -54,7 +55,7 @@ MAX_FRAME_BYTES = 16 * 1024 * 1024
 
 
 def open_store(directory: Path) -> Store:
-    return Store.open(HostDisk(directory), StoreConfig(mapped_file_size_commit_log=LOG_FILE_BYTES), Silent())
+    return Store.open(HostDisk(directory), StoreConfig(mapped_file_size_commit_log=LOG_FILE_BYTES), SilentTracer())
 
 
 # --- child processes --------------------------------------------------------------------------------------------------

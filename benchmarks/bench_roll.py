@@ -19,11 +19,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_store import BATCH_RECORDS, Silent, new_message
+from benchmarks.bench_store import BATCH_RECORDS, new_message
 from benchmarks.figures import show
 from rmqha.host.disk import HostDisk
 from rmqha.store.config import StoreConfig
 from rmqha.store.store import Store
+from tests.support.tracer import SilentTracer
 
 FILE_BYTES = 1 << 30
 SPAN_BYTES = 48 << 20
@@ -85,7 +86,9 @@ def paced(store: Store, until: int) -> list[float]:
 def rolls(directory: Path, count: int) -> dict[str, Any]:
     rows = []
     for mode, pause_s in (("ASYNC_FLUSH", FLUSH_S), ("SYNC_FLUSH", 0.0)):
-        store = Store.open(HostDisk(directory / mode), StoreConfig(mapped_file_size_commit_log=FILE_BYTES), Silent())
+        store = Store.open(
+            HostDisk(directory / mode), StoreConfig(mapped_file_size_commit_log=FILE_BYTES), SilentTracer()
+        )
         taken: dict[str, list[float]] = {place: [] for place in PLACES}
         longest: dict[str, float] = dict.fromkeys(PLACES, 0.0)
         for number in range(count):

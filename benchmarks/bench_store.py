@@ -27,6 +27,7 @@ from rmqha.host.disk import HostDisk
 from rmqha.store.config import StoreConfig
 from rmqha.store.log.record import NewMessage
 from rmqha.store.store import Store
+from tests.support.tracer import SilentTracer
 
 ROUNDS = 5
 RECORD_BYTES = 1024
@@ -35,11 +36,6 @@ BATCH_RECORDS = BATCH_BYTES // RECORD_BYTES
 FILE_BYTES = 256 * 1024 * 1024
 HOST = (b"\x7f\x00\x00\x01", 10911)
 PROPERTIES = b"UNIQ_KEY\x017F00000100000000000000000000ABCD\x02WAIT\x01true\x02TAGS\x01a\x02"
-
-
-class Silent:
-    def event(self, name: str, **fields: Any) -> None:
-        """Benchmarks print figures only."""
 
 
 def new_message(queue_id: int) -> NewMessage:
@@ -51,7 +47,7 @@ def new_message(queue_id: int) -> NewMessage:
 
 def open_store(directory: Path, *, pool: bool = False) -> Store:
     config = StoreConfig(mapped_file_size_commit_log=FILE_BYTES, transient_store_pool_enable=pool)
-    return Store.open(HostDisk(directory), config, Silent())
+    return Store.open(HostDisk(directory), config, SilentTracer())
 
 
 def rate(work: Callable[[], int]) -> float:

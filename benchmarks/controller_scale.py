@@ -41,16 +41,12 @@ from rmqha.raft.node import RaftNode
 from rmqha.raft.quorum import Configuration
 from rmqha.wire.command import Command
 from rmqha.wire.raft_message import Snapshot
+from tests.support.tracer import SilentTracer
 
 NODES = ("n0", "n1", "n2")
 SETTLED_S = 3.0
 SNAPSHOT_ENTRIES = 40
 ASK_EVERY_S = 0.002
-
-
-class NoTrace:
-    def event(self, name: str, **fields: Any) -> None:
-        """Nothing is kept."""
 
 
 def make_state(replicas: int) -> ReplicasInfo:
@@ -93,8 +89,8 @@ class Quorum:
             )
             snapshot = Snapshot(RaftIndex(1000), Term(1), image)
             stored = StoredState(Term(1), "", snapshot, ())
-            raft = RaftNode(name, Configuration(NODES), stored, RaftConfig(), HostPrng(), NoTrace(), self.now_ms)
-            self.nodes[name] = Node(ControllerMachine(config, raft, image, NoTrace()))
+            raft = RaftNode(name, Configuration(NODES), stored, RaftConfig(), HostPrng(), SilentTracer(), self.now_ms)
+            self.nodes[name] = Node(ControllerMachine(config, raft, image, SilentTracer()))
         for node in self.nodes.values():
             node.machine.start(self.now_ms)
 

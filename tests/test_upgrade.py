@@ -34,8 +34,9 @@ from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 from rmqha.wire.raft_message import HardState
 from tests.broker.support import Broker
-from tests.controller.harness import Cluster, Prng, Tracer
+from tests.controller.harness import Cluster, Prng
 from tests.golden.reader import GOLDEN
+from tests.support.tracer import RecordingTracer
 from tools.upgrade_states import kept, parsed, said, said_by
 
 RELEASES = sorted(path.name.removeprefix("upgrade-") for path in GOLDEN.glob("upgrade-*"))
@@ -173,7 +174,7 @@ def restored(directory: Path) -> Cluster:
         place = directory / f"ctl-{number}"
         node.config = read_controller_config(str(place / "node.conf"))
         assert node.config.controller_dleger_self_id == node.node_id
-        log = DurableRaftLog(HostDisk(place / "controller"), node.node_id, Tracer(), Prng(1))
+        log = DurableRaftLog(HostDisk(place / "controller"), node.node_id, RecordingTracer(), Prng(1))
         log.close()
         assert log.recovery_lines == [] and log.stored.snapshot is not None and log.stored.entries
         node.incarnation = log.identity.partition("#")[2]

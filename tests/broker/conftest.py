@@ -8,8 +8,9 @@ import pytest
 
 from rmqha.host.disk import HostDisk
 from rmqha.store.store import Store
-from tests.broker.support import Broker, ListTracer
+from tests.broker.support import Broker
 from tests.store.support import GOLD, unpack
+from tests.support.tracer import RecordingTracer
 
 
 @pytest.fixture
@@ -54,6 +55,6 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """What a real broker stored."""
     directory: Path = tmp_path_factory.mktemp("golden")
     unpack("n0", directory)
-    store = Store.open(HostDisk(directory / "n0"), GOLD, ListTracer())
+    store = Store.open(HostDisk(directory / "n0"), GOLD, RecordingTracer())
     yield store
     store.close()

@@ -24,21 +24,12 @@ from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser
 from rmqha.wire.ha_stream import SlaveAck, SlaveHandshake
 from rmqha.wire.lenient_json import dumps
+from tests.support.clock import ManualClock
+from tests.support.tracer import RecordingTracer
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 START = PhyOffset(0)
-
-
-class FakeClock:
-    def __init__(self) -> None:
-        self.ms = 1_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def wall_ms(self) -> int:
-        return 1_800_000_000_000 + self.ms
 
 
 @dataclass
@@ -47,20 +38,6 @@ class FakeLog:
 
     max_phy_offset: PhyOffset = START
     synced_offset: PhyOffset = START
-
-
-class ListTracer:
-    def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, Any]]] = []
-
-    def event(self, name: str, **fields: Any) -> None:
-        self.events.append((name, fields))
-
-    def names(self) -> list[str]:
-        return [name for name, _ in self.events]
-
-    def history(self) -> list[dict[str, Any]]:
-        return [{"at_ms": 0, "event": name, **fields} for name, fields in self.events]
 
 
 class FakeChannel:
@@ -171,8 +148,8 @@ class Broker:
     def __init__(self, directory: Path, *, memory_bytes: int = 0, **keys: Any) -> None:
         self.directory = directory
         self.open = True
-        self.clock = FakeClock()
-        self.tracer = ListTracer()
+        self.clock = ManualClock()
+        self.tracer = RecordingTracer()
         self.controller = ScriptedController()
         defaults = {
             "metadata_sync": "periodic",

@@ -21,18 +21,14 @@ from rmqha.wire import bodies
 from rmqha.wire.bodies import parse_registration
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps, loads
-from tests.broker.support import FakeClock
+from tests.support.clock import ManualClock
+from tests.support.tracer import SilentTracer
 
 GROUP = "broker-a"
 
 
-class Tracer:
-    def event(self, name: str, **fields: object) -> None:
-        """Nobody listens."""
-
-
 def table_at(directory: Path) -> TopicTable:
-    return TopicTable(HostDisk(directory), BrokerConfig(), FakeClock())
+    return TopicTable(HostDisk(directory), BrokerConfig(), ManualClock())
 
 
 def plain_body(table: TopicTable) -> bytes:
@@ -91,7 +87,7 @@ def test_any_name_is_written_as_the_encoder_would(names: list[str], tmp_path_fac
 
 
 def routed(tmp_path: Path) -> tuple[TopicTable, RouteTable]:
-    table, routes = table_at(tmp_path), RouteTable(Tracer(), lite_timeout_ms=5000, register_timeout_ms=9000)
+    table, routes = table_at(tmp_path), RouteTable(SilentTracer(), lite_timeout_ms=5000, register_timeout_ms=9000)
     table.put(TopicConfig("orders", 2, 2))
     return table, routes
 

@@ -25,7 +25,8 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import StoreError
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
-from tests.broker.support import GOLDEN, Broker, FakeClock, FakeLog, send_command
+from tests.broker.support import GOLDEN, Broker, FakeLog, send_command
+from tests.support.clock import ManualClock
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def test_files_are_written_as_java_writes_them(java_config: Path, name: str) -> 
 
 
 def test_a_java_brokers_tables_are_read(java_config: Path) -> None:
-    disk, clock = HostDisk(java_config), FakeClock()
+    disk, clock = HostDisk(java_config), ManualClock()
     config = BrokerConfig(broker_cluster_name="GoldCluster", broker_name="gold-a", default_topic_queue_nums=4)
     topics, groups, offsets = TopicTable(disk, config, clock), GroupTable(disk, clock), OffsetTable(disk)
     assert topics.get("GoldTxn") == TopicConfig("GoldTxn", 2, 2, 6, attributes={"message.type": "TRANSACTION"})
@@ -88,7 +89,7 @@ NAMES = ("topics", "subscriptionGroup", "consumerOffset", "delayOffset")
 
 
 def table_of(name: str, directory: Path) -> Any:
-    disk, clock = HostDisk(directory), FakeClock()
+    disk, clock = HostDisk(directory), ManualClock()
     match name:
         case "topics":
             return TopicTable(disk, BrokerConfig(auto_create_topic_enable=False), clock)
@@ -274,7 +275,7 @@ def test_a_slave_learns_the_type_with_the_table(broker: Broker) -> None:
 
 
 def test_restored_topics_have_the_type_of_their_queues(tmp_path: Path) -> None:
-    table = TopicTable(HostDisk(tmp_path), BrokerConfig(), FakeClock())
+    table = TopicTable(HostDisk(tmp_path), BrokerConfig(), ManualClock())
     table.put(TopicConfig("Known", 4, 2, attributes={"message.type": "NORMAL"}))
     assert table.restore({"Known": [0], "New": [0, 1], "Plain": [0]}, {"Known", "New"}) == ["Known", "New", "Plain"]
     assert table.get("Known") == TopicConfig(
@@ -328,7 +329,7 @@ def test_a_new_master_restores_topics_that_only_the_queues_know(make_broker: Cal
 
 
 def test_restore_widens_a_topic_that_has_more_queues_on_disk(tmp_path: Path) -> None:
-    table = TopicTable(HostDisk(tmp_path), BrokerConfig(), FakeClock())
+    table = TopicTable(HostDisk(tmp_path), BrokerConfig(), ManualClock())
     table.put(TopicConfig("T", 1, 4, 4, attributes={"a": "b"}))
     assert table.restore({"T": [0, 2], "Empty": []}) == ["T"]
     assert table.get("T") == TopicConfig("T", 3, 4, 4, attributes={"a": "b"})
@@ -381,7 +382,7 @@ def test_slaves_of_apaches_are_told_of_the_topics_that_they_need_as_masters(tmp_
 @pytest.mark.parametrize("table", [TopicTable, GroupTable])
 def test_a_version_is_an_int_of_java_and_given_once(tmp_path: Path, table: type[Any]) -> None:
     """fastjson2 reads the counter as an int: Apache's name server refused registrations with a larger one."""
-    clock, disk = FakeClock(), HostDisk(tmp_path)
+    clock, disk = ManualClock(), HostDisk(tmp_path)
 
     def opened() -> Any:
         return TopicTable(disk, BrokerConfig(), clock) if table is TopicTable else GroupTable(disk, clock)
@@ -401,7 +402,7 @@ def test_a_version_is_an_int_of_java_and_given_once(tmp_path: Path, table: type[
 
 
 def test_a_counter_near_its_end_begins_anew_with_the_next_epoch(tmp_path: Path) -> None:
-    groups = GroupTable(HostDisk(tmp_path), FakeClock())
+    groups = GroupTable(HostDisk(tmp_path), ManualClock())
     groups.new_epoch(1)
     groups.version.counter = 2**31 - 2
     groups.new_epoch(2)

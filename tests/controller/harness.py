@@ -22,22 +22,12 @@ from rmqha.raft.node import RaftNode, Ready
 from rmqha.raft.quorum import Configuration, identity
 from rmqha.wire.command import FLAG_ONEWAY, FLAG_RESPONSE, Command
 from rmqha.wire.raft_message import Entry, HardState, Snapshot
+from tests.support.tracer import RecordingTracer
 
 GROUP = "broker-a"
 CLUSTER = "DefaultCluster"
 SLOW_MS = 300
 """What a Java broker on a busy machine takes to answer a probe."""
-
-
-class Tracer:
-    def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, Any]]] = []
-
-    def event(self, name: str, **fields: Any) -> None:
-        self.events.append((name, fields))
-
-    def names(self) -> list[str]:
-        return [name for name, _ in self.events]
 
 
 class Prng:
@@ -128,7 +118,7 @@ class Node:
         self.hard_state = HardState()
         self.snapshot: Snapshot | None = None
         self.entries: list[Entry] = []
-        self.tracer = Tracer()
+        self.tracer = RecordingTracer()
         self.up = False
         self.persisting = True
         self.start()
@@ -312,7 +302,7 @@ class Cluster:
         node.up = False
 
     @property
-    def tracer(self) -> Tracer:
+    def tracer(self) -> RecordingTracer:
         return self.leader.tracer
 
     def group(self, name: str = GROUP) -> BrokerGroup:
@@ -466,7 +456,6 @@ __all__ = [
     "Cluster",
     "Node",
     "RaftIndex",
-    "Tracer",
     "explained",
     "group_of",
 ]

@@ -19,7 +19,7 @@ from rmqha.wire.frame import FrameParser, encode_frame
 from tests.broker.support import Broker, FakeChannel
 from tests.fuzz.budget import fuzz
 from tests.golden.reader import frames, raw
-from tests.nameserver.support import FakeClock
+from tests.support.clock import ManualClock
 
 PARSER_BYTES = 1 << 24
 KEPT_PER_CODE = 4
@@ -107,7 +107,7 @@ def test_a_broker_lives_through_any_request(broker: Broker, command: Command) ->
 @fuzz
 @given(st.lists(changed_requests(), min_size=1, max_size=4))
 def test_a_name_server_lives_through_any_request(commands: list[Command]) -> None:
-    clock = FakeClock()
+    clock = ManualClock(0, 0)
     server = NameServer(NamesrvConfig(), HostTracer(clock=clock, write=lambda _: None), clock, KvConfig())
     for command in commands:
         answer = server.handle(1, command)

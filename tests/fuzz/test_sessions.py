@@ -29,7 +29,7 @@ from rmqha.model.code import RequestCode
 from rmqha.wire.command import Command
 from tests.fuzz.budget import fuzz_seconds
 from tests.fuzz.damage import damaged, descriptors, pieces, tasks
-from tests.nameserver.support import FakeClock
+from tests.support.clock import ManualClock
 
 MAX_FRAME_BYTES = 1 << 20
 TOGETHER = 100
@@ -47,7 +47,7 @@ class Routes:
     """A name server that counts who comes and goes."""
 
     def __init__(self) -> None:
-        clock = FakeClock()
+        clock = ManualClock(0, 0)
         self._server = NameServer(NamesrvConfig(), HostTracer(clock=clock, write=lambda _: None), clock, KvConfig())
         self.open = self.answered = 0
 

@@ -24,19 +24,9 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
 from rmqha.model.offset import PhyOffset
 from rmqha.wire.command import Command
+from tests.support.tracer import RecordingTracer
 
 from .memory_log import MemoryIdentity, MemoryLog
-
-
-class Trace:
-    def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, Any]]] = []
-
-    def event(self, name: str, **fields: Any) -> None:
-        self.events.append((name, fields))
-
-    def names(self) -> list[str]:
-        return [name for name, _ in self.events]
 
 
 @dataclass
@@ -141,7 +131,7 @@ class Node:
         self.group = group
         self.number = number
         self.log = log or MemoryLog()
-        self.trace = Trace()
+        self.trace = RecordingTracer()
         self.config = BrokerConfig(listen_port=10901 + 10 * number, **group.options)
         self.identity = MemoryIdentity(identity)
         self.replica = Replica(self.config, self.log, self.identity, self.trace)

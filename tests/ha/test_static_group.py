@@ -16,8 +16,8 @@ from rmqha.model.error import ConfigError
 from rmqha.model.identity import Role
 from rmqha.model.offset import PhyOffset
 from rmqha.wire.legacy_ha import encode_header, encode_report
+from tests.support.tracer import RecordingTracer
 
-from .group import Trace
 from .memory_log import MemoryLog
 
 MASTER_HA = "127.0.0.1:10912"
@@ -32,7 +32,7 @@ def record(phy_offset: int, size_bytes: int = 100) -> bytes:
 class Member:
     def __init__(self, log: MemoryLog | None = None, **keys: Any) -> None:
         self.log = log or MemoryLog()
-        self.trace = Trace()
+        self.trace = RecordingTracer()
         self.config = BrokerConfig(enable_controller_mode=False, **keys)
         self.config.check("test")
         self.replica = StaticReplica(self.config, self.log, self.trace)

@@ -12,6 +12,7 @@ from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.wire.ha_stream import MasterHandshake
 from tests.ha.memory_log import MemoryLog
+from tests.support.tracer import SilentTracer
 
 
 class WatchedLog(MemoryLog):
@@ -34,10 +35,6 @@ class WatchedLog(MemoryLog):
         super().clear_epochs()
 
 
-class Tracer:
-    def event(self, name: str, **fields: object) -> None: ...
-
-
 @st.composite
 def logs(draw: st.DrawFn) -> tuple[EpochHistory, int, int]:
     """Epochs, start and end of a log whose numbers are small, so that two of them meet often."""
@@ -57,7 +54,7 @@ def test_no_log_is_cut_unannounced(
     log.epochs, log.start, end = own
     log.data = bytearray(end - log.start)
     log.confirm = max(log.start, min(confirm, end))
-    client = HaClient(BrokerConfig(ha_mode=ha_mode, total_replicas=3), log, BrokerId(2), Tracer())
+    client = HaClient(BrokerConfig(ha_mode=ha_mode, total_replicas=3), log, BrokerId(2), SilentTracer())
     (dial,) = client.follow(0, "127.0.0.1:1")
     assert isinstance(dial, OpenHa) and not client.would_cut(b""), "there is no connection yet"
     client.opened(0, dial.conn_id)
@@ -76,7 +73,7 @@ def test_a_log_that_only_goes_on_waits_for_nothing() -> None:
     """The way of every slave after an election."""
     log = WatchedLog()
     log.epochs, log.data = EpochHistory([EpochEntry(Epoch(1), PhyOffset(0))]), bytearray(500)
-    client = HaClient(BrokerConfig(ha_mode="cp", total_replicas=3), log, BrokerId(2), Tracer())
+    client = HaClient(BrokerConfig(ha_mode="cp", total_replicas=3), log, BrokerId(2), SilentTracer())
     (dial,) = client.follow(0, "127.0.0.1:1")
     assert isinstance(dial, OpenHa)
     client.opened(0, dial.conn_id)

@@ -6,22 +6,12 @@ from rmqha.host.event_counts import CUT_BYTES, ELECTIONS, EVENTS, FAILOVER, SET_
 from rmqha.host.tracer import HostTracer
 from rmqha.model.identity import Role
 from rmqha.model.series import MetricFamilies, Series
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.ms = 0
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def wall_ms(self) -> int:
-        return 1_800_000_000_000
+from tests.support.clock import ManualClock
 
 
 class Node:
     def __init__(self) -> None:
-        self.clock = Clock()
+        self.clock = ManualClock(0)
         self.tracer = HostTracer(clock=self.clock, write=lambda _: None)
         self.counts = EventCounts(self.tracer)
 

@@ -15,21 +15,15 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import ServerConfig
 from rmqha.model.error import UsageError
 from rmqha.model.identity import Role
+from tests.support.clock import ManualClock
 
+CLOCK = ManualClock(0, 1_795_247_737_123)
 PACKAGES = ("rmqha", "controller", "nameserver")
-
-
-class FixedClock:
-    def now_ms(self) -> int:
-        return 0
-
-    def wall_ms(self) -> int:
-        return 1_795_247_737_123
 
 
 def test_a_line() -> None:
     lines: list[str] = []
-    tracer = HostTracer(clock=FixedClock(), write=lines.append)
+    tracer = HostTracer(clock=CLOCK, write=lines.append)
     tracer.event(
         "role_changed", role=Role.MASTER, epoch=7, address="127.0.0.1:1", note='two words, "quoted"', none=None
     )
@@ -45,10 +39,10 @@ def test_a_line() -> None:
 
 def test_json_lines_are_tied_by_group_and_epoch() -> None:
     lines: list[str] = []
-    broker = HostTracer(clock=FixedClock(), write=lines.append, json_of={"server": "broker", "group": "broker-a"})
+    broker = HostTracer(clock=CLOCK, write=lines.append, json_of={"server": "broker", "group": "broker-a"})
     broker.event("role_changed", role=Role.MASTER, epoch=7, note="line\nfeed")
     broker.event("ha_closed", conn_id=1, time="mine", server="mine")
-    controller = HostTracer(clock=FixedClock(), write=lines.append, json_of={"server": "controller"})
+    controller = HostTracer(clock=CLOCK, write=lines.append, json_of={"server": "controller"})
     controller.event("master_elected", group="broker-a", epoch=7, cause="MASTER_DEAD")
     controller.event("master_dead", group="broker-a", broker_id=1)
     assert all(line.endswith("\n") and line.count("\n") == 1 for line in lines)
@@ -95,7 +89,7 @@ def test_a_server_writes_as_its_keys_say_and_warns_where_it_serves_anybody(tmp_p
 
 
 def test_the_history_is_json_and_bounded() -> None:
-    tracer = HostTracer(clock=FixedClock(), write=lambda _: None)
+    tracer = HostTracer(clock=CLOCK, write=lambda _: None)
     for n in range(HISTORY_COUNT + 5):
         tracer.event("step", n=n, role=Role.SLAVE, members=frozenset({2, 1}))
     history = json.loads(json.dumps(tracer.history()))

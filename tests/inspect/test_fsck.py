@@ -33,7 +33,8 @@ from tests.store.damage import (
     unsaved_changes,
     with_cut,
 )
-from tests.store.support import Trace, commit_all, message, unpack
+from tests.store.support import commit_all, message, unpack
+from tests.support.tracer import RecordingTracer
 
 LOG = "commitlog/00000000000000000000"
 QUEUE = "consumequeue/T/0/00000000000000000000"
@@ -100,7 +101,7 @@ def test_a_store_of_ours_is_sound_and_stays_as_it_is(own: Path) -> None:
 
 def test_an_index_that_is_behind_after_a_stop_is_no_finding(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rmqha.store.index.index_service.CLOSE_LIMIT_BYTES", -1)
-    store = Store.open(HostDisk(own), OWN, Trace())
+    store = Store.open(HostDisk(own), OWN, RecordingTracer())
     for number in range(20):
         store.append(message(number), 1_800_000_000_000 + number)
     commit_all(store)
@@ -126,7 +127,7 @@ def test_a_repair_of_a_sound_store_does_nothing(own: Path) -> None:
 
 # --- a store in use ---------------------------------------------------------------------------------------------------
 def test_a_store_in_use_is_sound_while_it_moves_and_is_not_repaired(own: Path) -> None:
-    store = Store.open(HostDisk(own), OWN, Trace())
+    store = Store.open(HostDisk(own), OWN, RecordingTracer())
     for number in range(100, 130):
         store.append(message(number, body=b"u" * 300), 1_800_000_000_000 + number)
         if number % 3 == 0:
@@ -144,14 +145,14 @@ def test_a_store_in_use_is_sound_while_it_moves_and_is_not_repaired(own: Path) -
 
 
 def test_damage_in_a_store_in_use_is_found(own: Path) -> None:
-    store = Store.open(HostDisk(own), OWN, Trace())
+    store = Store.open(HostDisk(own), OWN, RecordingTracer())
     change(own, LOG, 88, b"\xff")
     assert [(fault.kind, fault.path) for fault in fsck(own).faults] == [(FindingKind.LOG_DAMAGE, LOG)]
     store.close()
 
 
 def test_a_killed_store_is_sound_and_says_so(own: Path) -> None:
-    store = Store.open(HostDisk(own), OWN, Trace())
+    store = Store.open(HostDisk(own), OWN, RecordingTracer())
     store.append(message(99), 1_800_000_000_000)
     commit_all(store)
     killed = shutil.copytree(own, own.with_name("killed"))
@@ -180,7 +181,7 @@ def test_a_bad_record_with_good_ones_behind_it_is_not_cut_without_a_choice(own: 
     assert outcome.after.faults == []
     assert records(own) == {place: data for place, data in before.items() if place < at}
     assert unsaved_changes(own, damaged) == []
-    store = Store.open(HostDisk(own), OWN, Trace())
+    store = Store.open(HostDisk(own), OWN, RecordingTracer())
     assert store.unclean, "committed records are gone: it must follow a master first"
     assert store.max_phy_offset == at
     store.close()
@@ -210,7 +211,7 @@ def test_garbage_behind_the_end_is_zeroed_and_kept(own: Path) -> None:
     assert outcome.after.faults == []
     assert contents(own)[path][end % 16384 :].count(0) == 16384 - end % 16384
     assert unsaved_changes(own, before) == []
-    assert not Store.open(HostDisk(own), OWN, Trace()).unclean
+    assert not Store.open(HostDisk(own), OWN, RecordingTracer()).unclean
 
 
 def test_files_behind_the_end_are_set_aside(own: Path) -> None:
@@ -326,7 +327,7 @@ def test_a_checkpoint_beyond_the_log_is_lowered_and_the_replica_is_unclean(own: 
     assert [(fault.kind, fault.at) for fault in faults] == [(FindingKind.CHECKPOINT, 32)]
     assert mend(own).after.faults == []
     assert unsaved_changes(own, before) == []
-    store = Store.open(HostDisk(own), OWN, Trace())
+    store = Store.open(HostDisk(own), OWN, RecordingTracer())
     assert store.unclean
     store.close()
 

@@ -17,7 +17,8 @@ from rmqha.store.config import StoreConfig
 from rmqha.store.log.record import NewMessage
 from rmqha.store.meta.epoch_file import EpochFile
 from rmqha.store.store import Store
-from tests.store.support import HOST, SMALL, Trace
+from tests.store.support import HOST, SMALL
+from tests.support.tracer import RecordingTracer
 
 LOG_FILE = "commitlog/00000000000000000000"
 
@@ -30,7 +31,7 @@ def append(store: Store, count: int, body: bytes = b"b" * 300) -> None:
 
 def make(path: Path, count: int, epoch: int = 0, config: StoreConfig = SMALL) -> Path:
     """A store with `count` messages that was stopped in order."""
-    store = Store.open(HostDisk(path), config, Trace())
+    store = Store.open(HostDisk(path), config, RecordingTracer())
     if epoch:
         store.append_epoch(Epoch(epoch), store.max_phy_offset)
     append(store, count)
@@ -73,7 +74,7 @@ def test_logs_that_part_are_found_at_the_record(tmp_path: Path) -> None:
     b = copied(a, "b")
     end = compared(a).reference.end_offset
     make(a, 3)
-    store = Store.open(HostDisk(b), SMALL, Trace())
+    store = Store.open(HostDisk(b), SMALL, RecordingTracer())
     append(store, 4, b"other" * 60)
     store.close()
     found = compared(a, b)
@@ -122,7 +123,7 @@ def test_a_store_in_use_or_not_stopped_in_order_must_be_stopped_first(tmp_path: 
     found = compared(a, b)
     assert not found.is_safe and "did not stop in order" in said(found)
     (b / "abort").unlink()
-    store = Store.open(HostDisk(b), SMALL, Trace())
+    store = Store.open(HostDisk(b), SMALL, RecordingTracer())
     found = compared(a, b)
     store.close()
     assert "a broker runs on it" in said(found)
@@ -131,7 +132,7 @@ def test_a_store_in_use_or_not_stopped_in_order_must_be_stopped_first(tmp_path: 
 def test_a_replica_that_lost_power_must_follow_first(tmp_path: Path) -> None:
     a = make(tmp_path / "a", 3)
     b = copied(a, "b")
-    store = Store.open(HostDisk(b), SMALL, Trace())
+    store = Store.open(HostDisk(b), SMALL, RecordingTracer())
     store.mark_unclean()
     store.close()
     assert "may have lost its end" in said(compared(a, b))
@@ -140,7 +141,7 @@ def test_a_replica_that_lost_power_must_follow_first(tmp_path: Path) -> None:
 def test_logs_without_a_common_offset_prove_nothing(tmp_path: Path) -> None:
     a = make(tmp_path / "a", 40)
     b = copied(a, "b")
-    store = Store.open(HostDisk(b), SMALL, Trace())
+    store = Store.open(HostDisk(b), SMALL, RecordingTracer())
     store.restart_at(PhyOffset(4096 * 50))
     append(store, 3)
     store.close()

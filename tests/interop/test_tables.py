@@ -18,8 +18,9 @@ from rmqha.host.disk import HostDisk
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.offset import PhyOffset
 from rmqha.wire.lenient_json import loads
-from tests.broker.support import FakeClock, FakeLog
+from tests.broker.support import FakeLog
 from tests.interop.java import Java
+from tests.support.clock import ManualClock
 
 pytestmark = pytest.mark.interop
 
@@ -33,7 +34,7 @@ class Written:
 
     def __init__(self, directory: Path, random: Random) -> None:
         self._random = random
-        disk, clock, log = HostDisk(directory), FakeClock(), FakeLog()
+        disk, clock, log = HostDisk(directory), ManualClock(), FakeLog()
         log.max_phy_offset = log.synced_offset = PhyOffset(2**40)
         self._topics = TopicTable(disk, BrokerConfig(auto_create_topic_enable=False), clock)
         self._groups = GroupTable(disk, clock)

@@ -24,7 +24,7 @@ from rmqha.wire.auth.acl import sign
 from rmqha.wire.bodies import register_broker_request
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
-from tests.nameserver.support import FakeClock
+from tests.support.clock import ManualClock
 
 OWN, FOREIGN = "ownTopic", "foreignTopic"
 TOPICS = (OWN, "%RETRY%ownGroup", FOREIGN, "%RETRY%foreignGroup", "%DLQ%foreignGroup", "TBW102")
@@ -58,7 +58,7 @@ class World:
     def __init__(self) -> None:
         kv_config = KvConfig()
         self.kv_config = kv_config
-        self.server = NameServer(NamesrvConfig(), HostTracer(write=lambda _: None), FakeClock(), kv_config)
+        self.server = NameServer(NamesrvConfig(), HostTracer(write=lambda _: None), ManualClock(0, 0), kv_config)
         accounts = Accounts(AccessList({"orders": ACCOUNT}))
         self.guard = AuthFilter(cast(Any, self.server), cast(AccessFile, accounts), Statistics())
         topic = {"perm": 6, "readQueueNums": 2, "topicSysFlag": 0, "writeQueueNums": 3}

@@ -14,7 +14,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser
 from rmqha.wire.lenient_json import loads
 from tests.golden.reader import GOLDEN, lines, raw
-from tests.nameserver.support import FakeClock
+from tests.support.clock import ManualClock
 
 FILES = ("cluster", "mqadmin", "java-producer", "java-consumer", "java-binary")
 """One run of one cluster. binary-both-sides is another run, and it is replayed alone."""
@@ -43,7 +43,7 @@ def closings() -> list[tuple[float, int]]:
 
 def replay(files: tuple[str, ...], ends: list[tuple[float, int]]) -> dict[int, int]:
     """Compares every answer; returns how many of each request code were compared."""
-    clock = FakeClock()
+    clock = ManualClock(0, 0)
     server = NameServer(NamesrvConfig(), HostTracer(clock=clock, write=lambda _: None), clock, KvConfig())
     asked: dict[tuple[str, int], Any] = {}
     compared: dict[int, int] = {}

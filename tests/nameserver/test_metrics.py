@@ -10,13 +10,13 @@ from nameserver.route_info import RouteTable
 from rmqha.host.net.statistics import Statistics
 from rmqha.model.series import MetricFamilies, Series, filled
 from rmqha.wire.bodies import Registration, TopicTableVersion
-from tests.nameserver.support import Events
+from tests.support.tracer import RecordingTracer
 
 REMOTING = Statistics(session_count=1).as_dict()
 
 
 def registered(*brokers: tuple[str, int]) -> RouteTable:
-    routes = RouteTable(Events(), lite_timeout_ms=5000, register_timeout_ms=120_000)
+    routes = RouteTable(RecordingTracer(), lite_timeout_ms=5000, register_timeout_ms=120_000)
     for place, (name, broker_id) in enumerate(brokers):
         registration = Registration(
             cluster_name="c",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nameserver.route_info import RouteTable
 from rmqha.wire.bodies import QueueData, Registration, TopicTableVersion
-from tests.nameserver.support import Events
+from tests.support.tracer import RecordingTracer
 
 LITE_MS, REGISTER_MS, SCAN_MS = 5_000, 120_000, 500
 TOPIC = QueueData(4, 4, 6)
@@ -21,7 +21,7 @@ class Story:
     """A table, its events and the time."""
 
     def __init__(self) -> None:
-        self.events = Events()
+        self.events = RecordingTracer()
         self.table = RouteTable(self.events, lite_timeout_ms=LITE_MS, register_timeout_ms=REGISTER_MS)
         self.now_ms = 1_000_000
 
@@ -127,7 +127,7 @@ def test_a_demoted_master_leaves_the_masters_place() -> None:
 def test_an_unchanged_registration_only_refreshes() -> None:
     story = Story()
     story.register(A, 0)
-    story.events.seen.clear()
+    story.events.events.clear()
     story.pass_ms(REGISTER_MS - SCAN_MS)
     story.register(A, 0)
     story.pass_ms(REGISTER_MS - SCAN_MS)
@@ -137,7 +137,7 @@ def test_an_unchanged_registration_only_refreshes() -> None:
     assert story.route("other") is None
     story.register(A, 0, topics=("other",), counter=2)
     assert story.route("other") == ["g"]
-    assert [name for name, _ in story.events.seen] == ["route_changed"]
+    assert [name for name, _ in story.events.events] == ["route_changed"]
 
 
 def test_topics_come_from_the_master_or_the_lowest_slave() -> None:
@@ -253,7 +253,7 @@ def test_who_loses_most_heartbeats_at_once_suspects_itself() -> None:
     assert (story.table.suspects_itself, story.table.broker_count) == (True, 10)
     story.pass_ms(2_000, beats)
     assert (story.table.suspects_itself, story.table.broker_count) == (False, 10)
-    names = [name for name, _ in story.events.seen if name.startswith("name_server")]
+    names = [name for name, _ in story.events.events if name.startswith("name_server")]
     assert names == ["name_server_suspects_itself", "name_server_trusts_itself"]
 
 
@@ -508,7 +508,7 @@ from nameserver.server import give_back
 import os
 from rmqha.host.process import anonymous_rss_bytes
 from rmqha.wire.bodies import QueueData, Registration, TopicTableVersion
-from tests.nameserver.support import Events
+from tests.support.tracer import RecordingTracer
 
 def register(session):
     for group in range(20):
@@ -516,7 +516,7 @@ def register(session):
         topics = {f"{name}-{n}": QueueData(4, 4, 6, n % 2) for n in range(500)}
         table.register(0, session, Registration("c", name, 0, f"{name}:1", "", TopicTableVersion(1, 1, 1), topics))
 
-table = RouteTable(Events(), lite_timeout_ms=5000, register_timeout_ms=120_000)
+table = RouteTable(RecordingTracer(), lite_timeout_ms=5000, register_timeout_ms=120_000)
 before = anonymous_rss_bytes(os.getpid())
 for session in range(15):
     register(session)

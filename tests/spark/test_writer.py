@@ -23,7 +23,7 @@ from rmqha.spark.writer import CommitLogWriter, StagedPart
 from rmqha.store.config import StoreConfig
 from rmqha.store.store import Store
 from tests.scan.test_api import unpack
-from tests.store.support import Trace
+from tests.support.tracer import RecordingTracer
 
 SIZES = {
     "mappedFileSizeCommitLog": "1048576",
@@ -71,7 +71,7 @@ def test_a_copy_of_a_real_store_holds_the_same_messages(spark: SparkSession, tmp
     assert rows(found) == rows(source) and found.count() > 500
     done = CliRunner().invoke(fsck, [str(copy)])
     assert done.exit_code == 0, done.output
-    store = Store.open(HostDisk(copy), CONFIG, Trace(), process_id=1)
+    store = Store.open(HostDisk(copy), CONFIG, RecordingTracer(), process_id=1)
     try:
         (line,) = store.recovery.lines
         assert line.startswith("After a clean stop the log was checked from ")
@@ -213,7 +213,9 @@ def test_a_write_that_loses_to_another_one_leaves_that_ones_files(
     opening = Store.open
 
     def second(*args: Any, **options: Any) -> Store:
-        opening(HostDisk(root), CONFIG, Trace(), process_id=2)  # between the look at the directory and its lock
+        opening(
+            HostDisk(root), CONFIG, RecordingTracer(), process_id=2
+        )  # between the look at the directory and its lock
         return opening(*args, **options)
 
     monkeypatch.setattr(Store, "open", second)

@@ -18,7 +18,8 @@ from rmqha.model.offset import Epoch
 from rmqha.port import AppendFile, Buffer, MappedRegion
 from rmqha.store.config import StoreConfig
 from rmqha.store.store import Store
-from tests.store.support import Trace, commit_all, message
+from tests.store.support import commit_all, message
+from tests.support.tracer import RecordingTracer
 
 OWN = StoreConfig(
     mapped_file_size_commit_log=16384,
@@ -35,7 +36,7 @@ NEEDS_AN_OPERATOR = (FindingKind.IDENTITY, FindingKind.CONFIG)
 
 def make_own(root: Path, count: int = 60) -> None:
     """A store of ours after a clean stop: three files of log, three queues, two epochs, all sidecars, tables."""
-    store = Store.open(HostDisk(root), OWN, Trace(), process_id=1)
+    store = Store.open(HostDisk(root), OWN, RecordingTracer(), process_id=1)
     for number in range(count):
         if number in (0, count // 2):
             store.append_epoch(Epoch(3 + number // 10), store.max_phy_offset)

@@ -16,6 +16,7 @@ from rmqha.store.config import StoreConfig
 from rmqha.store.log.record import Host, NewMessage, decode
 from rmqha.store.store import Store
 from tests.golden.reader import GOLDEN
+from tests.support.tracer import RecordingTracer
 
 HOST: Host = (b"\x7f\x00\x00\x01", 10911)
 SMALL = StoreConfig(
@@ -36,19 +37,6 @@ GOLD = StoreConfig(
 MINI = StoreConfig(
     mapped_file_size_commit_log=16384, mapped_file_size_consume_queue=200, max_hash_slot_num=50, max_index_num=40
 )
-
-
-class Trace:
-    """Keeps every event."""
-
-    def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, Any]]] = []
-
-    def event(self, name: str, **fields: Any) -> None:
-        self.events.append((name, fields))
-
-    def names(self) -> list[str]:
-        return [name for name, _ in self.events]
 
 
 def unpack(archive: str, target: Path) -> None:
@@ -74,8 +62,8 @@ def sim_disk(seed: int = 1) -> SimDisk:
     return SimDisk(SimPrng(seed))
 
 
-def open_store(disk: Disk, config: StoreConfig = SMALL, tracer: Trace | None = None) -> Store:
-    return Store.open(disk, config, tracer or Trace(), process_id=4711)
+def open_store(disk: Disk, config: StoreConfig = SMALL, tracer: RecordingTracer | None = None) -> Store:
+    return Store.open(disk, config, tracer or RecordingTracer(), process_id=4711)
 
 
 def commit_all(store: Store) -> None:

@@ -16,8 +16,9 @@ from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
 from rmqha.store.meta import end_mark, sidecar
 from rmqha.store.store import Store
-from tests.store.support import ForgetfulDisk, Trace, bodies, commit_all, log_bytes, message, open_store
+from tests.store.support import ForgetfulDisk, bodies, commit_all, log_bytes, message, open_store
 from tests.store.test_recovery import LOG_FILE, ROOMY, written
+from tests.support.tracer import RecordingTracer
 
 
 def forgetful(seed: int = 1) -> ForgetfulDisk:
@@ -76,7 +77,7 @@ def test_it_is_remembered_until_the_replica_has_followed(others: tuple[str, ...]
 
 
 def test_a_failure_that_cannot_be_written_down_is_told() -> None:
-    disk, trace = forgetful(), Trace()
+    disk, trace = forgetful(), RecordingTracer()
     store = open_store(disk, ROOMY, trace)
     store.append(message(1), 0)
     disk.failing = frozenset(("sync", "create", "write"))

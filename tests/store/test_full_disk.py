@@ -15,8 +15,9 @@ from rmqha.sim.prng import SimPrng
 from rmqha.store.log.record import decode
 from rmqha.store.store import Store
 from tests.store.model import FILE_BYTES, LogModel, check_queues
-from tests.store.support import Trace, commit_all, log_bytes, message, open_store
+from tests.store.support import commit_all, log_bytes, message, open_store
 from tests.store.test_any_bytes import files, made
+from tests.support.tracer import RecordingTracer
 
 
 class FullAt(SimDisk):
@@ -65,7 +66,7 @@ class Life:
 
     def run(self) -> None:
         try:
-            self.store = store = open_store(self.disk, tracer=Trace())
+            self.store = store = open_store(self.disk, tracer=RecordingTracer())
             store.append_epoch(Epoch(1), PhyOffset(0))
             for number in range(24):
                 self.append(store, number)

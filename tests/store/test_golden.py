@@ -22,7 +22,8 @@ from rmqha.store.log.record import SYS_INNER_BATCH, Record, decode
 from rmqha.store.meta.epoch_file import encode as encode_epochs
 from rmqha.store.store import Store
 from tests.golden.reader import manifest
-from tests.store.support import GOLD, MINI, Trace, unpack
+from tests.store.support import GOLD, MINI, unpack
+from tests.support.tracer import RecordingTracer
 
 REPLICAS = ("n0", "n1", "n0-killed")
 MINIS = ("plain", "propcrc")
@@ -42,7 +43,7 @@ def copy(golden: Path, name: str, tmp_path: Path) -> Path:
 
 @pytest.fixture(params=REPLICAS)
 def replica(request: pytest.FixtureRequest, golden: Path, tmp_path: Path) -> Iterator[Store]:
-    store = Store.open(HostDisk(copy(golden, request.param, tmp_path)), GOLD, Trace())
+    store = Store.open(HostDisk(copy(golden, request.param, tmp_path)), GOLD, RecordingTracer())
     yield store
     store.close()
 
@@ -154,7 +155,7 @@ def test_the_end_and_the_epochs(replica: Store) -> None:
 
 def test_only_the_killed_replica_is_unclean(golden: Path, tmp_path: Path) -> None:
     for name, unclean in (("n0", False), ("n1", False), ("n0-killed", True)):
-        store = Store.open(HostDisk(copy(golden, name, tmp_path)), GOLD, Trace())
+        store = Store.open(HostDisk(copy(golden, name, tmp_path)), GOLD, RecordingTracer())
         assert store.unclean is unclean
         store.close()
 
@@ -179,7 +180,7 @@ def test_rebuilt_queues_are_the_same_bytes(golden: Path, tmp_path: Path, name: s
     assert bool(batches) == (name in REPLICAS)
     shutil.rmtree(root / "consumequeue")
     shutil.rmtree(root / "batchconsumequeue", ignore_errors=True)
-    store = Store.open(HostDisk(root), MINI if name in MINIS else GOLD, Trace())
+    store = Store.open(HostDisk(root), MINI if name in MINIS else GOLD, RecordingTracer())
     assert "The queues are made anew from 0 on." in store.recovery.lines
     store.set_confirm_offset(store.max_phy_offset)
     while store.dispatch(10_000):
@@ -193,7 +194,7 @@ def test_rebuilt_queues_are_the_same_bytes(golden: Path, tmp_path: Path, name: s
 def test_nothing_is_changed_by_an_opening_but_the_marks(golden: Path, tmp_path: Path, name: str) -> None:
     root = copy(golden, name, tmp_path)
     before = files_below(root)
-    store = Store.open(HostDisk(root), MINI if name in MINIS else GOLD, Trace())
+    store = Store.open(HostDisk(root), MINI if name in MINIS else GOLD, RecordingTracer())
     store.close()
     after = files_below(root)
     ours = {"abort", "checkpoint", "rmqha.boot", "rmqha.progress", "rmqha.end", "commitlog/00000000000004194304"}
@@ -207,7 +208,7 @@ def test_nothing_is_changed_by_an_opening_but_the_marks(golden: Path, tmp_path: 
 def test_epoch_files_of_both_replicas(golden: Path, tmp_path: Path) -> None:
     histories = []
     for name in ("n0", "n1"):
-        store = Store.open(HostDisk(copy(golden, name, tmp_path)), GOLD, Trace())
+        store = Store.open(HostDisk(copy(golden, name, tmp_path)), GOLD, RecordingTracer())
         histories.append(store.epochs)
         assert encode_epochs(store.epochs) == (golden / name / "epochFileCheckpoint").read_bytes()
         store.close()
@@ -217,7 +218,7 @@ def test_epoch_files_of_both_replicas(golden: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", MINIS)
 def test_ipv6_long_topics_and_record_checksums(golden: Path, tmp_path: Path, name: str) -> None:
     lines = (golden / f"{name}-manifest.jsonl").read_text().splitlines()
-    store = Store.open(HostDisk(copy(golden, name, tmp_path)), MINI, Trace())
+    store = Store.open(HostDisk(copy(golden, name, tmp_path)), MINI, RecordingTracer())
     kinds = set()
     for expected in map(json.loads, lines):
         (view,) = store.pull(expected["topic"], expected["queueId"], expected["queueOffset"], 1, 1 << 20).records
@@ -240,8 +241,8 @@ def test_ipv6_long_topics_and_record_checksums(golden: Path, tmp_path: Path, nam
 
 def test_the_next_start_begins_where_the_last_one_was_saved(golden: Path, tmp_path: Path) -> None:
     root = copy(golden, "n1", tmp_path)
-    Store.open(HostDisk(root), GOLD, Trace()).close()
-    store = Store.open(HostDisk(root), GOLD, Trace())
+    Store.open(HostDisk(root), GOLD, RecordingTracer()).close()
+    store = Store.open(HostDisk(root), GOLD, RecordingTracer())
     end = manifest()["maxPhyOffset"]
     assert store.recovery.checked_from == end
     assert f"After a clean stop the log was checked from {end} to {end}." in store.recovery.lines
@@ -266,7 +267,7 @@ def rebuilt_index(golden: Path, tmp_path: Path, name: str) -> tuple[Path, list[b
     old = [path.read_bytes() for path in sorted((root / "index").iterdir())]
     entries = index_entries(root, config.max_hash_slot_num)
     shutil.rmtree(root / "index")
-    store = Store.open(HostDisk(root), config, Trace())
+    store = Store.open(HostDisk(root), config, RecordingTracer())
     store.set_confirm_offset(store.max_phy_offset)
     while store.dispatch(1 << 20):
         pass

@@ -16,7 +16,8 @@ from rmqha.store.log.record import encode, topic_field
 from rmqha.store.meta import sidecar
 from rmqha.store.meta.checkpoint import Checkpoint
 from rmqha.store.store import Store
-from tests.store.support import SMALL, Trace, bodies, commit_all, log_bytes, message, open_store, sim_disk
+from tests.store.support import SMALL, bodies, commit_all, log_bytes, message, open_store, sim_disk
+from tests.support.tracer import RecordingTracer
 
 LOG_FILE = "commitlog/" + "0" * 20
 QUEUE_FILE = "consumequeue/T/0/" + "0" * 20
@@ -255,7 +256,7 @@ def test_a_crash_during_the_check_after_a_loss_of_power_repeats_it() -> None:
 
 
 def test_findings_are_traced_too() -> None:
-    disk, trace = sim_disk(), Trace()
+    disk, trace = sim_disk(), RecordingTracer()
     written(disk).close()
     store = open_store(disk, ROOMY, trace)
     assert [fields["finding"] for name, fields in trace.events if name == "recovery"] == store.recovery.lines

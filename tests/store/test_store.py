@@ -16,7 +16,8 @@ from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.port import ReplicaLog
 from rmqha.store.log.record import NewMessage, decode
 from rmqha.store.store import Store
-from tests.store.support import HOST, SMALL, Trace, bodies, commit_all, filled, log_bytes, message, open_store, sim_disk
+from tests.store.support import HOST, SMALL, bodies, commit_all, filled, log_bytes, message, open_store, sim_disk
+from tests.support.tracer import RecordingTracer
 
 
 def test_the_store_is_the_replicas_log() -> None:
@@ -294,7 +295,7 @@ def test_when_the_first_of_several_queues_records_was_stored() -> None:
 
 
 def test_a_topic_that_would_leave_its_directory_is_not_queued() -> None:
-    disk, trace = sim_disk(), Trace()
+    disk, trace = sim_disk(), RecordingTracer()
     store = open_store(disk, tracer=trace)
     store.append(message(topic="aXXXXXXb"), 1)
     evil = log_bytes(store).replace(b"aXXXXXXb", b"../../ab")
@@ -376,7 +377,7 @@ def test_offsets_by_time() -> None:
 
 # --- cut --------------------------------------------------------------------------------------------------------------
 def test_truncate_cuts_log_queues_epochs_and_offsets() -> None:
-    disk, trace = sim_disk(), Trace()
+    disk, trace = sim_disk(), RecordingTracer()
     store = open_store(disk, tracer=trace)
     spots = [store.append(message(number, queue_id=number % 2, body=b"q" * 700), number) for number in range(20)]
     for epoch, spot in ((1, 0), (2, 4), (3, 12)):

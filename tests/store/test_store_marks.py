@@ -13,7 +13,8 @@ from rmqha.host.disk import HostDisk
 from rmqha.model.error import StoreError, UsageError
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.store.store import Store
-from tests.store.support import SMALL, Trace, bodies, commit_all, filled, message, open_store, sim_disk
+from tests.store.support import SMALL, bodies, commit_all, filled, message, open_store, sim_disk
+from tests.support.tracer import RecordingTracer
 
 
 # --- epochs and marks -------------------------------------------------------------------------------------------------
@@ -135,7 +136,7 @@ def test_the_next_file_is_made_ahead() -> None:
 
 def test_sync_beside_appends(tmp_path: Path) -> None:
     config = replace(SMALL, mapped_file_size_commit_log=65536, mapped_file_size_consume_queue=2000)
-    store = Store.open(HostDisk(tmp_path), config, Trace())
+    store = Store.open(HostDisk(tmp_path), config, RecordingTracer())
     done = threading.Event()
     synced: list[int] = []
 
@@ -157,7 +158,7 @@ def test_sync_beside_appends(tmp_path: Path) -> None:
     assert store.sync() == store.max_phy_offset
     commit_all(store)
     store.close()
-    store = Store.open(HostDisk(tmp_path), config, Trace())
+    store = Store.open(HostDisk(tmp_path), config, RecordingTracer())
     assert [store.queue_range("T", queue_id) for queue_id in range(4)] == [(0, 375)] * 4
     store.close()
 

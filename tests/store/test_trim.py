@@ -16,12 +16,13 @@ from rmqha.sim.prng import SimPrng
 from rmqha.store.log.record import decode
 from rmqha.store.store import Store
 from rmqha.store.trimmer import DIRECTORY
-from tests.store.support import SMALL, Trace, bodies, commit_all, log_bytes, message, open_store, sim_disk
+from tests.store.support import SMALL, bodies, commit_all, log_bytes, message, open_store, sim_disk
+from tests.support.tracer import RecordingTracer
 
 FILE = SMALL.mapped_file_size_commit_log
 
 
-def filled(disk: SimDisk | HostDisk, count: int = 30, trace: Trace | None = None) -> Store:
+def filled(disk: SimDisk | HostDisk, count: int = 30, trace: RecordingTracer | None = None) -> Store:
     """Thirty records, three or four to a file, stored a second apart, all settled."""
     store = open_store(disk, tracer=trace)
     for number in range(count):
@@ -120,7 +121,7 @@ def test_what_a_crash_left_under_way_is_removed_at_the_next_start() -> None:
 
 @pytest.mark.parametrize("kind", ["rename", "remove"])
 def test_a_file_that_cannot_be_removed_is_told_and_tried_again(kind: str) -> None:
-    disk, trace = sim_disk(), Trace()
+    disk, trace = sim_disk(), RecordingTracer()
     store = filled(disk, trace=trace)
     store.trim(PhyOffset(2 * FILE))
     disk.failing = frozenset((kind,))

@@ -12,7 +12,7 @@ from rmqha.ha.action import CallController
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import UnreachableError
 from rmqha.wire.command import Command
-from tests.broker.support import ListTracer
+from tests.support.tracer import RecordingTracer
 
 A, B, C = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"
 TIMEOUT_MS = 1500
@@ -59,7 +59,7 @@ def action(call_id: int, code: int = RequestCode.BROKER_HEARTBEAT) -> CallContro
 
 
 async def test_every_controller_hears_a_heartbeat_and_the_driver_one_answer(nursery: trio.Nursery) -> None:
-    controllers, driver, tracer = Controllers(), Driver(), ListTracer()
+    controllers, driver, tracer = Controllers(), Driver(), RecordingTracer()
     link = ControllerLink(driver, controllers, [A, B, C], nursery, tracer)
     link.call(action(1))
     await wait_all_tasks_blocked()
@@ -71,7 +71,7 @@ async def test_every_controller_hears_a_heartbeat_and_the_driver_one_answer(nurs
 
 
 async def test_a_controller_that_falls_silent_and_answers_again_is_told_once(nursery: trio.Nursery) -> None:
-    controllers, tracer = Controllers(dead={B}), ListTracer()
+    controllers, tracer = Controllers(dead={B}), RecordingTracer()
     link = ControllerLink(Driver(), controllers, [A, B], nursery, tracer)
     for call_id in range(2):
         link.call(action(call_id))
@@ -87,7 +87,7 @@ async def test_a_controller_that_falls_silent_and_answers_again_is_told_once(nur
 
 async def test_another_request_goes_to_the_leader_only(nursery: trio.Nursery) -> None:
     controllers, driver = Controllers(leader=B), Driver()
-    link = ControllerLink(driver, controllers, [A, B, C], nursery, ListTracer())
+    link = ControllerLink(driver, controllers, [A, B, C], nursery, RecordingTracer())
     link.call(action(1, RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET))
     await wait_all_tasks_blocked()
     assert [address for address, _ in controllers.heard] == [A, B] and driver.replies == [(1, 0)]
@@ -95,7 +95,7 @@ async def test_another_request_goes_to_the_leader_only(nursery: trio.Nursery) ->
 
 async def test_a_frozen_follower_gets_one_heartbeat_at_a_time(nursery: trio.Nursery, autojump_clock: MockClock) -> None:
     controllers, driver = Controllers(frozen={B}), Driver()
-    link = ControllerLink(driver, controllers, [A, B], nursery, ListTracer())
+    link = ControllerLink(driver, controllers, [A, B], nursery, RecordingTracer())
     for call_id in range(4):
         link.call(action(call_id))
         await trio.sleep(0.6)

@@ -19,6 +19,7 @@ from rmqha.model.identity import Role
 from rmqha.model.principal import Principal
 from rmqha.wire.auth.acl import ON_BEHALF_OF
 from rmqha.wire.command import FLAG_ONEWAY, Command
+from tests.support.clock import TrioClock
 
 OWN, NEXT = "127.0.0.1:1", "127.0.0.1:2"
 
@@ -49,14 +50,6 @@ class Client:
 @dataclass
 class Accounts:
     access: AccessList
-
-
-class TrioClock:
-    def now_ms(self) -> int:
-        return round(trio.current_time() * 1000)
-
-    def wall_ms(self) -> int:
-        return self.now_ms()
 
 
 @dataclass

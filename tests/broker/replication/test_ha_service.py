@@ -6,7 +6,7 @@ import os
 import socket
 import struct
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import trio
@@ -22,6 +22,7 @@ from rmqha.model.offset import BrokerId, PhyOffset
 from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.ha_stream import SlaveHandshake
 from tests.broker.services.test_disk_probe import HangingDisk
+from tests.support.tracer import SilentTracer
 
 
 class Bytes:
@@ -61,18 +62,13 @@ class Driver:
         self.told.append(("received", conn_id))
 
 
-class Tracer:
-    def event(self, name: str, **fields: Any) -> None:
-        assert name
-
-
 async def test_a_connection_closed_before_its_dial_began_is_only_forgotten() -> None:
     """A slave that was told of two masters in one step opens, closes and opens again before any task runs."""
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     address = f"127.0.0.1:{listeners[0].socket.getsockname()[1]}"
     driver = Driver()
     async with trio.open_nursery() as nursery:
-        service = HaService(cast(ReplicaDriver, driver), Tracer(), nursery)
+        service = HaService(cast(ReplicaDriver, driver), SilentTracer(), nursery)
         service.open(-1, address)
         service.close(-1)
         service.open(-2, address)
@@ -95,7 +91,7 @@ async def held_open(stream: trio.SocketStream) -> None:
 
 async def connected(nursery: trio.Nursery, driver: Driver) -> tuple[HaService, trio.SocketStream]:
     """A service that has accepted a slave as connection 1, and the slave's end."""
-    service = HaService(cast(ReplicaDriver, driver), Tracer(), nursery)
+    service = HaService(cast(ReplicaDriver, driver), SilentTracer(), nursery)
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
     slave = await trio.open_tcp_stream("127.0.0.1", listeners[0].socket.getsockname()[1])
     nursery.start_soon(service.accept, await listeners[0].accept())
@@ -213,7 +209,7 @@ class Faulty(Driver):
 
 async def test_a_connection_that_meets_a_bug_ends_alone() -> None:
     listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    counts, tracer = Statistics(), Tracer()
+    counts, tracer = Statistics(), SilentTracer()
     driver = Faulty(KeyError("slave"))
     async with trio.open_nursery() as nursery:
         boundary = Boundary(counts, tracer)
@@ -233,8 +229,8 @@ async def test_what_the_machine_raises_ends_the_broker() -> None:
     driver = Faulty(BrokenInvariantError("half"))
     with pytest.raises(BaseExceptionGroup) as caught:
         async with trio.open_nursery() as nursery:
-            boundary = Boundary(Statistics(), Tracer())
-            service = HaService(cast(ReplicaDriver, driver), Tracer(), nursery, None, boundary)
+            boundary = Boundary(Statistics(), SilentTracer())
+            service = HaService(cast(ReplicaDriver, driver), SilentTracer(), nursery, None, boundary)
             nursery.start_soon(trio.serve_listeners, service.accept, listeners)
             async with await trio.open_tcp_stream(*listeners[0].socket.getsockname()) as stream:
                 await stream.send_all(SlaveHandshake(BrokerId(2)).encode())
@@ -268,7 +264,7 @@ async def test_a_disk_that_hangs_holds_a_cut_back_and_nothing_else(tmp_path: Pat
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with listener, trio.open_nursery() as nursery:
         proof = DiskProof(prove, nursery)
-        service = HaService(cast(ReplicaDriver, driver), Tracer(), nursery, disk_works=proof.wait)
+        service = HaService(cast(ReplicaDriver, driver), SilentTracer(), nursery, disk_works=proof.wait)
         streams = [await dialled(service, -1, listener, b"cut")]
         await until(driver, ("opened", -1))
         # another that needs no cut is served meanwhile, and so is a second one that waits for the same thread

@@ -13,7 +13,8 @@ from rmqha.broker.replication.tail_room import LIGHT_BYTES, TAIL_BYTES, TailRoom
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import FLAG_ONEWAY, Command
 from rmqha.wire.ha_stream import SlaveAck
-from tests.broker.support import Broker, FakeChannel, FakeClock, send_command
+from tests.broker.support import Broker, FakeChannel, send_command
+from tests.support.clock import ManualClock
 
 MIB = 1 << 20
 
@@ -37,7 +38,7 @@ class Crowd:
 
     def __init__(self) -> None:
         self.log = Log()
-        self.clock = FakeClock()
+        self.clock = ManualClock()
         self.room = TailRoom(self.log, self.clock)
         self.served: list[str] = []
         self.late: list[str] = []

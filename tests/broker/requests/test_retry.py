@@ -21,9 +21,10 @@ from rmqha.store.log.record import NewMessage, Record, decode
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
 from rmqha.wire.ha_stream import SlaveAck
-from tests.broker.support import Broker, FakeChannel, ListTracer, send_command
+from tests.broker.support import Broker, FakeChannel, send_command
 from tests.broker.tables.test_locks import lock_command
 from tests.store.support import GOLD, unpack
+from tests.support.tracer import RecordingTracer
 
 SCHEDULE, RETRY, DLQ = "SCHEDULE_TOPIC_XXXX", "%RETRY%G", "%DLQ%G"
 
@@ -253,7 +254,7 @@ class _Taker:
 @pytest.fixture
 def golden(tmp_path: Path) -> Iterator[Store]:
     unpack("n0", tmp_path)
-    store = Store.open(HostDisk(tmp_path / "n0"), GOLD, ListTracer())
+    store = Store.open(HostDisk(tmp_path / "n0"), GOLD, RecordingTracer())
     yield store
     store.close()
 

@@ -16,7 +16,9 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig, Config
 from rmqha.model.error import ConfigError
 from rmqha.wire.command import Command
-from tests.broker.support import Broker, FakeClock, ListTracer, send_command
+from tests.broker.support import Broker, send_command
+from tests.support.clock import ManualClock
+from tests.support.tracer import RecordingTracer
 
 
 def update(broker: Broker, text: str | bytes) -> Command:
@@ -71,7 +73,7 @@ def test_a_damaged_file_is_one_sentence(make_broker: Callable[..., Broker], cont
     disk.make_dirs("config")
     disk.write_atomic(PATH, content)
     with pytest.raises(ConfigError, match="config-overrides"):
-        LiveConfig(disk, BrokerConfig(), ListTracer())
+        LiveConfig(disk, BrokerConfig(), RecordingTracer())
 
 
 # --- deleted topics ---------------------------------------------------------------------------------------------------
@@ -104,7 +106,7 @@ def test_slaves_learn_what_was_deleted(broker: Broker) -> None:
     broker.ask(send_command())
     delete(broker, "T")
     body = broker.core.topics.to_json()
-    slave = TopicTable(HostDisk(broker.directory / "slave"), broker.config, FakeClock())
+    slave = TopicTable(HostDisk(broker.directory / "slave"), broker.config, ManualClock())
     slave.replace({}, slave.version.from_json({"counter": 9}), frozenset(body["rmqhaDeletedTopics"]))
     assert slave.restore({"T": [0], "Lost": [1]}) == ["Lost"]
 
@@ -157,7 +159,7 @@ def test_controllers_and_name_servers_do_the_same(tmp_path: Path) -> None:
     for config in (ControllerConfig(acl_enable=True), NamesrvConfig(acl_enable=True)):
         live, ignored = config.live_part({"aclEnable": "false", "scanNotActiveBrokerInterval": "100"})
         assert (live, ignored) == ({"scanNotActiveBrokerInterval": "100"}, ("aclEnable",))
-        tracer = ListTracer()
+        tracer = RecordingTracer()
         (tmp_path / "o").write_text("aclEnable=false\n")
         assert LiveConfig(HostDisk(tmp_path), config, tracer, "o").current.acl_enable
         assert [name for name, _ in tracer.events][:1] == ["config_overrides_ignored"]

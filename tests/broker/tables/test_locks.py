@@ -12,7 +12,8 @@ from rmqha.broker.tables import locks
 from rmqha.broker.tables.locks import LOCK_LIFETIME_MS, LockTable, QueueKey
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.wire.command import Command
-from tests.broker.support import Broker, FakeClock
+from tests.broker.support import Broker
+from tests.support.clock import ManualClock
 
 ONE, TWO = QueueKey("T", "b", 0), QueueKey("T", "b", 1)
 
@@ -41,7 +42,7 @@ def test_one_client_holds_a_queue_until_it_gives_it_up(broker: Broker) -> None:
 
 
 def test_a_lock_lives_60_s_from_when_it_was_last_taken() -> None:
-    clock = FakeClock()
+    clock = ManualClock()
     table = LockTable(clock)
     assert table.lock("G", [ONE, TWO], "a") == [ONE, TWO]
     clock.ms += LOCK_LIFETIME_MS // 2
@@ -56,7 +57,7 @@ def test_a_lock_lives_60_s_from_when_it_was_last_taken() -> None:
 
 def test_the_table_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "MAX_LOCK_COUNT", 2)
-    clock = FakeClock()
+    clock = ManualClock()
     table = LockTable(clock)
     third = QueueKey("T", "b", 2)
     assert table.lock("G", [ONE, TWO, third], "a") == [ONE, TWO]

@@ -16,7 +16,8 @@ from rmqha.store.meta import epoch_file
 from rmqha.store.store import Store
 from tests.golden.reader import manifest
 from tests.store.damage import OWN, make_own
-from tests.store.support import Trace, commit_all, message, unpack
+from tests.store.support import commit_all, message, unpack
+from tests.support.tracer import RecordingTracer
 
 DOCUMENT_MASTER = "6:200 7:1200 8:2500"
 DOCUMENT_SLAVE = "6:200 7:1200 8:2250"
@@ -35,7 +36,7 @@ def written(path: Path, text: str) -> str:
 
 def replica(root: Path, *steps: tuple[int, int], committed_count: int = -1) -> str:
     """A store of ours: under each (epoch, count of messages) so many are appended; all or so many are committed."""
-    store = Store.open(HostDisk(root), OWN, Trace(), process_id=1)
+    store = Store.open(HostDisk(root), OWN, RecordingTracer(), process_id=1)
     number = 0
     for epoch, count in steps:
         store.append_epoch(Epoch(epoch), store.max_phy_offset)

@@ -17,7 +17,7 @@ from rmqha.cli.storage.log_kept import find, remove
 from rmqha.host.disk import HostDisk
 from rmqha.store.store import Store
 from tests.store.damage import OWN, make_own
-from tests.store.support import Trace
+from tests.support.tracer import RecordingTracer
 
 DAY_S = 86_400
 KEPT = ("replaced-1", "replaced-12", "rmqha.cut-1", "rmqha.fsck-3", "rmqha.discarded-1")
@@ -125,7 +125,7 @@ def test_it_asks(store: Path) -> None:
 
 def test_a_store_in_use_keeps_what_may_still_be_written(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(store / "replaced-13", 1 / 48)
-    opened = Store.open(HostDisk(store), OWN, Trace(), process_id=1)
+    opened = Store.open(HostDisk(store), OWN, RecordingTracer(), process_id=1)
     try:
         code, said = sentence(capsys, str(store), "--remove", "--older-than", "59m", "--yes")
         assert code == 2 and "is in use, so nothing younger than 1h is removed" in said

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import trio
@@ -26,18 +25,11 @@ from rmqha.model.error import (
 )
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
+from tests.support.tracer import RecordingTracer
 
 FRAME_LIMIT = 1 << 20
 BAD = 99
 LATER = 98
-
-
-class Trace:
-    def __init__(self) -> None:
-        self.events: list[tuple[str, dict[str, Any]]] = []
-
-    def event(self, name: str, **fields: Any) -> None:
-        self.events.append((name, fields))
 
 
 class Faulty:
@@ -73,7 +65,7 @@ class Running:
     def __init__(self, service: Faulty) -> None:
         self.service = service
         self.counts = Statistics()
-        self.trace = Trace()
+        self.trace = RecordingTracer()
 
     async def run(self, task_status: trio.TaskStatus[int]) -> None:
         await serve(
@@ -134,7 +126,7 @@ async def test_what_was_asked_before_is_answered() -> None:
                 idle_timeout_ms=60_000,
                 max_queued_bytes=1 << 20,
                 statistics=counts,
-                boundary=Boundary(counts, Trace()),
+                boundary=Boundary(counts, RecordingTracer()),
             )
         )
         codes = [1, BAD, 1]
@@ -169,7 +161,7 @@ def test_of_a_group_the_worst_counts() -> None:
 async def test_a_flood_of_failures_is_counted_and_traced_now_and_then(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts, trace = Statistics(), Trace()
+    counts, trace = Statistics(), RecordingTracer()
     found = Boundary(counts, trace)
 
     def meet(divisor: int | str, count: int = 1) -> None:

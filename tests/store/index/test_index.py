@@ -23,7 +23,8 @@ from rmqha.store.log.record import decode
 from rmqha.store.meta import sidecar
 from rmqha.store.meta.checkpoint import PROGRESS_PATH, SLOT_BYTES
 from rmqha.store.store import Store
-from tests.store.support import SMALL, Trace, commit_all, message, open_store, sim_disk
+from tests.store.support import SMALL, commit_all, message, open_store, sim_disk
+from tests.support.tracer import RecordingTracer
 
 T0 = 1_700_000_000_000
 """2023-11-14 22:13:20 UTC."""
@@ -345,7 +346,7 @@ def test_a_cut_before_a_loss_of_power_leaves_no_changed_file_behind() -> None:
 
 
 def test_a_full_disk_stops_the_index_and_nothing_else() -> None:
-    disk, trace = sim_disk(), Trace()
+    disk, trace = sim_disk(), RecordingTracer()
     store = open_store(disk, tracer=trace)
     for number in range(12):
         put(store, number, keys=f"k{number} l{number}")
@@ -496,7 +497,7 @@ def test_other_sizes_and_names() -> None:
 
 @pytest.mark.parametrize("field", [0, 4, 16])
 def test_damage_inside_is_met_by_the_query_that_walks_over_it(field: int) -> None:
-    disk, trace = sim_disk(), Trace()
+    disk, trace = sim_disk(), RecordingTracer()
     store, expected = filled(disk)
     store.close()
     slot = key_hash("T", "g1") % SLOTS

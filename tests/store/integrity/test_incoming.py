@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from rmqha.model.offset import PhyOffset
 from rmqha.store.log.record import BLANK, MAGIC_BLANK, locate
 from rmqha.store.store import Store
-from tests.store.support import SMALL, Trace, message, open_store, sim_disk
+from tests.store.support import SMALL, message, open_store, sim_disk
+from tests.support.tracer import RecordingTracer
 
 COUNT = 40
 V6 = (bytes(15) + b"\x01", 10911)
@@ -85,7 +86,7 @@ def test_a_record_with_one_bit_wrong_is_not_taken(number: int, which: int, bit: 
     at = places[which % len(places)]
     damaged = bytearray(LOG)
     damaged[at] ^= 1 << bit
-    trace = Trace()
+    trace = RecordingTracer()
     store = open_store(sim_disk(), tracer=trace)
     fault = feed(store, pieces(bytes(damaged), cuts))
     assert fault.startswith(f"the record at {start} that the master sent is not sound: ")

@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 from rmqha.model.offset import PhyOffset
 from rmqha.store.integrity.scrubber import Scrubber
 from rmqha.store.store import Store
-from tests.store.support import SMALL, Trace, message, open_store, sim_disk
+from tests.store.support import SMALL, message, open_store, sim_disk
+from tests.support.tracer import RecordingTracer
 
 FILE_BYTES = SMALL.mapped_file_size_commit_log
 COUNT = 60
 
 
 def settled(disk: object = None) -> tuple[Store, list[int]]:
-    store = open_store(disk or sim_disk(), tracer=Trace())  # type: ignore[arg-type]
+    store = open_store(disk or sim_disk(), tracer=RecordingTracer())  # type: ignore[arg-type]
     starts = [int(store.append(message(number, body=b"%d" % number * 60), 1).phy_offset) for number in range(COUNT)]
     store.set_confirm_offset(store.max_phy_offset)
     while store.dispatch(1 << 20):

@@ -17,7 +17,8 @@ from rmqha.sim.disk import DiskStopped, SimDisk
 from rmqha.store.log.record import NewMessage, decode
 from rmqha.store.queue.batch_consume_queue import UNIT_BYTES, BatchConsumeQueue, BatchUnit
 from rmqha.store.store import Store
-from tests.store.support import Trace, commit_all, message, open_store, sim_disk
+from tests.store.support import commit_all, message, open_store, sim_disk
+from tests.support.tracer import RecordingTracer
 
 TOPICS = json.dumps({"topicConfigTable": {"B": {"attributes": {"queue.type": "BatchCQ"}}}}).encode()
 QUEUE_FILE = "batchconsumequeue/B/0/00000000000000000000"
@@ -34,7 +35,7 @@ def single(number: int, *, topic: str = "B", tags: bytes = b"") -> NewMessage:
     return message(number, topic=topic, body=b"s" * 20, properties=properties)
 
 
-def batch_store(disk: SimDisk | None = None, trace: Trace | None = None) -> Store:
+def batch_store(disk: SimDisk | None = None, trace: RecordingTracer | None = None) -> Store:
     disk = disk or sim_disk()
     if not disk.exists("config/topics.json"):
         disk.write_atomic("config/topics.json", TOPICS)
@@ -155,7 +156,7 @@ def test_offsets_go_on_behind_a_masters_records_and_behind_a_cut() -> None:
 
 
 def test_more_units_than_a_file_holds_and_what_a_trim_leaves() -> None:
-    trace = Trace()
+    trace = RecordingTracer()
     disk = sim_disk()
     store = batch_store(disk, trace)
     for number in range(90):
@@ -195,7 +196,7 @@ def test_a_trim_keeps_what_says_where_the_offsets_go_on() -> None:
 def test_a_topic_that_turns_out_to_be_a_batch_one_keeps_its_messages() -> None:
     """A slave gets records before its topic table."""
     for told in (True, False):
-        trace = Trace()
+        trace = RecordingTracer()
         disk = sim_disk()
         store = open_store(disk, tracer=trace)
         for number in range(100):
@@ -331,7 +332,7 @@ def test_a_unit_that_points_outside_the_log_is_named() -> None:
 
 
 def test_a_queue_offset_that_was_given_twice_is_reported() -> None:
-    trace = Trace()
+    trace = RecordingTracer()
     store = batch_store(trace=trace)
     store.append(batch(0, 5), 1)
     other = batch_store(sim_disk(2))
@@ -381,7 +382,7 @@ class BatchQueueMachine(RuleBasedStateMachine):
     def start(self, seed: int) -> None:
         self.disk = sim_disk(seed)
         self.disk.write_atomic("config/topics.json", TOPICS)
-        self.trace = Trace()
+        self.trace = RecordingTracer()
         self.store = open_store(self.disk, tracer=self.trace)
         self.model = Model()
         self.clock_ms = 0

@@ -20,7 +20,8 @@ from rmqha.store.queue.consume_queue import ConsumeQueues
 from rmqha.store.queue.dispatch_cache import FreshRecords
 from rmqha.store.queue.rebuild import rebuild
 from rmqha.store.queue.reput import Reput
-from tests.store.support import HOST, SMALL, Trace, commit_all, message, open_store, sim_disk
+from tests.store.support import HOST, SMALL, commit_all, message, open_store, sim_disk
+from tests.support.tracer import RecordingTracer
 
 LOG_FILE_BYTES = 8192
 QUEUE_FILE_BYTES = 400
@@ -92,7 +93,7 @@ class Made:
 
     disk: SimDisk
     reput: Reput
-    trace: Trace
+    trace: RecordingTracer
     failed: str = ""
 
     def content(self) -> dict[str, bytes]:
@@ -106,7 +107,7 @@ class Made:
 
 
 def made(log: CommitLog, end_offset: int, *, in_bulk: bool) -> Made:
-    disk, trace = sim_disk(), Trace()
+    disk, trace = sim_disk(), RecordingTracer()
     queues = ConsumeQueues(disk, QUEUE_FILE_BYTES, trace)
     queues.batch_topics = frozenset(["BATCH"])
     result = Made(disk, Reput(log, [queues], FreshRecords(), trace), trace)
@@ -161,8 +162,8 @@ def test_bytes_that_are_no_record_are_left_to_dispatch(entries: list[Entry], pos
 def test_ordinary_records_need_no_dispatch(monkeypatch: pytest.MonkeyPatch) -> None:
     log = log_of([Entry(message(number, queue_id=number % 3, properties=b"TAGS\1a\2"), 0) for number in range(200)])
     monkeypatch.setattr(Reput, "dispatch", lambda *given: pytest.fail("the plain way was taken"))
-    queues = ConsumeQueues(sim_disk(), QUEUE_FILE_BYTES, Trace())
-    reput = Reput(log, [queues], FreshRecords(), Trace())
+    queues = ConsumeQueues(sim_disk(), QUEUE_FILE_BYTES, RecordingTracer())
+    reput = Reput(log, [queues], FreshRecords(), RecordingTracer())
     rebuild(log, queues, reput, log.end_offset)
     assert reput.position == log.end_offset
     assert [queue.max_offset for queue in queues] == [67, 67, 66]
@@ -198,8 +199,8 @@ def test_a_slave_that_copies_dispatches_in_bulk_and_the_rest_one_by_one(monkeypa
     log = log_of([Entry(message(number, queue_id=number % 3, properties=b"TAGS\1a\2"), 0) for number in range(300)])
     plain = made(log, log.end_offset, in_bulk=False)
     disk, positions = sim_disk(), [0]
-    queues = ConsumeQueues(disk, QUEUE_FILE_BYTES, Trace())
-    slow = Reput(log, [queues], FreshRecords(), Trace())
+    queues = ConsumeQueues(disk, QUEUE_FILE_BYTES, RecordingTracer())
+    slow = Reput(log, [queues], FreshRecords(), RecordingTracer())
     one_by_one: list[int] = []
     plain_way = slow.dispatch
 
@@ -212,7 +213,7 @@ def test_a_slave_that_copies_dispatches_in_bulk_and_the_rest_one_by_one(monkeypa
         while bulk.dispatch(log, queues, slow, end_offset, limit_bytes):
             positions.append(slow.position)
     assert slow.position == log.end_offset
-    assert Made(disk, slow, Trace()).content() == plain.content()
+    assert Made(disk, slow, RecordingTracer()).content() == plain.content()
     in_bulk = [high - low for low, high in pairwise(positions) if low not in one_by_one]
     assert len(in_bulk) > 1
     assert max(in_bulk) <= 20_000
@@ -225,8 +226,8 @@ def test_slices_that_are_small_are_never_made_in_bulk(monkeypatch: pytest.Monkey
     monkeypatch.setattr(rebuild_module, "rebuild", lambda *given: pytest.fail("in bulk"))
     log = log_of([Entry(message(number, body=b"x" * 2000), 0) for number in range(700)])
     assert log.end_offset > bulk.BULK_BYTES
-    queues = ConsumeQueues(sim_disk(), QUEUE_FILE_BYTES, Trace())
-    reput = Reput(log, [queues], FreshRecords(), Trace())
+    queues = ConsumeQueues(sim_disk(), QUEUE_FILE_BYTES, RecordingTracer())
+    reput = Reput(log, [queues], FreshRecords(), RecordingTracer())
     while bulk.dispatch(log, queues, reput, log.end_offset, bulk.BULK_BYTES // 2):
         pass
     assert reput.position == log.end_offset

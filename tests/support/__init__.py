@@ -1,0 +1,1 @@
+"""Clocks and tracers that tests of all packages share."""
