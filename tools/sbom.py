@@ -19,6 +19,8 @@ from typing import Any
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from rmqha import __version__
+
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements" / "dev.lock"
 RUNTIME_EXTRAS = ("compression", "spark", "fsspec")
@@ -82,7 +84,7 @@ def document(lock: str) -> dict[str, Any]:
     required = closure(direct)
     optional = closure(list(needs(line for extra in RUNTIME_EXTRAS for line in own["optional-dependencies"][extra])))
     hashes = lock_hashes(lock)
-    ref = f"pkg:pypi/{own['name']}@{own['version']}"
+    ref = f"pkg:pypi/{own['name']}@{__version__}"
     every = {**optional, **required}
     scopes = {name: "required" if name in required else "optional" for name in every}
     refs = {name: f"pkg:pypi/{name}@{found.version}" for name, found in every.items()}
@@ -95,9 +97,7 @@ def document(lock: str) -> dict[str, Any]:
         "specVersion": "1.6",
         "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, ref + lock)}",
         "version": 1,
-        "metadata": {
-            "component": {"type": "application", "bom-ref": ref, "name": own["name"], "version": own["version"]}
-        },
+        "metadata": {"component": {"type": "application", "bom-ref": ref, "name": own["name"], "version": __version__}},
         "components": [component(every[name], scopes[name], hashes) for name in sorted(every)],
         "dependencies": edges,
     }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "up": ("rmqha.cli.local.up:up", "Start a local cluster from a cluster file, wait until it is healthy."),
+    "up": ("rmqha.cli.local.up:up", "Start a local cluster and wait until it is healthy."),
     "down": ("rmqha.cli.local.nodes:down", "Stop every node of the local cluster."),
     "status": ("rmqha.cli.local.status:status", "Show the nodes of the local cluster; exit code 1 if one is not well."),
     "health": ("rmqha.cli.health.command:health", "Tell whether all is well, or each reason why not with its fix."),
@@ -77,6 +77,22 @@ SERVERS = {
 }
 """Help lines of the commands that come by entry point."""
 
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Local cluster": ("up", "down", "status", "start", "stop", "kill", "logs", "purge"),
+    "Messages": ("send", "receive", "topic"),
+    "Watch": ("health", "top", "history", "explain", "explain-wait", "describe"),
+    "Change": ("elect", "maintenance", "join", "drain", "remove", "config", "group", "quorum"),
+    "Files of a store": ("log", "spark", "epochs", "fsck", "migrate"),
+    "Test and diagnose": ("doctor", "selftest", "bench", "drill", "debug"),
+    "Servers and their surroundings": ("broker", "namesrv", "controller", "generate"),
+}
+"""Headings of `--help`, and the commands below each: every command once."""
+
+
+def help_lines() -> dict[str, str]:
+    """Each command's line in `--help`, by name; no command is loaded for it."""
+    return {name: text for name, (_, text) in COMMANDS.items()} | SERVERS
+
 
 class Utf8Text(click.types.StringParamType):
     """Text that can be sent and printed. A byte of the command line that is no UTF-8 arrives as half a character."""
@@ -126,15 +142,17 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, text) for name, (_, text) in COMMANDS.items()] + list(SERVERS.items())
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+        lines = help_lines()
+        width = max(map(len, lines))
+        for heading, names in SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), lines[name]) for name in names])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names and help lines from the tables: no command is loaded for it."""
         from click.shell_completion import CompletionItem
 
-        lines = {name: text for name, (_, text) in COMMANDS.items()} | SERVERS
+        lines = help_lines()
         names = [CompletionItem(name, help=lines[name]) for name in lines if name.startswith(incomplete)]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 

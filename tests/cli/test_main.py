@@ -10,6 +10,11 @@ from pathlib import Path
 
 import pytest
 
+import rmqha as package
+from rmqha.cli.local.up import QUICKSTART
+from rmqha.cli.main import COMMANDS, SECTIONS, SERVERS
+from rmqha.ops.local.cluster_file import load
+
 CONF = Path(__file__).parents[2] / "conf"
 
 
@@ -51,7 +56,7 @@ def test_wrong_usage_is_one_sentence_and_writes_nothing(tmp_path: Path, argument
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["up"], "rmqha: missing argument 'FILE'; see rmqha up --help"),
+        (["topic", "create"], "rmqha: missing argument 'TOPIC'; see rmqha topic create --help"),
         (
             ["status", "-o", "xml"],
             "rmqha: invalid value for '-o' / '--output': 'xml' is not one of .*; see rmqha status --help",
@@ -111,6 +116,18 @@ finally:
         assert f"\n  {name} " in done.stdout
     assert "'trio'" not in done.stderr
     assert "'rich'" not in done.stderr
+
+
+def test_each_command_stands_below_one_heading_of_the_help() -> None:
+    listed = [name for names in SECTIONS.values() for name in names]
+    assert sorted(listed) == sorted([*COMMANDS, *SERVERS])
+
+
+def test_the_cluster_file_of_the_package_is_the_one_in_conf() -> None:
+    """`rmqha up` without FILE works from a wheel, where there is no conf/."""
+    assert QUICKSTART.is_relative_to(Path(package.__file__).parent)
+    assert QUICKSTART.read_bytes() == (CONF / "quickstart.toml").read_bytes()
+    assert load(QUICKSTART).name == "quickstart"
 
 
 @pytest.mark.parametrize("command", ["broker", "namesrv", "controller"])

@@ -20,19 +20,22 @@ from rmqha.ops.local.preflight import check_cluster
 from rmqha.ops.local.supervisor import Process, stop_all
 
 STOP_TIMEOUT_S = 5.0
+QUICKSTART = Path(__file__).with_name("quickstart.toml")
+"""The cluster file that comes with the package; `conf/quickstart.toml` of the repository is the same file."""
 
 
 @click.command(epilog="Example: rmqha up conf/quickstart.toml")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path), required=False)
 @click.option("--mode", type=click.Choice(["ap", "cp"]), help="Overrules haMode of the file.")
 @click.option("--directory", type=click.Path(path_type=Path), metavar="DIR", help="Overrules directory of the file.")
 @click.option("--timeout", type=click.FloatRange(min=0.1), default=60.0, show_default=True, help="Seconds to healthy.")
 @output_option
-def up(file: Path, mode: str | None, directory: Path | None, timeout: float, output: str) -> None:
+def up(file: Path | None, mode: str | None, directory: Path | None, timeout: float, output: str) -> None:
     """Start the cluster that FILE describes and wait until it is healthy.
 
+    Without FILE: a name server with its controller, and a group of three brokers in CP, on the ports of RocketMQ.
     Everything is checked before anything is written. A second `up` starts only what does not run."""
-    spec = load(file, ha_mode=mode, directory=directory)
+    spec = load(file or QUICKSTART, ha_mode=mode, directory=directory)
     running = check_cluster(spec)
     click.echo(promise(spec), err=True)
     state = prepare(spec, running)
