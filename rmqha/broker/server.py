@@ -20,7 +20,7 @@ from rmqha.broker.identity import BrokerIdentity
 from rmqha.broker.loops import BrokerLoops
 from rmqha.broker.replication.controller_link import ControllerLink
 from rmqha.broker.replication.controller_route import parse_addresses
-from rmqha.broker.replication.forward import SendForwarder
+from rmqha.broker.replication.forward import HostTasks, SendForwarder
 from rmqha.broker.replication.ha_guard import HaGuard
 from rmqha.broker.replication.ha_service import HaService
 from rmqha.broker.replication.metadata_sync import ForeignProbe, MetadataSync, QueueMaxOffsetsSync, RepairLoop
@@ -341,7 +341,7 @@ def _forwarder(
         lambda: core.driver.admission()[0] is ResponseCode.SUCCESS,
         core.admit,
         client,
-        nursery,
+        HostTasks(nursery),
         clock,
         tracer,
     )

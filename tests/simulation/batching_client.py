@@ -10,7 +10,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import PROPERTY_UNIQUE_KEY, encode_properties
 from rmqha.wire.command import Command
 
-from .client_process import PATIENCE_MS, REFUSED_BEFORE_THE_WRITE, TIMEOUT_MS, TOPIC, ClientProcess
+from .client_process import PATIENCE_MS, TIMEOUT_MS, TOPIC, ClientProcess, is_refused
 from .history import InvariantError, Send
 from .process import Rpc
 
@@ -49,8 +49,9 @@ class BatchingClient(ClientProcess):
         attempts = [Attempt(send.key, self.scheduler.now_ms) for send in sends]
         self._history.attempts += attempts
         command = Command(RequestCode.SEND_BATCH_MESSAGE, ext, body)
+        timeout_ms = TIMEOUT_MS + self.held_ms
         self._rpc.call(
-            address, command, TIMEOUT_MS, lambda reply: self._batch_answered(sends, attempts, address, reply)
+            address, command, timeout_ms, lambda reply: self._batch_answered(sends, attempts, address, reply)
         )
 
     def _batch_answered(
@@ -60,7 +61,7 @@ class BatchingClient(ClientProcess):
         for attempt in attempts:
             attempt.ended_at_ms = now_ms
         called_at_ms = attempts[0].called_at_ms
-        if reply is None and now_ms - called_at_ms >= PATIENCE_MS:
+        if reply is None and now_ms - called_at_ms >= PATIENCE_MS + self.held_ms:
             self.unanswered(sends[0].key, address, called_at_ms, now_ms)
         if reply is not None and reply.code == ResponseCode.SUCCESS:
             ids = reply.ext["msgId"].split(",")
@@ -79,7 +80,7 @@ class BatchingClient(ClientProcess):
                 )
             self.after(self._interval_ms, self._next)
             return
-        if reply is not None and (reply.remark or "").startswith(REFUSED_BEFORE_THE_WRITE):
+        if is_refused(reply):
             for attempt in attempts:
                 attempt.outcome = AttemptOutcome.REFUSED
         if self._prng.chance(1, 2):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from rmqha.broker.replication.forward import HOLD_MS
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
 
@@ -159,6 +160,7 @@ class BrokerGroup:
         )
         made.follows_tables = options.follows_tables
         made.has_transactions = options.transactions
+        made.forwards = options.forwards
         made.name_servers = [process.address for process in self.name_servers]
         return made
 
@@ -167,6 +169,7 @@ class BrokerGroup:
         made = kind(self._place(f"p{number}"), self.options.send_interval_ms, self.history, number)
         made.unanswered = self.answers.missing
         made.delayed_per_mille = self.options.delayed_per_mille
+        made.held_ms = HOLD_MS if self.options.forwards else 0
         if isinstance(made, RoutedClient):
             made.broker_name = self.name
             made.name_servers = tuple(process.address for process in self.name_servers)
@@ -190,6 +193,7 @@ class BrokerGroup:
     def _decider(self, number: int) -> TransactionClient:
         made = TransactionClient(self._place(self._host("t", number)), self.history)
         made.unanswered = self.answers.missing
+        made.held_ms = HOLD_MS if self.options.forwards else 0
         made.wants_immunity = not self.options.clock_step_per_mille
         return made
 

@@ -10,6 +10,7 @@ from typing import Any
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.identity import BrokerIdentity
 from rmqha.broker.replication.controller_route import ControllerRoute, is_redirect
+from rmqha.broker.replication.forward import SendForwarder
 from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.ha.action import CallController, RoleChanged
 from rmqha.ha.replica import Replica
@@ -31,6 +32,7 @@ from rmqha.wire.command import Command
 
 from .disk_process import DiskProcess
 from .following import Following, LearningEnds, Repairing, Scrubbing
+from .forwarding import forwarding
 from .node_tracer import NodeTracer
 from .process import Rpc, SimChannel
 from .registering import Registering
@@ -41,6 +43,7 @@ SAVE_INTERVAL_MS = 5000
 SCHEDULE_TICK_MS = 100
 SYNC_MS = 5
 """A sync takes that long at most, on a disk that is well."""
+STORES_AT = 100
 INDEX_STEP_BYTES = 16 * 1024
 NOTICES = (RequestCode.NOTIFY_BROKER_ROLE_CHANGED, RequestCode.RMQHA_HAND_OVER)
 """What controllers say unasked."""
@@ -95,8 +98,11 @@ class BrokerProcess(DiskProcess):
         """The loop of transactions runs, as on the host."""
         self.name_servers: list[str] = []
         """Addresses, where it registers."""
+        self.forwards = False
+        """It passes sends on to a new master, as on the host."""
         self._following: Following | None = None
         self._registering: Registering | None = None
+        self._forwarder: SendForwarder | None = None
         self.store: Store
         self.core: BrokerCore
         self.replica: Replica
@@ -146,7 +152,9 @@ class BrokerProcess(DiskProcess):
             return
         self._tracer.event("booted", unclean=self.store.unclean, end=self.store.max_phy_offset)
         identity = BrokerIdentity(IdentityFile(self.disk), config.broker_cluster_name, config.broker_name)
-        store_host = (b"\x7f\0\0\1", config.listen_port)
+        # where sends are passed on, the address in a message's id says who has stored it
+        place = STORES_AT + int(self.host[1:]) if self.forwards else 1
+        store_host = (bytes((127, 0, 0, place)), config.listen_port)
         self.core = BrokerCore(config, self.disk, self.store, identity, self.clock, self._tracer, store_host)
         assert isinstance(self.core.replica, Replica)
         self.replica = self.core.replica
@@ -162,6 +170,7 @@ class BrokerProcess(DiskProcess):
         self._dispatching = self._flushing = self._delivering = False
         self._timer = None
         self._following = self._registering = None
+        self._forwarder = forwarding(self, self._rpc, self.core, self.stepped, self._tracer) if self.forwards else None
         self._learning = LearningEnds(self, self._rpc, self.core, self._prng.child(f"ends-{self.life}"))
         self._repairing = Repairing(self, self._rpc, self.core, self._prng.child(f"repairs-{self.life}"))
         if self.name_servers:
@@ -318,6 +327,8 @@ class BrokerProcess(DiskProcess):
             self._following.role_changed()
         if self._registering is not None:
             self._registering.role_changed(action)
+        if self._forwarder is not None:
+            self._forwarder.role_changed()
         self._observe(self, "role", {"role": action.role, "epoch": action.epoch})
 
     # --- requests ---------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rmqha.broker.replication.forward import MASTER_CHANGED
 from rmqha.drill.history import Attempt, AttemptOutcome
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import PROPERTY_DELAY, PROPERTY_UNIQUE_KEY, encode_properties
@@ -20,7 +21,19 @@ PATIENCE_MS = 3800
 """Of a client whose clock runs fast: a connection that breaks tells it earlier."""
 TOPIC = "SimTopic"
 QUEUE_COUNT = 2
-REFUSED_BEFORE_THE_WRITE = "in-sync replicas not enough"
+REFUSED_BEFORE_THE_WRITE = (
+    "in-sync replicas not enough",
+    "this broker is not the master of its group",
+    "this broker is stopping",
+    "the new master has not taken over yet",
+    MASTER_CHANGED,
+)
+"""How remarks begin that say of a send, also of one that was passed on, that nothing of it is written."""
+
+
+def is_refused(reply: Command | None) -> bool:
+    """Whether the answer to a send says that nothing of it is written."""
+    return reply is not None and (reply.remark or "").startswith(REFUSED_BEFORE_THE_WRITE)
 
 
 def send_fields(
@@ -100,11 +113,12 @@ class ClientProcess(GroupClient):
         command = Command(RequestCode.SEND_MESSAGE_V2, ext, body)
         attempt = Attempt(send.key, self.scheduler.now_ms)
         self._history.attempts.append(attempt)
-        self._rpc.call(address, command, TIMEOUT_MS, lambda reply: self._answered(send, attempt, address, reply))
+        timeout_ms = TIMEOUT_MS + self.held_ms
+        self._rpc.call(address, command, timeout_ms, lambda reply: self._answered(send, attempt, address, reply))
 
     def _answered(self, send: Send, attempt: Attempt, address: str, reply: Command | None) -> None:
         attempt.ended_at_ms = self.scheduler.now_ms
-        if reply is None and attempt.ended_at_ms - attempt.called_at_ms >= PATIENCE_MS:
+        if reply is None and attempt.ended_at_ms - attempt.called_at_ms >= PATIENCE_MS + self.held_ms:
             self.unanswered(send.key, address, attempt.called_at_ms, attempt.ended_at_ms)
         if reply is not None and reply.code == ResponseCode.SUCCESS:
             send.acked_at_ms = self.scheduler.now_ms
@@ -116,7 +130,7 @@ class ClientProcess(GroupClient):
             attempt.queue = f"{TOPIC} {send.queue_id}"
             self.after(self._interval_ms, self._next)
             return
-        if reply is not None and (reply.remark or "").startswith(REFUSED_BEFORE_THE_WRITE):
+        if is_refused(reply):
             attempt.outcome = AttemptOutcome.REFUSED
         if self._prng.chance(1, 2):
             self._target += 1

@@ -32,6 +32,8 @@ class GroupClient(Process):
         self._prng = place.prng
         self._target = 0
         self._stopped = False
+        self.held_ms = 0
+        """For so long a broker may hold a send before it takes it or passes it on."""
         self._rpc: Rpc
         self.unanswered: Callable[[str, str, int, int], None] = lambda key, address, called_at_ms, ended_at_ms: None
         """Told of what was asked, of whom, and when, if patience has ended."""

@@ -66,6 +66,7 @@ from .group_mutations import GROUP_MUTATIONS
 from .moment_mutations import MOMENT_MUTATIONS, UNSEEN
 from .rot_mutations import ROT_MUTATIONS
 from .run import Run
+from .shell_mutations import SHELL_MUTATIONS
 
 ALTER = "alter_sync_state_set"
 
@@ -552,6 +553,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     **MOMENT_MUTATIONS,
     **DISK_MUTATIONS,
     **ROT_MUTATIONS,
+    **SHELL_MUTATIONS,
     "one vote elects a leader (Raft)": lambda: patch.object(Configuration, "won", _leads_alone),
     "votes are forgotten (Raft)": lambda: patch.object(Core, "set_hard_state", _one_vote_is_forgotten),
     "one copy commits (Raft)": lambda: patch.object(

@@ -137,6 +137,8 @@ class Options:
     """A process dies, and in its next life finds a sector of a small file to be another one, or to be unreadable."""
     isolate_per_mille: int = 0
     """A master is cut off from controllers and replicas, and goes on with its clients."""
+    forwards: bool = False
+    """Brokers pass sends on to a new master, as on the host (`forwardSendsMillis`)."""
     bereave: bool = False
     """After the heal the master dies, then whoever is elected, before it has done anything; both stay away."""
 

@@ -128,6 +128,8 @@ class Rpc:
         self._dialed: dict[str, Connection] = {}
         self._address_of: dict[int, str] = {}
         self._waiting: dict[int, tuple[str, Answer, Timer]] = {}
+        self._unsent: dict[int, Callable[[], None]] = {}
+        """Of requests that wait: who is told if they were never sent, by opaque."""
         self._backlog: dict[str, list[bytes]] = {}
         self._next_opaque = 1
         self.lost: Callable[[str], None] = lambda address: None
@@ -144,6 +146,7 @@ class Rpc:
         for command in self._parsers[conn.number].feed(data):
             if command.is_response:
                 waiting = self._waiting.pop(command.opaque, None)
+                self._unsent.pop(command.opaque, None)
                 if waiting is not None:
                     _, answer, timer = waiting
                     timer.cancel()
@@ -163,10 +166,20 @@ class Rpc:
             self.lost(address)
 
     # --- requests ---------------------------------------------------------------------------------------------------
-    def call(self, address: str, command: Command, timeout_ms: int, answer: Answer) -> None:
-        """`answer` is called once, with None when nothing came in time or the connection broke."""
+    def call(
+        self,
+        address: str,
+        command: Command,
+        timeout_ms: int,
+        answer: Answer,
+        unsent: Callable[[], None] | None = None,
+    ) -> None:
+        """`answer` is called once, with None when nothing came in time or the connection broke; instead of it `unsent`,
+        where given, when there was no connection."""
         opaque = self._next_opaque
         self._next_opaque += 1
+        if unsent is not None and not self._is_open(address):
+            self._unsent[opaque] = unsent
         command.opaque = opaque
         self._waiting[opaque] = (address, answer, self._process.after(timeout_ms, partial(self._expire, opaque)))
         self._transmit(address, encode_frame(command))
@@ -177,13 +190,17 @@ class Rpc:
 
     def _expire(self, opaque: int) -> None:
         waiting = self._waiting.pop(opaque, None)
+        self._unsent.pop(opaque, None)
         if waiting is not None:
             waiting[1](None)
 
-    def _transmit(self, address: str, frame: bytes) -> None:
+    def _is_open(self, address: str) -> bool:
         conn = self._dialed.get(address)
-        if conn is not None and conn.is_open:
-            conn.send(frame)
+        return conn is not None and conn.is_open
+
+    def _transmit(self, address: str, frame: bytes) -> None:
+        if self._is_open(address):
+            self._dialed[address].send(frame)
             return
         dialing = address in self._backlog
         self._backlog.setdefault(address, []).append(frame)
@@ -199,23 +216,31 @@ class Rpc:
             return
         frames = self._backlog.pop(address, [])
         if conn is None:
-            self._process.shielded(partial(self._fail, address))
+            self._process.shielded(partial(self._fail, address, was_dialing=True))
             return
         self._dialed[address] = conn
         self._address_of[conn.number] = address
         self._parsers[conn.number] = FrameParser(MAX_FRAME_BYTES)
+        for opaque in [item for item in self._unsent if self._waiting[item][0] == address]:
+            del self._unsent[opaque]
         for frame in frames:
             conn.send(frame)
 
     def _give_up(self, address: str) -> None:
         if self._backlog.pop(address, None) is not None:
-            self._fail(address)
+            self._fail(address, was_dialing=True)
 
-    def _fail(self, address: str) -> None:
+    def _fail(self, address: str, *, was_dialing: bool = False) -> None:
+        """`was_dialing`: what waits for a connection goes nowhere; behind one that broke it may go on the next."""
         self._dialed.pop(address, None)
         lost = [opaque for opaque, (target, *_) in self._waiting.items() if target == address]
         for opaque in lost:
-            self._expire(opaque)
+            unsent = self._unsent.pop(opaque, None) if was_dialing else None
+            if unsent is None:
+                self._expire(opaque)
+            else:
+                self._waiting.pop(opaque)[2].cancel()
+                unsent()
 
 
 class SimChannel:

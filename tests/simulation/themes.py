@@ -8,6 +8,7 @@ from dataclasses import replace
 from .disk_themes import DISK_THEMES
 from .options import GroupSize, Options
 from .rough import rough
+from .shell_themes import SHELL_THEMES
 
 
 def short_logs(options: Options) -> Options:
@@ -531,5 +532,6 @@ THEMES: dict[str, Callable[[Options], Options]] = {
     "delays": delays,
     "rotting": rotting,
     **DISK_THEMES,
+    **SHELL_THEMES,
 }
 """What a run may be made of, by name."""

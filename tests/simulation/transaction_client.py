@@ -129,7 +129,9 @@ class TransactionClient(GroupClient):
                 self._preparing -= 1
                 item.decision = ROLLBACK  # the application never begins; should the half message be there, it is asked
 
-        self._rpc.call(address, Command(RequestCode.SEND_MESSAGE_V2, ext, item.body), TIMEOUT_MS, answered)
+        self._rpc.call(
+            address, Command(RequestCode.SEND_MESSAGE_V2, ext, item.body), TIMEOUT_MS + self.held_ms, answered
+        )
 
     def _prepared(self, item: Transaction, address: str, reply: Command) -> None:
         self._preparing -= 1
@@ -148,7 +150,7 @@ class TransactionClient(GroupClient):
 
     def _waited(self, key: str, address: str, called_at_ms: int, reply: Command | None) -> None:
         now_ms = self.scheduler.now_ms
-        if reply is None and now_ms - called_at_ms >= PATIENCE_MS:
+        if reply is None and now_ms - called_at_ms >= PATIENCE_MS + self.held_ms:
             self.unanswered(key, address, called_at_ms, now_ms)
 
     # --- ends ---------------------------------------------------------------------------------------------------------
@@ -178,7 +180,7 @@ class TransactionClient(GroupClient):
                 self.after(PAUSE_MS, lambda: self._end(item, place, further, tries - 1))
 
         command = self._end_command(item, item.plan, place, asked=False)
-        self._rpc.call(address, command, TIMEOUT_MS, answered)
+        self._rpc.call(address, command, TIMEOUT_MS + self.held_ms, answered)
 
     def _end_command(self, item: Transaction, outcome: int, place: Mapping[str, str], *, asked: bool) -> Command:
         item.commit_count += outcome == COMMIT

@@ -15,8 +15,8 @@ brokers never store twice what was sent once.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
 
 import trio
 
@@ -32,7 +32,9 @@ HOLD_MS = 2500
 """Below the 3 s that a Java producer waits, above the longest hand-over. So long a new master lets sends wait, too."""
 MAX_HELD_COUNT = 1000
 """Requests held at a time; more are refused with code 14."""
-POLL_S = 0.005
+POLL_MS = 5
+MASTER_CHANGED = "the master has changed; ask for the route"
+"""Remark of the answer to a send that was held in vain: nothing of it is written."""
 DUPLICATE_POSSIBLE = "duplicatePossible"
 """Field of an answer with code 14, on which every client tries again: the message may be there already."""
 
@@ -59,6 +61,27 @@ class Caller(Protocol):
     async def oneway(self, address: str, command: Command) -> None: ...
 
 
+class Tasks(Protocol):
+    def start_soon(self, work: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Begin `work(*args)` in a turn of its own."""
+        ...
+
+    async def sleep(self, duration_ms: int) -> None: ...
+
+
+class HostTasks:
+    """Implements Tasks with trio."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+
+    def start_soon(self, work: Callable[..., Awaitable[None]], *args: Any) -> None:
+        self._nursery.start_soon(work, *args)
+
+    async def sleep(self, duration_ms: int) -> None:
+        await trio.sleep(duration_ms / 1000)
+
+
 class SendForwarder:
     """`ready`: whether sends would be taken now; `admit` takes them as if they had just come. `window_ms`: for how long
     sends are passed on after a start or a change of the master."""
@@ -71,7 +94,7 @@ class SendForwarder:
         ready: Callable[[], bool],
         admit: Callable[[Channel, list[Command]], None],
         client: Caller,
-        nursery: trio.Nursery,
+        tasks: Tasks,
         clock: Clock,
         tracer: Tracer,
     ) -> None:
@@ -81,7 +104,7 @@ class SendForwarder:
         self._ready = ready
         self._admit = admit
         self._client = client
-        self._nursery = nursery
+        self._tasks = tasks
         self._clock = clock
         self._tracer = tracer
         self._until_ms = 0
@@ -121,7 +144,7 @@ class SendForwarder:
             command.body = bytes(command.body)  # the socket's buffer is used again
         if queue is None:
             queue = self._held[channel] = deque()
-            self._nursery.start_soon(self._work_on, channel, queue)
+            self._tasks.start_soon(self._work_on, channel, queue)
         queue.extend((deadline_ms, command) for command in commands)
         self._held_count += len(commands)
         return True
@@ -147,8 +170,8 @@ class SendForwarder:
             known = not replica.is_master and master not in ("", self._own_address)
             if known and await self._pass_on(channel, command, master, left_ms):
                 return
-            await trio.sleep(POLL_S)
-        self._answer(channel, command, ResponseCode.SERVICE_NOT_AVAILABLE, "the master has changed; ask for the route")
+            await self._tasks.sleep(POLL_MS)
+        self._answer(channel, command, ResponseCode.SERVICE_NOT_AVAILABLE, MASTER_CHANGED)
 
     async def _pass_on(self, channel: Channel, command: Command, master: str, timeout_ms: int) -> bool:
         """False: the new master does not take it yet, and has written nothing of it."""

@@ -10,7 +10,7 @@ from enum import Enum
 import pytest
 import trio
 
-from rmqha.broker.replication.forward import DUPLICATE_POSSIBLE, HOLD_MS, MAX_HELD_COUNT, SendForwarder
+from rmqha.broker.replication.forward import DUPLICATE_POSSIBLE, HOLD_MS, MAX_HELD_COUNT, HostTasks, SendForwarder
 from rmqha.broker.requests.request import FORWARDED, UNWRITTEN, Channel, Steps
 from rmqha.model.access import AccessList
 from rmqha.model.code import RequestCode, ResponseCode
@@ -121,7 +121,15 @@ class Story:
         self.events: list[str] = []
         self.ready = True
         self.forwarder = SendForwarder(
-            OWN, window_ms, self.replica, lambda: self.ready, self.admit, self.next, nursery, TrioClock(), self
+            OWN,
+            window_ms,
+            self.replica,
+            lambda: self.ready,
+            self.admit,
+            self.next,
+            HostTasks(nursery),
+            TrioClock(),
+            self,
         )
 
     def event(self, name: str, **fields: object) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rmqha.sim.scheduler import Scheduler
 
+from ..broker_process import STORES_AT
 from ..history import InvariantError, Send
 
 OPEN_END = 1 << 62
@@ -38,10 +39,16 @@ class Reports:
 
     def verify(self, lost: Iterable[Send]) -> None:
         for send in lost:
-            host, place = send.broker.partition(":")[0], int(send.offset_id[-16:], 16)
+            host, place = _stored_by(send), int(send.offset_id[-16:], 16)
             begun_at_ms = send.begun_at_ms
             if not any(at >= begun_at_ms and low <= place < high for at, low, high in self._parts.get(host, ())):
                 raise InvariantError(
-                    f"{send.key}, sent at {begun_at_ms} ms and acknowledged by {host}, is lost, and {host} has reported"
+                    f"{send.key}, sent at {begun_at_ms} ms and stored by {host}, is lost, and {host} has reported"
                     f" no cut of its log at {place} since"
                 )
+
+
+def _stored_by(send: Send) -> str:
+    """The host whose master has stored it: who answered, but of a send that was passed on."""
+    place = int(send.offset_id[6:8], 16)
+    return f"b{place - STORES_AT}" if place > STORES_AT else send.broker.partition(":")[0]

@@ -1,0 +1,43 @@
+"""Planted bugs of the shells around the machines: what only a run that draws them reveals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+from rmqha.broker.replication import forward
+from rmqha.broker.replication.forward import SendForwarder
+from rmqha.broker.requests.request import UNWRITTEN, Channel
+from rmqha.model.code import ResponseCode
+from rmqha.model.error import UnreachableError
+from rmqha.wire.command import Command
+
+REAL_SETTLE = SendForwarder._settle
+
+
+class _RefusedIsUnwritten:
+    """A caller to whom every answer 14 says that nothing is written."""
+
+    def __init__(self, caller: forward.Caller) -> None:
+        self._caller = caller
+        self.oneway = caller.oneway
+
+    async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
+        reply = await self._caller.call(address, command, timeout_ms)
+        if reply.code == ResponseCode.SERVICE_NOT_AVAILABLE:
+            reply.ext[UNWRITTEN] = "true"
+        return reply
+
+
+async def _settle_believing(self: SendForwarder, channel: Channel, command: Command, deadline_ms: int) -> None:
+    if not isinstance(self._client, _RefusedIsUnwritten):
+        self._client = _RefusedIsUnwritten(self._client)
+    await REAL_SETTLE(self, channel, command, deadline_ms)
+
+
+SHELL_MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "what has no answer is passed on again": lambda: patch.object(forward, "NotSentError", UnreachableError),
+    "a refusal after the write is passed on again": lambda: patch.object(SendForwarder, "_settle", _settle_believing),
+}

@@ -1,0 +1,41 @@
+"""Themes of the shells around the machines: what passes sends on, members of Raft, names of masters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from .options import Options
+from .rough import rough
+
+
+def forwards(options: Options) -> Options:
+    """Brokers pass sends on to a new master, as on the host: masters are switched and die often, are back at once, and
+    connections between brokers break or stand still. Batches in some runs, transactions in others; AP and CP."""
+    return replace(
+        rough(options),
+        broker_count=5 if options.broker_count == 5 else 3,
+        cp=options.cp,
+        forwards=True,
+        batches=options.client_count == 2,
+        transactions=options.client_count == 3,
+        client_count=2,
+        kept_files=0,
+        kept_hours=72,
+        clean_per_mille=0,
+        send_interval_ms=10,
+        max_delay_ms=20,
+        kill_broker_per_mille=120,
+        kill_elected_per_mille=100,
+        pause_broker_per_mille=40,
+        cut_per_mille=60,
+        switch_per_mille=250,
+        reset_per_mille=400,
+        stick_per_mille=150,
+        restart_after_ms=300,
+    )
+
+
+SHELL_THEMES: dict[str, Callable[[Options], Options]] = {
+    "forwards": forwards,
+}
