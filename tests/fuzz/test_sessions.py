@@ -19,7 +19,7 @@ import trustme
 from nameserver.config import NamesrvConfig
 from nameserver.kv_config import KvConfig
 from nameserver.server import NameServer
-from rmqha.host.access.security import ServerTls, accept
+from rmqha.host.access.security import ServerTls, accept_link
 from rmqha.host.net.poller import Poller
 from rmqha.host.net.remoting import serve_stream
 from rmqha.host.net.session import Session
@@ -153,14 +153,14 @@ async def serve_one(
 ) -> None:
     """What `remoting.serve` does with a connection that it has accepted."""
     stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
-    accepted = await accept(stream, tls)
-    if accepted is None:
+    is_served, link = await accept_link(stream, tls, 5_000)
+    if not is_served:
         counts.refused_count += 1
         await trio.aclose_forcefully(stream)
         return
     await serve_stream(
         routes,
-        accepted,
+        stream,
         "peer:1",
         session_id=counts.opened_count + 1,
         max_frame_bytes=MAX_FRAME_BYTES,
@@ -168,6 +168,7 @@ async def serve_one(
         max_queued_bytes=1 << 24,
         statistics=counts,
         poller=poller,
+        tls=link,
     )
 
 

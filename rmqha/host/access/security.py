@@ -18,6 +18,7 @@ import trio
 
 from rmqha.host.access.live_files import LiveFiles, refuse_if_open_to_others
 from rmqha.host.access.shared_secret import secret_file
+from rmqha.host.access.tls_link import TlsLink
 from rmqha.model.access import Credentials
 from rmqha.model.config.servers import ServerConfig, parse_properties
 from rmqha.model.error import UnreachableError, UsageError
@@ -165,6 +166,7 @@ def _server_tls(config: ServerConfig) -> ServerTls:
         raise UsageError("tls.server.certPath and tls.server.keyPath must both name a PEM file")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _load_chain(context, "tls.server", config.tls_server_cert_path, config.tls_server_key_path)
+    context.options |= ssl.OP_NO_RENEGOTIATION  # a client's whim that costs us a signature each time
     context.verify_mode = _CLIENT_AUTH[config.tls_server_need_client_auth]
     if context.verify_mode is not ssl.CERT_NONE:
         if not config.tls_server_trust_cert_path:
@@ -217,16 +219,13 @@ def _load_trust(context: ssl.SSLContext, key: str, path: str) -> None:
 
 
 # --- connections --------------------------------------------------------------------------------------------------
-async def accept(
-    stream: trio.SocketStream, tls: ServerTls | None, timeout_ms: int | None = None
-) -> trio.abc.Stream | None:
+async def accept(stream: trio.SocketStream, tls: ServerTls | None) -> trio.abc.Stream | None:
     """The stream to serve, after a handshake if the peer begins one; None if it must be dropped."""
     if tls is None:
         return stream
-    with trio.move_on_after((TLS_HANDSHAKE_TIMEOUT_MS if timeout_ms is None else timeout_ms) / 1000):
+    with trio.move_on_after(TLS_HANDSHAKE_TIMEOUT_MS / 1000):
         try:
-            first = await stream.socket.recv(1, trio.socket.MSG_PEEK)
-            if first != _TLS_RECORD:
+            if not await _begins_tls(stream):
                 return None if tls.only else stream
             secure = trio.SSLStream(stream, tls.context, server_side=True, https_compatible=True)
             await secure.do_handshake()
@@ -234,6 +233,27 @@ async def accept(
         except (OSError, trio.BrokenResourceError):
             return None
     return None
+
+
+async def accept_link(stream: trio.SocketStream, tls: ServerTls | None, timeout_ms: int) -> tuple[bool, TlsLink | None]:
+    """As `accept`: whether to serve the connection, and its TLS if the peer began a handshake."""
+    if tls is None:
+        return True, None
+    with trio.move_on_after(timeout_ms / 1000):
+        try:
+            if not await _begins_tls(stream):
+                return not tls.only, None
+            link = TlsLink(tls.context)
+            await link.shake_hands(stream)
+            return True, link
+        except (OSError, trio.BrokenResourceError):
+            return False, None
+    return False, None
+
+
+async def _begins_tls(stream: trio.SocketStream) -> bool:
+    """Raises OSError."""
+    return await stream.socket.recv(1, trio.socket.MSG_PEEK) == _TLS_RECORD
 
 
 async def connect(stream: trio.SocketStream, context: ssl.SSLContext | None, address: str) -> trio.abc.Stream:

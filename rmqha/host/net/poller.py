@@ -1,4 +1,4 @@
-"""Reads the plain sockets of a server, all of them in one task, and gives each session its turns. Shell.
+"""Reads the sockets of a server, all of them in one task, and gives each session its turns. Shell.
 
 A trio task that waits for its own socket costs 60 us for each turn of the event loop in which it reads; a list of what
 is ready costs next to nothing. So trio waits for one epoll object only, which knows the sockets; what is ready in it is
@@ -45,8 +45,6 @@ class Poller:
         self._line, self._urgent_line = FairQueue(), FairQueue()
         self._is_parked = False
         """The task waits for sockets."""
-        self._extra_s = 0.0
-        """Taken since the last turn by those that were served outside of it."""
         self.is_busy = False
         """Several are served in this turn: what can be done for all together should wait for its end."""
         self._cpu_us = self._short_us = 0.0
@@ -76,19 +74,6 @@ class Poller:
             self._epoll.unregister(handle)
             self._urgent.register(handle, select.EPOLLIN)
             place.is_urgent = True
-
-    def take_turn(self, place: Place) -> None:
-        """Serve it now if nobody waits and other tasks have not waited long, else when its turn comes."""
-        if place.is_waiting:
-            return
-        line, now_s = self._urgent_line if place.is_urgent else self._line, time.monotonic()
-        place.came_at_s = now_s
-        if not line and self._extra_s < SLICE_S:
-            more, ended_s = self._serve(place, now_s)
-            self._extra_s += ended_s - now_s
-            if not more:
-                return
-        self._join(line, place)
 
     def stand_in_line(self, place: Place) -> None:
         """Serve it when its turn comes, never in this call."""
@@ -122,7 +107,6 @@ class Poller:
 
     def _turn(self) -> None:
         began_s = now_s = time.monotonic()
-        self._extra_s = 0.0
         line, urgent_line = self._line, self._urgent_line
         self._gather(now_s)
         self.is_busy = len(line) + len(urgent_line) > 1

@@ -11,7 +11,8 @@ from types import TracebackType
 import trio
 
 from rmqha.host.access.auth_filter import Audited, AuthFilter
-from rmqha.host.access.security import Security, accept, ambient, connect
+from rmqha.host.access.security import Security, accept_link, ambient, connect
+from rmqha.host.access.tls_link import TlsLink
 from rmqha.host.clock import HostClock
 from rmqha.host.net import network
 from rmqha.host.net.boundary import Boundary
@@ -141,16 +142,16 @@ class _Door:
         network.tune(stream)
         self._handshaking_count += 1
         try:
-            accepted = await accept(stream, self._security.server_tls, self._first_request_timeout_ms)
+            is_served, tls = await accept_link(stream, self._security.server_tls, self._first_request_timeout_ms)
         finally:
             self._handshaking_count -= 1
-        if accepted is None:
+        if not is_served:
             self._counts.refused_count += 1
             await trio.aclose_forcefully(stream)
             return
         await serve_stream(
             self._service,
-            accepted,
+            stream,
             peer,
             session_id=number,
             max_frame_bytes=self._max_frame_bytes,
@@ -160,6 +161,7 @@ class _Door:
             poller=self.poller,
             newcomer=newcomer,
             boundary=self._boundary,
+            tls=tls,
         )
 
     def _newcomer(self, peer: str, number: int) -> Newcomer:
@@ -186,6 +188,7 @@ async def serve_stream(
     poller: Poller | None = None,
     boundary: Boundary | None = None,
     newcomer: Newcomer | None = None,
+    tls: TlsLink | None = None,
 ) -> None:
     """Serve one accepted connection to its end."""
     session = Session(
@@ -198,6 +201,7 @@ async def serve_stream(
         poller=poller,
         boundary=boundary,
         newcomer=newcomer,
+        tls=tls,
     )
     statistics.opened_count += 1
     statistics.session_count += 1

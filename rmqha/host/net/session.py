@@ -4,9 +4,8 @@ beyond pairing responses with requests.
 What a server reads is handled in slices, of SLICE_COUNT frames and SLICE_S at most, with one `received` call for sends
 that stand together, one for each other request, and one write for the replies of a slice; other sessions have their
 turns in between (`rmqha.host.net.poller`). What a server reads is answered before it reads on, so a peer that does not
-read
-is not read from either; replies that come later go through the session's writer. A client's reader never writes, so two
-processes that flood each other cannot block for ever.
+read is not read from either; replies that come later go through the session's writer. A server decrypts and encrypts in
+the same slices. A client's reader never writes, so two processes that flood each other cannot block for ever.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 
 import trio
 
+from rmqha.host.access.tls_link import TlsLink
 from rmqha.host.net import network
 from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.fair_queue import Place
@@ -73,9 +73,10 @@ class Session:
         poller: Poller | None = None,
         boundary: Boundary | None = None,
         newcomer: Newcomer | None = None,
+        tls: TlsLink | None = None,
     ) -> None:
-        """With a `poller` a plain socket is read by that, else by a task of its own. `newcomer`: of a peer that is to
-        say first who it is."""
+        """With a `poller` a socket is read by that, any other stream by a task of its own. `newcomer`: of a peer that
+        is to say first who it is. `tls`: of a socket whose bytes are not clear."""
         self.id = session_id
         self.peer = peer
         self.attachment: Any = None
@@ -83,10 +84,10 @@ class Session:
         self.is_urgent = False
         """For the service to set: this session shall not stand in line."""
         self.waited_ms = 0
-        """How long what is being received has waited to be read; known of plain sockets with a poller only."""
+        """How long what is being received has waited to be read; known of sockets with a poller only."""
         self._stream = stream
         self._handle = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else None
-        """Of a plain socket: reading and writing it directly takes half of what its stream takes."""
+        """Of a socket: reading and writing it directly takes half of what its stream takes."""
         self._poller = poller
         self._newcomer = newcomer
         self._half_bytes = 0
@@ -98,8 +99,6 @@ class Session:
         """Requests that wait for the next slice."""
         self._works: deque[Iterator[Pause | None]] = deque()
         """What requests have begun and goes on before the next ones."""
-        self._slice_done = trio.Event()
-        """Set at the end of a slice of what a task of its own has read."""
         self._is_paused = False
         """The peer does not take its replies: it is not read either."""
         self._is_held = False
@@ -111,6 +110,9 @@ class Session:
         """None: an exception that nobody foresaw goes to whoever runs the session."""
         self._parser = FrameParser(max_frame_bytes)
         self._max_queued_bytes = max_queued_bytes
+        self._tls = tls
+        self._sealed, self._sealed_bytes = b"", 0
+        """What the socket has not taken of encrypted bytes, and for how many clear ones it counts as queued."""
         self._queue: list[bytes] = []
         self._queued_bytes = 0
         self._is_noted = False
@@ -163,6 +165,7 @@ class Session:
         """Drop its answers and close: they take too much memory."""
         self._statistics.slow_reader_count += 1
         self._queue.clear()
+        self._sealed = b""
         self._abort()
 
     def send(self, command: Command) -> None:
@@ -184,7 +187,7 @@ class Session:
     def send_at_once(self, command: Command) -> None:
         """As `send`, but in this turn of the event loop if the socket takes it: for what must not wait for the next."""
         handle = self._handle
-        if handle is None or self._queue or self._half_written or self._closed or self._aborted:
+        if handle is None or self._has_queued or self._half_written or self._closed or self._aborted:
             self.send(command)
             return
         try:
@@ -293,12 +296,24 @@ class Session:
             raise
 
     async def _be_read(self, poller: Poller, handle: int) -> None:
+        if self._tls is not None:
+            try:
+                self._unread = self._tls.decrypt(b"")
+            except OSError:
+                self._aborted = True
+                return
         poller.add(handle, self._place)
+        if self._unread:
+            poller.stand_in_line(self._place)
         try:
             await self._ended.wait()
         finally:
             self._ended.set()
             poller.remove(handle)
+
+    @property
+    def _has_queued(self) -> bool:
+        return bool(self._queue or self._sealed)
 
     @property
     def _has_backlog(self) -> bool:
@@ -312,20 +327,15 @@ class Session:
     def _serve(self) -> bool:
         """The poller's call: read once if nothing is left of before, handle a slice, answer. Whether there is more."""
         handle, poller = self._handle, self._poller
-        assert poller is not None
+        assert handle is not None and poller is not None
         if self._closing or self._aborted or self._has_no_turns:
             return False
         self.waited_ms = poller.waited_ms
         try:
-            if handle is None:
-                self._take()
-                self._place.is_urgent = self.is_urgent
-                self._slice_done.set()
-                return False
             if not self._has_backlog and not self._read_once(handle):
                 return False
             self._take()
-            if self._queue and not self._writing:
+            if self._has_queued and not self._writing:
                 batch, count = b"".join(self._queue), len(self._queue)
                 self._queue.clear()
                 if not self._write_some(handle, batch, count):
@@ -346,19 +356,19 @@ class Session:
     def _read_once(self, handle: int) -> bool:
         """Whether something came. Raises OSError."""
         try:
-            self._unread = os.read(handle, READ_BYTES)
+            self._unread = data = os.read(handle, READ_BYTES)
         except BlockingIOError:
             return False
-        if not self._unread:
+        if data and self._tls is not None:
+            self._unread = self._tls.decrypt(data)
+        if not data or (self._tls is not None and self._tls.is_over and not self._unread):
             self._end_reading()
         return bool(self._unread)
 
     def _end_reading(self) -> None:
-        assert self._poller is not None
-        if self._handle is not None:
-            self._poller.remove(self._handle)
+        assert self._poller is not None and self._handle is not None
+        self._poller.remove(self._handle)
         self._ended.set()
-        self._slice_done.set()
 
     def _foreign_words(self) -> None:
         self._statistics.bad_frame_count += 1
@@ -367,11 +377,22 @@ class Session:
     def _write_some(self, handle: int, batch: bytes, count: int) -> bool:
         """Write `count` frames, which count as queued; what the socket does not take now is left to the writer. Whether
         it took all. Raises OSError."""
+        if self._tls is not None:
+            return self._write_sealed(handle, self._tls, batch, count)
         sent = network.write_now(handle, batch)
         rest = batch[sent:]
         self._count_sent(sent, count - bool(rest))
         if rest:
             self._queue.append(rest)
+            self._wake.set()
+        return not rest
+
+    def _write_sealed(self, handle: int, tls: TlsLink, batch: bytes, count: int) -> bool:
+        sealed, queued_bytes = self._sealed + tls.encrypt(batch), self._sealed_bytes + len(batch)
+        rest = self._sealed = sealed[network.write_now(handle, sealed) :]
+        self._sealed_bytes = min(len(rest), queued_bytes)
+        self._count_sent(queued_bytes - self._sealed_bytes, count)
+        if rest:
             self._wake.set()
         return not rest
 
@@ -494,7 +515,7 @@ class Session:
             self._scope.deadline = newcomer.long_frame_deadline_s
 
     async def _read(self, reader_writes: bool) -> None:
-        """In this task: TLS, and a client's end."""
+        """In this task: a client's end, and a stream that is no socket."""
         try:
             while not self._ended.is_set() and (data := await self._receive()):
                 self._unread = bytes(data)
@@ -515,18 +536,9 @@ class Session:
         """One slice."""
         if self._is_held:
             await self._go_on.wait()
-        if self._poller is None:
-            self._take()
-            if self._has_backlog:
-                await trio.lowlevel.checkpoint()
-            return
-        self._slice_done = trio.Event()
-        self._poller.take_turn(self._place)
-        if not self._slice_done.is_set():
-            try:
-                await self._slice_done.wait()
-            finally:
-                self._place.is_waiting = False
+        self._take()
+        if self._has_backlog:
+            await trio.lowlevel.checkpoint()
 
     async def _receive(self) -> bytes | bytearray:
         """What has arrived, b"" at the end."""
@@ -568,15 +580,19 @@ class Session:
     async def _flush(self) -> None:
         """Write all that is queued, also what comes while writing, in one write per turn."""
         self._writing = True
-        while self._queue and not self._aborted:
+        while self._has_queued and not self._aborted:
             # a cancellation that is due comes here, with the queue whole, and not inside the write
             await trio.lowlevel.checkpoint_if_cancelled()
             batch, count = b"".join(self._queue), len(self._queue)
             self._queue.clear()
+            size_bytes = len(batch)
+            if self._tls is not None:
+                batch, size_bytes = self._sealed + self._tls.encrypt(batch), size_bytes + self._sealed_bytes
+                self._sealed, self._sealed_bytes = b"", 0
             self._half_written = True
             await self._send_all(batch)
             self._half_written = False
-            self._count_sent(len(batch), count)
+            self._count_sent(size_bytes, count)
         self._writing = False
 
     async def _write_queued(self) -> None:
@@ -588,15 +604,15 @@ class Session:
                     await self._flush()
                 if self._is_paused and not self._ended.is_set():
                     self._resume()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             self._abort()
 
     async def _last_words(self) -> None:
-        if self._queue and not self._aborted and not self._half_written:
+        if self._has_queued and not self._aborted and not self._half_written:
             with trio.move_on_after(_LAST_WORDS_S):
                 try:
                     await self._flush()
-                except (trio.BrokenResourceError, trio.ClosedResourceError):
+                except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
                     self._queue.clear()
 
 

@@ -3,6 +3,7 @@ replies is not read."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 from collections.abc import Iterator
@@ -221,6 +222,52 @@ async def test_a_flood_by_some_holds_up_nobody_else(secure: bool, monkeypatch: p
     trio.lowlevel.remove_instrument(turn)
 
 
+@pytest.mark.parametrize("secure", [False, True])
+async def test_requests_written_one_by_one_take_no_turn_of_the_loop_each(secure: bool) -> None:
+    """Each is a TLS record of its own: under a flood a turn of the loop takes milliseconds, and a send waited for four
+    of them behind each send before it."""
+    turn, service = TurnCount(), Busy()
+    trio.lowlevel.add_instrument(turn)
+    server_tls, client_tls = _contexts()
+    security = Security(server_tls=ServerTls(server_tls, only=True)) if secure else Security()
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: serve(
+                service, "127.0.0.1:0", max_frame_bytes=65536, security=security, task_status=task_status
+            )
+        )
+        plain = await trio.open_tcp_stream("127.0.0.1", port)
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        link = client_tls.wrap_bio(incoming, outgoing) if secure else None
+        while link is not None:
+            try:
+                link.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                await plain.send_all(outgoing.read())
+                incoming.write(bytes(await plain.receive_some()))
+        for number in range(FLOOD_COUNT):
+            (outgoing if link is None else link).write(encode_frame(Command(1, opaque=number)))
+        before = turn.count
+        await plain.send_all(outgoing.read())
+        parser, opaques = FrameParser(65536), list[int]()
+        with trio.fail_after(10):
+            while len(opaques) < FLOOD_COUNT:
+                data = bytes(await plain.receive_some())
+                if link is not None:
+                    incoming.write(data)
+                    data = b""
+                    with contextlib.suppress(ssl.SSLWantReadError):
+                        while True:
+                            data += link.read()
+                opaques += [command.opaque for command in parser.feed(data)]
+        assert opaques == list(range(FLOOD_COUNT))
+        assert turn.count - before < FLOOD_COUNT // 10
+        await trio.aclose_forcefully(plain)
+        nursery.cancel_scope.cancel()
+    trio.lowlevel.remove_instrument(turn)
+
+
 class Costly(Slow):
     """Request 3 takes 200 steps of a millisecond."""
 
@@ -300,15 +347,26 @@ class Big:
         """Nothing to do."""
 
 
+@pytest.mark.parametrize("secure", [False, True])
 @pytest.mark.parametrize("is_urgent", [False, True])
-async def test_who_does_not_read_is_not_read_until_he_does(is_urgent: bool) -> None:
-    service = Big()
+async def test_who_does_not_read_is_not_read_until_he_does(is_urgent: bool, secure: bool) -> None:
+    service, counts = Big(), Statistics()
     service.is_urgent = is_urgent
+    server_tls, client_tls = _contexts()
+    security = Security(server_tls=ServerTls(server_tls, only=True)) if secure else Security()
     async with trio.open_nursery() as nursery:
         port: int = await nursery.start(
-            lambda task_status: serve(service, "127.0.0.1:0", max_frame_bytes=1 << 22, task_status=task_status)
+            lambda task_status: serve(
+                service,
+                "127.0.0.1:0",
+                max_frame_bytes=1 << 22,
+                statistics=counts,
+                security=security,
+                task_status=task_status,
+            )
         )
-        stream = await trio.open_tcp_stream("127.0.0.1", port)
+        plain = await trio.open_tcp_stream("127.0.0.1", port)
+        stream: trio.abc.Stream = trio.SSLStream(plain, client_tls) if secure else plain
         for number in range(ASK_COUNT):
             await stream.send_all(encode_frame(Command(1, opaque=number)))
             await trio.testing.wait_all_tasks_blocked(0.05)
@@ -323,7 +381,10 @@ async def test_who_does_not_read_is_not_read_until_he_does(is_urgent: bool) -> N
         with trio.fail_after(10):
             while len(opaques) == ASK_COUNT:
                 opaques += [command.opaque for command in parser.feed(bytes(await stream.receive_some()))]
-        await stream.aclose()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert counts.queued_bytes == 0
+        assert counts.sent_count == len(opaques)
+        await trio.aclose_forcefully(stream)
         nursery.cancel_scope.cancel()
 
 
