@@ -50,6 +50,12 @@ def pulled(name: str = TOPIC, queue_id: int = 0, **ext: str) -> tuple[int, dict[
     return command.code, command.ext, b""
 
 
+def committed(group: str, name: str) -> tuple[int, dict[str, str], bytes]:
+    """The pulls above have made the group G."""
+    ext = {"consumerGroup": group, "topic": name, "queueId": "0", "commitOffset": "0"}
+    return RequestCode.UPDATE_CONSUMER_OFFSET, ext, b""
+
+
 SENT_BACK = {"group": "G", "offset": "99999999", "delayLevel": "0", "originTopic": TOPIC, "maxReconsumeTimes": "16"}
 TO_BROKER = {
     "unknown code": (4711, dict[str, str](), b""),
@@ -66,6 +72,10 @@ TO_BROKER = {
     "pull, queue id": pulled(queue_id=4),
     "pull, write only": pulled("WriteOnly"),
     "pull, long group": pulled(consumerGroup="g" * 300),
+    "commit, no group": committed("Never", TOPIC),
+    "commit, no group and no topic": committed("Never", "Nope"),
+    "commit, no topic": committed("G", "Nope"),
+    "commit": committed("G", TOPIC),
     "topic, illegal character": topic("a b"),
     "topic, blank": topic(""),
     "topic, of the system": topic("TBW102"),

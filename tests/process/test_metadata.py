@@ -143,6 +143,8 @@ async def test_offsets_are_on_the_new_master_and_a_stale_one_does_not_come_back(
         await desk.make_topic(first, "TopicA", 1)
         for number in range(20):
             await producer.send("TopicA", str(number).encode())
+        for group in ("GroupA", "GroupB"):
+            await desk.make_group(first, group, 1)
         for offset in (5, 20, 3):
             await desk.commit(first, "GroupA", "TopicA", offset)
         await desk.commit(first, "GroupB", "TopicA", 9)

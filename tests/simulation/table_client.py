@@ -3,7 +3,10 @@ ended. Like the producers they stay with a broker that refused, half of the time
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.sim.transport import Connection
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps
 
@@ -22,9 +25,12 @@ class TableClient(GroupClient):
     def __init__(self, place: ClientPlace, history: History) -> None:
         super().__init__(place)
         self._history = history
+        self._subscribed: set[str] = set()
+        """Brokers that have heard of the group, as far as is known."""
 
     def boot(self) -> None:
         self.begin_life()
+        self._subscribed = set()
         self._rpc = Rpc(self, self._unasked)
         self._next()
 
@@ -35,7 +41,26 @@ class TableClient(GroupClient):
         change.begun_at_ms = self.scheduler.now_ms
         self._history.changes.append(change)
         address = self._brokers[self._target % len(self._brokers)]
-        self._rpc.call(address, command, TIMEOUT_MS, lambda reply: self._answered(change, address, reply))
+
+        def ask() -> None:
+            self._rpc.call(address, command, TIMEOUT_MS, lambda reply: self._answered(change, address, reply))
+
+        if command.code == RequestCode.UPDATE_CONSUMER_OFFSET and address not in self._subscribed:
+            self._subscribe(address, ask)
+        else:
+            ask()
+
+    def _subscribe(self, address: str, then: Callable[[], None]) -> None:
+        """A group's heartbeat comes before its commits, which make no group."""
+        consumer = {"groupName": GROUP, "subscriptionDataSet": [{"topic": TOPIC, "subString": "*", "subVersion": 1}]}
+        body = dumps({"clientID": self.host, "consumerDataSet": [consumer]})
+
+        def heard(reply: Command | None) -> None:
+            if reply is not None and reply.code == ResponseCode.SUCCESS:
+                self._subscribed.add(address)
+            then()
+
+        self._rpc.call(address, Command(RequestCode.HEART_BEAT, {}, body), TIMEOUT_MS, heard)
 
     def _draw(self, number: int) -> tuple[Proposal, Command]:
         """Change `number` and its request. Values tell one change of a key from another."""
@@ -60,11 +85,17 @@ class TableClient(GroupClient):
                     RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body
                 )
 
+    def _unasked(self, conn: Connection, command: Command) -> None:
+        """A broker tells the group's members that they have changed."""
+        assert command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, command
+
     def _answered(self, change: Proposal, address: str, reply: Command | None) -> None:
         if reply is not None and reply.code == ResponseCode.SUCCESS:
             change.acked_at_ms, change.broker = self.scheduler.now_ms, address
             self.after(INTERVAL_MS, self._next)
             return
+        if reply is not None and reply.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            self._subscribed.discard(address)
         if self._prng.chance(1, 2):
             self._target += 1
         self.after(20, self._next)

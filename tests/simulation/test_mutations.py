@@ -52,7 +52,7 @@ FOUND_BY = {
     "sync does nothing": "power:1",
     "the tail behind a cut stays (apache/rocketmq 10666)": "forks:4",
     "changes are answered before the set holds them (ruling 16)": "tables:8",
-    "slaves join without the tables (ruling 16)": "tables:13",
+    "slaves join without the tables (ruling 16)": "tables:345",
     "an old master's tables stay": "tables:1",
     "an unclean master resumes (ruling 3)": "power:1",
     "waits never end (ruling 13)": "plain:9",

@@ -150,13 +150,14 @@ class ConsumerRequests:
         offset = number(command, "commitOffset")
         if not self._standing.is_serving:
             raise RequestError(ResponseCode.SYSTEM_ERROR, "this broker is not the master; it keeps no offsets")
+        # A heartbeat or a pull makes a group, a commit none, as in RocketMQ.
+        if self._groups.get(group) is None:
+            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
         known = self._topics.get(topic)
         if known is None:
-            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+            raise RequestError(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!")
         if not 0 <= queue_id < known.read_queue_count or offset < 0:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"there is no offset {offset} in {topic} queue {queue_id}")
-        if self._groups.get_or_create(group) is None:
-            raise RequestError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} not exist!")
         if not self._offsets.commit(group, topic, queue_id, offset):
             raise RequestError(ResponseCode.SYSTEM_BUSY, "too many consumer groups: the offset is not kept")
         if not command.is_oneway:

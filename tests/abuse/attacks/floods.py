@@ -91,6 +91,17 @@ def new_topics_by_admin(scene: Scene, number: int) -> Iterator[Command]:
         yield Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext)
 
 
+PULLED = {
+    "queueOffset": "0",
+    "maxMsgNums": "1",
+    "sysFlag": str(1 | 4),
+    "suspendTimeoutMillis": "0",
+    "subscription": "*",
+    "subVersion": "0",
+}
+"""A pull that commits and names its subscription."""
+
+
 def offsets_of_random_groups(scene: Scene, number: int) -> Iterator[Command]:
     chance = Random(number)
     while True:
@@ -101,6 +112,8 @@ def offsets_of_random_groups(scene: Scene, number: int) -> Iterator[Command]:
             "commitOffset": "0",
         }
         yield oneway(RequestCode.UPDATE_CONSUMER_OFFSET, ext)
+        # A commit makes no group; a pull that carries one does.
+        yield oneway(RequestCode.PULL_MESSAGE, ext | PULLED)
 
 
 def offsets_of_one_group(scene: Scene, number: int) -> Iterator[Command]:

@@ -29,6 +29,7 @@ def beat(client_id: str = "c", expression: str = "*", model: str = "CLUSTERING")
 
 
 def commit(broker: Broker, queue_id: int, offset: int, group: str = "G", topic: str = "T") -> None:
+    broker.core.groups.get_or_create(group)
     ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "commitOffset": str(offset)}
     assert broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext)).code == 0
 

@@ -84,8 +84,9 @@ def delete(broker: Broker, topic: str) -> Command:
 def test_a_deleted_topic_is_gone_with_its_offsets_and_stays_so(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker().start()
     broker.ask(send_command())
+    broker.core.groups.get_or_create("G")
     ext = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
-    broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext))
+    assert broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext)).code == 0
     changes: list[None] = []
     broker.core.topics.changed = lambda: changes.append(None)
     assert delete(broker, "T").code == 0 and len(changes) == 1

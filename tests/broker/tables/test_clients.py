@@ -127,6 +127,7 @@ def test_offsets(make_broker: Callable[..., Broker]) -> None:
     assert broker.ask(query).ext == {"offset": "0"}
     exact = Command(RequestCode.QUERY_CONSUMER_OFFSET, {**ask, "setZeroIfNotFound": "false"})
     assert broker.ask(exact).code == ResponseCode.QUERY_NOT_FOUND
+    broker.core.groups.get_or_create("G")
     assert broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": "9"})).code == 0
     assert broker.ask(query).ext == broker.ask(exact).ext == {"offset": "9"}
     silent = Command(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": "4"}, flag=FLAG_ONEWAY)
@@ -140,6 +141,23 @@ def test_offsets(make_broker: Callable[..., Broker]) -> None:
     broker.run(1000)
     refused = broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": "7"}))
     assert refused.code == ResponseCode.SYSTEM_ERROR and broker.ask(query).ext == {"offset": "4"}
+
+
+def test_a_commit_makes_neither_group_nor_topic(broker: Broker) -> None:
+    """RocketMQ looks for the group first, then for the topic; a heartbeat or a pull makes a group."""
+    broker.ask(send_command())
+    topics, groups = broker.core.topics.names(), len(broker.core.groups)
+    ask = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
+    unknown = broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, ask | {"topic": "Nope"}))
+    assert (unknown.code, unknown.remark) == (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "Group G not exist!")
+    assert broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, ask)).code == unknown.code
+    assert len(broker.core.groups) == groups and broker.core.offsets.groups_of("T") == []
+    broker.core.processor.received(FakeChannel(), [beat(body("G"))])
+    nowhere = broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, ask | {"topic": "Nope"}))
+    assert (nowhere.code, nowhere.remark) == (ResponseCode.TOPIC_NOT_EXIST, "Topic Nope not exist!")
+    assert set(broker.core.topics.names()) == {*topics, "%RETRY%G"}
+    assert broker.core.offsets.groups_of("Nope") == []
+    assert broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, ask)).code == 0
 
 
 def test_offset_by_time(broker: Broker) -> None:

@@ -378,6 +378,7 @@ def commit_command(offset: int) -> Command:
 
 def test_a_commit_is_answered_at_once_unless_offsets_are_strict(strict: Broker) -> None:
     strict.core.topics.create_internal("There", 1)
+    strict.core.groups.get_or_create("G")
     assert asked(strict, commit_command(1)).one().code == 0
 
 
@@ -388,6 +389,7 @@ def test_who_has_not_heard_of_a_strict_commit_does_not_join(make_broker: Callabl
     broker.join_slave(2)
     broker.run()
     broker.core.topics.create_internal("There", 1)
+    broker.core.groups.get_or_create("G")
     members, later = Slave(broker, 2), Slave(broker, 3)
     later.poll()
     assert broker.core.feed.may_join(BrokerId(3))
