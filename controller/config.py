@@ -8,7 +8,13 @@ from functools import cached_property
 from typing import ClassVar, Self
 
 from controller.decisions.elect_master import Policy, parse_policy
-from rmqha.model.config.servers import ServerConfig, key_field
+from rmqha.model.config.servers import (
+    HA_SECURITY_MODES,
+    ServerConfig,
+    key_field,
+    stranger_warnings,
+    takes_strangers,
+)
 from rmqha.model.error import ConfigError
 from rmqha.model.identity import join_address, parse_address
 from rmqha.raft.quorum import SEPARATOR
@@ -45,6 +51,11 @@ class ControllerConfig(ServerConfig):
     controller_store_path: str = "controller-store"
     enable_elect_unclean_master: bool = False
     """Elect a replica outside the SyncStateSet when no member is alive. AP groups only; it may lose messages."""
+    ha_security: str = "auto"
+    """Own. Whose registrations, heartbeats, alters and elections count where there are no accounts. `auto`,
+    `enforcing`: of brokers that prove the secret of haSecretFile, if that is set; `open`: of whoever reaches the
+    controller; Apache's brokers need that; so does `permissive`, for the time of an upgrade. `disabled` is an older
+    name of open."""
     election_policy: str = "seniority,priority,zone"
     """Own. How candidates with the same epoch and log end are told apart, in this order: `seniority` (longest in the
     SyncStateSet), `priority` (brokerElectionPriority, the lower number first), `zone` (electionZones). The lowest id
@@ -105,6 +116,14 @@ class ControllerConfig(ServerConfig):
         return parse_policy(self.election_policy, self.election_zones)
 
     @property
+    def takes_strangers(self) -> bool:
+        """Whoever reaches this controller may speak as a broker."""
+        return takes_strangers(self, self.ha_security)
+
+    def warnings(self) -> list[str]:
+        return [*super().warnings(), *stranger_warnings(self, self.ha_security)]
+
+    @property
     def self_address(self) -> str:
         """What the other controllers and the brokers know this one by."""
         return self.peers[self.controller_dleger_self_id]
@@ -129,6 +148,12 @@ class ControllerConfig(ServerConfig):
             self.policy  # noqa: B018 (raises)
         except ValueError as problem:
             raise ConfigError(f"{source}: {problem}") from None
+        if self.ha_security not in HA_SECURITY_MODES:
+            raise ConfigError(
+                f"{source}: haSecurity = {self.ha_security!r} must be auto, open, permissive or enforcing"
+            )
+        if self.ha_security == "enforcing" and self.takes_strangers:
+            raise ConfigError(f"{source}: haSecurity = enforcing needs haSecretFile or aclEnable=true")
         if self.controller_dleger_self_id not in peers:
             raise ConfigError(
                 f"{source}: controllerDLegerSelfId = {self.controller_dleger_self_id} is not among "

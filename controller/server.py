@@ -18,11 +18,13 @@ import trio
 from controller.config import ControllerConfig
 from controller.machine import ControllerMachine
 from controller.metrics import collect, standing
-from controller.quorum.raft_guard import RaftGuard, raft_security
+from controller.peer_words import peer_words
+from controller.quorum.raft_guard import RaftGuard
 from controller.quorum.raft_log import DurableRaftLog
 from controller.state.action import Notify, Probe, Reply, SaveConfig, SendRaft, WriteSnapshot
 from controller.state.event import Cause
 from rmqha.host.access import security, security_watch
+from rmqha.host.access.peer_filter import PeerRules
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.event_counts import CONTROLLER_PHASES
@@ -58,6 +60,7 @@ NOTIFY_TIMEOUT_MS = 1000
 MAX_RAFT_QUEUED = 256
 """Raft messages on their way to one peer; Raft repeats what is dropped beyond it."""
 HAND_OVER_TIMEOUT_S = 2.0
+MAX_TRACED_REFUSALS = 256
 
 
 def read_config(path: str) -> ControllerConfig:
@@ -123,6 +126,8 @@ class ControllerServer:
         self._raft_client = raft_client
         self._raft_guard = raft_guard
         self._raft_refusal = ""
+        self._replicas_refused: set[tuple[str, str]] = set()
+        """Hosts, and the groups that they named, of which it was traced."""
         self._tracer = tracer
         self._poller = poller
         self._client = client
@@ -214,12 +219,22 @@ class ControllerServer:
         else:
             self._pump()
 
-    def _serve(self, machine: ControllerMachine, now_ms: int, session: Session, command: Command) -> None:
-        if command.code == RequestCode.RMQHA_RAFT_MESSAGE and self._refuses(machine, session, command):
+    def peer_refused(self, peer: str, command: Command, reason: str) -> None:
+        """Somebody who has not proved the cluster's secret has said what a broker or a controller would."""
+        if command.code == RequestCode.RMQHA_RAFT_MESSAGE:
+            self._raft_refused(peer, reason)
             return
-        if command.code == RequestCode.RMQHA_OPEN_SESSION and self._raft_guard.opens_sessions:
-            session.send(self._raft_guard.open(session, command))
-        elif command.code == RequestCode.RMQHA_GET_HISTORY:
+        host, name = peer.rpartition(":")[0], command.ext.get("brokerName", "")
+        if (host, name) not in self._replicas_refused:  # traced once
+            if len(self._replicas_refused) >= MAX_TRACED_REFUSALS:
+                self._replicas_refused.clear()
+            self._replicas_refused.add((host, name))
+            self._tracer.event("replica_refused", peer=peer, code=command.code, broker_name=name, reason=reason)
+
+    def _serve(self, machine: ControllerMachine, now_ms: int, session: Session, command: Command) -> None:
+        if command.code == RequestCode.RMQHA_RAFT_MESSAGE and self._refuses(machine, session):
+            return
+        if command.code == RequestCode.RMQHA_GET_HISTORY:
             session.send(command.reply(body=lenient_json.dumps(self._tracer.told())))
         elif command.code == RequestCode.RMQHA_GET_SECURITY_STATE:
             session.send(command.reply(body=lenient_json.dumps(security_watch.view(security.ambient.get()))))
@@ -228,12 +243,16 @@ class ControllerServer:
                 session.is_urgent = machine.may_have_peer_at(session.peer.rpartition(":")[0].strip("[]"))
             machine.request(now_ms, session.id, session, command)
 
-    def _refuses(self, machine: ControllerMachine, session: Session, command: Command) -> bool:
-        reason = self._raft_guard.refusal(session, command, machine.may_have_peer_at)
-        if reason and reason != self._raft_refusal:
-            self._raft_refusal = reason  # traced once
-            self._tracer.event("raft_refused", peer=session.peer, reason=reason)
+    def _refuses(self, machine: ControllerMachine, session: Session) -> bool:
+        reason = self._raft_guard.refusal(session, machine.may_have_peer_at)
+        if reason:
+            self._raft_refused(session.peer, reason)
         return bool(reason)
+
+    def _raft_refused(self, peer: str, reason: str) -> None:
+        if reason != self._raft_refusal:
+            self._raft_refusal = reason  # traced once
+            self._tracer.event("raft_refused", peer=peer, reason=reason)
 
     def closed(self, session: Session) -> None:
         self._raft_guard.closed(session)
@@ -441,9 +460,10 @@ async def run_controller(
     # the store is closed last, when no worker thread writes any more
     with ExitStack() as cleanup:
         secured = security.ambient.get()
+        to_peers = secured.signing_with_secret()
         async with (
-            RemotingClient(max_frame_bytes=config.max_frame_bytes) as client,
-            RemotingClient(max_frame_bytes=config.max_frame_bytes, security=raft_security(secured)) as raft_client,
+            RemotingClient(max_frame_bytes=config.max_frame_bytes, security=to_peers) as client,
+            RemotingClient(max_frame_bytes=config.max_frame_bytes, security=to_peers) as raft_client,
             trio.open_nursery() as nursery,
         ):
             poller = Poller()
@@ -458,6 +478,7 @@ async def run_controller(
                     boundary=Boundary(server.remoting, tracer),
                     first_request_timeout_ms=config.first_request_timeout_millis,
                     quotas=Quotas(config.quotas),
+                    peer_rules=PeerRules(peer_words(config), refused=server.peer_refused),
                     task_status=task_status,
                 )
             )

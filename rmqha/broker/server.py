@@ -34,6 +34,7 @@ from rmqha.ha.action import RoleChanged
 from rmqha.ha.replica import Replica
 from rmqha.ha.sync_state_set_manager import LEAVE_CAUSES
 from rmqha.host.access import security
+from rmqha.host.access.peer_filter import PeerRules
 from rmqha.host.clock import HostClock
 from rmqha.host.disk import HostDisk
 from rmqha.host.event_counts import BROKER_PHASES, JOIN
@@ -43,9 +44,9 @@ from rmqha.host.net.boundary import Boundary
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.host.tracer import HostTracer
-from rmqha.model.code import ResponseCode
+from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.delay_level import parse_delay_levels
-from rmqha.model.config.servers import BrokerConfig
+from rmqha.model.config.servers import CLOSED, BrokerConfig
 from rmqha.model.error import ConfigError, UnreachableError
 from rmqha.model.identity import join_address, parse_address
 from rmqha.model.offset import BrokerId
@@ -56,6 +57,11 @@ from rmqha.store.store import Store
 from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.command import Command
 
+PEER_RULES = PeerRules(
+    refuses=lambda command: command.code == RequestCode.RMQHA_HAND_OVER,
+    doubts=lambda command: command.code == RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
+)
+"""What a broker takes of controllers. Apache's send notices without a proof: such a one is a reason to ask them."""
 HAND_OVER_MS = 6000
 """Of the ten seconds that a stop may take (ruling 24), what is left for handing over; the rest is for the flush."""
 
@@ -158,6 +164,7 @@ async def _listen(config: BrokerConfig, gate: _Gate, nursery: trio.Nursery) -> t
         boundary=gate.boundary,
         first_request_timeout_ms=config.first_request_timeout_millis,
         quotas=gate.quotas,
+        peer_rules=PEER_RULES if config.ha_security in CLOSED else PeerRules(),
     )
     host = config.listen_address
     listen_port: int = await nursery.start(serve, join_address(host, config.listen_port))
@@ -249,13 +256,15 @@ async def _serve(
 ) -> None:
     clock, driver = HostClock(), core.driver
     link = NameServerLink(core.config, driver, core.topics, name_servers, clock, tracer)
-    client = remoting.RemotingClient(max_frame_bytes=core.config.max_frame_bytes, on_closed=link.lost)
-    async with client, trio.open_nursery() as nursery:
+    max_frame_bytes, secured = core.config.max_frame_bytes, security.ambient.get()
+    client = remoting.RemotingClient(max_frame_bytes=max_frame_bytes, on_closed=link.lost)
+    to_controllers = remoting.RemotingClient(max_frame_bytes=max_frame_bytes, security=secured.signing_with_secret())
+    async with client, to_controllers, trio.open_nursery() as nursery:
         core.topics.changed, core.tables.when_routed = link.changed, link.when_told
         static = not core.config.enable_controller_mode
-        guard = HaGuard(core.config.ha_security, security.ambient.get(), partial(_claim, core))
+        guard = HaGuard(core.config.ha_security, secured, partial(_claim, core))
         if not static:
-            driver.controller = ControllerLink(driver, client, controllers, nursery, tracer)
+            driver.controller = ControllerLink(driver, to_controllers, controllers, nursery, tracer)
         disk = HostDisk(core.config.store_path_root_dir)
         proof = DiskProof(partial(_prove, core.store, disk), nursery)
         driver.ha = gate.ha = HaService(

@@ -32,6 +32,8 @@ ELECT_INTERVAL_MS = 1000
 UNCLEAN_INTERVAL_MS = 1000
 UNFIT_INTERVAL_MS = 5000
 OWN_CONTROLLER_KEY = "probeTimeoutMs"
+UNHEARD = (ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, ResponseCode.NO_PERMISSION)
+"""Answers to a heartbeat that does not count; registering tells what is wrong."""
 AWAY_AFTER_MS = 2000
 """Without any answer for so long the controllers count as away (ruling 5)."""
 
@@ -89,6 +91,8 @@ class ControllerClient:
         self._heartbeat_at_ms = 0
         self._elect_at_ms = 0
         self._info_at_ms = 0
+        self._info_again = False
+        """The answer to 1004 that is under way may say what was before."""
         self._actions: list[CallController] = []
 
     # --- out ------------------------------------------------------------------------------------------------------
@@ -205,6 +209,13 @@ class ControllerClient:
             ext = {**self._group_ext(), "brokerId": str(self.broker_id)}
             self._call(RequestCode.CONTROLLER_GET_REPLICA_INFO, ext)
 
+    def look_again(self) -> None:
+        """Somebody says that the group has changed, and may lie: ask 1004. However often it is said, one question is
+        under way and one more follows it."""
+        self._info_again = self._waits_for(RequestCode.CONTROLLER_GET_REPLICA_INFO)
+        if not self._info_again:
+            self.ask_replica_info()
+
     def ask_registered(self) -> None:
         """Ask 1006 who the group's replicas are, and where."""
         body = dumps([self._config.broker_name])
@@ -248,6 +259,8 @@ class ControllerClient:
     def replied(self, now_ms: int, call_id: int, reply: Command | None) -> RequestCode | None:
         """Take an answer; returns the code of the request it answers, None if that is not known (any more)."""
         code = self._calls.pop(call_id, None)
+        if code is RequestCode.CONTROLLER_GET_REPLICA_INFO and self._info_again:
+            self.look_again()
         if code is None or reply is None:
             self._step_at_ms = now_ms + RETRY_MS
             return code
@@ -261,7 +274,7 @@ class ControllerClient:
                 self._config_shown(now_ms, reply)
             case RequestCode.CONTROLLER_REGISTER_BROKER:
                 self._registered(now_ms, reply)
-            case RequestCode.BROKER_HEARTBEAT if reply.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED:
+            case RequestCode.BROKER_HEARTBEAT if reply.code in UNHEARD:
                 self.register_anew(now_ms)
             case _:
                 return code

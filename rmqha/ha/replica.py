@@ -142,6 +142,12 @@ class Replica:
             self._apply(now_ms, info)
             self._settle(now_ms)
 
+    def role_doubted(self, now_ms: int) -> None:
+        """Request 1008 arrived from somebody who has not proved to be a controller: no more than a reason to ask."""
+        if self._link.broker_id is not None:
+            self._link.look_again()
+            self._settle(now_ms)
+
     def _vitals(self) -> Vitals:
         log = self._log
         last = log.epochs.last

@@ -118,6 +118,9 @@ class StaticReplica:
         """A controller that still knows the address of this broker has no say here."""
         self._tracer.event("role_notice_ignored", reason=NO_CONTROLLER)
 
+    def role_doubted(self, now_ms: int) -> None:
+        self._tracer.event("role_notice_ignored", reason=NO_CONTROLLER)
+
     def disk_looked_at(self, now_ms: int, problem: str, *, hangs: bool = False) -> None:
         """The disk probe's finding, "" for none. There is nobody to hand over to: sends go on as long as they can."""
         if problem != self._disk_problem:

@@ -57,3 +57,7 @@ def _nobody_counts(request: Any, reason: str) -> None:
 
 
 UNRESTRICTED = Principal()
+PEER_SERVER = Principal()
+"""Another server of this cluster, which has proved that it knows the shared secret (haSecretFile)."""
+UNPROVEN = Principal()
+"""Somebody who says what only a server of this cluster would say, and has not proved it."""

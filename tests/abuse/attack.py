@@ -10,6 +10,8 @@ from rmqha.wire.command import Command
 from tests.abuse.scene import Scene
 
 CHUNK_BYTES = 64 * 1024
+MAX_CONNECTION_COUNT = 4000
+"""Of one attack."""
 
 Stream = Callable[[Scene, int], Iterator[bytes]]
 """What connection number n says, piece by piece; a piece is cut as the socket takes it."""
@@ -39,6 +41,8 @@ class Attack:
     """Part of `make abuse`; all attacks are part of the benchmark."""
     both: bool = False
     """Part of it on both clusters; else on the open one alone, if it is tried there at all."""
+    least_connections: int = 0
+    """So many at least, however few the run asks for."""
     missed_p99_ms: float = 0.0
     """Not 0: the goal (10 times the quiet p99) is missed, and this is what it must not exceed until it is met."""
 

@@ -7,6 +7,7 @@ it. Who is thrown out comes again a little later. It connects to this machine on
 from __future__ import annotations
 
 import json
+import resource
 import selectors
 import socket
 import ssl
@@ -17,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rmqha.wire.frame import FrameParser
-from tests.abuse.attack import Attack
+from tests.abuse.attack import MAX_CONNECTION_COUNT, Attack
 from tests.abuse.catalogue import ATTACKS
 from tests.abuse.scene import MAX_ANSWER_BYTES, NoAnswerError, Scene
 
@@ -25,7 +26,6 @@ READ_BYTES = 256 * 1024
 LOOKED_AT_BYTES = 4 * 1024 * 1024
 """Of the answers of one connection, whose codes are counted."""
 COMES_AGAIN_S = 0.05
-MAX_CONNECTION_COUNT = 4000
 MAX_SECONDS = 120.0
 
 
@@ -138,6 +138,8 @@ class Attacker:
 
 
 def main(scene_path: str, name: str, connections: str, seconds: str) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     attack = ATTACKS[name]
     attacker = Attacker(attack, Scene.read(Path(scene_path)), int(connections))
     print("READY", flush=True)

@@ -83,6 +83,7 @@ class Keys:
         document["security"] = {
             "aclEnable": True,
             "aclFile": str(here / "acl.yml"),
+            "aclSignature": "admin",
             "credentialsFile": str(here / "operator.yml"),
             "tls": {
                 "enable": True,

@@ -265,6 +265,7 @@ class Stage:
     # --- attack -------------------------------------------------------------------------------------------------------
     def attacked(self, attack: Attack, connection_count: int, seconds: float, quiet_s: float = 1.0) -> Outcome:
         """Try it, wait until all is as it was, and say what was seen."""
+        connection_count = max(connection_count, attack.least_connections)
         quiet_p99_ms = self.be_quiet(quiet_s)
         before = trio.run(self._standing)
         memory = Memory({node.name: node.pid for node in self.cluster.state.nodes.values()})

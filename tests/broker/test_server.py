@@ -16,6 +16,7 @@ import trio
 
 from rmqha.broker.server import Ports, _close, run_broker
 from rmqha.broker.tables import config_table
+from rmqha.host.access import security
 from rmqha.host.net import network, remoting
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.host.net.session import Session
@@ -28,6 +29,7 @@ from rmqha.store.log.record import decode
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.wire.command import Command
 from tests.broker.support import MAX_FRAME_BYTES, Broker, ScriptedController, pull_command, send_command
+from tests.host.access.test_peer_filter import sharing
 
 LIMIT_S = 10
 
@@ -556,4 +558,31 @@ async def test_a_topic_is_routed_when_its_maker_is_answered(tmp_path: Path) -> N
         names.go_on()
         await here.until(lambda: [answer.code for answer in answers] == [0])
         assert b'"New"' in bytes(names.waiting[-1][1].body)
+        await broker.stop()
+
+
+@pytest.mark.parametrize("mode", ["auto", "open"])
+async def test_controllers_words_take_the_secret_where_there_is_one(tmp_path: Path, mode: str) -> None:
+    """A notice without it is a reason to ask the controllers: Apache's sign nothing. A hand-over is refused."""
+    secured, closed = sharing(tmp_path), mode == "auto"
+    security.ambient.set(secured)
+    async with shells(tmp_path) as here, RemotingClient(security=secured.signing_with_secret()) as controller:
+        broker = await here.start("a", ha_secret_file=str(tmp_path / "s"), ha_security=mode)
+        await here.until_state(broker, role="MASTER")
+
+        def asked() -> int:
+            return [item.code for item in here.registry.requests].count(RequestCode.CONTROLLER_GET_REPLICA_INFO)
+
+        before, epoch = asked(), here.registry.controller.epoch
+        ext = {"masterBrokerId": "7", "masterAddress": "127.0.0.1:1", "masterEpoch": str(epoch + 1)}
+        notice = partial(Command, RequestCode.NOTIFY_BROKER_ROLE_CHANGED, ext, b'{"syncStateSet":[7]}')
+        hand_over = Command(RequestCode.RMQHA_HAND_OVER, {"targetBrokerId": "7", "masterEpoch": "99"})
+        refused = await here.call(broker.address, hand_over)
+        assert (refused.code == ResponseCode.NO_PERMISSION) is closed
+        await here.call(broker.address, notice())
+        if closed:
+            await here.until(lambda: asked() > before)
+            assert (await here.send(broker, b"x")).code == 0, "it is still the master"
+            await controller.call(broker.address, notice(), 5000)
+        await here.until_state(broker, role="SLAVE", epoch=epoch + 1)
         await broker.stop()

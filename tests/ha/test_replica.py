@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rmqha.ha.action import AckStatus
+from rmqha.ha.action import AckStatus, CallController
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.identity import Role
 from rmqha.model.offset import Epoch, PhyOffset
@@ -244,6 +244,43 @@ def test_a_restarted_master_commits_nothing_before_the_set_epoch_has_moved() -> 
     group.run(300)
     assert group.controller.set_epoch > before
     assert again.replica.admission(group.now_ms)[0] is ResponseCode.SUCCESS
+
+
+def test_a_notice_without_a_proof_is_a_reason_to_ask_and_no_more() -> None:
+    group = started()
+    first, second = group[1].replica, group[2].replica
+
+    def asked() -> int:
+        return [item.code for item in group.controller.seen].count(RequestCode.CONTROLLER_GET_REPLICA_INFO)
+
+    before = asked()
+    second.role_doubted(group.now_ms)
+    group.settle()
+    assert group.master_is(1) and not group.master_is(2) and asked() == before + 1, "it was a lie"
+    group.controller.elect(2)
+    for _ in range(50):
+        second.role_doubted(group.now_ms)
+    group.settle()
+    assert group.master_is(2), "it was true"
+    assert asked() <= before + 3, "one question is under way and one follows, however often it is said"
+    first.role_doubted(group.now_ms)
+    group.settle()
+    assert not group.master_is(1)
+
+
+def test_a_doubted_notice_is_not_lost_behind_a_question_under_way() -> None:
+    """The answer that is under way may say what was before."""
+    group = started()
+    second = group[2].replica
+    second.role_doubted(group.now_ms)
+    (asked,) = [item for item in second.actions() if isinstance(item, CallController)]
+    ext, body = group.controller.group()
+    group.controller.elect(2)
+    second.role_doubted(group.now_ms)
+    assert not [item for item in second.actions() if isinstance(item, CallController)], "it waits for the first answer"
+    second.controller_replied(group.now_ms, asked.call_id, asked.command.reply(ext=ext, body=body))
+    group.settle()
+    assert group.master_is(2)
 
 
 def test_an_old_notice_is_no_proof_that_nothing_of_a_former_life_is_under_way() -> None:

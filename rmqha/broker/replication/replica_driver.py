@@ -196,6 +196,11 @@ class ReplicaDriver:
         self._perform()
 
     @whole
+    def role_doubted(self) -> None:
+        self.replica.role_doubted(self._clock.now_ms())
+        self._perform()
+
+    @whole
     def ha_accepted(self, conn_id: int, peer: str, claim: HaClaim | None = None) -> None:
         self.replica.ha_accepted(self._clock.now_ms(), conn_id, peer, claim)
         self._perform()

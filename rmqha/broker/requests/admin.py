@@ -20,6 +20,7 @@ from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import ConfigError
 from rmqha.model.offset import MASTER_ID, OPEN_END, BrokerId, Epoch
+from rmqha.model.principal import UNPROVEN
 from rmqha.port import Clock
 from rmqha.wire import lenient_json
 from rmqha.wire.command import PROTOCOL_VERSION, Command
@@ -98,7 +99,10 @@ class AdminRequests:
 
     # --- replica ----------------------------------------------------------------------------------------------------
     def _role_changed(self, channel: Channel, command: Command) -> Command:
-        self._driver.role_notified(command)
+        if command.principal is UNPROVEN:
+            self._driver.role_doubted()
+        else:
+            self._driver.role_notified(command)
         return command.reply()
 
     def _hand_over(self, channel: Channel, command: Command) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+PEER = "peer-server"
+"""The name under which servers sign with the secret; no account of any file."""
 TLS_HANDSHAKE_TIMEOUT_MS = 5_000
 _TLS_RECORD = b"\x16"
 """First byte of a client's hello; a remoting frame begins with the high byte of a length far below that."""
@@ -57,13 +59,17 @@ class Security:
         accounts: AccessFile | None = None,
         secret: LiveFiles[bytes] | None = None,
         acl_signature: str = "any",
+        *,
+        own_form_only: bool = False,
     ) -> None:
+        """`own_form_only`: a server that does not take rmqha's own signatures is asked unsigned."""
         self._server_tls = server_tls
         self._client_tls = client_tls
         self._credentials = credentials
         self.accounts = accounts
         self.acl_signature = acl_signature
         """Which form of signatures the accounts must use (aclSignature)."""
+        self.own_form_only = own_form_only
         self.secret = secret
         """What the servers of this cluster share (haSecretFile)."""
         self.audit: AuditLog | None = None
@@ -84,9 +90,13 @@ class Security:
     def credentials(self) -> Credentials | None:
         return _now(self._credentials)
 
-    def signing_as(self, credentials: Credentials) -> Security:
-        """The same TLS towards others, with another account."""
-        return Security(client_tls=self._client_tls, credentials=credentials)
+    def signing_with_secret(self) -> Security | None:
+        """The same TLS towards others, and the cluster's secret instead of an account; None: there is no secret, or
+        accounts are asked for here, and so by the others."""
+        if self.secret is None or self.accounts is not None:
+            return None
+        credentials = Credentials(access_key=PEER, secret_key=self.secret.current.decode())
+        return Security(client_tls=self._client_tls, credentials=credentials, own_form_only=True)
 
     def signing_by(self, credentials: LiveFiles[Credentials] | None) -> Security:
         """The same TLS towards others, with an account of its own or none; its file is looked at with the others."""

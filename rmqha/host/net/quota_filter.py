@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rmqha.model.code import ResponseCode
+from rmqha.model.principal import PEER_SERVER
 from rmqha.model.quota import Quotas
 from rmqha.port import Clock
 from rmqha.wire.command import Command
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class QuotaFilter:
-    """Stands behind the guard, which says whose a request is. Admins, as brokers and controllers are to each other,
-    have no quota."""
+    """Stands behind the guard, which says whose a request is. Admins, and servers of the cluster that have proved its
+    secret, have no quota."""
 
     def __init__(self, service: Service, quotas: Quotas, clock: Clock, statistics: Statistics) -> None:
         self._service = service
@@ -43,7 +44,7 @@ class QuotaFilter:
         for command in commands:
             principal = command.principal
             reason = ""
-            if not principal.is_admin:
+            if principal is not PEER_SERVER and not principal.is_admin:
                 size_bytes = len(command.body) + sum(map(len, command.ext.values()))
                 reason = self._quotas.refusal(principal.access_key, host, size_bytes, now_ms)
             if not reason:

@@ -11,6 +11,7 @@ from types import TracebackType
 import trio
 
 from rmqha.host.access.auth_filter import Audited, AuthFilter
+from rmqha.host.access.peer_filter import PeerFilter, PeerRules
 from rmqha.host.access.security import Security, accept_link, ambient, connect
 from rmqha.host.access.tls_link import TlsLink
 from rmqha.host.clock import HostClock
@@ -48,12 +49,14 @@ async def serve(
     poller: Poller | None = None,
     boundary: Boundary | None = None,
     first_request_timeout_ms: int = FIRST_REQUEST_TIMEOUT_MS,
+    peer_rules: PeerRules | None = None,
     task_status: trio.TaskStatus[int] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Bind `address`, report the actual port by `task_status.started`, and serve until cancelled.
 
     `security` None takes `rmqha.host.access.security.ambient`; `poller` None makes one. `boundary`: where an exception
-    ends that nobody foresaw; None: it ends the server. Raises UsageError if the address cannot be bound. When
+    ends that nobody foresaw; None: it ends the server. `peer_rules`: what only servers of this cluster may ask, where
+    there are no accounts. Raises UsageError if the address cannot be bound. When
     cancelled, sessions get a second to write what is queued. A connection that has not sent a request that counts
     within `first_request_timeout_ms` is closed (`rmqha.host.net.newcomers`).
     """
@@ -68,6 +71,7 @@ async def serve(
         Poller() if poller is None else poller,
         boundary,
         first_request_timeout_ms,
+        peer_rules,
     )
     listeners = await network.listen(address)
     async with trio.open_nursery() as nursery:
@@ -90,6 +94,7 @@ class _Door:
         poller: Poller,
         boundary: Boundary | None,
         first_request_timeout_ms: int,
+        peer_rules: PeerRules | None,
     ) -> None:
         self._guard: AuthFilter | None = None
         self._service = service
@@ -97,8 +102,11 @@ class _Door:
             self._service = self._guard = AuthFilter(
                 service, security.accounts, counts, security.audit, security.acl_signature
             )
-        elif security.audit is not None:
-            self._service = Audited(service, security.audit)
+        else:
+            if security.audit is not None:
+                self._service = Audited(service, security.audit)
+            if security.secret is not None and peer_rules is not None:
+                self._service = PeerFilter(self._service, security.secret, peer_rules, counts, security.audit)
         self._max_frame_bytes = max_frame_bytes
         self._idle_timeout_ms = idle_timeout_ms
         self._max_queued_bytes = max_queued_bytes
@@ -288,7 +296,7 @@ class RemotingClient:
             return
         if isinstance(session.attachment, SessionSigner):
             session.attachment.sign(command, credentials)
-        else:
+        elif not self._security.own_form_only:
             sign(command, credentials)
 
     async def oneway(self, address: str, *commands: Command, timeout_ms: int = network.DIAL_TIMEOUT_MS) -> None:
@@ -374,7 +382,7 @@ class RemotingClient:
             if answer.code == ResponseCode.SUCCESS and (nonce := answer.ext.get("nonce")):
                 session.attachment = SessionSigner(nonce)
                 self._sign_own.add(address)
-            elif address in self._sign_own:
+            elif address in self._sign_own and not self._security.own_form_only:
                 raise UnreachableError(
                     f"{address} no longer takes rmqha's own signatures, as it did before: it has no accounts now, is"
                     " another program, or somebody stands between; restart this process if that is meant"

@@ -17,6 +17,10 @@ from rmqha.model.error import ConfigError
 from rmqha.model.identity import HaMode, is_loopback, join_address, parse_address
 from rmqha.model.quota import Limit, QuotaLimits, parse_overrides
 
+HA_SECURITY_MODES = ("auto", "open", "disabled", "permissive", "enforcing")
+CLOSED = ("auto", "enforcing")
+"""Those in which a server that has a secret takes nobody who does not prove it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServerConfig(Config):
@@ -93,7 +97,8 @@ class ServerConfig(Config):
     everything only rmqha's own form; `own`: all accounts (docs/operate/security.md)."""
     ha_secret_file: str = ""
     """Own. A file with the secret that the servers of a cluster share, 0600: replicas prove it on their HA ports, and
-    controllers sign what they tell each other. `rmqha up` and `rmqha generate` make one (docs/operate/security.md)."""
+    controllers and brokers sign what they tell each other. `rmqha up` and `rmqha generate` make one
+    (docs/operate/security.md)."""
 
     def warnings(self) -> list[str]:
         """One sentence for each way in which others than this machine may reach the server unasked."""
@@ -167,6 +172,22 @@ _BROKER_LIVE_KEYS = """
     scrubBytesPerSecond slaveReadEnable transactionCheckInterval transactionCheckMax transactionTimeOut
     useServerSideResetOffset
 """
+
+
+def takes_strangers(config: ServerConfig, ha_security: str) -> bool:
+    """Whether a controller with these keys takes whoever reaches it for a broker."""
+    return not config.acl_enable and (not config.ha_secret_file or ha_security not in CLOSED)
+
+
+def stranger_warnings(config: ServerConfig, ha_security: str) -> list[str]:
+    """One sentence if others than this machine may."""
+    if is_loopback(config.listen_address) or not takes_strangers(config, ha_security):
+        return []
+    state = f"haSecurity = {ha_security}" + ("" if config.ha_secret_file else " without haSecretFile")
+    return [
+        f"{state}: whoever reaches this controller may register replicas, alter the SyncStateSet and depose masters in"
+        " a broker's name; set haSecretFile and haSecurity=auto on brokers and controllers, or aclEnable"
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -501,7 +522,7 @@ class BrokerConfig(ServerConfig):
     def _check_ha_security(self, source: str) -> None:
         """Every replica is now a slave and now a master."""
         mode = self.ha_security
-        if mode not in ("auto", "open", "disabled", "permissive", "enforcing"):
+        if mode not in HA_SECURITY_MODES:
             raise ConfigError(f"{source}: haSecurity = {mode!r} must be auto, open, permissive or enforcing")
         if mode == "auto" and not self.ha_secret_file and not is_loopback(self.listen_address):
             raise ConfigError(

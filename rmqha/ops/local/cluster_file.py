@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from rmqha.host.text_file import read_text
-from rmqha.model.config.servers import BrokerConfig, ServerConfig
+from rmqha.model.config.servers import CLOSED, BrokerConfig, ServerConfig
 from rmqha.model.error import ConfigError
 from rmqha.model.identity import join_address, parse_address
 from rmqha.ops.guarantee import PRESETS, effective_keys
@@ -251,14 +251,15 @@ def parse(
             ' set haMode = "ap"'
         )
     namesrv, controllers = _check_servers(reader, elects=len(static) < len(groups))
+    shared = {"brokerClusterName": cluster.name, "haMode": mode, **_broker_properties(reader, mode)}
     layout = _Layout(
         root=root,
         ip=ip,
         name_servers=[(f"ns-{n + 1}", namesrv.listen_port + n * namesrv.port_step) for n in range(namesrv.count)],
         controllers=_controller_nodes(namesrv, controllers),
         security=_security_properties(reader),
+        ha_security=shared.get("haSecurity", ""),
     )
-    shared = {"brokerClusterName": cluster.name, "haMode": mode, **_broker_properties(reader, mode)}
     own = _node_properties(reader, groups, mode)
     nodes = _server_nodes(layout) + [node for group in groups for node in _broker_nodes(layout, group, shared, own)]
     for node in nodes:
@@ -288,6 +289,8 @@ class _Layout:
     name_servers: list[tuple[str, int]]
     controllers: list[tuple[str, int]]
     security: Mapping[str, str]
+    ha_security: str
+    """Of [broker]: brokers that need not prove the secret to each other need not prove it to the controllers."""
 
     def addresses(self, nodes: list[tuple[str, int]]) -> str:
         return ";".join(join_address(self.ip, port) for _, port in nodes)
@@ -299,7 +302,9 @@ class _Layout:
 
     def controller_properties(self, name: str) -> dict[str, str]:
         ids = {peer: f"n{number}" for number, (peer, _) in enumerate(self.controllers)}
+        opened = {"haSecurity": self.ha_security} if self.ha_security not in ("", *CLOSED) else {}
         return {
+            **opened,
             "controllerDLegerGroup": "group1",
             "controllerDLegerPeers": ";".join(
                 f"{ids[peer]}-{join_address(self.ip, port)}" for peer, port in self.controllers

@@ -6,18 +6,22 @@ import json
 from collections.abc import Iterator
 from itertools import count
 
+from controller.peer_words import REPLICA_CODES
 from rmqha.broker.replication.ha_guard import MAGIC
-from rmqha.model.code import RequestCode
+from rmqha.model.access import Credentials
+from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.message import HALF_TOPIC
 from rmqha.model.offset import BrokerId, PhyOffset, RaftIndex, Term
+from rmqha.wire.auth.session_signature import VERSION, SessionSigner
 from rmqha.wire.bodies import register_broker_request
 from rmqha.wire.command import Command
+from rmqha.wire.frame import encode_frame
 from rmqha.wire.ha_stream import SlaveAck, SlaveHandshake
 from rmqha.wire.raft_codec import encode_message
 from rmqha.wire.raft_message import AppendRequest, TimeoutNow, VoteRequest
 from tests.abuse.attack import Attack, made, over_and_over, requests
 from tests.abuse.attacks.bodies import send_request
-from tests.abuse.scene import Scene
+from tests.abuse.scene import NoAnswerError, Scene
 
 PROTECTED = frozenset(("protected",))
 OPEN = frozenset(("open",))
@@ -98,6 +102,20 @@ def controller_words(scene: Scene, number: int) -> list[Command]:
     ]
 
 
+def replica_words(scene: Scene, number: int) -> Iterator[Command]:
+    """What a broker alone would say: operators' words are anybody's where there are no accounts."""
+    words = controller_words(scene, number)
+    register = next(item for item in words if item.code == RequestCode.CONTROLLER_REGISTER_BROKER)
+    apply_for = {**register.ext, "appliedBrokerId": "9", "registerCheckCode": "127.0.0.1:9;9"}
+    ask = {**register.ext, "designateElect": "false"}
+    while True:
+        for word in words:
+            if word.code in REPLICA_CODES:
+                yield Command(word.code, dict(word.ext), word.body)
+        yield Command(RequestCode.CONTROLLER_APPLY_BROKER_ID, dict(apply_for))
+        yield Command(RequestCode.CONTROLLER_ELECT_MASTER, dict(ask))
+
+
 def forged_controls(scene: Scene, number: int) -> Iterator[Command]:
     while True:
         yield from controller_words(scene, number)
@@ -123,6 +141,13 @@ def broker_words(scene: Scene, number: int) -> Iterator[Command]:
         yield Command(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": scene.topic})
         yield Command(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": scene.group, "cleanOffset": "true"})
         yield Command(RequestCode.RMQHA_FOLLOW_TABLES, {"version": "1", "masterEpoch": "-1"})
+
+
+def controllers_words(scene: Scene, number: int) -> Iterator[Command]:
+    """What the controllers alone would say to a broker."""
+    for word in broker_words(scene, number):
+        if word.code in (RequestCode.NOTIFY_BROKER_ROLE_CHANGED, RequestCode.RMQHA_HAND_OVER):
+            yield word
 
 
 def raft_messages(scene: Scene, number: int) -> Iterator[Command]:
@@ -263,6 +288,34 @@ def wrong_signature(scene: Scene, number: int) -> Iterator[Command]:
         yield Command(RequestCode.GET_BROKER_CONFIG, {"AccessKey": "operator", "Signature": "A" * 28})
 
 
+# --- what others have said ------------------------------------------------------------------------------------------
+def recorded(scene: Scene) -> bytes:
+    """A request of the operator in our own form, as it went over a connection of his; there it counted once."""
+    key, secret_key = scene.accounts["operator"]
+    with scene.connect("master") as connection:
+        hello = Command(RequestCode.RMQHA_OPEN_SESSION, {"version": VERSION, "AccessKey": key})
+        signer = SessionSigner(scene.ask_on(connection, hello).ext["nonce"])
+        said = Command(RequestCode.GET_BROKER_CONFIG)
+        signer.sign(said, Credentials(access_key=key, secret_key=secret_key))
+        codes = [scene.ask_on(connection, said).code for _ in range(2)]
+    if codes != [ResponseCode.SUCCESS, ResponseCode.NO_PERMISSION]:
+        raise NoAnswerError(f"the operator's request, said twice on his connection, was answered {codes}")
+    return encode_frame(said)
+
+
+def replayed(scene: Scene, number: int) -> Iterator[bytes]:
+    """On a connection that has a number of its own, and on one that has none."""
+    said = recorded(scene)
+    if number % 2:
+        yield scene.frame(Command(RequestCode.RMQHA_OPEN_SESSION, {"version": VERSION, "AccessKey": "operator"}))
+    yield from over_and_over(said)
+
+
+def replayed_in_apaches_form(scene: Scene, number: int) -> Iterator[bytes]:
+    """Nothing in it says when and where it was said, so accounts that may everything must not use it."""
+    return over_and_over(scene.frame(Command(RequestCode.GET_BROKER_CONFIG), "operator"))
+
+
 NO_RIGHT = "NO_PERMISSION, and a line of the audit log"
 REFUSED = frozenset((16,))
 REPLICAS_ONLY = "The master believes replicas that the controllers have registered, each on one connection"
@@ -296,6 +349,24 @@ ATTACKS = [
         NO_RIGHT,
         setups=PROTECTED,
         answers=REFUSED,
+    ),
+    Attack(
+        "forged-controls-open",
+        "controller",
+        made(replica_words),
+        "Registrations, heartbeats, alters and elections in a broker's name, without accounts",
+        "NO_PERMISSION: they need the cluster's secret",
+        setups=OPEN,
+        answers=REFUSED,
+    ),
+    Attack(
+        "forged-notices-open",
+        "master",
+        made(controllers_words),
+        "Role notices and hand-overs in a controller's name, without accounts",
+        "A notice is no more than a reason to ask the controllers; a hand-over is NO_PERMISSION",
+        setups=OPEN,
+        answers=frozenset((0, *REFUSED)),
     ),
     Attack(
         "forged-notices",
@@ -381,6 +452,24 @@ ATTACKS = [
         made(wrong_signature, account=""),
         "Requests with a wrong signature",
         NO_RIGHT,
+        setups=PROTECTED,
+        answers=REFUSED,
+    ),
+    Attack(
+        "replays",
+        "master",
+        replayed,
+        "A request of the operator in rmqha's own form, said again on his and on other connections",
+        "NO_PERMISSION: it counts once, on its own connection",
+        setups=PROTECTED,
+        answers=REFUSED,
+    ),
+    Attack(
+        "replays-apache",
+        "master",
+        replayed_in_apaches_form,
+        "A request of the operator in Apache's form, said again",
+        "NO_PERMISSION where `aclSignature` is `admin` or `own`; else it is served again, on any connection",
         setups=PROTECTED,
         answers=REFUSED,
     ),

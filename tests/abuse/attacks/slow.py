@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rmqha.model.code import RequestCode
 from rmqha.wire.command import Command
-from tests.abuse.attack import Attack, made, once, requests
+from tests.abuse.attack import MAX_CONNECTION_COUNT, Attack, made, once, requests
 from tests.abuse.attacks.bodies import send_request
 from tests.abuse.attacks.floods import pull
 from tests.abuse.scene import Scene
@@ -29,6 +29,10 @@ def unread_bodies(scene: Scene, number: int) -> Iterator[Command]:
         yield send_request(scene, scene.own_topic, bytes(1 << 20))
     while True:
         yield pull(scene, "*", 0, 0)
+
+
+def one_request(scene: Scene, number: int) -> Iterator[Command]:
+    yield Command(RequestCode.GET_BROKER_RUNTIME_INFO)
 
 
 SILENT = "A connection has two seconds for its first request; the oldest that said none gives way to newcomers"
@@ -60,6 +64,22 @@ ATTACKS = [
     Attack("idle-connections", "master", once(b""), "Connections that say nothing", SILENT),
     Attack(
         "idle-connections-controller", "controller", once(b""), "The same at the controller", SILENT, in_short=False
+    ),
+    Attack(
+        "idle-thousands",
+        "master",
+        once(b""),
+        "4,000 connections that say nothing",
+        SILENT,
+        least_connections=MAX_CONNECTION_COUNT,
+    ),
+    Attack(
+        "idle-known",
+        "master",
+        made(one_request),
+        "4,000 connections that say nothing after their first request",
+        "They cost their sessions; 20,000 fit, and then the oldest that said nothing gives way",
+        least_connections=MAX_CONNECTION_COUNT,
     ),
     Attack(
         "half-handshakes", "master", once(CLIENT_HELLO), "TLS handshakes that are begun and left", SILENT, tls=False

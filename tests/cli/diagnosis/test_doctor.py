@@ -193,6 +193,18 @@ def test_an_unknown_key_and_replicas_that_differ(spec: ClusterSpec) -> None:
             "whoever reaches this server may ask it for anything",
         ),
         (
+            "listenAddress=0.0.0.0\nhaSecurity=open\nbrokerIP1=127.0.0.1",
+            "config",
+            CheckOutcome.WARN,
+            "may acknowledge in its name what it does not have",
+        ),
+        (
+            "listenAddress=0.0.0.0\nhaSecurity=open\nbrokerIP1=127.0.0.1\nenableControllerMode=false\nbrokerId=0",
+            "config",
+            CheckOutcome.WARN,
+            "may acknowledge in its name what it does not have",
+        ),
+        (
             "listenAddress=0.0.0.0\nhaSecurity=open",
             "config",
             CheckOutcome.WRONG,
@@ -222,6 +234,7 @@ def test_dangerous_keys(lines: str, check: str, verdict: CheckOutcome, words: st
     [
         ("controllerDLegerPeers=n0-127.0.0.1:9878;n1-127.0.0.1:9879", "2 controllers bear no more losses than 1"),
         ("enableElectUncleanMaster=true", "one that lacks messages is elected"),
+        ("listenAddress=0.0.0.0\nhaSecurity=open", "in a broker's name"),
     ],
 )
 def test_dangerous_keys_of_controllers(lines: str, words: str, tmp_path: Path) -> None:

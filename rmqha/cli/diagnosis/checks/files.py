@@ -16,7 +16,7 @@ from rmqha.host.read_disk import HostReadDisk
 from rmqha.host.text_file import read_text
 from rmqha.inspect.epoch_look import EpochLook, compare, look_at_store
 from rmqha.inspect.look import read_or_empty
-from rmqha.model.config.servers import BrokerConfig, ServerConfig, parse_properties
+from rmqha.model.config.servers import BrokerConfig, ServerConfig, parse_properties, stranger_warnings
 from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import Identity, is_loopback, parse_address
 from rmqha.ops.guarantee import effective_keys, promise
@@ -65,10 +65,15 @@ def _risks(node_under_test: NodeUnderTest) -> Iterator[DoctorFinding]:
     if node_under_test.broker is not None:
         yield from _broker_risks(node_under_test, node_under_test.broker)
         yield from check_advertised(node_under_test, node_under_test.broker)
+        warnings = node_under_test.broker.warnings()
     else:
         yield from _controller_risks(node_under_test)
-    shared = {key: value for key, value in given.items() if key in ServerConfig.keys()}  # noqa: SIM118 (a method)
-    for sentence in ServerConfig.from_properties(shared, source).warnings():
+        shared = {key: value for key, value in given.items() if key in ServerConfig.keys()}  # noqa: SIM118 (a method)
+        server = ServerConfig.from_properties(shared, source)
+        warnings = server.warnings()
+        if _has_controller(node_under_test):
+            warnings += stranger_warnings(server, given.get("haSecurity", "auto"))
+    for sentence in warnings:
         risk, _, fix = sentence.rpartition("; ")
         yield warn(name, "config", risk, f"{fix} in {source}")
 
@@ -102,9 +107,15 @@ def _broker_risks(node_under_test: NodeUnderTest, config: BrokerConfig) -> Itera
         yield warn(name, "config", sentence, f"a larger mappedFileSizeCommitLog in {source}")
 
 
+def _has_controller(node_under_test: NodeUnderTest) -> bool:
+    """Itself, or beside its name server."""
+    embeds = node_under_test.properties.get("enableControllerInNamesrv") == "true"
+    return node_under_test.kind is not NodeKind.NAMESRV or embeds
+
+
 def _controller_risks(node_under_test: NodeUnderTest) -> Iterator[DoctorFinding]:
     given, name, source = node_under_test.properties, node_under_test.name, node_under_test.source
-    if node_under_test.kind is NodeKind.NAMESRV and given.get("enableControllerInNamesrv") != "true":
+    if not _has_controller(node_under_test):
         return
     peers = [item for item in given.get("controllerDLegerPeers", CONTROLLER_DEFAULT).split(";") if item.strip()]
     if len(peers) == 1:

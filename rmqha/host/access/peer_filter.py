@@ -1,0 +1,101 @@
+"""The cluster's secret before a service: what only servers of this cluster may say, where there are no accounts. Shell
+around `rmqha.wire.auth.session_signature`.
+
+Servers that have haSecretFile sign what they ask of each other (`Security.signing_with_secret`). A request that is
+signed so carries PEER_SERVER as its principal. With accounts this filter is not needed: such requests take an admin.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rmqha.host.access.security import PEER
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.principal import PEER_SERVER, UNPROVEN
+from rmqha.wire.auth.acl import ACCESS_KEY
+from rmqha.wire.auth.session_signature import NONCE_BYTES, VERSION, SessionSignatures
+from rmqha.wire.command import Command
+
+if TYPE_CHECKING:
+    from rmqha.host.access.audit import AuditLog
+    from rmqha.host.access.live_files import LiveFiles
+    from rmqha.host.net.session import Service, Session
+    from rmqha.host.net.statistics import Statistics
+
+_NO_PROOF = "it is not signed with the secret of haSecretFile, which all servers of this cluster need"
+
+
+def _nobody_is_told(peer: str, command: Command, reason: str) -> None:
+    """Where the counter and the audit log are enough."""
+
+
+@dataclass(frozen=True)
+class PeerRules:
+    """What a server takes of other servers of its cluster alone. Pure."""
+
+    refuses: Callable[[Command], bool] = lambda command: False
+    """Requests that are refused without the proof."""
+    doubts: Callable[[Command], bool] = lambda command: False
+    """Requests that reach the service without it all the same, as those of UNPROVEN."""
+    refused: Callable[[str, Command, str], None] = _nobody_is_told
+    """Hears whom, what and why."""
+
+
+class PeerFilter:
+    def __init__(
+        self,
+        service: Service,
+        secret: LiveFiles[bytes],
+        rules: PeerRules,
+        statistics: Statistics,
+        audit: AuditLog | None = None,
+    ) -> None:
+        self._service = service
+        self._secret = secret
+        self._rules = rules
+        self._statistics = statistics
+        self._audit = audit
+        self._own_forms: dict[Session, SessionSignatures] = {}
+        """Of connections that have asked for a random number."""
+
+    def opened(self, session: Session) -> None:
+        self._service.opened(session)
+
+    def closed(self, session: Session) -> None:
+        self._own_forms.pop(session, None)
+        self._service.closed(session)
+
+    def received(self, session: Session, commands: list[Command]) -> None:
+        own_form = self._own_forms.get(session)
+        allowed = []
+        for command in commands:
+            if command.code == RequestCode.RMQHA_OPEN_SESSION:
+                if own_form is None:
+                    # always the same number for one connection: counting never begins again
+                    own_form = self._own_forms[session] = SessionSignatures(secrets.token_hex(NONCE_BYTES))
+                session.send(command.reply(ext={"version": VERSION, "nonce": own_form.nonce}))
+            elif own_form is not None and self._proves(own_form, command):
+                command.principal = PEER_SERVER
+                allowed.append(command)
+            elif self._rules.refuses(command):
+                self._refuse(session, command)
+            else:
+                if self._rules.doubts(command):
+                    command.principal = UNPROVEN
+                allowed.append(command)
+        if allowed:
+            self._service.received(session, allowed)
+
+    def _proves(self, own_form: SessionSignatures, command: Command) -> bool:
+        return command.ext.get(ACCESS_KEY) == PEER and own_form.is_good(command, self._secret.current.decode())
+
+    def _refuse(self, session: Session, command: Command) -> None:
+        self._statistics.denied_count += 1
+        if self._audit is not None:
+            self._audit.request(session.peer, command, _NO_PROOF)
+        self._rules.refused(session.peer, command, _NO_PROOF)
+        if not command.is_oneway:
+            session.send(command.reply(ResponseCode.NO_PERMISSION, remark=_NO_PROOF))
