@@ -220,6 +220,7 @@ def _open(config: BrokerConfig, tracer: HostTracer, store_host: tuple[bytes, int
         max_hash_slot_num=config.max_hash_slot_num,
         max_index_num=config.max_index_num,
         max_message_size=config.max_message_size,
+        enabled_append_prop_crc=config.enabled_append_prop_crc,
         delay_levels_ms=parse_delay_levels(config.message_delay_level),
     )
     store = Store.open(disk, store_config, tracer, process_id=os.getpid())

@@ -28,6 +28,8 @@ from rmqha.store.log.record import (
     encode,
     message_count,
     topic_field,
+    with_crc,
+    with_crc_room,
 )
 from rmqha.store.meta.problem import os_sentence, place
 from rmqha.store.queue.dispatcher import DispatchedRecord, DispatchedRun
@@ -58,11 +60,21 @@ class AppendedBatch(NamedTuple):
 class Appender:
     """Appends messages. Only `batch_topics` take a record that is an inner batch."""
 
-    def __init__(self, log: CommitLog, offsets: QueueOffsets, max_message_size: int, batch_topics: Set[str]) -> None:
+    def __init__(
+        self,
+        log: CommitLog,
+        offsets: QueueOffsets,
+        max_message_size: int,
+        batch_topics: Set[str],
+        *,
+        enabled_append_prop_crc: bool = False,
+    ) -> None:
         self._log = log
         self._offsets = offsets
         self._max_message_size = max_message_size
         self._batch_topics = batch_topics
+        self._has_crc = enabled_append_prop_crc
+        """Each record ends with its own checksum."""
         self._fields: dict[str, tuple[bytes, int]] = {}
         """Topic to the bytes it has in a record and the record's version."""
 
@@ -74,6 +86,8 @@ class Appender:
         count = 1
         if message.sys_flag & SYS_INNER_BATCH:
             message, count = self._numbered(message)
+        if self._has_crc:
+            message = replace(message, properties=with_crc_room(message.properties))
         topic = message.topic
         field, version = self._fields.get(topic) or self._field(topic)
         body_size, queue_id, properties = len(message.body), message.queue_id, message.properties
@@ -103,7 +117,8 @@ class Appender:
         )
         try:
             position = log.room_for(size)
-            log.append(encode(message, field, version, queue_offset if queued else 0, position, stored))
+            record = encode(message, field, version, queue_offset if queued else 0, position, stored)
+            log.append(with_crc(record) if self._has_crc else record)
         except OSError as error:
             raise StoreError(os_sentence(log.disk, DIRECTORY, "append", error)) from error
         except struct.error as error:
@@ -115,13 +130,16 @@ class Appender:
         else:
             queue_offset = 0
         if not sys_flag & SYS_INNER_BATCH:
-            record = DispatchedRecord(position, size, topic, queue_id, queue_offset, sys_flag, stored, properties)
-            offsets.fresh.add((record,))
+            offsets.fresh.add(
+                (DispatchedRecord(position, size, topic, queue_id, queue_offset, sys_flag, stored, properties),)
+            )
         return Appended(PhyOffset(position), PhyOffset(position + size), QueueOffset(queue_offset), stored)
 
     def append_batch(self, batch: NewBatch, wall_ms: int) -> AppendedBatch:
         """Append in order. Raises UsageError if one message cannot be stored (none is then), StoreError as
         `append_encoded`."""
+        if self._has_crc:
+            return self.append_encoded(self.encode_batch(batch.messages()), wall_ms)
         log, offsets = self._log, self._offsets
         if offsets.covered != log.write_offset:
             self._take_over()
@@ -159,6 +177,8 @@ class Appender:
     def encode_batch(self, messages: Sequence[NewMessage]) -> EncodedBatch:
         """Everything of the records that does not depend on where they will stand: for `append_encoded`. Raises
         UsageError if one message cannot be stored."""
+        if self._has_crc:
+            messages = [replace(message, properties=with_crc_room(message.properties)) for message in messages]
         for message in messages:
             if (
                 len(message.body) > self._max_message_size
@@ -170,7 +190,7 @@ class Appender:
                 self._refuse(message)
         fields = [self._fields.get(message.topic) or self._field(message.topic) for message in messages]
         try:
-            return EncodedBatch(messages, fields)
+            return EncodedBatch(messages, fields, has_crc_room=self._has_crc)
         except struct.error as error:
             raise _too_large(messages[0].topic, error) from None
 

@@ -26,6 +26,8 @@ class StoreConfig:
     commit_commit_log_least_pages: int = 4
     max_message_size: int = 4 * 1024 * 1024
     """The largest body that append takes."""
+    enabled_append_prop_crc: bool = False
+    """Each record ends with a checksum of all of it, in the property __CRC32#."""
     delay_levels_ms: tuple[int, ...] = parse_delay_levels(DEFAULT_DELAY_LEVELS)
     """How long each level of the schedule topic waits."""
 

@@ -85,7 +85,13 @@ class Store:
         self._failure = Failure(self._boot, self._log.mark, tracer)
         self._checkpoint = CheckpointFile(disk)
         self._progress = ProgressFile(disk)
-        self._appender = Appender(self._log, self._offsets, config.max_message_size, self._batch_queues.topics)
+        self._appender = Appender(
+            self._log,
+            self._offsets,
+            config.max_message_size,
+            self._batch_queues.topics,
+            enabled_append_prop_crc=config.enabled_append_prop_crc,
+        )
         self.damage = DamageTable(tracer)
         self._reader = Reader(self._log, self._queues, self._batch_queues, self.damage)
         self._starts = RecordStarts(self._log, self._queues, self._batch_queues, self._reput, self.damage)

@@ -141,6 +141,7 @@ class BrokerGroup:
             ha_transfer_batch_size=options.batch_bytes,
             scrub_bytes_per_second=SLOW_SCRUB if options.live_rot_per_mille else BrokerConfig().scrub_bytes_per_second,
             max_message_size=16 * 1024,
+            enabled_append_prop_crc=options.record_crc,
             **self._more_config,
         )
         prng = ground.prng.child(host)
@@ -236,6 +237,11 @@ class BrokerGroup:
     def missing(self) -> str:
         """What the group lacks of being whole, or ""."""
         lack = agreement.missing(self.brokers) or self.live_rot.missing(self.brokers)
+        rotten = [broker.host for broker in self.brokers if broker.rotten and broker.has_rot(0, broker.end_offset)]
+        if rotten and not lack:
+            lack = f"what rotted on {rotten} is not mended"
+        if self.options.lie_per_mille and not lack:
+            lack = agreement.logs_differ(self.brokers)  # nobody knows what was lost before the scrubbers have met it
         if not lack and self.options.transactions:
             lack = transactions.missing(self.brokers, self.history)
         lack = lack or delays.missing(self.brokers)

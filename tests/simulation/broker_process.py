@@ -16,7 +16,7 @@ from rmqha.ha.action import CallController, RoleChanged
 from rmqha.ha.replica import Replica
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig
-from rmqha.model.error import DamagedError, RemoteProtocolError, StoreError
+from rmqha.model.error import DamagedError, RemoteProtocolError, StoreError, UsageError
 from rmqha.model.offset import PhyOffset
 from rmqha.sim.clock import SimClock
 from rmqha.sim.disk import DiskStopped, SimDisk
@@ -30,6 +30,7 @@ from rmqha.store.meta.identity_file import IdentityFile
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
 
+from .covered import is_covered
 from .disk_process import DiskProcess
 from .following import Following, LearningEnds, Repairing, Scrubbing
 from .forwarding import forwarding
@@ -126,7 +127,7 @@ class BrokerProcess(DiskProcess):
         self.begin_life()
         try:
             self.shielded(self._begin)
-        except (StoreError, OSError) as error:
+        except (StoreError, OSError, UsageError) as error:
             if not self.has_bad_disk:
                 raise
             self.failed = str(error)
@@ -140,6 +141,7 @@ class BrokerProcess(DiskProcess):
             mapped_file_size_commit_log=config.mapped_file_size_commit_log,
             mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
             max_message_size=config.max_message_size,
+            enabled_append_prop_crc=config.enabled_append_prop_crc,
             max_hash_slot_num=config.max_hash_slot_num,
             max_index_num=config.max_index_num,
         )
@@ -295,12 +297,14 @@ class BrokerProcess(DiskProcess):
         self.disk.rot(f"commitlog/{at // size * size:020d}", at % size)
         return True
 
-    def rot_byte(self, path: str, position: int, mask: int) -> None:
-        """A byte of the log is another one while the process runs."""
-        offset = int(path.rpartition("/")[2]) + position
-        before = self.store.view(PhyOffset(offset), 1)[0]
-        self.rotten.setdefault(offset, before)
-        self.disk.rot(path, position, mask)
+    def rot_byte(self, position: int, mask: int) -> bool:
+        """A byte of the log is another one while the process runs; False if no checksum covers it."""
+        by_record, file_bytes = self.config.enabled_append_prop_crc, self.config.mapped_file_size_commit_log
+        if not is_covered(self.store, file_bytes, position, by_record=by_record):
+            return False
+        self.rotten.setdefault(position, self.store.view(PhyOffset(position), 1)[0])
+        self.disk.rot(f"commitlog/{position // file_bytes * file_bytes:020d}", position % file_bytes, mask)
+        return True
 
     def has_rot(self, start: int, end: int) -> bool:
         """Whether a rotten byte of the log in [start, end) is not mended yet."""
@@ -482,9 +486,12 @@ class BrokerProcess(DiskProcess):
         self.stepped()
 
 
-def flipped(data: bytes, draws: SimPrng) -> bytes:
-    """One bit is another one."""
-    at = draws.below(len(data))
+def flipped(broker: BrokerProcess, phy_offset: int, data: bytes, draws: SimPrng) -> bytes:
+    """Bytes of its log with another bit, if that is one which a checksum covers."""
+    at, config = draws.below(len(data)), broker.config
+    by_record, file_bytes = config.enabled_append_prop_crc, config.mapped_file_size_commit_log
+    if not is_covered(broker.store, file_bytes, phy_offset + at, by_record=by_record):
+        return data
     return data[:at] + bytes([data[at] ^ 1 << draws.below(8)]) + data[at + 1 :]
 
 
@@ -550,7 +557,7 @@ class HaLinks:
             data = bytes(self._broker.store.view(phy_offset, size_bytes))
             flip = self._broker.flip_next
             if flip is not None and flip[0] == conn.peer_host:
-                data, self._broker.flip_next = flipped(data, flip[1]), None
+                data, self._broker.flip_next = flipped(self._broker, phy_offset, data, flip[1]), None
             conn.send(header + data)
             self._broker.after(0, partial(self._sent, conn_id))
 

@@ -189,13 +189,9 @@ class DiskFaults:
         broker = self._rotting(draws)
         if broker is None or not broker.alive:
             return
-        size, log = broker.config.mapped_file_size_commit_log, broker.store
-        start, end = int(log.min_phy_offset), int(log.max_phy_offset)
-        if end - start < 4096:
-            return
-        at = draws.between(start, end - 512)
-        self._strikes.tell("rot-log", broker.host)
-        broker.rot_byte(f"commitlog/{at // size * size:020d}", at % size, 1 << draws.below(8))
+        start, end = int(broker.store.min_phy_offset), int(broker.store.max_phy_offset)
+        if end - start >= 4096 and broker.rot_byte(draws.between(start, end - 512), 1 << draws.below(8)):
+            self._strikes.tell("rot-log", broker.host)
 
     def _rot_file(self, draws: SimPrng) -> None:
         """It dies, and comes back with a small file that has rotted or cannot be read. If it refuses to start, its

@@ -82,13 +82,14 @@ def forgotten(options: Options) -> Options:
 
 
 def lies(options: Options) -> Options:
-    """Syncs return and have lost or misdirected a sector, and the power goes: one replica's of each group."""
-    return replace(_one_bad(options), lie_per_mille=120)
+    """Syncs return and have lost or misdirected a sector, and the power goes: one replica's of each group. Records
+    carry a checksum of all of them: without one a sector of properties may be another one unseen."""
+    return replace(_one_bad(options), lie_per_mille=120, record_crc=True)
 
 
 def rotten_logs(options: Options) -> Options:
     """Bytes of one replica's log rot while it runs, as they are copied, read and moved by."""
-    return replace(_one_bad(options), rot_log_per_mille=120)
+    return replace(_one_bad(options), rot_log_per_mille=120, record_crc=options.heartbeat_ms == 200)
 
 
 def rotten_files(options: Options) -> Options:
@@ -98,7 +99,7 @@ def rotten_files(options: Options) -> Options:
 
 def noise(options: Options) -> Options:
     """Bits flip in the records that masters send."""
-    return replace(_one_bad(options), flip_per_mille=250)
+    return replace(_one_bad(options), flip_per_mille=250, record_crc=options.heartbeat_ms == 200)
 
 
 def _one_bad(options: Options) -> Options:

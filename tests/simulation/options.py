@@ -125,14 +125,16 @@ class Options:
     """A machine is suspended: its process stands still and so does its monotonic clock, while wall clocks go on."""
     step_controller_per_mille: int = 0
     """A controller's wall clock jumps, either way."""
+    record_crc: bool = False
+    """Each record carries a checksum of all of it (enabledAppendPropCRC)."""
     flip_per_mille: int = 0
-    """A bit flips on a connection between replicas, or between controllers."""
+    """A bit flips in a record on its way to a slave, where a checksum covers it."""
     forget_sync_per_mille: int = 0
     """A sync of a broker or a controller fails once and leaves its pages clean, and memory is taken back soon."""
     lie_per_mille: int = 0
     """A sync of a broker returns and has lost or misdirected a sector."""
     rot_log_per_mille: int = 0
-    """A sector of a broker's log, queues or index is another one, while it runs."""
+    """A bit of a broker's log flips while it runs, where a checksum covers it."""
     rot_file_per_mille: int = 0
     """A process dies, and in its next life finds a sector of a small file to be another one, or to be unreadable."""
     isolate_per_mille: int = 0

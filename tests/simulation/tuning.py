@@ -26,6 +26,7 @@ BROKER: Choices = {
     "delete_commit_log_files_interval": (0, 100),
     "delete_file_batch_max": (1, 10),
     "destroy_maped_file_interval_forcibly": (1000, 120_000),
+    "enabled_append_prop_crc": (False, True),
     "flush_interval_commit_log": (10, 500, 1500),
     "ha_ack_stall_bound_ms": (300, 1000, 2000),
     "ha_housekeeping_interval": (6000, 20_000),

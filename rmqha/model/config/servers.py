@@ -318,6 +318,9 @@ class BrokerConfig(ServerConfig):
     """Entries of an index file, 20 bytes each; a message has one for each of its keys, its unique key and its tags."""
     max_message_size: int = 4 * 1024 * 1024
     """Largest body."""
+    enabled_append_prop_crc: bool = key_field("enabledAppendPropCRC", False)
+    """Each record carries a checksum of all of it, as its last property (20 bytes). Without one its size, place and
+    body are protected against rot, its other parts are not."""
     file_reserved_time: int = 72
     """Hours that a log file is kept after its newest record was stored; then it is removed in the hours of deleteWhen,
     or at once while the disk is fuller than diskMaxUsedSpaceRatio."""

@@ -37,7 +37,10 @@ SECTOR_BYTES = 512
 """The unit that a disk writes whole or not at all."""
 
 CRC_PROPERTY = b"__CRC32#\x01"
-CRC_PROPERTY_BYTES = len(CRC_PROPERTY) + 11
+_CRC_ROOM = CRC_PROPERTY + b"0" * 10 + b"\x02"
+CRC_PROPERTY_BYTES = len(_CRC_ROOM)
+_CRC_FIXED = tuple((index, byte) for index, byte in enumerate(_CRC_ROOM) if not 9 <= index < 19)
+"""Where the bytes of that property that are always the same stand."""
 
 HEAD = struct.Struct(">iIIiiqqiq")
 """totalSize, magic, bodyCRC, queueId, flag, queueOffset, physicalOffset, sysFlag, bornTimestamp."""
@@ -54,6 +57,8 @@ _LATE_AT, _MIDDLE_AT = 20, 36
 _LATE = {4: struct.Struct(">qq20sq").pack_into, 16: struct.Struct(">qq32sq").pack_into}
 """By bytes of the born address: from queueOffset to storeTimestamp, what the two enclose as one piece."""
 
+_UNDERSCORE = CRC_PROPERTY[0]
+"""Of the two at the beginning of __CRC32# one is left if a bit has flipped."""
 MIN_RECORD_BYTES = 91
 
 Buffer = bytes | bytearray | memoryview
@@ -183,7 +188,7 @@ def verify(buffer: memoryview, at: int, end: int, phy_offset: int) -> Located:
             raise BadRecordError(f"expected topic and properties, found {stop - start} zero bytes")
         start = stop
     mark = record_end - CRC_PROPERTY_BYTES
-    if buffer[mark] == CRC_PROPERTY[0] and not property_crc_holds(buffer, at, parts):
+    if (buffer[mark] == _UNDERSCORE or buffer[mark + 1] == _UNDERSCORE) and not property_crc_holds(buffer, at, parts):
         raise BadRecordError("expected a record that matches its property __CRC32#, found other bytes")
     return parts
 
@@ -199,7 +204,7 @@ def skip_plain(buffer: memoryview, at: int, end: int, file_start: int, newest_ms
 
     `file_start` is the position in the log of index 0. The form: version 1, IPv4 hosts, topic and properties in at
     most two sectors, no property __CRC32#."""
-    unpack, mark = _PLAIN.unpack_from, CRC_PROPERTY[0]
+    unpack, mark = _PLAIN.unpack_from, _UNDERSCORE
     no_tail = end - MIN_RECORD_BYTES
     while at <= no_tail:
         size, magic, crc, physical, sys_flag, stored_ms, body_size = unpack(buffer, at)
@@ -224,6 +229,7 @@ def skip_plain(buffer: memoryview, at: int, end: int, file_start: int, newest_ms
             or crc32(buffer[at + _PLAIN_BODY_AT : topic_at]) & 0x7FFFFFFF != crc
             or (properties_size and not buffer[record_end - 1])
             or buffer[record_end - CRC_PROPERTY_BYTES] == mark
+            or buffer[record_end + 1 - CRC_PROPERTY_BYTES] == mark
         ):
             break
         next_sector = topic_at + SECTOR_BYTES - (file_start + topic_at) % SECTOR_BYTES
@@ -270,6 +276,11 @@ def is_sound(
         return False
     if properties_at + 2 + (record[properties_at] << 8) + record[properties_at + 1] != size_bytes:
         return False
+    mark = size_bytes - CRC_PROPERTY_BYTES
+    if (record[mark] == _UNDERSCORE or record[mark + 1] == _UNDERSCORE) and not _tail_crc_holds(
+        record, 0, size_bytes, size_bytes - properties_at - 2
+    ):
+        return False
     return bool(crc32(record[body_at:topic_at]) & 0x7FFFFFFF == crc)
 
 
@@ -286,13 +297,39 @@ def message_count(sys_flag: int, properties: bytes) -> int:
 
 def property_crc_holds(buffer: memoryview, at: int, parts: Located) -> bool:
     """Check the whole-record CRC that ends the properties if `enabledAppendPropCRC` was on (formats.md §2.3); True
-    without one. Its ten digits stand least significant first."""
-    size, properties_size = parts[0], parts[9]
+    without one."""
+    return _tail_crc_holds(buffer, at, parts[0], parts[9])
+
+
+def _tail_crc_holds(buffer: memoryview, at: int, size: int, properties_size: int) -> bool:
+    """A property that differs from it in one byte outside its digits is the property, damaged."""
     mark = at + size - CRC_PROPERTY_BYTES
-    if properties_size < CRC_PROPERTY_BYTES or buffer[mark : mark + len(CRC_PROPERTY)] != CRC_PROPERTY:
+    if properties_size < CRC_PROPERTY_BYTES:
         return True
-    digits = bytes(buffer[mark + len(CRC_PROPERTY) : at + size - 1])
-    return digits.isdigit() and int(digits[::-1]) == crc32(buffer[at:mark]) & 0x7FFFFFFF
+    tail = bytes(buffer[mark : at + size])
+    if not tail.startswith(CRC_PROPERTY) and sum(tail[index] != byte for index, byte in _CRC_FIXED) > 1:
+        return True
+    return tail == crc_property(buffer[at:mark])
+
+
+def crc_property(record: Buffer) -> bytes:
+    """The property that holds the checksum of a record, of which `record` is all that stands before it. Its ten digits
+    stand least significant first."""
+    return b"%b%b\x02" % (CRC_PROPERTY, (b"%010d" % (crc32(record) & 0x7FFFFFFF))[::-1])
+
+
+def with_crc_room(properties: bytes) -> bytes:
+    """Properties that end with room for `crc_property`, in place of what another record had there."""
+    if properties[-CRC_PROPERTY_BYTES:].startswith(CRC_PROPERTY):
+        properties = properties[:-CRC_PROPERTY_BYTES]
+    separator = b"" if not properties or properties.endswith(b"\x02") else b"\x02"
+    return properties + separator + _CRC_ROOM
+
+
+def with_crc(record: bytes) -> bytes:
+    """A record whose properties have `with_crc_room`, with its checksum there."""
+    rest = record[:-CRC_PROPERTY_BYTES]
+    return rest + crc_property(rest)
 
 
 def decode(buffer: memoryview, at: int = 0, *, end: int | None = None) -> Record:
@@ -373,11 +410,15 @@ class EncodedBatch:
     """Records back to back, whole but for queueOffset, physicalOffset and storeTimestamp: those are `place`d when the
     records are appended, as often as one likes."""
 
-    __slots__ = ("_late", "_middles", "_packs", "data", "messages", "runs", "starts")
+    __slots__ = ("_has_crc_room", "_late", "_middles", "_packs", "data", "messages", "runs", "starts")
 
-    def __init__(self, messages: Sequence[NewMessage], fields: Sequence[tuple[bytes, int]]) -> None:
-        """`fields` are what `topic_field` says of each message's topic."""
+    def __init__(
+        self, messages: Sequence[NewMessage], fields: Sequence[tuple[bytes, int]], *, has_crc_room: bool = False
+    ) -> None:
+        """`fields` are what `topic_field` says of each message's topic; `has_crc_room`: the properties of each end
+        with room for its checksum."""
         self.messages = messages
+        self._has_crc_room = has_crc_room
         self.runs: list[tuple[tuple[str, int] | None, int]] = []
         """(topic, queue id), None for records that take no queue offset; and how many records follow each other so."""
         packs: list[Callable[..., None]] = []
@@ -427,7 +468,11 @@ class EncodedBatch:
             strict=True,
         ):
             pack(data, at, queue_offset, phy_offset, middle, store_timestamp_ms)
-        return memoryview(data)[self.starts[first] : self.starts[stop]]
+        starts = self.starts
+        if self._has_crc_room:
+            for start, end in zip(starts[first:stop], starts[first + 1 : stop + 1], strict=True):
+                data[end - CRC_PROPERTY_BYTES : end] = crc_property(data[start : end - CRC_PROPERTY_BYTES])
+        return memoryview(data)[starts[first] : starts[stop]]
 
 
 def _head(

@@ -35,19 +35,30 @@ def missing(brokers: Sequence[BrokerProcess]) -> str:
     return ""
 
 
-def verify(brokers: Sequence[BrokerProcess]) -> None:
-    hash_of = cache(key_hash)
-    for broker in brokers:
-        _check_index(broker, hash_of)
+def logs_differ(brokers: Sequence[BrokerProcess]) -> str:
+    """Which two replicas hold other bytes, or ""."""
     first = brokers[0]
     for other in brokers[1:]:
         start = max(first.store.min_phy_offset, other.store.min_phy_offset)
         # an old active file may have been rolled since the group was found whole
         end = min(first.store.max_phy_offset, other.store.max_phy_offset)
+        if checksum(first, start, end) != checksum(other, start, end):
+            return f"the logs of {first.host} and {other.host} differ in [{start}, {end})"
+    return ""
+
+
+def verify(brokers: Sequence[BrokerProcess]) -> None:
+    hash_of = cache(key_hash)
+    for broker in brokers:
+        _check_index(broker, hash_of)
+    first = brokers[0]
+    if difference := logs_differ(brokers):
+        raise InvariantError(difference)
+    for other in brokers[1:]:
+        start = max(first.store.min_phy_offset, other.store.min_phy_offset)
+        end = min(first.store.max_phy_offset, other.store.max_phy_offset)
         if _epochs_with_bytes(other, start, end) != _epochs_with_bytes(first, start, end):
             raise InvariantError(f"{first.host} has epochs {first.store.epochs}, {other.host} {other.store.epochs}")
-        if checksum(first, start, end) != checksum(other, start, end):
-            raise InvariantError(f"the logs of {first.host} and {other.host} differ in [{start}, {end})")
         ends = [_live_ends(broker, start) for broker in (first, other)]
         if ends[0] != ends[1]:
             raise InvariantError(f"from {start} on {first.host} has queues up to {ends[0]}, {other.host} {ends[1]}")
