@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 from zlib import crc32
@@ -27,6 +28,8 @@ MAX_PAUSE_S = 0.5
 PAUSE_FACTOR = 9
 """After a registration whose body took t to make, changes of topics gather for 9 t: somebody may make topics all the
 time, and each registration has them all."""
+RELEASED_COUNT = 200
+"""Those who wait that are told in one turn of the event loop: some milliseconds."""
 
 
 class NameServerLink:
@@ -57,7 +60,8 @@ class NameServerLink:
         """How long the last body took to be made."""
         self._unreachable: set[str] = set()
         """Traced as such: one line when it starts, none per attempt."""
-        self._waits: list[tuple[int, Callable[[], None]]] = []
+        self._waits: deque[tuple[int, Callable[[], None]]] = deque()
+        """By revision, the lowest first."""
         self._revision = 0
         self._role = Role.STARTING
         self._aligned = False
@@ -90,18 +94,20 @@ class NameServerLink:
     def when_told(self, done: Callable[[], None]) -> None:
         """Call `done` when every name server that can be reached knows what has changed so far, at once if they do."""
         self._waits.append((self._revision, done))
-        self._release()
+        if len(self._waits) == 1:
+            self._release()
 
-    def _release(self) -> None:
-        """A name server that could not be reached last, and a replica that is to be on no list, keep nobody waiting."""
-        fenced = self._standing().wanted is None
+    def _release(self) -> bool:
+        """True if more may be told than one turn of the event loop should tell. A name server that could not be
+        reached last, and a replica that is to be on no list, keep nobody waiting."""
+        fenced, waits = self._standing().wanted is None, self._waits
         asked = [item for address, item in self._registrations.items() if address not in self._unreachable]
-        waits, self._waits = self._waits, []
-        for revision, done in waits:
-            if fenced or all(item.is_settled(revision) for item in asked):
-                done()
-            else:
-                self._waits.append((revision, done))
+        for _ in range(RELEASED_COUNT):
+            if not waits or not (fenced or all(item.is_settled(waits[0][0]) for item in asked)):
+                return False
+            _, done = waits.popleft()
+            done()
+        return bool(waits)
 
     def lost(self, address: str) -> None:
         if address in self._registrations:
@@ -134,8 +140,8 @@ class NameServerLink:
         registration = self._registrations[address]
         while True:
             self._news[address] = trio.Event()
-            if self._waits:
-                self._release()
+            while self._release():
+                await trio.lowlevel.checkpoint()
             now_ms = self._clock.now_ms()
             standing = self._standing()
             step = registration.next(now_ms, standing)
