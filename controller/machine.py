@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import count
-from typing import Any
 
 from controller.config import ControllerConfig
 from controller.elections.leadership import Leadership
@@ -43,6 +42,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.config_answer import ConfigAnswer
 from rmqha.wire.raft_codec import decode_message, encode_message
 from rmqha.wire.raft_message import AnyMessage, Entry, EntryKind, Snapshot
+from rmqha.wire.state.controller_state import ControllerState, RaftState
 
 SLICE_ENTRIES = 64
 """Entries applied in one slice after a leader's snapshot was read."""
@@ -247,8 +247,7 @@ class ControllerMachine:
     def config(self) -> ControllerConfig:
         return self._config
 
-    def raft_view(self, now_ms: int) -> dict[str, Any]:
-        """JSON-ready: the part of `state` that is Raft's."""
+    def raft_state(self, now_ms: int) -> RaftState:
         return self._raft.state(now_ms)
 
     def live_ids(self, now_ms: int, group: BrokerGroup) -> list[BrokerId]:
@@ -256,8 +255,7 @@ class ControllerMachine:
         leadership = self._leadership
         return [item for item in group.replicas if leadership is not None and leadership.is_alive(now_ms, group, item)]
 
-    def state(self, now_ms: int) -> dict[str, Any]:
-        """JSON-ready view of everything, for request 52003."""
+    def state(self, now_ms: int) -> ControllerState:
         return controller_state(now_ms, self._info, self._raft.state(now_ms), self._leadership)
 
     # --- inside -----------------------------------------------------------------------------------------------------
@@ -300,7 +298,7 @@ class ControllerMachine:
                 ext, body = self._config_answer.of(self._config, frozenset(self._overridden))
                 return command.reply(ext=ext, body=body)
             case RequestCode.RMQHA_GET_CONTROLLER_STATE:
-                return command.reply(body=lenient_json.dumps(self.state(now_ms)))
+                return command.reply(body=lenient_json.dumps(self.state(now_ms).to_json()))
             case _:
                 return command.reply(
                     ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f"a controller has no request {command.code}"

@@ -55,17 +55,16 @@ GROUPS_LEFT_OUT = Series(
 
 def standing(machine: ControllerMachine, now_ms: int) -> Readiness:
     """Ready: it is one of those who have a leader."""
-    view = machine.raft_view(now_ms)
-    leader = str(view["leader"] or "")
-    reason = "" if leader else "the controllers have no leader: a majority of them must be reachable"
-    role = "leader" if machine.is_leading else str(view["role"]).lower()
-    facts = {"node": view["node"], "leader": leader, "term": view["term"], "commitIndex": view["commitIndex"]}
-    return Readiness(role, bool(leader), reason, facts)
+    raft = machine.raft_state(now_ms)
+    reason = "" if raft.leader else "the controllers have no leader: a majority of them must be reachable"
+    role = "leader" if machine.is_leading else raft.role.lower()
+    facts = {"node": raft.node, "leader": raft.leader, "term": raft.term, "commitIndex": raft.commit_index}
+    return Readiness(role, bool(raft.leader), reason, facts)
 
 
 def collect(machine: ControllerMachine, now_ms: int, remoting: Mapping[str, int]) -> Collecting:
     """`remoting`: the counts of `rmqha.host.net.remoting.Statistics`."""
-    config, view = machine.config, machine.raft_view(now_ms)
+    config, raft = machine.config, machine.raft_state(now_ms)
     # the labels that RocketMQ's controllers have
     families = MetricFamilies(
         {
@@ -74,17 +73,17 @@ def collect(machine: ControllerMachine, now_ms: int, remoting: Mapping[str, int]
             "peer_id": config.controller_dleger_self_id,
         }
     )
-    families.put(ROLE, _ROLES.get(str(view["role"]), 0))
-    families.put(TERM, view["term"])
-    families.put(HAS_LEADER, bool(view["leader"]))
-    families.put(COMMIT_INDEX, view["commitIndex"])
-    families.put(APPLIED_INDEX, view["appliedIndex"])
-    families.put(SNAPSHOT_INDEX, view["snapshotIndex"])
+    families.put(ROLE, _ROLES.get(raft.role, 0))
+    families.put(TERM, raft.term)
+    families.put(HAS_LEADER, bool(raft.leader))
+    families.put(COMMIT_INDEX, raft.commit_index)
+    families.put(APPLIED_INDEX, raft.applied_index)
+    families.put(SNAPSHOT_INDEX, raft.snapshot_index)
     put_remoting(families, remoting)
     if not machine.is_leading:
         return families
-    for peer, progress in view.get("followers", {}).items():
-        families.put(FOLLOWER_LAG, max(0, view["lastIndex"] - progress["matchIndex"]), peer)
+    for peer, progress in (raft.followers or {}).items():
+        families.put(FOLLOWER_LAG, max(0, raft.last_index - progress.match_index), peer)
     yield from _put_groups(families, machine, now_ms)
     return families
 

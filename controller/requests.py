@@ -384,7 +384,7 @@ class Requests:
             self._refuse(asked, Refusal(code, f"there is no group {name}; see rmqha status for those there are"))
             return
         view = explain(group_state(now_ms, group, self._leadership))
-        self._leadership.answer(asked, asked.command.reply(body=lenient_json.dumps(view)))
+        self._leadership.answer(asked, asked.command.reply(body=lenient_json.dumps(view.to_json())))
 
     def _follow_groups(self, now_ms: int, asked: PendingRequest) -> None:
         self._observers.ask(now_ms, asked.command, partial(self._leadership.answer, asked))

@@ -141,7 +141,7 @@ def test_a_broker_opens_its_store(release: str, directory: Path, name: str, monk
         committed = {row["queue"]: row["committed"] for row in told["progress"]}
         for queue_id, offset in committed.items():
             assert (broker.core.offsets.query("upgrade-readers", "Orders", queue_id) or 0) == offset
-        known = broker.core.driver.state()
+        known = broker.core.driver.state().to_json()
         assert known["brokerId"] == told["brokerIds"][name]
     finally:
         broker.close()

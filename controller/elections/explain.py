@@ -5,11 +5,18 @@ Facts come from `state_view.group_state`; this adds the sentences, so that every
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from controller.state.event import Cause
-
-VERSION = 1
+from rmqha.wire.state.controller_state import (
+    ExplainedElection,
+    ExplainedGroup,
+    ExplainedReplica,
+    GroupState,
+    RegisteredReplica,
+)
+from rmqha.wire.state.json_record import JsonRecord
 
 CAUSES = {
     Cause.FIRST_ELECTION: "first election of the group",
@@ -30,46 +37,47 @@ CAUSES = {
 }
 
 
-def explain(state: dict[str, Any]) -> dict[str, Any]:
-    """`state` is a leader's view of the group."""
-    elections = [item | {"causeText": CAUSES[Cause[item["cause"]]]} for item in state["elections"]]
-    return state | {
-        "version": VERSION,
-        "answer": _answer(state, elections),
-        "elections": elections,
-        "replicas": [item | {"notElectable": _why_not(state, item)} for item in state["replicas"]],
-    }
+def explain(group: GroupState) -> ExplainedGroup:
+    """`group` is a leader's view of it."""
+    elections = [ExplainedElection(**_values(item), cause_text=CAUSES[Cause[item.cause]]) for item in group.elections]
+    replicas = [ExplainedReplica(**_values(item), not_electable=_why_not(group, item)) for item in group.replicas]
+    values = _values(group) | {"elections": elections, "replicas": replicas}
+    return ExplainedGroup(**values, answer=_answer(group, elections))
 
 
-def _answer(state: dict[str, Any], elections: list[dict[str, Any]]) -> str:
+def _values(record: JsonRecord) -> dict[str, Any]:
+    return {item.name: getattr(record, item.name) for item in fields(record)}
+
+
+def _answer(group: GroupState, elections: list[ExplainedElection]) -> str:
     last = elections[-1] if elections else None
-    if state["masterBrokerId"] is None:
-        why = state["whyNoMaster"] or (last and (last["reason"] or last["causeText"])) or "nobody has been elected yet"
+    if group.master_broker_id is None:
+        why = group.why_no_master or (last and (last.reason or last.cause_text)) or "nobody has been elected yet"
         return f"there is no master: {why}"
     assert last is not None, "a master has been elected"
-    why = f"{last['causeText']} ({last['reason']})" if last["reason"] else last["causeText"]
-    return f"replica {state['masterBrokerId']} is master of epoch {state['masterEpoch']}: {why}"
+    why = f"{last.cause_text} ({last.reason})" if last.reason else last.cause_text
+    return f"replica {group.master_broker_id} is master of epoch {group.master_epoch}: {why}"
 
 
-def _why_not(state: dict[str, Any], replica: dict[str, Any]) -> str | None:
+def _why_not(group: GroupState, replica: RegisteredReplica) -> str | None:
     """Why this replica could not become master now; None if it could, or is it."""
-    if replica["isMaster"]:
+    if replica.is_master:
         return None
-    broker_id = replica["brokerId"]
-    if replica["asyncLearner"]:
+    broker_id = replica.broker_id
+    if replica.async_learner:
         return "an async learner"
-    if broker_id in state["uncleanIds"] or replica.get("unclean"):
+    if broker_id in group.unclean_ids or replica.unclean:
         return "booted after a loss of power and may lack messages"
-    if not replica["alive"]:
+    if not replica.alive:
         return "not alive"
-    if state["setKnown"] and not replica["inSyncStateSet"] and broker_id not in state["eligible"]:
+    if group.set_known and not replica.in_sync_state_set and broker_id not in group.eligible:
         return "not in the SyncStateSet"
-    if replica.get("stopping"):
+    if replica.stopping:
         return "stopping"
-    if replica.get("diskProblem"):
-        return f"disk: {replica['diskProblem']}"
-    if replica["drained"]:
+    if replica.disk_problem:
+        return f"disk: {replica.disk_problem}"
+    if replica.drained:
         return "drained"
-    if replica["inMaintenance"]:
+    if replica.in_maintenance:
         return "in maintenance"
     return None

@@ -100,7 +100,7 @@ class QuorumRequests:
             "group": self._config.controller_dleger_group,
             "address": self._config.self_address,
             "leaderAddress": self._addresses.of(self._raft.leader_id),
-            **self._raft.state(now_ms),
+            **self._raft.state(now_ms).to_json(),
             # the configuration has no addresses before the group is formed, and the own one is the key's
             "addresses": dict(self._addresses.members()),
         }

@@ -1,102 +1,93 @@
-"""The JSON-ready view of a controller (request 52003, `rmqha describe`). Pure."""
+"""The state of a controller and of its groups (request 52003, `rmqha describe`). Pure.
+
+Durable facts from every node; liveness, offsets and reasons only from the leader (else None).
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 from controller.elections.heartbeat import BrokerKey
 from controller.elections.leadership import Leadership
 from controller.state.replicas_info import BrokerGroup, ReplicasInfo
 from rmqha.ha.stream.copy_speed import parse_slaves
-
-VERSION = 1
+from rmqha.model.offset import BrokerId
+from rmqha.wire.state.controller_state import ControllerState, ElectionState, GroupState, RaftState, RegisteredReplica
 
 
 def controller_state(
-    now_ms: int, info: ReplicasInfo, raft: dict[str, Any], leadership: Leadership | None
-) -> dict[str, Any]:
-    """Durable facts from every node; liveness, offsets and reasons only from the leader (else null)."""
-    return {
-        "version": VERSION,
-        "leading": leadership is not None,
-        "raft": raft,
-        "groups": {
+    now_ms: int, info: ReplicasInfo, raft: RaftState, leadership: Leadership | None
+) -> ControllerState:
+    return ControllerState(
+        leading=leadership is not None,
+        raft=raft,
+        groups={
             name: group_state(now_ms, group, leadership)
             for name, group in sorted(info.groups.items())
             if group.replicas
         },
-    }
+    )
 
 
-def group_state(now_ms: int, group: BrokerGroup, leadership: Leadership | None) -> dict[str, Any]:
-    """One group of `controller_state`."""
-    return {
-        "clusterName": group.cluster_name,
-        "masterBrokerId": group.master_id,
-        "masterAddress": group.master_address,
-        "masterEpoch": group.master_epoch,
-        "syncStateSet": sorted(group.sync_state_set),
-        "syncStateSetEpoch": group.sync_state_set_epoch,
-        "eligible": sorted(group.eligible),
-        "uncleanIds": sorted(group.unclean_ids),
-        "drainedIds": sorted(group.drained_ids),
-        "maintenanceIds": sorted(group.maintenance_ids),
-        "preferredBrokerId": leadership.preferred(group) if leadership is not None else None,
-        "setKnown": group.set_known,
-        "totalReplicas": group.total_replicas,
-        "nextTotalReplicas": group.next_total_replicas or None,
-        "haMode": "cp" if group.is_cp else "ap",
-        "whyNoMaster": leadership.why_no_master(group.broker_name) if leadership is not None else None,
-        "elections": [
-            {
-                "masterEpoch": item.master_epoch,
-                "brokerId": item.broker_id,
-                "cause": item.cause.name,
-                "atMs": item.at_ms,
-                "reason": item.reason,
-            }
+def group_state(now_ms: int, group: BrokerGroup, leadership: Leadership | None) -> GroupState:
+    return GroupState(
+        cluster_name=group.cluster_name,
+        master_broker_id=group.master_id,
+        master_address=group.master_address,
+        master_epoch=group.master_epoch,
+        sync_state_set=sorted(group.sync_state_set),
+        sync_state_set_epoch=group.sync_state_set_epoch,
+        eligible=sorted(group.eligible),
+        unclean_ids=sorted(group.unclean_ids),
+        drained_ids=sorted(group.drained_ids),
+        maintenance_ids=sorted(group.maintenance_ids),
+        preferred_broker_id=leadership.preferred(group) if leadership is not None else None,
+        set_known=group.set_known,
+        total_replicas=group.total_replicas,
+        next_total_replicas=group.next_total_replicas or None,
+        ha_mode="cp" if group.is_cp else "ap",
+        why_no_master=leadership.why_no_master(group.broker_name) if leadership is not None else None,
+        elections=[
+            ElectionState(
+                master_epoch=item.master_epoch,
+                broker_id=item.broker_id,
+                cause=item.cause.name,
+                at_ms=item.at_ms,
+                reason=item.reason,
+            )
             for item in group.elections
         ],
-        "replicas": [_replica(now_ms, group, broker_id, leadership) for broker_id in group.replicas],
-    }
+        replicas=[_replica(now_ms, group, broker_id, leadership) for broker_id in group.replicas],
+    )
 
 
-def _replica(now_ms: int, group: BrokerGroup, broker_id: Any, leadership: Leadership | None) -> dict[str, Any]:
+def _replica(now_ms: int, group: BrokerGroup, broker_id: BrokerId, leadership: Leadership | None) -> RegisteredReplica:
     replica = group.replicas[broker_id]
-    view: dict[str, Any] = {
-        "brokerId": broker_id,
-        "address": replica.address,
-        "haAddress": replica.ha_address,
-        "totalReplicas": replica.total_replicas,
-        "haMode": replica.ha_mode,
-        "isMaster": broker_id == group.master_id,
-        "inSyncStateSet": broker_id in group.sync_state_set,
-        "asyncLearner": replica.async_learner,
-        "drained": broker_id in group.drained_ids,
-        "inMaintenance": broker_id in group.maintenance_ids,
-        "alive": None,
-    }
+    state = RegisteredReplica(
+        broker_id=broker_id,
+        address=replica.address,
+        ha_address=replica.ha_address,
+        total_replicas=replica.total_replicas,
+        ha_mode=replica.ha_mode,
+        is_master=broker_id == group.master_id,
+        in_sync_state_set=broker_id in group.sync_state_set,
+        async_learner=replica.async_learner,
+        drained=broker_id in group.drained_ids,
+        in_maintenance=broker_id in group.maintenance_ids,
+    )
     if leadership is None:
-        return view
-    view["alive"] = leadership.is_alive(now_ms, group, broker_id)
+        return state
+    state.alive = leadership.is_alive(now_ms, group, broker_id)
     broker = leadership.table.get(BrokerKey(group.broker_name, broker_id))
     if broker is None:
-        return view
-    master = (
-        leadership.table.get(BrokerKey(group.broker_name, group.master_id)) if group.master_id is not None else None
-    )
-    return view | {
-        "epoch": broker.log_end.epoch,
-        "maxOffset": broker.log_end.max_offset,
-        "confirmOffset": broker.confirm_offset,
-        "lagBytes": max(0, master.log_end.max_offset - broker.log_end.max_offset) if master is not None else None,
-        "silentMs": leadership.table.silent_ms(broker, now_ms),
-        "timeoutMs": broker.timeout_ms,
-        "priority": broker.traits.priority,
-        "zone": broker.traits.zone,
-        "diskProblem": broker.disk_problem or None,
-        "slaves": parse_slaves(broker.slaves),
-        "suspect": broker.suspect,
-        "stopping": broker.stopping,
-        "unclean": broker.unclean,
-    }
+        return state
+    if group.master_id is not None:
+        master = leadership.table.get(BrokerKey(group.broker_name, group.master_id))
+        if master is not None:
+            state.lag_bytes = max(0, master.log_end.max_offset - broker.log_end.max_offset)
+    state.epoch, state.max_offset = broker.log_end.epoch, broker.log_end.max_offset
+    state.confirm_offset = broker.confirm_offset
+    state.silent_ms, state.timeout_ms = leadership.table.silent_ms(broker, now_ms), broker.timeout_ms
+    state.priority, state.zone = broker.traits.priority, broker.traits.zone
+    state.disk_problem = broker.disk_problem or None
+    state.slaves = parse_slaves(broker.slaves)
+    state.suspect, state.stopping, state.unclean = broker.suspect, broker.stopping, broker.unclean
+    return state

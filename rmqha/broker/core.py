@@ -50,6 +50,7 @@ from rmqha.store.log.record import decode
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
+from rmqha.wire.state.replica_state import ReplicaState
 
 
 class BrokerCore:
@@ -98,7 +99,7 @@ class BrokerCore:
         self.feed = self._table_feed(clock, tracer)
         self.feed.end_of = self._end_in
         self.scrubber = Scrubber(store)
-        self.driver.more_state = self._more_state
+        self.driver.tell_more = self._tell_more
         levels_ms = parse_delay_levels(config.message_delay_level)
         self.schedule = ScheduleService(store, self.driver, self.delay_offsets, clock, tracer, store_host, levels_ms)
         self.delay_offsets.clamp(self.schedule.end_of)
@@ -137,9 +138,10 @@ class BrokerCore:
         self.driver.on_serving = self._serving
         self.driver.on_dispatched = self.pull.dispatched
 
-    def _more_state(self) -> dict[str, Any]:
-        told = {"damage": self.store.damage.state(), "scrub": self.scrubber.state()}
-        return self.retention.state() | self.feed.state() | told
+    def _tell_more(self, state: ReplicaState) -> None:
+        self.retention.tell(state)
+        self.feed.tell(state)
+        state.damage, state.scrub = self.store.damage.state(), self.scrubber.state()
 
     def _search_all(self) -> None:
         while self.queries.step():

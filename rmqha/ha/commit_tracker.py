@@ -7,7 +7,6 @@ is due, never at append (ruling 1).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from rmqha.ha.ack import AckQueue
 from rmqha.ha.action import AckStatus, Action, Complete, Token
@@ -19,6 +18,7 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import HaMode
 from rmqha.model.offset import PhyOffset
 from rmqha.port import ReplicaLog, Tracer
+from rmqha.wire.state.replica_state import AckRule, ReplicaState, SlaveState, Waits
 
 Acks = list[PhyOffset | None]
 
@@ -148,34 +148,49 @@ class CommitTracker:
         return self.waits.abandon()
 
     # --- look -----------------------------------------------------------------------------------------------------
-    def view(self, now_ms: int, connections: Sequence[HaConnection]) -> dict[str, Any]:
-        """JSON-ready: the ack rule as it holds now, who is waited for, and when that ends (`rmqha explain-wait`)."""
+    def tell(self, state: ReplicaState, now_ms: int, connections: Sequence[HaConnection]) -> None:
+        """Fill in the set, the ack rule as it holds now, who is waited for and when that ends."""
         config, sync = self._config, self._set.state
         whole_set = config.mode is HaMode.CP or config.all_ack_in_sync_state_set
         live_count = 1 + self._set.close_enough_count(now_ms, connections)
         deadline_ms, added_at_ms = self.waits.deadline_ms(), self.waits.oldest_added_at_ms()
-        return {
-            "ackRule": {
-                "wholeSet": whole_set,
-                "needed": len(sync.union) if whole_set else needed_count(config, live_count),
-                "inSyncReplicas": config.in_sync_replicas,
-                "adaptive": config.enable_auto_in_sync_replicas and not whole_set,
-                "liveReplicas": live_count,
-                "majority": self._set.majority if config.mode is HaMode.CP else None,
-                "minInSyncReplicas": config.min_in_sync_replicas,
-                "synced": self.sync_required(is_master=True),
-            },
-            "waits": {
-                "count": len(self.waits),
-                "oldestEndOffset": self.waits.oldest_end_offset(),
-                "oldestAgeMs": None if added_at_ms is None else now_ms - added_at_ms,
-                "endsInMs": None if deadline_ms is None else max(0, deadline_ms - now_ms),
-                "endsWith": self._late().name,
-                "latencyCounts": self.waits.counted_latencies(),
-                "latencyTotalMs": self.waits.latency_total_ms,
-            },
-            "setMembers": self._set.members_view(now_ms, connections),
-            "setProposed": None if sync.proposed is None else list(sync.proposed),
-            "setOutcomeUnknown": sync.unknown,
-            "heldBack": {str(member): at_ms - now_ms for member, at_ms in self._set.held_back(now_ms).items()},
-        }
+        since_ms = sync.unconfirmed_since_ms
+        state.sync_state_set, state.sync_state_set_epoch = list(sync.confirmed), sync.set_epoch
+        state.ack_union = list(sync.union)
+        state.unconfirmed_for_ms = None if since_ms is None else now_ms - since_ms
+        state.waiting_count = len(self.waits)
+        state.ack_rule = AckRule(
+            whole_set=whole_set,
+            needed=len(sync.union) if whole_set else needed_count(config, live_count),
+            in_sync_replicas=config.in_sync_replicas,
+            adaptive=config.enable_auto_in_sync_replicas and not whole_set,
+            live_replicas=live_count,
+            majority=self._set.majority if config.mode is HaMode.CP else None,
+            min_in_sync_replicas=config.min_in_sync_replicas,
+            synced=self.sync_required(is_master=True),
+        )
+        state.waits = Waits(
+            count=len(self.waits),
+            oldest_end_offset=self.waits.oldest_end_offset(),
+            oldest_age_ms=None if added_at_ms is None else now_ms - added_at_ms,
+            ends_in_ms=None if deadline_ms is None else max(0, deadline_ms - now_ms),
+            ends_with=self._late().name,
+            latency_counts=self.waits.counted_latencies(),
+            latency_total_ms=self.waits.latency_total_ms,
+        )
+        state.set_members = self._set.members_state(now_ms, connections)
+        state.set_proposed = None if sync.proposed is None else list(sync.proposed)
+        state.set_outcome_unknown = sync.unknown
+        state.held_back = {str(member): at_ms - now_ms for member, at_ms in self._set.held_back(now_ms).items()}
+        state.slaves = [
+            SlaveState(
+                broker_id=item.slave_id,
+                peer=item.peer,
+                state=item.state.value,
+                ack_offset=item.acked_offset,
+                lag_bytes=None if item.acked_offset is None else self._log.max_phy_offset - item.acked_offset,
+                lag_ms=now_ms - item.caught_up_at_ms,
+                in_set=item.slave_id in sync.confirmed,
+            )
+            for item in connections
+        ]

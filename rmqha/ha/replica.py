@@ -15,7 +15,6 @@ Inputs are methods that take `now_ms` first; outputs are taken by `actions()`. T
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from rmqha.ha.ack import AckQueue
 from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, HandedOver, RoleChanged, Token
@@ -23,7 +22,6 @@ from rmqha.ha.commit_tracker import CommitTracker
 from rmqha.ha.controller_client import ControllerClient, Vitals
 from rmqha.ha.group_info import GroupInfo, parse_group_info
 from rmqha.ha.hand_over import HandOver
-from rmqha.ha.replica_view import set_view, slaves_view
 from rmqha.ha.stream.client import HaClient
 from rmqha.ha.stream.copy_rate import CopyLimit
 from rmqha.ha.stream.copy_speed import CopySpeed
@@ -38,6 +36,7 @@ from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import Buffer, IdentityStore, ReplicaLog, Tracer
 from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.command import Command
+from rmqha.wire.state.replica_state import ReplicaState
 
 HAND_OVER_AFTER_MS = 1000
 """A stopping master tells the controller when its slaves have everything, or after this long."""
@@ -545,56 +544,50 @@ class Replica:
     def master_address(self) -> str:
         return self._master_address
 
-    def state(self, now_ms: int) -> dict[str, Any]:
-        """JSON-ready view of everything, for request 52000 and `rmqha status`. Offsets and times in bytes and ms."""
+    def state(self, now_ms: int) -> ReplicaState:
+        """Everything, for request 52000 and `rmqha status`."""
         log = self._log
         admitted, why_not = self.admission(now_ms)
-        view: dict[str, Any] = {
-            "clusterName": self._config.broker_cluster_name,
-            "brokerName": self._config.broker_name,
-            "brokerId": self._link.broker_id,
-            "address": self._config.address,
-            "haAddress": self._config.ha_address,
-            "role": self._role.name,
-            "haMode": self._config.mode.name.lower(),
-            "totalReplicas": self._commitment.total_replicas,
-            "epoch": self._epoch,
-            "masterId": self._master_id,
-            "masterAddress": self._master_address,
-            "minPhyOffset": log.min_phy_offset,
-            "maxPhyOffset": log.max_phy_offset,
-            "confirmOffset": log.confirm_offset,
-            "syncedOffset": log.synced_offset,
-            "dispatchedOffset": log.dispatched_offset,
-            "epochs": [[entry.epoch, entry.start_offset] for entry in log.epochs],
-            "unclean": log.unclean,
-            "lacksQueueEnds": log.lacks_queue_ends,
-            "asyncLearner": self._config.async_learner,
-            "writable": admitted is ResponseCode.SUCCESS,
-            "whyNotWritable": why_not,
-            "controller": "away" if self._link.is_away(now_ms) else self._link.state.value,
-            "controllerRefusal": self._link.refusal,
-            "staleRoleCount": self._stale_count,
-            "diskProblem": self._disk_problem or self._epoch_refusal or self.disk_refusal,
-            "handsOverTo": self._switch.target,
-        }
+        state = ReplicaState(
+            cluster_name=self._config.broker_cluster_name,
+            broker_name=self._config.broker_name,
+            broker_id=self._link.broker_id,
+            address=self._config.address,
+            ha_address=self._config.ha_address,
+            role=self._role.name,
+            ha_mode=self._config.mode.name.lower(),
+            total_replicas=self._commitment.total_replicas,
+            epoch=self._epoch,
+            master_id=self._master_id,
+            master_address=self._master_address,
+            min_phy_offset=log.min_phy_offset,
+            max_phy_offset=log.max_phy_offset,
+            confirm_offset=log.confirm_offset,
+            synced_offset=log.synced_offset,
+            dispatched_offset=log.dispatched_offset,
+            epochs=[(entry.epoch, entry.start_offset) for entry in log.epochs],
+            unclean=log.unclean,
+            lacks_queue_ends=log.lacks_queue_ends,
+            async_learner=self._config.async_learner,
+            writable=admitted is ResponseCode.SUCCESS,
+            why_not_writable=why_not,
+            controller="away" if self._link.is_away(now_ms) else self._link.state.value,
+            controller_refusal=self._link.refusal,
+            stale_role_count=self._stale_count,
+            disk_problem=self._disk_problem or self._epoch_refusal or self.disk_refusal,
+            hands_over_to=self._switch.target,
+        )
         if self.is_master:
-            view["epochStartOffset"] = self._epoch_start
-            view["releasableOffset"] = self._commitment.releasable
-            view["waitingCount"] = len(self._commitment.waits)
-            view["oneCopySynced"] = self._commitment.is_one_copy_synced
-            view["door"] = self._slaves.door.view()
-            view |= set_view(now_ms, self._set.state)
-            view |= self._commitment.view(now_ms, self._slaves.connections)
-            view["slaves"] = slaves_view(now_ms, self._slaves.connections, self._set.state, log.max_phy_offset)
+            state.epoch_start_offset = self._epoch_start
+            state.releasable_offset = self._commitment.releasable
+            state.one_copy_synced = self._commitment.is_one_copy_synced
+            state.door = self._slaves.door.state()
+            self._commitment.tell(state, now_ms, self._slaves.connections)
         elif self._client is not None:
-            view["follows"] = self._client.master_address
-            view["followState"] = self._client.state.value
-            view["refusal"] = self._client.refusal
-            view |= self._client.last_words_ms(now_ms)
-            view["truncatedBytes"] = self._client.truncated_bytes
-            view["copy"] = self._client.progress.view(now_ms, log.max_phy_offset) if self.is_following else None
-        return view
+            self._client.tell(state, now_ms)
+            state.truncated_bytes = self._client.truncated_bytes
+            state.copy = self._client.progress.state(now_ms, log.max_phy_offset) if self.is_following else None
+        return state
 
 
 def _ha_address_of(broker_address: str) -> str:

@@ -9,8 +9,6 @@ for so many slaves as are near, whichever they are. It answers to the same calls
 
 from __future__ import annotations
 
-from typing import Any
-
 from rmqha.ha.ack import AckQueue
 from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, HandedOver, RoleChanged, Token
 from rmqha.ha.stream.legacy_client import LegacyHaClient
@@ -23,6 +21,7 @@ from rmqha.model.offset import MASTER_ID, BrokerId, Epoch, PhyOffset
 from rmqha.port import Buffer, ReplicaLog, Tracer
 from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.command import Command
+from rmqha.wire.state.replica_state import ReplicaState, SlaveState
 
 MAX_CONNECTION_COUNT = 16
 """Slaves and those that have not reported yet; more are closed at once."""
@@ -309,53 +308,49 @@ class StaticReplica:
     def master_address(self) -> str:
         return self._master_address
 
-    def state(self, now_ms: int) -> dict[str, Any]:
-        """JSON-ready view of everything, for request 52000 and `rmqha status`. Offsets and times in bytes and ms."""
+    def state(self, now_ms: int) -> ReplicaState:
+        """Everything, for request 52000 and `rmqha status`."""
         log = self._log
         admitted, why_not = self.admission(now_ms)
-        view: dict[str, Any] = {
-            "clusterName": self._config.broker_cluster_name,
-            "brokerName": self._config.broker_name,
-            "brokerId": self.broker_id,
-            "address": self._config.address,
-            "haAddress": self._config.ha_address,
-            "role": self._role.name,
-            "haMode": "static",
-            "brokerRole": self._config.broker_role,
-            "epoch": self._epoch,
-            "masterId": MASTER_ID,
-            "masterAddress": self._master_address,
-            "minPhyOffset": log.min_phy_offset,
-            "maxPhyOffset": log.max_phy_offset,
-            "confirmOffset": log.confirm_offset,
-            "syncedOffset": log.synced_offset,
-            "dispatchedOffset": log.dispatched_offset,
-            "epochs": [[entry.epoch, entry.start_offset] for entry in log.epochs],
-            "unclean": log.unclean,
-            "writable": admitted is ResponseCode.SUCCESS,
-            "whyNotWritable": why_not,
-            "controller": "none",
-            "diskProblem": self._disk_problem,
-        }
-        if self.is_master:
-            view["releasableOffset"] = self._releasable
-            view["waitingCount"] = len(self._acks)
-            view["neededSlaves"] = self._needed_slaves
-            view["slaves"] = [
-                {
-                    "brokerId": None,
-                    "peer": item.peer,
-                    "state": item.state.value,
-                    "ackOffset": item.acked_offset,
-                    "lagBytes": item.lag_bytes,
-                    "lagMs": now_ms - item.caught_up_at_ms,
-                    "inSet": item.state is PlainConnectionState.TRANSFER and item.is_close_enough,
-                }
-                for item in self._connections.values()
-            ]
-        else:
-            view["follows"] = self._client.master_address
-            view["followState"] = self._client.state.value
-            view["refusal"] = self._client.refusal
-            view |= self._client.last_words_ms(now_ms)
-        return view
+        state = ReplicaState(
+            cluster_name=self._config.broker_cluster_name,
+            broker_name=self._config.broker_name,
+            broker_id=self.broker_id,
+            address=self._config.address,
+            ha_address=self._config.ha_address,
+            role=self._role.name,
+            ha_mode="static",
+            broker_role=self._config.broker_role,
+            epoch=self._epoch,
+            master_id=MASTER_ID,
+            master_address=self._master_address,
+            min_phy_offset=log.min_phy_offset,
+            max_phy_offset=log.max_phy_offset,
+            confirm_offset=log.confirm_offset,
+            synced_offset=log.synced_offset,
+            dispatched_offset=log.dispatched_offset,
+            epochs=[(entry.epoch, entry.start_offset) for entry in log.epochs],
+            unclean=log.unclean,
+            writable=admitted is ResponseCode.SUCCESS,
+            why_not_writable=why_not,
+            controller="none",
+            disk_problem=self._disk_problem,
+        )
+        if not self.is_master:
+            self._client.tell(state, now_ms)
+            return state
+        state.releasable_offset = self._releasable
+        state.waiting_count = len(self._acks)
+        state.needed_slaves = self._needed_slaves
+        state.slaves = [
+            SlaveState(
+                peer=item.peer,
+                state=item.state.value,
+                ack_offset=item.acked_offset,
+                lag_bytes=item.lag_bytes,
+                lag_ms=now_ms - item.caught_up_at_ms,
+                in_set=item.state is PlainConnectionState.TRANSFER and item.is_close_enough,
+            )
+            for item in self._connections.values()
+        ]
+        return state

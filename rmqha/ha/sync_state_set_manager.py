@@ -9,7 +9,7 @@ look leave in one request (apache/rocketmq PR 9897).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 from rmqha.ha.controller_client import ControllerClient
 from rmqha.ha.flap_guard import FlapGuard
@@ -22,6 +22,7 @@ from rmqha.model.identity import HaMode
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset
 from rmqha.port import ReplicaLog, Tracer
 from rmqha.wire.command import Command
+from rmqha.wire.state.replica_state import SetMember
 
 _CERTAIN_REFUSALS = (
     ResponseCode.CONTROLLER_INVALID_REPLICAS,
@@ -132,8 +133,8 @@ class SyncStateSetManager:
         own_max = self._log.max_phy_offset
         return all(ack is not None and ack >= own_max for ack in self.member_acks(connections))
 
-    def members_view(self, now_ms: int, connections: Iterable[HaConnection]) -> list[dict[str, Any]]:
-        """JSON-ready: each other member of the union, what it has acknowledged, when it leaves if nothing changes."""
+    def members_state(self, now_ms: int, connections: Iterable[HaConnection]) -> list[SetMember]:
+        """Each other member of the union, what it has acknowledged, when it leaves if nothing changes."""
         connected = self._connected(connections)
         rows = []
         for member in self.state.union:
@@ -143,15 +144,15 @@ class SyncStateSetManager:
             leave = self.leave_of(now_ms, member, item)
             heard_at_ms = self._seen_at_ms.get(member, now_ms) if item is None else item.progress_at_ms
             rows.append(
-                {
-                    "brokerId": member,
-                    "connected": item is not None,
-                    "ackOffset": None if item is None else item.acked_offset,
-                    "silentForMs": now_ms - heard_at_ms,
-                    "leavesInMs": None if leave is None else max(0, leave.at_ms - now_ms),
-                    "leavesBecause": None if leave is None else leave.reason,
-                    "confirmed": member in self.state.confirmed,
-                }
+                SetMember(
+                    broker_id=member,
+                    connected=item is not None,
+                    ack_offset=None if item is None else item.acked_offset,
+                    silent_for_ms=now_ms - heard_at_ms,
+                    leaves_in_ms=None if leave is None else max(0, leave.at_ms - now_ms),
+                    leaves_because=None if leave is None else leave.reason,
+                    confirmed=member in self.state.confirmed,
+                )
             )
         return rows
 

@@ -9,7 +9,7 @@ the golden scripts after etcd-io/raft, a type per role after Kafka's QuorumState
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import assert_never
 
 from rmqha.model.offset import RaftIndex, Term
 from rmqha.port import Prng, Tracer
@@ -38,6 +38,7 @@ from rmqha.wire.raft_message import (
     VoteReply,
     VoteRequest,
 )
+from rmqha.wire.state.controller_state import FollowerProgress, QuorumMember, RaftState
 
 MAX_TOLD_STRANGERS = 64
 
@@ -440,44 +441,43 @@ class RaftNode:
         role = self._core.role
         return self.has_caught_up and isinstance(role, Leader) and leader.lease_valid(self._core, role, now_ms)
 
-    def state(self, now_ms: int) -> dict[str, Any]:
-        """JSON-ready view, for request 52003. Ids are bare; `members` has the incarnations."""
+    def state(self, now_ms: int) -> RaftState:
         core, log, role = self._core, self._core.log, self._core.role
         configuration = core.configuration
-        view: dict[str, Any] = {
-            "node": id_of(core.node_id),
-            "incarnation": incarnation_of(core.node_id),
-            "role": self.role.name,
-            "term": core.term,
-            "leader": id_of(core.leader_id),
-            "formed": configuration.formed,
-            "configurationIndex": core.membership.index,
-            "voters": [id_of(member) for member in configuration.voters],
-            "learners": [id_of(member) for member in configuration.learners],
-            "members": [self._member(member) for member in configuration.members],
-            "lastIndex": log.last_index,
-            "durableIndex": log.durable_index,
-            "commitIndex": log.commit_index,
-            "appliedIndex": self._applied_index,
-            "snapshotIndex": log.snapshot_index,
-        }
+        state = RaftState(
+            node=id_of(core.node_id),
+            incarnation=incarnation_of(core.node_id),
+            role=self.role.name,
+            term=core.term,
+            leader=id_of(core.leader_id),
+            formed=configuration.formed,
+            configuration_index=core.membership.index,
+            voters=[id_of(member) for member in configuration.voters],
+            learners=[id_of(member) for member in configuration.learners],
+            members=[self._member(member) for member in configuration.members],
+            last_index=log.last_index,
+            durable_index=log.durable_index,
+            commit_index=log.commit_index,
+            applied_index=self._applied_index,
+            snapshot_index=log.snapshot_index,
+        )
         if isinstance(role, Leader):
-            view["followers"] = {
-                id_of(peer): {
-                    "matchIndex": progress.match_index,
-                    "state": progress.state.name,
-                    "silentMs": None if progress.heard_at_ms is None else now_ms - progress.heard_at_ms,
-                }
+            state.followers = {
+                id_of(peer): FollowerProgress(
+                    match_index=progress.match_index,
+                    state=progress.state.name,
+                    silent_ms=None if progress.heard_at_ms is None else now_ms - progress.heard_at_ms,
+                )
                 for peer, progress in role.progress.items()
             }
-        return view
+        return state
 
-    def _member(self, member: str) -> dict[str, Any]:
+    def _member(self, member: str) -> QuorumMember:
         configuration = self._core.configuration
         kind = "VOTER" if configuration.is_voter(member) else "LEARNER"
-        return {
-            "node": id_of(member),
-            "incarnation": incarnation_of(member),
-            "address": configuration.address_of(member),
-            "kind": "JOINING" if member in configuration.joining else kind,
-        }
+        return QuorumMember(
+            node=id_of(member),
+            incarnation=incarnation_of(member),
+            address=configuration.address_of(member),
+            kind="JOINING" if member in configuration.joining else kind,
+        )

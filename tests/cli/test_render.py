@@ -31,4 +31,4 @@ def test_one_copy_synced_is_said_while_it_lasts(alone: bool) -> None:
     if alone:
         group.kill(2)
         group.run(1000)
-    assert ("one copy, synced" in shown(group[1].replica.state(group.now_ms))) == alone
+    assert ("one copy, synced" in shown(group[1].replica.state(group.now_ms).to_json())) == alone

@@ -160,7 +160,7 @@ def test_without_a_live_member_the_group_is_masterless_until_one_returns() -> No
     assert (group.master_id, group.sync_state_set) == (None, (1, 2))
     answer = cluster.call(RequestCode.CONTROLLER_GET_REPLICA_INFO, {"brokerName": GROUP})
     assert answer.ext == {"masterEpoch": "1"}
-    reason = cluster.leader.machine.state(cluster.now_ms)["groups"][GROUP]["whyNoMaster"]
+    reason = cluster.leader.machine.state(cluster.now_ms).to_json()["groups"][GROUP]["whyNoMaster"]
     assert "waiting for one of: 1, 2" in reason
     before_ms = cluster.now_ms
     cluster.boot(brokers[1])
@@ -473,7 +473,7 @@ def test_after_an_unclean_boot_of_the_only_member_an_operator_decides() -> None:
     cluster.run(10_000)
     group = cluster.group()
     assert (group.master_id, group.sync_state_set, group.set_known) == (None, (), True)
-    reason = cluster.leader.machine.state(cluster.now_ms)["groups"][GROUP]["whyNoMaster"]
+    reason = cluster.leader.machine.state(cluster.now_ms).to_json()["groups"][GROUP]["whyNoMaster"]
     assert "an operator must elect with unclean" in reason
     brokers[2].max_offset = 3000
     assert cluster.elect(3).code == ResponseCode.CONTROLLER_ELECT_MASTER_FAILED

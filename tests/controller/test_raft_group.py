@@ -215,5 +215,5 @@ def test_a_leader_without_a_lease_refuses_heartbeats_but_counts_them() -> None:
     cluster.run(350)
     token = cluster.send(brokers[1].beat(), brokers[1].session_id, leader)
     assert cluster.replies[token].code == ResponseCode.CONTROLLER_NOT_LEADER
-    replica = leader.machine.state(cluster.now_ms)["groups"][GROUP]["replicas"][1]
+    replica = leader.machine.state(cluster.now_ms).to_json()["groups"][GROUP]["replicas"][1]
     assert replica["silentMs"] == 0

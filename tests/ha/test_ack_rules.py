@@ -33,7 +33,7 @@ def answered(group: Group, token: str) -> AckStatus | None:
 
 
 def level(group: Group) -> int:
-    needed: int = group[1].replica.state(group.now_ms)["ackRule"]["needed"]
+    needed: int = group[1].replica.state(group.now_ms).to_json()["ackRule"]["needed"]
     return needed
 
 
@@ -228,7 +228,7 @@ def test_a_slave_that_shakes_hands_is_unknown_until_it_acks() -> None:
     master = group[1].replica
     master.ha_accepted(group.now_ms, 77, "127.0.0.1:5")
     master.ha_received(group.now_ms, 77, SlaveHandshake(BrokerId(3)).encode())
-    view = {item["brokerId"]: item["ackOffset"] for item in master.state(group.now_ms)["setMembers"]}
+    view = {item["brokerId"]: item["ackOffset"] for item in master.state(group.now_ms).to_json()["setMembers"]}
     assert view == {2: 100, 3: None}
     assert group[1].log.confirm == confirm == 100
 

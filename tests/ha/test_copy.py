@@ -104,7 +104,7 @@ def test_a_copy_that_ends_half_way_goes_on_where_it_stood() -> None:
     group.run(1000)
     node = group.restart(3)
     group.run(10)
-    view = node.replica.state(group.now_ms)["copy"]
+    view = node.replica.state(group.now_ms).to_json()["copy"]
     assert view["fromOffset"] == reached
     assert view["leftBytes"] <= LOG_BYTES - reached
     group.run(4000)
@@ -116,17 +116,17 @@ def test_progress_is_shown_until_the_copy_is_whole() -> None:
     group = left_behind(ha_transfer_bytes_per_second=100_000)
     node = group.restart(3)
     group.run(20)
-    view = node.replica.state(group.now_ms)["copy"]
+    view = node.replica.state(group.now_ms).to_json()["copy"]
     assert (view["fromOffset"], view["toOffset"]) == (0, LOG_BYTES)
     assert (view["bytesPerSecond"], view["etaMs"]) == (0, None)
     group.run(2100)
-    view = node.replica.state(group.now_ms)["copy"]
+    view = node.replica.state(group.now_ms).to_json()["copy"]
     assert view["copiedBytes"] == copied(node)
     assert view["leftBytes"] == node.replica.copy_left_bytes == LOG_BYTES - copied(node)
     assert 90_000 < view["bytesPerSecond"] < 110_000
     assert abs(view["etaMs"] - view["leftBytes"] / 100) < view["etaMs"] / 5
     group.run(3000)
-    assert node.replica.state(group.now_ms)["copy"] is None
+    assert node.replica.state(group.now_ms).to_json()["copy"] is None
     assert node.replica.copy_left_bytes == 0
 
 
@@ -134,16 +134,15 @@ def test_a_copy_that_stands_still_has_no_speed() -> None:
     progress = CopyProgress()
     progress.begin(0, PhyOffset(0), PhyOffset(1000))
     progress.moved(1000, PhyOffset(100))
-    assert (progress.view(1000, PhyOffset(100)) or {})["bytesPerSecond"] == 100
-    later = progress.view(60_000, PhyOffset(100))
-    assert later is not None
-    assert (later["bytesPerSecond"], later["etaMs"]) == (0, None)
+    soon, later = progress.state(1000, PhyOffset(100)), progress.state(60_000, PhyOffset(100))
+    assert soon is not None and later is not None
+    assert (soon.bytes_per_second, later.bytes_per_second, later.eta_ms) == (100, 0, None)
 
 
 def test_a_log_that_was_given_up_is_copied_from_where_the_masters_begins() -> None:
     progress = CopyProgress()
     progress.begin(0, PhyOffset(100), PhyOffset(5000))
     progress.restart(10, PhyOffset(4000))
-    view = progress.view(20, PhyOffset(4100))
-    assert view is not None
-    assert (view["fromOffset"], view["copiedBytes"], view["leftBytes"]) == (4000, 100, 900)
+    state = progress.state(20, PhyOffset(4100))
+    assert state is not None
+    assert (state.from_offset, state.copied_bytes, state.left_bytes) == (4000, 100, 900)

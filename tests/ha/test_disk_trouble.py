@@ -32,7 +32,7 @@ def test_a_master_that_cannot_record_the_next_epoch_steps_down_all_the_same() ->
     assert group[1].replica.admission(group.now_ms)[0] is ResponseCode.SERVICE_NOT_AVAILABLE
     assert not group[1].replica.is_master
     assert log.highest_epoch == 1
-    assert group[1].replica.state(group.now_ms)["diskProblem"] == FULL
+    assert group[1].replica.state(group.now_ms).disk_problem == FULL
 
 
 def test_it_follows_nobody_in_an_epoch_that_it_has_not_recorded() -> None:
@@ -68,7 +68,7 @@ def test_it_follows_as_soon_as_the_disk_takes_the_epoch() -> None:
     group.run(300)
     assert group[2].done[token] is AckStatus.OK
     assert sorted(group.controller.members) == [1, 2, 3]
-    assert group[1].replica.state(group.now_ms)["diskProblem"] == ""
+    assert group[1].replica.state(group.now_ms).disk_problem == ""
 
 
 def test_a_replica_that_cannot_record_its_own_election_does_not_lead() -> None:
@@ -103,7 +103,7 @@ def test_a_master_whose_disk_hangs_steps_down_without_a_write() -> None:
     group.elect(2)
     group.run(3000)
     assert not replica.is_master and not replica.is_following and log.highest_epoch == 1
-    assert replica.state(group.now_ms)["diskProblem"] == HANGS
+    assert replica.state(group.now_ms).disk_problem == HANGS
     before = len(group.controller.seen)
     group.run(2000)
     beats = [item.ext for item in group.controller.seen[before:] if item.code == RequestCode.BROKER_HEARTBEAT]

@@ -6,6 +6,7 @@ from rmqha.ha.action import AckStatus
 from rmqha.ha.stream.copy_speed import parse_slaves
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.offset import BrokerId, Epoch
+from rmqha.wire.state.controller_state import ReportedSlave
 
 from .group import Group, started
 
@@ -35,7 +36,7 @@ def test_a_level_target_is_told_at_once_and_sends_are_refused() -> None:
     group.elect(2)
     group.run(200)
     assert group.master_is(2)
-    assert group[1].replica.state(group.now_ms)["handsOverTo"] is None
+    assert group[1].replica.state(group.now_ms).hands_over_to is None
 
 
 def test_a_master_that_nobody_replaces_goes_on() -> None:
@@ -58,7 +59,7 @@ def test_a_target_that_does_not_come_undoes_it_and_is_named() -> None:
     group.run(310)
     refusal = group[1].handed_over[token]
     assert refusal.startswith("replica 2 lacks 100 bytes after 300 ms; the master goes on")
-    assert group[1].replica.state(group.now_ms)["handsOverTo"] is None
+    assert group[1].replica.state(group.now_ms).hands_over_to is None
     assert send not in group[1].done
 
 
@@ -133,10 +134,10 @@ def test_the_masters_heartbeat_tells_lag_and_speed_of_each_slave() -> None:
     for _ in range(3):
         group.send(1)
     group.run(500)
-    rows = {row["brokerId"]: row for row in parse_slaves(last_beat(group)["slaves"])}
-    assert rows[2] == {"brokerId": 2, "lagBytes": 0, "lagMs": 0, "bytesPerSecond": 600}
-    assert (rows[3]["lagBytes"], rows[3]["bytesPerSecond"]) == (300, 0)
-    assert rows[3]["lagMs"] > 0
+    rows = {row.broker_id: row for row in parse_slaves(last_beat(group)["slaves"])}
+    assert rows[2] == ReportedSlave(broker_id=2, lag_bytes=0, lag_ms=0, bytes_per_second=600)
+    assert (rows[3].lag_bytes, rows[3].bytes_per_second) == (300, 0)
+    assert rows[3].lag_ms > 0
 
 
 def test_a_disk_problem_is_told_at_once_and_with_every_heartbeat() -> None:
@@ -158,4 +159,4 @@ def test_the_number_of_replicas_that_it_goes_by_is_told() -> None:
     group.controller.total_replicas = 5
     group.run(1100)
     assert last_beat(group)["boundTotalReplicas"] == "5"
-    assert group[1].replica.state(group.now_ms)["totalReplicas"] == 5
+    assert group[1].replica.state(group.now_ms).total_replicas == 5

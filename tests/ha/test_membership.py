@@ -81,7 +81,7 @@ def test_a_learner_copies_and_is_neither_in_the_set_nor_waited_for(ha_mode: str)
     token = group.send(1)
     group.settle()
     assert group[1].done[token] is AckStatus.OK
-    slave = next(item for item in group[1].replica.state(group.now_ms)["slaves"] if item["brokerId"] == 4)
+    slave = next(item for item in group[1].replica.state(group.now_ms).to_json()["slaves"] if item["brokerId"] == 4)
     assert slave["inSet"] is False
 
 
@@ -110,7 +110,7 @@ def test_the_flag_of_a_java_handshake_makes_a_learner(async_learner: bool) -> No
     group.settle()
     master.ha_received(group.now_ms, 99, struct.pack(">iq", 2, 0))
     group.run(300)
-    slave = next(item for item in master.state(group.now_ms)["slaves"] if item["brokerId"] == 3)
+    slave = next(item for item in master.state(group.now_ms).to_json()["slaves"] if item["brokerId"] == 3)
     assert (slave["state"], slave["inSet"]) == ("transfer", not async_learner)
     assert group.controller.members == ([1, 2] if async_learner else [1, 2, 3])
 

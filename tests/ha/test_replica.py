@@ -38,11 +38,11 @@ def test_cp_stays_out_of_a_controller_that_elects_uncleanly() -> None:
     node = group.restart(1)
     group.run(2000)
     assert node.replica.role is Role.STARTING
-    assert "enableElectUncleanMaster=false" in node.replica.state(group.now_ms)["controllerRefusal"]
+    assert "enableElectUncleanMaster=false" in node.replica.state(group.now_ms).to_json()["controllerRefusal"]
     assert "controller_unfit" in node.trace.names()
     group.controller.config_text = b"enableElectUncleanMaster=true\nprobeTimeoutMs=50\n"
     group.run(5000)
-    assert node.replica.state(group.now_ms)["controller"] == "registered"
+    assert node.replica.state(group.now_ms).controller == "registered"
 
 
 def test_a_replica_that_the_controllers_have_forgotten_keeps_its_id() -> None:
@@ -53,7 +53,7 @@ def test_a_replica_that_the_controllers_have_forgotten_keeps_its_id() -> None:
     group.run(500)
     assert again.replica.broker_id == 1
     assert again.identity.temp is None
-    assert again.replica.state(group.now_ms)["controller"] == "registered"
+    assert again.replica.state(group.now_ms).controller == "registered"
 
 
 def test_a_started_group_is_whole_and_every_send_is_on_all_replicas() -> None:
@@ -126,7 +126,7 @@ def test_acks_count_against_the_union_while_an_answer_is_lost() -> None:
     token = group.send(1)
     group.run(300)
     assert group.controller.members == [1, 2]  # applied, but the master cannot know
-    assert group[1].replica.state(group.now_ms)["ackUnion"] == [1, 2, 3]
+    assert group[1].replica.state(group.now_ms).ack_union == [1, 2, 3]
     assert token not in group[1].done
     group.controller.lose_alter_replies = False
     group.run(600)  # the next heartbeat's answer shows the set
@@ -407,7 +407,7 @@ def test_stale_role_changes_are_refused_and_counted() -> None:
     group.controller.members = [1]
     group.run(600)
     assert group[1].replica.role is Role.SLAVE
-    assert group[1].replica.state(group.now_ms)["staleRoleCount"] > 0
+    assert group[1].replica.state(group.now_ms).to_json()["staleRoleCount"] > 0
     group.kill(1)
     again = group.restart(1)
     group.run(300)
@@ -454,7 +454,7 @@ def test_cp_never_cuts_below_the_own_confirm_offset() -> None:
     group.restart(2)
     group.elect(2)
     group.run(100)
-    state = group[3].replica.state(group.now_ms)
+    state = group[3].replica.state(group.now_ms).to_json()
     assert state["followState"] == "refused"
     assert "below the own confirm offset" in state["refusal"]
     assert group[3].log.max_phy_offset == 200
@@ -507,7 +507,7 @@ def test_ap_without_controllers_shrinks_locally_and_says_since_when() -> None:
     token = group.send(1)
     group.run(2500)
     assert group[1].done[token] is AckStatus.OK
-    assert group[1].replica.state(group.now_ms)["unconfirmedForMs"] is not None
+    assert group[1].replica.state(group.now_ms).unconfirmed_for_ms is not None
 
 
 def test_a_slave_under_sync_flush_acks_only_what_it_has_synced() -> None:
@@ -566,7 +566,7 @@ def test_a_full_disk_refuses_sends_before_the_write() -> None:
         ResponseCode.SERVICE_NOT_AVAILABLE,
         "the disk is full: free some space",
     )
-    assert not group[1].replica.state(group.now_ms)["writable"]
+    assert not group[1].replica.state(group.now_ms).writable
     group[1].replica.disk_refusal = ""
     group.send(1)
 

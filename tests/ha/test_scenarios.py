@@ -111,7 +111,7 @@ def test_equal_ends_and_watermarks_do_not_hide_a_fork(ha_mode: str) -> None:
     group.run(1000)
     assert old.log.data == group[2].log.data == b"1" * 100 + b"3" * 100
     assert epochs_of(old) == epochs_of(group[2]) == {1: 0, 2: 100}
-    assert old.replica.state(group.now_ms)["truncatedBytes"] == 100
+    assert old.replica.state(group.now_ms).truncated_bytes == 100
 
 
 def test_a_leader_that_lost_its_unsynced_tail_does_not_write_it_anew_under_the_same_epoch() -> None:
@@ -217,8 +217,8 @@ def test_in_cp_what_the_slave_knows_to_be_confirmed_is_not_dropped_even_so() -> 
     _, master, slave = worked_example("cp", 2251)
     assert slave.log.data == SHARED + THEIRS
     assert master.log.data == SHARED + OURS
-    assert "2250" in slave.replica.state(0)["refusal"]
-    assert slave.replica.state(0)["followState"] == "refused"
+    assert "2250" in slave.replica.state(0).to_json()["refusal"]
+    assert slave.replica.state(0).follow_state == "refused"
 
 
 def test_the_longer_of_two_slaves_loses_its_unconfirmed_tail_when_the_shorter_leads() -> None:
@@ -238,7 +238,7 @@ def test_the_longer_of_two_slaves_loses_its_unconfirmed_tail_when_the_shorter_le
     group.settle()
     group.run(100)
     assert group[2].log.data == group[3].log.data == b"both" * 25 + b"next" * 25
-    assert group[2].replica.state(group.now_ms)["truncatedBytes"] == 100
+    assert group[2].replica.state(group.now_ms).truncated_bytes == 100
     assert epochs_of(group[2]) == {1: 0, 2: 100}
 
 

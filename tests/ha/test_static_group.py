@@ -263,7 +263,7 @@ def test_a_fork_is_noticed_where_no_record_begins() -> None:
     pair.connect()
     assert "the logs differ" in pair.slave.closed[0]
     assert pair.slave.log.max_phy_offset == 250
-    assert "the logs differ" in pair.slave.replica.state(pair.now_ms)["refusal"]
+    assert "the logs differ" in pair.slave.replica.state(pair.now_ms).to_json()["refusal"]
 
 
 def test_half_a_record_is_cut_before_the_slave_connects_again() -> None:

@@ -48,7 +48,7 @@ class HandFed:
 
     @property
     def view(self) -> dict[str, Any]:
-        members = self.master.state(self.group.now_ms)["setMembers"]
+        members = self.master.state(self.group.now_ms).to_json()["setMembers"]
         return next((item for item in members if item["brokerId"] == SLAVE_ID), {})
 
 

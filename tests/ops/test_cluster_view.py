@@ -37,7 +37,8 @@ def test_a_copy_in_words(at_ms: int, own_max: int, words: str) -> None:
     progress = CopyProgress()
     progress.begin(0, PhyOffset(0), PhyOffset(3_000_000_000))
     progress.moved(at_ms, PhyOffset(own_max))
-    assert copy_words(progress.view(at_ms, PhyOffset(own_max))) == words
+    state = progress.state(at_ms, PhyOffset(own_max))
+    assert copy_words(state.to_json() if state else None) == words
 
 
 def test_who_has_all_and_is_no_member() -> None:

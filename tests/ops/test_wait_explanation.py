@@ -22,7 +22,7 @@ def told(group: Group) -> list[str]:
 
 def state_of(group: Group) -> dict[str, Any]:
     """As it comes over the wire."""
-    state: dict[str, Any] = json.loads(json.dumps(group[1].replica.state(group.now_ms)))
+    state: dict[str, Any] = json.loads(json.dumps(group[1].replica.state(group.now_ms).to_json()))
     return state
 
 

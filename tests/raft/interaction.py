@@ -212,7 +212,7 @@ class Script:
 
     def do_state(self, *names: str) -> None:
         for name in names:
-            state = self.nodes[name].state(self.now_ms)
+            state = self.nodes[name].state(self.now_ms).to_json()
             self.out.append(
                 " ".join(f"{key}={state[key]}" for key in ("node", "role", "term", "leader", "commitIndex"))
             )

@@ -380,7 +380,9 @@ class Faults(Strikes):
             return
         # a replica without its disk comes back under another id: a master that has not heard of that knows the old one
         ids = sorted(item.broker_id or 0 for item in brokers)
-        if sorted(masters[0].replica.state(0)["syncStateSet"]) != ids or not self._is_applied(masters[0], ids):
+        if sorted(masters[0].replica.state(0).to_json()["syncStateSet"]) != ids or not self._is_applied(
+            masters[0], ids
+        ):
             return
         broker = brokers[draws.below(len(brokers))]
         self.tell("wipe", broker.host)

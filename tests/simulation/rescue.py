@@ -79,7 +79,7 @@ class Rescue:
         if self._group.options.cp:
             return
         for broker in self._group.brokers:
-            if broker.alive and not broker.replica.is_master and broker.replica.state(0).get("refusal"):
+            if broker.alive and not broker.replica.is_master and broker.replica.state(0).refusal:
                 self._tracer.event("operator", empties=broker.host, end=broker.store.max_phy_offset)
                 self._group.causes.disturbed()
                 self._reports.replaced(broker.host)

@@ -8,7 +8,7 @@ say): such calls only feed the machine, and the outermost call performs what cam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, assert_never
+from typing import Protocol, assert_never
 
 from rmqha.broker.replication.slice_size import SliceSize
 from rmqha.broker.replication.tail_room import TailRoom
@@ -39,6 +39,7 @@ from rmqha.store.log.record import NewMessage
 from rmqha.store.store import Store
 from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.command import Command
+from rmqha.wire.state.replica_state import ReplicaState
 
 DISPATCH_BYTES = 512 * 1024
 """Log dispatched in one slice, so that other work gets its turn within milliseconds."""
@@ -99,7 +100,7 @@ class ReplicaDriver:
         self.wake_dispatch: Callable[[], None] = lambda: None
         self.wake_flush: Callable[[], None] = lambda: None
         self.stepped: Callable[[], None] = lambda: None
-        self.more_state: Callable[[], dict[str, Any]] = dict
+        self.tell_more: Callable[[ReplicaState], None] = lambda state: None
         self._waiting_for_flush = False
 
     def configure(self, config: BrokerConfig) -> None:
@@ -288,8 +289,10 @@ class ReplicaDriver:
         """Master, and open: everything before its epoch is committed and dispatched."""
         return self.replica.role is Role.MASTER
 
-    def state(self) -> dict[str, Any]:
-        return self.replica.state(self._clock.now_ms()) | self.more_state()
+    def state(self) -> ReplicaState:
+        state = self.replica.state(self._clock.now_ms())
+        self.tell_more(state)
+        return state
 
     # --- actions ----------------------------------------------------------------------------------------------------
     def _perform(self) -> None:

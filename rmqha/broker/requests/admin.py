@@ -136,48 +136,44 @@ class AdminRequests:
 
     def _ha_status(self, channel: Channel, command: Command) -> Command:
         state, replica, wall_ms = self._driver.state(), self._driver.replica, self._clock.wall_ms()
-        slaves = [item for item in state.get("slaves", []) if item["ackOffset"] is not None]
+        slaves = [item for item in state.slaves or () if item.ack_offset is not None]
         ids = [slave_id for slave_id, _ in replica.slave_acks()] if slaves else []
-        heard_ms, said_ms = state.get("heardMsAgo"), state.get("saidMsAgo")
+        heard_ms, said_ms = state.heard_ms_ago, state.said_ms_ago
         client = {
             "lastReadTimestamp": 0 if heard_ms is None else wall_ms - heard_ms,
             "lastWriteTimestamp": 0 if said_ms is None else wall_ms - said_ms,
-            "masterAddr": state.get("follows", ""),
+            "masterAddr": state.follows or "",
             "masterFlushOffset": 0,
-            "maxOffset": 0 if replica.is_master else state["maxPhyOffset"],
+            "maxOffset": 0 if replica.is_master else state.max_phy_offset,
             "transferredByteInSecond": self._copied.per_second(_OWN_LOG),
         }
         body = {
             "haClientRuntimeInfo": client,
             "haConnectionInfo": [
                 {
-                    "addr": item["peer"],
-                    "diff": item["lagBytes"],
-                    "inSync": item["inSet"],
-                    "slaveAckOffset": item["ackOffset"],
-                    "transferFromWhere": item["ackOffset"],
+                    "addr": item.peer,
+                    "diff": item.lag_bytes,
+                    "inSync": item.in_set,
+                    "slaveAckOffset": item.ack_offset,
+                    "transferFromWhere": item.ack_offset,
                     "transferredByteInSecond": self._copied.per_second(slave_id),
                 }
                 for slave_id, item in zip(ids, slaves, strict=True)
             ],
-            "inSyncSlaveNums": sum(1 for item in slaves if item["inSet"]),
+            "inSyncSlaveNums": sum(1 for item in slaves if item.in_set),
             "master": replica.is_master,
-            "masterCommitLogMaxOffset": state["maxPhyOffset"] if replica.is_master else 0,
+            "masterCommitLogMaxOffset": state.max_phy_offset if replica.is_master else 0,
         }
         return command.reply(body=lenient_json.dumps(body))
 
     def _replica_state(self, channel: Channel, command: Command) -> Command:
-        state = {
-            **self._driver.state(),
-            **self._process,
-            "addressProblem": self.address_problem(),
-            "putCount": self._send.put_count,
-            "getCount": self._pull.get_count,
-            "heldPullCount": self._pull.hold_count,
-            "putTps": self._put.per_second(),
-            "getTps": self._found.per_second(),
-        }
-        return command.reply(body=lenient_json.dumps(state))
+        state = self._driver.state()
+        state.pid, state.data_directory = self._process.get("pid"), self._process.get("dataDirectory")
+        state.address_problem = self.address_problem()
+        state.put_count, state.get_count = self._send.put_count, self._pull.get_count
+        state.held_pull_count = self._pull.hold_count
+        state.put_tps, state.get_tps = self._put.per_second(), self._found.per_second()
+        return command.reply(body=lenient_json.dumps(state.to_json()))
 
     def _events(self, channel: Channel, command: Command) -> Command:
         return command.reply(body=lenient_json.dumps({"events": self._history(), **self._steps.view()}))

@@ -7,7 +7,6 @@ its series with it. Topics and groups come from clients, so the number of series
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.services.traffic import Traffic
@@ -15,6 +14,7 @@ from rmqha.model.code import ResponseCode
 from rmqha.model.identity import Role
 from rmqha.model.message import DLQ_PREFIX, RETRY_PREFIX
 from rmqha.model.series import Collecting, Histogram, MetricFamilies, MetricKind, Series, put_remoting
+from rmqha.wire.state.replica_state import ReplicaState
 
 MAX_PAIRS = 1000
 """Pairs of topic and group whose lag is shown."""
@@ -189,7 +189,7 @@ def collect(core: BrokerCore, traffic: Traffic, remoting: Mapping[str, int]) -> 
     return families
 
 
-def _put_replica(families: MetricFamilies, core: BrokerCore, state: dict[str, Any]) -> None:
+def _put_replica(families: MetricFamilies, core: BrokerCore, state: ReplicaState) -> None:
     replica, store = core.replica, core.store
     broker_id = "" if replica.broker_id is None else str(replica.broker_id)
     families.put(ROLE, 1, replica.role.name.lower(), broker_id)
@@ -198,31 +198,30 @@ def _put_replica(families: MetricFamilies, core: BrokerCore, state: dict[str, An
     families.put(MAX_OFFSET, store.max_phy_offset)
     families.put(CONFIRM_OFFSET, store.confirm_offset)
     families.put(SYNCED_OFFSET, store.synced_offset)
-    families.put(DISK_PROBLEM, bool(state["diskProblem"]))
-    families.put(CONTROLLER_AWAY, state["controller"] == "away")
-    families.put(UNCLEAN, bool(state["unclean"]))
-    if "totalReplicas" in state:
-        families.put(TOTAL_REPLICAS, state["totalReplicas"])
+    families.put(DISK_PROBLEM, bool(state.disk_problem))
+    families.put(CONTROLLER_AWAY, state.controller == "away")
+    families.put(UNCLEAN, bool(state.unclean))
+    if state.total_replicas is not None:
+        families.put(TOTAL_REPLICAS, state.total_replicas)
 
 
-def _put_master(families: MetricFamilies, core: BrokerCore, state: dict[str, Any]) -> None:
+def _put_master(families: MetricFamilies, core: BrokerCore, state: ReplicaState) -> None:
     """Members of a static group have no set, and no name but their address."""
-    families.put(WRITABLE, bool(state["writable"]))
-    families.put(WATERMARK, state["waitingCount"], "send")
+    families.put(WRITABLE, state.writable)
+    families.put(WATERMARK, state.waiting_count or 0, "send")
     waits = core.replica.ack_waits
     counts = [*waits.latency_counts[:ACK_PLACES], sum(waits.latency_counts[ACK_PLACES:])]
     families.put_histogram(ACK_LATENCY, Histogram(ACK_BOUNDS_S, counts, waits.latency_total_ms / 1000))
-    if "syncStateSet" in state:
-        families.put(SET_SIZE, len(state["syncStateSet"]))
-        families.put(SET_EPOCH, state["syncStateSetEpoch"])
-        families.put(SET_UNCONFIRMED, (state["unconfirmedForMs"] or 0) / 1000)
-    for slave in state["slaves"]:
-        if slave["lagBytes"] is None:
+    if state.sync_state_set is not None:
+        families.put(SET_SIZE, len(state.sync_state_set))
+        families.put(SET_EPOCH, state.sync_state_set_epoch or 0)
+        families.put(SET_UNCONFIRMED, (state.unconfirmed_for_ms or 0) / 1000)
+    for slave in state.slaves or ():
+        if slave.lag_bytes is None:
             continue
-        name = str(slave["peer"] if slave["brokerId"] is None else slave["brokerId"])
-        labels = (name, truth(slave["inSet"]))
-        families.put(SLAVE_LAG, slave["lagBytes"], *labels)
-        families.put(SLAVE_LAG_TIME, slave["lagMs"] / 1000 if slave["lagBytes"] else 0, *labels)
+        labels = (slave.peer if slave.broker_id is None else str(slave.broker_id), truth(slave.in_set))
+        families.put(SLAVE_LAG, slave.lag_bytes, *labels)
+        families.put(SLAVE_LAG_TIME, (slave.lag_ms or 0) / 1000 if slave.lag_bytes else 0, *labels)
 
 
 def _put_traffic(families: MetricFamilies, core: BrokerCore, traffic: Traffic) -> Iterator[None]:

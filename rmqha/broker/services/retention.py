@@ -6,7 +6,6 @@ Each replica removes on its own, as in RocketMQ. The decision is `rmqha.store.lo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.broker.requests.request import Channel, Handler, number
@@ -18,6 +17,7 @@ from rmqha.port import Clock, Disk, Tracer
 from rmqha.store.log.retention import HOUR_MS, Held, Need, RetentionPlan, Situation, plan
 from rmqha.store.meta.problem import disk_errors
 from rmqha.wire.command import Command
+from rmqha.wire.state.replica_state import ReplicaState
 
 LOOKS_ON_DEMAND = 20
 """How many looks a request of an operator lasts, as in RocketMQ: a batch at each."""
@@ -153,8 +153,8 @@ class Retention:
             self._tracer.event("old_files_not_removed", reason=reason)
         self._troubled = bool(reason)
 
-    def state(self) -> dict[str, Any]:
-        return {"heldLogFile": self.held, "removedLogBytesOnDisk": self._store.buried_bytes}
+    def tell(self, state: ReplicaState) -> None:
+        state.held_log_file, state.removed_log_bytes_on_disk = self.held, self._store.buried_bytes
 
     # --- requests ---------------------------------------------------------------------------------------------------
     def handlers(self) -> dict[int, Handler]:

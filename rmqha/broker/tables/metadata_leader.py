@@ -27,6 +27,7 @@ from rmqha.model.offset import BrokerId, Epoch
 from rmqha.port import Clock, Tracer
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
+from rmqha.wire.state.replica_state import MetadataVersions, ReplicaState
 
 VERSION = 1
 MAX_HOLD_MS = 10_000
@@ -253,22 +254,24 @@ class MetadataLeader:
         self._settle()
         self.stepped()
 
-    def state(self) -> dict[str, Any]:
-        """For request 52000."""
-        level = sorted(item for item, follower in self._followers.items() if self._is_current(follower))
-        return {
-            "metadataSync": "strict" if self.is_strict else "periodic",
-            "offsetSync": self._config.offset_sync,
-            "metadataVersions": {
-                "topics": str(self._topics.version.stamp),
-                "groups": str(self._groups.version.stamp),
-                "offsets": str(self._offsets.stamp),
-                "delays": str(self._delays.version.stamp),
-            },
-            "metadataLevel": level,
-            "metadataForeign": sorted(self._foreign),
-            "metadataWaitingCount": self.waiting_count,
-        }
+    @property
+    def level(self) -> list[BrokerId]:
+        """Slaves whose tables are as these."""
+        return sorted(item for item, follower in self._followers.items() if self._is_current(follower))
+
+    def tell(self, state: ReplicaState) -> None:
+        """Fill in its part of an answer to 52000."""
+        state.metadata_sync = "strict" if self.is_strict else "periodic"
+        state.offset_sync = self._config.offset_sync
+        state.metadata_versions = MetadataVersions(
+            topics=str(self._topics.version.stamp),
+            groups=str(self._groups.version.stamp),
+            offsets=str(self._offsets.stamp),
+            delays=str(self._delays.version.stamp),
+        )
+        state.metadata_level = self.level
+        state.metadata_foreign = sorted(self._foreign)
+        state.metadata_waiting_count = self.waiting_count
 
     # --- strict changes -----------------------------------------------------------------------------------------------
     def wait(self, done: Callable[[str], None]) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rmqha.model.offset import PhyOffset
+from rmqha.wire.state.replica_state import CopyState
 
 WINDOW_MS = 1000
 """A speed is that of the last whole window."""
@@ -37,8 +36,8 @@ class CopyProgress:
     def left_bytes(self, own_max: PhyOffset) -> int:
         return max(0, self._to - own_max)
 
-    def view(self, now_ms: int, own_max: PhyOffset) -> dict[str, Any] | None:
-        """JSON-ready; None when nothing is left. `etaMs` is None before the first second is over or while nothing
+    def state(self, now_ms: int, own_max: PhyOffset) -> CopyState | None:
+        """None when nothing is left. `eta_ms` is None before the first second is over or while nothing
         comes."""
         left_bytes = self.left_bytes(own_max)
         if not left_bytes:
@@ -46,11 +45,11 @@ class CopyProgress:
         speed = self._bytes_per_second
         if now_ms >= self._seen_at_ms + 2 * WINDOW_MS:
             speed = (own_max - self._seen) * 1000 // (now_ms - self._seen_at_ms)  # it may stand still
-        return {
-            "fromOffset": self._from,
-            "toOffset": self._to,
-            "copiedBytes": own_max - self._from,
-            "leftBytes": left_bytes,
-            "bytesPerSecond": speed,
-            "etaMs": left_bytes * 1000 // speed if speed else None,
-        }
+        return CopyState(
+            from_offset=self._from,
+            to_offset=self._to,
+            copied_bytes=own_max - self._from,
+            left_bytes=left_bytes,
+            bytes_per_second=speed,
+            eta_ms=left_bytes * 1000 // speed if speed else None,
+        )

@@ -9,8 +9,7 @@ from collections.abc import Iterable
 
 from rmqha.ha.stream.connection import HaConnection
 from rmqha.model.offset import BrokerId, PhyOffset
-
-NAMES = ("brokerId", "lagBytes", "lagMs", "bytesPerSecond")
+from rmqha.wire.state.controller_state import ReportedSlave
 
 
 class CopySpeed:
@@ -38,11 +37,12 @@ class CopySpeed:
         return ";".join(rows)
 
 
-def parse_slaves(text: str) -> list[dict[str, int]]:
-    """JSON-ready rows; what cannot be read is left out, since another release may say more."""
+def parse_slaves(text: str) -> list[ReportedSlave]:
+    """What cannot be read is left out, since another release may say more."""
     rows = []
     for item in text.split(";"):
         values = item.split(":")
-        if len(values) >= len(NAMES) and all(value.isascii() and value.isdigit() for value in values):
-            rows.append(dict(zip(NAMES, map(int, values), strict=False)))
+        if len(values) >= 4 and all(value.isascii() and value.isdigit() for value in values):
+            broker_id, lag_bytes, lag_ms, speed = map(int, values[:4])
+            rows.append(ReportedSlave(broker_id=broker_id, lag_bytes=lag_bytes, lag_ms=lag_ms, bytes_per_second=speed))
     return rows

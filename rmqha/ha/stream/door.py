@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from rmqha.ha.action import Action, CloseHa, ResolveHosts
 from rmqha.ha.controller_client import ControllerClient
@@ -27,6 +26,7 @@ from rmqha.port import Buffer, Tracer
 from rmqha.wire.auth.ha_proof import HaClaim
 from rmqha.wire.command import Command
 from rmqha.wire.ha_stream import SlaveHandshake, SlaveStreamParser
+from rmqha.wire.state.replica_state import DoorState
 
 WAIT_MS = 3000
 """How long a peer may stand at the door."""
@@ -220,6 +220,5 @@ class Door:
         first = next(iter(self._waiting.values())).since_ms + WAIT_MS
         return min(first, self._ask_at_ms) if self._may_ask else first
 
-    def view(self) -> dict[str, Any]:
-        """JSON-ready, for request 52000."""
-        return {"refusedCount": self.refused_count, "lastReason": self._refusal}
+    def state(self) -> DoorState:
+        return DoorState(refused_count=self.refused_count, last_reason=self._refusal)

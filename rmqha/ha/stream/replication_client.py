@@ -14,6 +14,7 @@ from enum import Enum
 from rmqha.ha.action import Action, CloseHa, OpenHa
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.port import ReplicaLog, Tracer
+from rmqha.wire.state.replica_state import ReplicaState
 
 DIAL_TIMEOUT_MS = 1000
 RETRY_FIRST_MS = 20
@@ -75,13 +76,12 @@ class ReplicationClient:
         self._retry_at_ms = now_ms + self._retry_ms
         self._retry_ms = min(2 * self._retry_ms, RETRY_MOST_MS)
 
-    def last_words_ms(self, now_ms: int) -> dict[str, int | None]:
-        """JSON-ready: how long ago it heard from the master and told it something, None unless it follows."""
-        follows = self.state is ClientState.FOLLOWING
-        return {
-            "heardMsAgo": now_ms - self._heard_at_ms if follows else None,
-            "saidMsAgo": now_ms - self._said_at_ms if follows and self._said_at_ms else None,
-        }
+    def tell(self, state: ReplicaState, now_ms: int) -> None:
+        """Fill in whom it follows, and how long ago either said something while it does."""
+        state.follows, state.follow_state, state.refusal = self.master_address, self.state.value, self.refusal
+        if self.state is ClientState.FOLLOWING:
+            state.heard_ms_ago = now_ms - self._heard_at_ms
+            state.said_ms_ago = now_ms - self._said_at_ms if self._said_at_ms else None
 
     def _dial(self, now_ms: int) -> list[Action]:
         self.conn_id = -self._next_conn_id

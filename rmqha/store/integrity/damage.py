@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from rmqha.model.error import DamagedError
 from rmqha.port import Tracer
+from rmqha.wire.state.replica_state import DamagedRecordState, DamageState, RefusedRecord
 
 MAX_COUNT = 1024
 """Damaged records that are remembered; what is found beyond is found again when one of these is repaired."""
@@ -119,18 +119,17 @@ class DamageTable:
     def lacked_count(self) -> int:
         return sum(1 for record in self._records.values() if record.lacked)
 
-    def state(self) -> dict[str, Any]:
-        """JSON-ready, for request 52000. `records`: the first of those that wait."""
+    def state(self) -> DamageState:
         lacked_first = sorted(self._records.values(), key=lambda record: not record.lacked)
-        return {
-            "foundCount": self.found_count,
-            "repairedCount": self.repaired_count,
-            "waitingCount": len(self._records),
-            "lackedCount": self.lacked_count,
-            "refusedCount": self.refused_count,
-            "refused": None if self.refused is None else {"phyOffset": self.refused[0], "reason": self.refused[1]},
-            "records": [
-                {"phyOffset": record.phy_offset, "reason": record.reason, "lacked": record.lacked}
+        return DamageState(
+            found_count=self.found_count,
+            repaired_count=self.repaired_count,
+            waiting_count=len(self._records),
+            lacked_count=self.lacked_count,
+            refused_count=self.refused_count,
+            refused=None if self.refused is None else RefusedRecord(phy_offset=self.refused[0], reason=self.refused[1]),
+            records=[
+                DamagedRecordState(phy_offset=record.phy_offset, reason=record.reason, lacked=record.lacked)
                 for record in lacked_first[:MAX_SHOWN_COUNT]
             ],
-        }
+        )

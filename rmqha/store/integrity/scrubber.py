@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import Any, Protocol
+from typing import Protocol
 
 from rmqha.model.error import DamagedError, StoreError
 from rmqha.model.offset import PhyOffset
 from rmqha.store.integrity.damage import DamageTable
 from rmqha.store.integrity.repair import RecordRepair
 from rmqha.store.log.record import BLANK, MAGIC_BLANK, MIN_RECORD_BYTES, BadRecordError, locate, skip_plain, verify
+from rmqha.wire.state.replica_state import ScrubState
 
 PIECE_BYTES = 256 * 1024
 """A millisecond's work for records of some hundred bytes."""
@@ -111,14 +112,13 @@ class Scrubber:
             at = _after(view, at, position)
         self.position = position + at
 
-    def state(self) -> dict[str, Any]:
-        """JSON-ready, for request 52000."""
-        return {
-            "position": self.position,
-            "passCount": self.pass_count,
-            "checkedBytes": self.checked_bytes,
-            "unreadable": self.unreadable,
-        }
+    def state(self) -> ScrubState:
+        return ScrubState(
+            position=self.position,
+            pass_count=self.pass_count,
+            checked_bytes=self.checked_bytes,
+            unreadable=self.unreadable,
+        )
 
 
 def _after(view: memoryview, at: int, position: int) -> int:

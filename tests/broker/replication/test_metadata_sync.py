@@ -92,7 +92,7 @@ class Slave:
     def _is_level(self) -> bool:
         own, master = self.core, self.line.broker.core
         return (
-            master.feed.state()["metadataLevel"] == [2]
+            master.feed.level == [2]
             and own.offsets.stamp >= master.offsets.stamp
             and (not self.is_aligned or own.delay_offsets.version == master.delay_offsets.version)
         )

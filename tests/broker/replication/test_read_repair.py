@@ -76,7 +76,7 @@ class Pair:
         raise AssertionError("the repair waits for something else")
 
     def damage(self) -> dict[str, Any]:
-        return self.master.store.damage.state()
+        return self.master.store.damage.state().to_json()
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_what_no_replica_has_is_told_and_waits(pair: Pair) -> None:
     assert bodies(pair.master) == []
     assert pair.damage()["records"][0]["lacked"] == NOBODY
     assert pair.master.tracer.names().count("damage_not_repaired") == 1
-    assert pair.master.core.driver.state()["damage"]["lackedCount"] == 1
+    assert pair.master.core.driver.state().to_json()["damage"]["lackedCount"] == 1
 
 
 def test_a_pull_waits_for_the_record_and_gets_it(pair: Pair) -> None:
@@ -335,4 +335,4 @@ def test_the_scrubber_has_what_nobody_reads_mended(pair: Pair) -> None:
     assert pair.damage()["waitingCount"] == 1
     pair.run()
     assert bodies(pair.master) == [b"number 0", b"number 1", b"number 2"]
-    assert pair.master.core.driver.state()["scrub"]["passCount"] == 1
+    assert pair.master.core.driver.state().to_json()["scrub"]["passCount"] == 1

@@ -226,7 +226,7 @@ def test_timeouts_and_demotion_end_waits_with_their_codes(make_broker: Callable[
     broker = make_broker(total_replicas=2, **keys).start()
     broker.join_slave(2)
     broker.run(10)
-    assert broker.core.replica.state(broker.clock.ms)["ackUnion"] == [1, 2]
+    assert broker.core.replica.state(broker.clock.ms).ack_union == [1, 2]
     channel = FakeChannel()
     broker.core.processor.received(channel, [send_command(), send_command(i="WAIT\x01false\x02")])
     broker.run()

@@ -362,10 +362,10 @@ def test_nothing_waits_for_a_slave_that_is_not_ours(strict: Broker) -> None:
     assert feed.unknown([slave]) == [slave] and not feed.may_join(slave)
     feed.mark_foreign(slave)
     assert channel.one().code == 0 and feed.may_join(slave) and feed.unknown([slave]) == []
-    assert strict.core.driver.state()["metadataForeign"] == [2]
+    assert strict.core.driver.state().metadata_foreign == [2]
     assert strict.tracer.names().count("metadata_not_strict") == 1
     Slave(strict).poll()  # it is ours now
-    assert strict.core.driver.state()["metadataForeign"] == []
+    assert strict.core.driver.state().metadata_foreign == []
     strict.clock.ms += STALE_MS + 1
     assert feed.unknown([slave]) == [slave]
 

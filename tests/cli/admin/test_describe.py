@@ -28,7 +28,7 @@ def as_ours(peer: Peer, group: Group, number: int, controller: str) -> None:
     keys = {**group[number].config.to_properties(), "controllerAddr": controller}
     text = "".join(f"{key}={value}\n" for key, value in keys.items())
     peer.replies[Code.GET_BROKER_CONFIG] = (0, {}, text.encode())
-    state = group[number].replica.state(group.now_ms)
+    state = group[number].replica.state(group.now_ms).to_json()
     peer.replies[Code.RMQHA_GET_REPLICA_STATE] = (0, {}, json.dumps(state).encode())
 
 

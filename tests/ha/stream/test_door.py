@@ -42,7 +42,7 @@ def refusals(group: Group) -> list[str]:
 
 
 def slaves(group: Group) -> list[tuple[int, str]]:
-    return [(item["brokerId"], item["peer"]) for item in group[1].replica.state(group.now_ms)["slaves"]]
+    return [(item["brokerId"], item["peer"]) for item in group[1].replica.state(group.now_ms).to_json()["slaves"]]
 
 
 def spread(count: int = 3, **options: Any) -> Group:
@@ -73,7 +73,7 @@ def test_an_ack_forged_elsewhere_commits_nothing_in_cp() -> None:
     assert node.log.confirm == 0
     assert refusals(group) and "registered at 10.0.0.2:10911, this comes from 10.9.9.9" in refusals(group)[0]
     assert slaves(group) == []
-    assert node.replica.state(group.now_ms)["door"]["refusedCount"] == 2
+    assert node.replica.state(group.now_ms).to_json()["door"]["refusedCount"] == 2
 
 
 def test_an_id_that_nobody_registered_is_refused() -> None:
@@ -121,7 +121,7 @@ def test_who_knocks_often_does_not_make_the_master_ask_often() -> None:
         group.run(10)
     asked = [item for item in group.controller.seen if item.code == RequestCode.CONTROLLER_GET_SYNC_STATE_DATA]
     assert len(asked) <= 4
-    assert group[1].replica.state(group.now_ms)["door"]["refusedCount"] >= 30
+    assert group[1].replica.state(group.now_ms).to_json()["door"]["refusedCount"] >= 30
     assert len(refusals(group)) <= 2, "one trace line tells as much as fifty"
 
 

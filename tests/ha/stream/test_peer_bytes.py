@@ -24,13 +24,13 @@ def broken(self: Any, data: Buffer) -> list[Any]:
 def test_replicas_go_on_and_connect_again(parser: type) -> None:
     group = started(3)
     master = group[1].replica
-    connected = [item["brokerId"] for item in master.state(group.now_ms)["slaves"]]
+    connected = [item["brokerId"] for item in master.state(group.now_ms).to_json()["slaves"]]
     assert sorted(connected) == [2, 3]
     with patch.object(parser, "feed", broken):
         group.run(8000)  # heartbeats are read by both sides
-        assert master.is_master and master.state(group.now_ms)["slaves"] == []
+        assert master.is_master and master.state(group.now_ms).to_json()["slaves"] == []
     group.run(8000)
-    assert sorted(item["brokerId"] for item in master.state(group.now_ms)["slaves"]) == [2, 3]
+    assert sorted(item["brokerId"] for item in master.state(group.now_ms).to_json()["slaves"]) == [2, 3]
 
 
 @pytest.mark.parametrize("parser", [ReportParser, PlainTransferParser])

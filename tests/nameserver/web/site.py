@@ -104,7 +104,7 @@ def answer_as(site: Site, group: Group) -> None:
         }
         keys |= {"brokerName": GROUP, "brokerClusterName": "c"}
         peer.replies[Code.GET_BROKER_CONFIG] = (0, {}, "".join(f"{key}={keys[key]}\n" for key in keys).encode())
-        state = machine.replica.state(group.now_ms) | {"brokerName": GROUP}
+        state = machine.replica.state(group.now_ms).to_json() | {"brokerName": GROUP}
         peer.replies[Code.RMQHA_GET_REPLICA_STATE] = (0, {}, json.dumps(state).encode())
         peer.replies[Code.RMQHA_GET_HISTORY] = (0, {}, json.dumps({"events": []}).encode())
         more = {"isMaster": number == 1, "inSyncStateSet": True, "asyncLearner": False, "drained": False}

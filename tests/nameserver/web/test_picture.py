@@ -36,7 +36,7 @@ def machine_words(group: Group) -> list[NodeReport]:
     """The words of real machines, with a name server that routes to them."""
     words = []
     for number, node in sorted(group.nodes.items()):
-        state = json.loads(json.dumps(node.replica.state(group.now_ms)))
+        state = json.loads(json.dumps(node.replica.state(group.now_ms).to_json()))
         keys = {**node.config.to_properties(), "brokerName": "broker-a"}
         address = f"127.0.0.1:1091{number}"
         words.append(NodeReport(ServerKind.BROKER, address, groups=frozenset({"broker-a"}), keys=keys, state=state))

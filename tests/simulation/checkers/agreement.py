@@ -26,7 +26,7 @@ def missing(brokers: Sequence[BrokerProcess]) -> str:
     masters = [broker for broker in brokers if broker.replica.role is Role.MASTER]
     if len(masters) != 1:
         return f"{[broker.host for broker in masters]} serve as master"
-    state = masters[0].replica.state(0)
+    state = masters[0].replica.state(0).to_json()
     if len(state["syncStateSet"]) != sum(not broker.config.async_learner for broker in brokers):
         return f"the set of {masters[0].host} is {state['syncStateSet']}"
     ends = {broker.host: (broker.store.max_phy_offset, broker.store.dispatched_offset) for broker in brokers}

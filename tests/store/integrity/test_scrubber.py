@@ -82,7 +82,7 @@ def test_a_sector_that_cannot_be_read_is_told_and_passed() -> None:
     assert "input/output error" in scrubber.unreadable
     assert [record.phy_offset for record in store.damage.records] == [starts[-1]], "the other files are looked at"
     walk(scrubber, 512)
-    assert "input/output error" in scrubber.state()["unreadable"]
+    assert "input/output error" in scrubber.state().unreadable
 
 
 def test_what_is_cut_under_way_is_left_alone() -> None:

@@ -1,0 +1,153 @@
+"""A controller's state, and that of the groups it knows: the bodies of answers to requests 52003 and 52010.
+
+Durable facts come from every controller; liveness, offsets and reasons from the leading one only. Times in ms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rmqha.wire.state.json_record import JsonRecord, part
+
+VERSION = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class QuorumMember(JsonRecord):
+    """`kind`: VOTER, LEARNER, or JOINING until it has caught up."""
+
+    node: str
+    incarnation: str = ""
+    address: str = ""
+    kind: str
+
+
+@dataclass(slots=True, kw_only=True)
+class FollowerProgress(JsonRecord):
+    match_index: int = 0
+    state: str = ""
+    silent_ms: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class RaftState(JsonRecord):
+    """A controller's part of their Raft group. Ids are bare; `members` has the incarnations."""
+
+    node: str = ""
+    incarnation: str = ""
+    role: str = ""
+    term: int
+    leader: str = ""
+    formed: bool = True
+    configuration_index: int = 0
+    voters: Sequence[str] = ()
+    learners: Sequence[str] = ()
+    members: Sequence[QuorumMember] = ()
+    last_index: int = 0
+    durable_index: int = 0
+    commit_index: int = 0
+    applied_index: int = 0
+    snapshot_index: int = 0
+    followers: dict[str, FollowerProgress] | None = part()
+
+
+@dataclass(slots=True, kw_only=True)
+class ElectionState(JsonRecord):
+    master_epoch: int
+    broker_id: int | None = None
+    cause: str = ""
+    at_ms: int | None = None
+    reason: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class ReportedSlave(JsonRecord):
+    """A slave as its master's heartbeats tell of it."""
+
+    broker_id: int
+    lag_bytes: int
+    lag_ms: int
+    bytes_per_second: int
+
+
+@dataclass(slots=True, kw_only=True)
+class RegisteredReplica(JsonRecord):
+    """`alive` and all that follows come from the leader, which has had a heartbeat of this replica."""
+
+    broker_id: int
+    address: str
+    ha_address: str = ""
+    total_replicas: int = 0
+    ha_mode: str = ""
+    is_master: bool = False
+    in_sync_state_set: bool | None = None
+    async_learner: bool = False
+    drained: bool = False
+    in_maintenance: bool = False
+    alive: bool | None = None
+    epoch: int | None = part()
+    max_offset: int | None = part()
+    confirm_offset: int | None = part()
+    lag_bytes: int | None = part("epoch")
+    silent_ms: int | None = part()
+    timeout_ms: int | None = part()
+    priority: int | None = part()
+    zone: str | None = part()
+    disk_problem: str | None = part("epoch")
+    slaves: Sequence[ReportedSlave] | None = part()
+    suspect: bool | None = part()
+    stopping: bool | None = part()
+    unclean: bool | None = part()
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupState(JsonRecord):
+    cluster_name: str = ""
+    master_broker_id: int | None
+    master_address: str | None = ""
+    master_epoch: int
+    sync_state_set: Sequence[int]
+    sync_state_set_epoch: int
+    eligible: Sequence[int] = ()
+    unclean_ids: Sequence[int] = ()
+    drained_ids: Sequence[int] = ()
+    maintenance_ids: Sequence[int] = ()
+    preferred_broker_id: int | None = None
+    set_known: bool = True
+    total_replicas: int
+    next_total_replicas: int | None = None
+    ha_mode: str = ""
+    why_no_master: str | None = None
+    elections: Sequence[ElectionState] = ()
+    replicas: Sequence[RegisteredReplica]
+
+
+@dataclass(slots=True, kw_only=True)
+class ControllerState(JsonRecord):
+    version: int = VERSION
+    leading: bool
+    raft: RaftState
+    groups: dict[str, GroupState] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class ExplainedElection(ElectionState):
+    cause_text: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class ExplainedReplica(RegisteredReplica):
+    """`not_electable`: why it could not become master now; None if it could, or is it."""
+
+    not_electable: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ExplainedGroup(GroupState):
+    """A group with the sentences that say why it has the master it has."""
+
+    elections: Sequence[ExplainedElection] = ()
+    replicas: Sequence[ExplainedReplica]
+    version: int = VERSION
+    answer: str = ""

@@ -1,0 +1,131 @@
+"""Dataclasses that are the schema of a JSON object: a server makes them, an observer parses them. Pure.
+
+A field `max_phy_offset` is the member `maxPhyOffset`. Members that this release does not know are left out, a missing
+one gives the field's default (no default: the object is refused), one of another type refuses the object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
+from types import UnionType
+from typing import Any, NamedTuple, Self, Union, get_args, get_origin, get_type_hints
+
+
+@dataclass(slots=True, kw_only=True)
+class JsonRecord:
+    """Base of such a dataclass."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            item.member: _encoded(value)
+            for item in _plan(type(self))
+            if (value := getattr(self, item.name)) is not None
+            or not item.anchor
+            or getattr(self, item.anchor) is not None
+        }
+
+    @classmethod
+    def from_json(cls, found: object) -> Self:
+        """Raises ValueError for what is no such object."""
+        if not isinstance(found, Mapping):
+            raise ValueError("it is no JSON object")
+        values = {}
+        for item in _plan(cls):
+            if item.member in found:
+                try:
+                    values[item.name] = item.parse(found[item.member])
+                except ValueError as error:
+                    raise ValueError(f"{item.member}: {error}") from None
+            elif item.is_needed:
+                raise ValueError(f"it lacks {item.member}")
+        return cls(**values)
+
+
+def part(anchor: str = "") -> Any:
+    """A field that not every server has: None by default, and left out while it and the field `anchor` are None."""
+    return field(default=None, metadata={"anchor": anchor})
+
+
+class _Item(NamedTuple):
+    name: str
+    member: str
+    anchor: str
+    is_needed: bool
+    parse: Callable[[object], object]
+
+
+_plans: dict[type[Any], tuple[_Item, ...]] = {}
+
+
+def _plan(cls: type[JsonRecord]) -> tuple[_Item, ...]:
+    found = _plans.get(cls)
+    if found is None:
+        hints = get_type_hints(cls)
+        found = _plans[cls] = tuple(
+            _Item(
+                item.name,
+                camel(item.name),
+                item.metadata["anchor"] or item.name if item.metadata else "",
+                item.default is MISSING and item.default_factory is MISSING,
+                _parser(hints[item.name]),
+            )
+            for item in fields(cls)
+        )
+    return found
+
+
+def camel(name: str) -> str:
+    head, *tail = name.split("_")
+    return head + "".join(word.capitalize() for word in tail)
+
+
+def _encoded(value: object) -> object:
+    if isinstance(value, JsonRecord):
+        return value.to_json()
+    if isinstance(value, dict):
+        return {name: _encoded(item) for name, item in value.items()}
+    return [_encoded(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _parser(hint: Any) -> Callable[[object], object]:
+    origin, given = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        (kind,) = (item for item in given if item is not type(None))
+        inner = _parser(kind)
+        return lambda value: None if value is None else inner(value)
+    if origin in (list, Sequence):
+        return _list_parser(_parser(given[0]))
+    if origin in (dict, Mapping):
+        return _object_parser(_parser(given[1]))
+    if isinstance(hint, type) and issubclass(hint, JsonRecord):
+        return hint.from_json
+    assert hint in (str, bool, int, float), f"{hint} is not a type of JSON"
+    return _scalar_parser((float, int) if hint is float else (hint,), hint.__name__)
+
+
+def _scalar_parser(kinds: tuple[type, ...], name: str) -> Callable[[object], object]:
+    def parse(value: object) -> object:
+        if type(value) not in kinds:
+            raise ValueError(f"it is {type(value).__name__}, not {name}")
+        return value
+
+    return parse
+
+
+def _list_parser(parse: Callable[[object], object]) -> Callable[[object], object]:
+    def parse_all(value: object) -> object:
+        if not isinstance(value, list):
+            raise ValueError(f"it is {type(value).__name__}, not list")
+        return [parse(item) for item in value]
+
+    return parse_all
+
+
+def _object_parser(parse: Callable[[object], object]) -> Callable[[object], object]:
+    def parse_all(value: object) -> object:
+        if not isinstance(value, dict):
+            raise ValueError(f"it is {type(value).__name__}, not an object")
+        return {name: parse(item) for name, item in value.items()}
+
+    return parse_all
