@@ -65,6 +65,8 @@ class CloseHa:
 
     conn_id: int
     reason: str
+    is_breach: bool = False
+    """The peer's bytes broke the protocol, or met a bug in reading them."""
 
 
 @dataclass(frozen=True, slots=True)

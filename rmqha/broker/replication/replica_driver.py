@@ -102,6 +102,8 @@ class ReplicaDriver:
         self.stepped: Callable[[], None] = lambda: None
         self.tell_more: Callable[[ReplicaState], None] = lambda state: None
         self._waiting_for_flush = False
+        self.ha_breach_count = 0
+        """HA connections closed for what the peer sent."""
 
     def configure(self, config: BrokerConfig) -> None:
         self.replica.limit_copies(config.ha_transfer_bytes_per_second)
@@ -320,7 +322,8 @@ class ReplicaDriver:
                 self.controller.call(action)
             case OpenHa(conn_id, address):
                 self.ha.open(conn_id, address)
-            case CloseHa(conn_id, reason):
+            case CloseHa(conn_id, reason, is_breach):
+                self.ha_breach_count += is_breach
                 self._tracer.event("ha_closed", conn_id=conn_id, reason=reason)
                 self.ha.close(conn_id)
             case RoleChanged(role, epoch, master_id, master_address):

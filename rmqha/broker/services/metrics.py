@@ -143,6 +143,11 @@ FOLLOWING = Series("rocketmq_ha_following", MetricKind.GAUGE, "Slave only: 1 if 
 COPY_LEFT = Series(
     "rocketmq_ha_copy_left_bytes", MetricKind.GAUGE, "Slave only: what it still lacks of the master's log"
 )
+HA_BREACHES = Series(
+    "rocketmq_ha_protocol_errors_total",
+    MetricKind.COUNTER,
+    "HA connections closed as the peer's bytes broke the protocol or met a bug in reading them (event ha_closed)",
+)
 HELD_PULLS = Series("rmqha_held_pulls", MetricKind.GAUGE, "Pulls that wait for messages")
 REFUSED = Series("rmqha_sends_refused_total", MetricKind.COUNTER, "Sends refused before anything was written")
 DAMAGED = Series(
@@ -201,6 +206,7 @@ def _put_replica(families: MetricFamilies, core: BrokerCore, state: ReplicaState
     families.put(DISK_PROBLEM, bool(state.disk_problem))
     families.put(CONTROLLER_AWAY, state.controller == "away")
     families.put(UNCLEAN, bool(state.unclean))
+    families.put(HA_BREACHES, core.driver.ha_breach_count)
     if state.total_replicas is not None:
         families.put(TOTAL_REPLICAS, state.total_replicas)
 

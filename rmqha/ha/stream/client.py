@@ -81,7 +81,7 @@ class HaClient(ReplicationClient):
                 if self._log.lacks_queue_ends and not self._greeted_lacking:
                     return [*actions, *self._drop(now_ms, LACKS_QUEUE_ENDS)]
         except RemoteProtocolError as error:
-            return [*actions, *self._drop(now_ms, str(error))]
+            return [*actions, *self._drop(now_ms, str(error), is_breach=True)]
         return actions + self.ack(now_ms)
 
     def would_cut(self, data: Buffer) -> bool:

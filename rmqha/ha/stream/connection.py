@@ -69,7 +69,7 @@ class HaConnection:
                 else:
                     self._ack(now_ms, frame)
         except RemoteProtocolError as error:
-            return [*actions, self.close(str(error))]
+            return [*actions, self.close(str(error), is_breach=True)]
         return actions
 
     def _handshake(self, now_ms: int, frame: SlaveHandshake, epoch: Epoch) -> list[Action]:
@@ -188,6 +188,6 @@ class HaConnection:
     def _is_held_back(self) -> bool:
         return bool(self._limit.of(self.slave_id)) and self.next_offset < self._log.max_phy_offset
 
-    def close(self, reason: str) -> CloseHa:
+    def close(self, reason: str, *, is_breach: bool = False) -> CloseHa:
         self.state = ConnectionState.CLOSED
-        return CloseHa(self.conn_id, reason)
+        return CloseHa(self.conn_id, reason, is_breach)

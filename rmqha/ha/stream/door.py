@@ -102,7 +102,7 @@ class Door:
                 raise RemoteProtocolError("it did not begin with a handshake")
             visitor.broker_id = frames[0].broker_id
         except RemoteProtocolError as error:
-            self._refuse(now_ms, visitor, str(error))
+            self._refuse(now_ms, visitor, str(error), is_breach=True)
             return []
         if not self._refusal_of(visitor):
             return self._let_in([visitor])
@@ -191,10 +191,10 @@ class Door:
         self._ask(now_ms)
 
     # --- end --------------------------------------------------------------------------------------------------------
-    def _refuse(self, now_ms: int, visitor: Visitor, reason: str) -> None:
+    def _refuse(self, now_ms: int, visitor: Visitor, reason: str, *, is_breach: bool = False) -> None:
         self.left(visitor.conn_id)
         self.refused_count += 1
-        self._actions.append(CloseHa(visitor.conn_id, reason))
+        self._actions.append(CloseHa(visitor.conn_id, reason, is_breach))
         again_at_ms = 0 if self._traced_at_ms is None else self._traced_at_ms + TRACE_INTERVAL_MS
         if now_ms >= again_at_ms and (reason != self._refusal or now_ms >= again_at_ms + 9 * TRACE_INTERVAL_MS):
             self._traced_at_ms, self._refusal = now_ms, reason

@@ -58,7 +58,7 @@ class LegacyHaClient(ReplicationClient):
                 self._transfer(frame)
         except RemoteProtocolError as error:
             self.refusal = str(error)
-            return self._drop(now_ms, str(error))
+            return self._drop(now_ms, str(error), is_breach=True)
         return self.report(now_ms)
 
     # --- data -----------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ class LegacyHaConnection:
             for offset in frames_of(self._parser.feed, data):
                 self._report(now_ms, offset)
         except RemoteProtocolError as error:
-            return [self.close(str(error))]
+            return [self.close(str(error), is_breach=True)]
         return []
 
     def _report(self, now_ms: int, offset: PhyOffset) -> None:
@@ -137,6 +137,6 @@ class LegacyHaConnection:
             due = min(due, self._spoke_at_ms + self._config.ha_send_heartbeat_interval)
         return due
 
-    def close(self, reason: str) -> CloseHa:
+    def close(self, reason: str, *, is_breach: bool = False) -> CloseHa:
         self.state = PlainConnectionState.CLOSED
-        return CloseHa(self.conn_id, reason)
+        return CloseHa(self.conn_id, reason, is_breach)

@@ -91,12 +91,12 @@ class ReplicationClient:
         self._retry_at_ms = None
         return [OpenHa(self.conn_id, self.master_address)]
 
-    def _drop(self, now_ms: int, reason: str) -> list[Action]:
+    def _drop(self, now_ms: int, reason: str, *, is_breach: bool = False) -> list[Action]:
         assert self.conn_id is not None
         conn_id = self.conn_id
         self._tracer.event("ha_dropped", master=self.master_address, reason=reason)
         self.closed(now_ms, conn_id)
-        return [CloseHa(conn_id, reason)]
+        return [CloseHa(conn_id, reason, is_breach)]
 
     # --- time -----------------------------------------------------------------------------------------------------
     def timeout(self, now_ms: int) -> list[Action]:

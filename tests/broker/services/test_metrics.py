@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,6 +16,7 @@ from rmqha.host.net.statistics import Statistics
 from rmqha.model.code import RequestCode
 from rmqha.model.series import filled
 from rmqha.wire.command import Command
+from rmqha.wire.ha_stream import SlaveStreamParser
 from tests.broker.support import Broker, pull_command, send_command
 
 Scrape = dict[str, dict[tuple[tuple[str, str], ...], float]]
@@ -127,6 +129,28 @@ def test_a_master_shows_its_slaves_and_a_slave_does_not(make_broker: Callable[..
     for name in ("slave_lag_bytes", "sync_state_set_size", "writable", "ack_latency_count"):
         assert f"rocketmq_ha_{name}" not in found
     assert one(found, "rocketmq_broker_permission") == 0
+
+
+def test_peers_that_break_the_ha_protocol_are_counted(make_broker: Callable[..., Broker]) -> None:
+    """Before they are let in and after, and those whose bytes meet a bug; who only leaves is not."""
+    broker = make_broker(total_replicas=2, ha_mode="ap")
+    shown, driver = ExposedBroker(broker.core, Statistics()), broker.core.driver
+    broker.controller.members = [1, 2]
+    broker.start()
+    broker.join_slave(2)
+    name = "rocketmq_ha_protocol_errors_total"
+    assert one(scrape(shown), name) == 0
+    driver.ha_received(1, (99).to_bytes(4, "big") + bytes(100))
+    assert one(scrape(shown), name) == 1
+    driver.ha_accepted(2, "127.0.0.1:9")
+    driver.ha_received(2, (99).to_bytes(4, "big") + bytes(100))
+    assert one(scrape(shown), name) == 2
+    driver.ha_accepted(3, "127.0.0.1:9")
+    driver.ha_closed(3)
+    broker.join_slave(2)
+    with patch.object(SlaveStreamParser, "feed", side_effect=KeyError("nobody foresaw it")):
+        driver.ha_received(1, bytes(12))
+    assert one(scrape(shown), name) == 3
 
 
 def test_acknowledgements_are_a_histogram(broker: Broker) -> None:
