@@ -63,7 +63,7 @@ class NameServer:
     ) -> None:
         """`live` None: keys changed at run time are forgotten when the process ends."""
         self.live = LiveConfig(None, config, tracer, OVERRIDES_FILE) if live is None else live
-        self.live.on_change = self._configure
+        self.live.hear(self._configure)
         config = self.live.current
         self._tracer = tracer
         self._clock = clock

@@ -80,6 +80,15 @@ def test_packages_neither_print_nor_swallow() -> None:
     assert not problems, "\n".join(problems)
 
 
+def test_constructors_take_the_callbacks_that_they_need() -> None:
+    problems = []
+    for path in modules(*PACKAGES):
+        findings = list(tidy.late_callbacks(ast.parse(path.read_text())))
+        if findings:
+            problems.append(report(path, findings))
+    assert not problems, "\n".join(problems)
+
+
 def test_modules_and_functions_are_short() -> None:
     problems = []
     for path in modules(*PACKAGES, "tests"):
@@ -132,6 +141,8 @@ def test_every_tests_folder_is_a_package() -> None:
         (tidy.float_times, "x = clock.now_ms() * 2.0"),
         (tidy.prints, "print('x')"),
         (tidy.swallowed_errors, "try:\n    f()\nexcept OSError:\n    pass"),
+        (tidy.late_callbacks, "class C:\n    def f(self):\n        self.a: Callable[[int], None] = lambda x: None"),
+        (tidy.late_callbacks, "class C:\n    def f(self):\n        self.a: Callable[[], dict[str, int]] = dict"),
     ],
 )
 def test_a_check_sees_what_it_is_for(check: Callable[[ast.Module], Iterator[Finding]], bad: str) -> None:
@@ -152,11 +163,14 @@ def test_a_check_sees_what_it_is_for(check: Callable[[ast.Module], Iterator[Find
         "d = {1: 2}\nfor x in d: f(d.pop(x))",
         "x = delay_ms // 2\ny = size_bytes / 2\nratio = 0.5",
         "try:\n    f()\nexcept OSError as error:\n    log(error)",
+        "class C:\n    def f(self, a: Callable[[], None]):\n        self.a: Callable[[], None] = a",
     ],
 )
 def test_a_check_lets_good_code_pass(good: str) -> None:
     tree = ast.parse(good)
-    assert [finding for check in (*PURE_CHECKS, tidy.swallowed_errors) for finding in check(tree)] == []
+    assert [
+        finding for check in (*PURE_CHECKS, tidy.swallowed_errors, tidy.late_callbacks) for finding in check(tree)
+    ] == []
 
 
 def test_sizes_are_seen() -> None:

@@ -219,6 +219,25 @@ def swallowed_errors(tree: ast.Module) -> Iterator[Finding]:
             yield Finding(node.lineno, "swallows an error")
 
 
+_EMPTY_MAKERS = frozenset(
+    ("bool", "bytes", "dict", "float", "frozenset", "int", "list", "object", "set", "str", "tuple")
+)
+
+
+def late_callbacks(tree: ast.Module) -> Iterator[Finding]:
+    """Attributes for a callback that somebody may set later and that do nothing before: a wire that is forgotten is
+    silence. A constructor takes what it needs, or one Protocol of events."""
+    for node in ast.walk(tree):
+        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute) and node.value is not None):
+            continue
+        names = {item.id for item in ast.walk(node.annotation) if isinstance(item, ast.Name)}
+        empty = isinstance(node.value, ast.Lambda) or (
+            isinstance(node.value, ast.Name) and node.value.id in _EMPTY_MAKERS
+        )
+        if "Callable" in names and empty:
+            yield Finding(node.lineno, f"{node.target.attr} is a callback with a silent default; make it an argument")
+
+
 def sizes(tree: ast.Module, line_count: int) -> Iterator[Finding]:
     if line_count > MODULE_LINE_COUNT:
         yield Finding(1, f"has {line_count} lines, more than {MODULE_LINE_COUNT}; split it")

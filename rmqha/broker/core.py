@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain
-from typing import Any
 
 from rmqha.broker.replication.read_repair import ReadRepair
 from rmqha.broker.replication.replica_driver import ReplicaDriver
@@ -26,6 +25,7 @@ from rmqha.broker.services.live_config import LiveConfig
 from rmqha.broker.services.retention import Retention
 from rmqha.broker.services.schedule import ScheduleService
 from rmqha.broker.services.transaction_service import TransactionService
+from rmqha.broker.shell import NO_HOST, BrokerShell, HostFacts
 from rmqha.broker.tables.clients import ClientTable
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
 from rmqha.broker.tables.groups import GroupTable
@@ -42,7 +42,7 @@ from rmqha.model.code import RequestCode
 from rmqha.model.config.delay_level import parse_delay_levels
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
-from rmqha.model.offset import QueueOffset
+from rmqha.model.offset import BrokerId, Epoch, QueueOffset
 from rmqha.model.quota import QuotaLimits, Quotas
 from rmqha.port import Clock, Disk, IdentityStore, Tracer
 from rmqha.store.integrity.scrubber import Scrubber
@@ -53,9 +53,43 @@ from rmqha.wire.command import Command
 from rmqha.wire.state.replica_state import ReplicaState
 
 
+class _GroupView:
+    """What the metadata leader sees of its group."""
+
+    def __init__(self, replica: Replica | StaticReplica, store: Store, driver: ReplicaDriver) -> None:
+        self._replica = replica
+        self._store = store
+        self.slave_is_level = driver.timeout
+        self.other_members = replica.other_members
+
+    @property
+    def is_master(self) -> bool:
+        return self._replica.is_master
+
+    @property
+    def epoch(self) -> Epoch:
+        return self._replica.epoch
+
+    def end_of(self, topic: str, queue_id: int, epoch: int) -> int:
+        """Where the queue ends, for what a consumer has told a master of `epoch`: if that was another master, where it
+        ended when this one took over, since what that one had behind may be lost."""
+        low, high = (int(bound) for bound in self._store.queue_range(topic, queue_id))
+        last = self._store.epochs.last
+        if last is None or epoch >= last.epoch:
+            return high
+        while low < high:
+            middle = (low + high) // 2
+            records = self._store.pull(topic, queue_id, QueueOffset(middle), 1, 1, None).records
+            if records and decode(records[0]).phy_offset < last.start_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
 class BrokerCore:
-    """`driver.ha` and `driver.controller` must be set before `driver.start()`. `on_role` and `on_topics` are the
-    shell's: tell the name servers."""
+    """`driver.ha` and `driver.controller` must be set before `driver.start()`. It is what the driver and the tables
+    tell their events (`DriverEvents`, `TableEvents`)."""
 
     def __init__(
         self,
@@ -66,53 +100,51 @@ class BrokerCore:
         clock: Clock,
         tracer: Tracer,
         store_host: tuple[bytes, int],
-        *,
+        shell: BrokerShell,
         quotas: Quotas | None = None,
-        process: dict[str, Any] | None = None,
-        disk_usage: Callable[[], tuple[int, int, int]] = lambda: (0, 0, 0),
-        history: Callable[[], list[dict[str, Any]]] = list,
-        local_hour: Callable[[], int] | None = None,
-        memory_bytes: int = 0,
+        host: HostFacts = NO_HOST,
     ) -> None:
         self.live = LiveConfig(disk, config, tracer)
         config = self.live.current
         self.quotas = quotas or Quotas(QuotaLimits())
         self.quotas.configure(config.quotas)
         self.store = store
-        self._tracer, self._clock = tracer, clock
+        self._tracer, self._clock, self._shell = tracer, clock, shell
         self.replica: Replica | StaticReplica
         if config.enable_controller_mode:
-            self.replica = Replica(config, store, identity, tracer, clock.wall_ms() - clock.now_ms())
+            self.replica = Replica(config, store, identity, tracer, self._may_join, clock.wall_ms() - clock.now_ms())
         else:
             self.replica = StaticReplica(config, store, tracer)
         self.room = TailRoom(self.replica, clock)
-        self.driver = ReplicaDriver(self.replica, store, self.room, clock, tracer)
+        self.driver = ReplicaDriver(self.replica, store, self.room, clock, tracer, self, shell)
         synced = store.recovery.last_stop is LastStop.CLEAN  # else a write may have failed unseen (ruling 29)
-        self.topics = TopicTable(disk, config, clock, is_synced=synced)
-        self.topics.batch_topics_changed = store.add_batch_topics
-        self.groups = GroupTable(disk, clock, config, is_synced=synced)
-        self.offsets = OffsetTable(disk, is_synced=synced)
+        self.topics = TopicTable(disk, config, clock, self, is_synced=synced)
+        self.groups = GroupTable(disk, clock, config, self, is_synced=synced)
+        self.offsets = OffsetTable(disk, self, is_synced=synced)
         self.clients = ClientTable(config)
         self.locks = LockTable(clock)
-        self.retention = Retention(config, disk, self.driver, clock, tracer, local_hour)
-        self.delay_offsets = DelayOffsetTable(disk, clock, store, is_synced=synced)
-        self.feed = self._table_feed(clock, tracer)
-        self.feed.end_of = self._end_in
+        self.retention = Retention(config, disk, self.driver, clock, tracer, shell.wake_retention, host.local_hour)
+        self.delay_offsets = DelayOffsetTable(disk, clock, store, self, is_synced=synced)
+        tables = self.topics, self.groups, self.offsets, self.delay_offsets
+        group = _GroupView(self.replica, store, self.driver)
+        self.feed = MetadataLeader(config, group, shell, *tables, clock, tracer)
         self.scrubber = Scrubber(store)
-        self.driver.tell_more = self._tell_more
         levels_ms = parse_delay_levels(config.message_delay_level)
-        self.schedule = ScheduleService(store, self.driver, self.delay_offsets, clock, tracer, store_host, levels_ms)
+        self.schedule = ScheduleService(
+            store, self.driver, self.delay_offsets, clock, tracer, store_host, levels_ms, shell.wake_schedule
+        )
         self.delay_offsets.clamp(self.schedule.end_of)
         store.on_truncate(lambda end_offset: self.delay_offsets.log_cut(end_offset, self.schedule.end_of))
         store.on_truncate(lambda end_offset: self._clamp_offsets())
-        for table in (self.topics, self.groups, self.offsets, self.delay_offsets):
+        for table in tables:
             for line in table.findings:
                 tracer.event("recovery", finding=line)
         self.retry_rules = rules = RetryRules(self.topics, self.groups, self.locks)
-        self.send = SendProcessor(config, self.topics, self.driver, store_host, rules, len(levels_ms), self.room)
-        self.send.when_held = self.feed.wait
+        levels = len(levels_ms)
+        held = self.feed.wait, shell.hold
+        self.send = SendProcessor(config, self.topics, self.driver, store_host, rules, levels, self.room, *held)
         self.transactions = TransactionService(
-            config, store, self.driver, self.offsets, self.topics, self.clients, clock, tracer, store_host
+            config, store, self.driver, self.offsets, self.topics, self.clients, clock, tracer, store_host, shell
         )
         self.pull = PullProcessor(
             config,
@@ -123,38 +155,25 @@ class BrokerCore:
             self.offsets,
             clock,
             lambda: self.driver.is_serving,
-            memory_bytes,
+            self._readers,
+            host.memory_bytes,
         )
-        self.pull.readers = self._readers
-        shell = (process or {}, disk_usage, history, self.retention.local_hour)
-        self.admin = AdminRequests(self.live, self.driver, self.send, self.pull, self.schedule, clock, *shell)
-        send_back = SendBackProcessor(store, self.driver, rules, store_host, len(levels_ms))
+        hour = self.retention.local_hour
+        self.admin = AdminRequests(
+            self.live, self.driver, self.send, self.pull, self.schedule, clock, host, hour, shell
+        )
+        send_back = SendBackProcessor(store, self.driver, rules, store_host, levels)
         self.processor = self._processor(config, send_back, clock)
-        self._save_together()
-        self.search_soon: Callable[[], None] = self._search_all
-        self.live.on_change = self._configure
-        self.on_role: Callable[[RoleChanged], None] = lambda action: None
-        self.driver.on_role = self._role_changed
-        self.driver.on_serving = self._serving
-        self.driver.on_dispatched = self.pull.dispatched
+        self._unwritten: set[str] = set()
+        if not (self.topics.file.is_saved and self.groups.file.is_saved):
+            self.save_tables()  # what is in doubt since a kill; a slave tries again before it polls
+        self.live.hear(self._configure)
+        self.dispatched = self.pull.dispatched
 
-    def _tell_more(self, state: ReplicaState) -> None:
+    def tell(self, state: ReplicaState) -> None:
         self.retention.tell(state)
         self.feed.tell(state)
         state.damage, state.scrub = self.store.damage.state(), self.scrubber.state()
-
-    def _search_all(self) -> None:
-        while self.queries.step():
-            pass
-
-    def _save_together(self) -> None:
-        self._unwritten: set[str] = set()
-        self.save_tables_soon: Callable[[], None] = self.save_tables
-        """Topics or groups have changed and somebody may wait for their files; a shell that has threads takes over."""
-        save_soon = lambda: self.save_tables_soon()  # noqa: E731
-        self.topics.save_soon = self.groups.save_soon = self.feed.save_tables_soon = save_soon
-        if not (self.topics.file.is_saved and self.groups.file.is_saved):
-            self.save_tables()  # what is in doubt since a kill; a slave tries again before it polls
 
     def _processor(self, config: BrokerConfig, send_back: SendBackProcessor, clock: Clock) -> BrokerProcessor:
         """All that answers requests, over the tables and the rest."""
@@ -162,9 +181,11 @@ class BrokerCore:
         topics, groups, offsets, clients = self.topics, self.groups, self.offsets, self.clients
         consumers = ConsumerRequests(store, driver, topics, groups, offsets, clients, feed)
         rates, delays = self.send.rates, self.delay_offsets
-        self.tables = TableRequests(config, store, driver, topics, groups, offsets, delays, rates, feed)
+        self.tables = TableRequests(
+            config, store, driver, topics, groups, offsets, delays, rates, feed, self._shell.when_routed
+        )
         group = GroupRequests(config, store, driver, topics, groups, offsets, clients, self.pull, clock, feed)
-        self.queries = QueryRequests(config, store.index, lambda: self.search_soon())
+        self.queries = QueryRequests(config, store.index, self._shell.wake_searches)
         queries, locks = self.queries, LockRequests(self.locks, driver)
         selectors = SelectorRequests(config)
         learned = self.driver.timeout
@@ -190,18 +211,8 @@ class BrokerCore:
     def _repair_settled(self) -> None:
         """A damaged record is whole again, or nobody has it: whatever waits for one looks again."""
         self.pull.repaired()
-        self.schedule.wake()
-        self.transactions.wake()
-
-    def _table_feed(self, clock: Clock, tracer: Tracer) -> MetadataLeader:
-        """Whom strict changes wait for, and who may join the set, is the controllers' business only."""
-        replica, tables = self.replica, (self.topics, self.groups, self.offsets, self.delay_offsets)
-        if not isinstance(replica, Replica):
-            return MetadataLeader(self.live.current, replica, lambda: (), *tables, clock, tracer)
-        feed = MetadataLeader(self.live.current, replica, lambda: replica.other_members, *tables, clock, tracer)
-        replica.joins_if(feed.may_join)
-        feed.stepped = self.driver.timeout
-        return feed
+        self._shell.wake_schedule()
+        self._shell.wake_transactions()
 
     @property
     def config(self) -> BrokerConfig:
@@ -221,7 +232,8 @@ class BrokerCore:
             part.configure(config)
         self.quotas.configure(config.quotas)
 
-    def _role_changed(self, action: RoleChanged) -> None:
+    # --- what driver and tables tell ----------------------------------------------------------------------------------
+    def role_changed(self, action: RoleChanged) -> None:
         self.delay_offsets.forget_ahead()
         if action.role is Role.MASTER:
             self.delay_offsets.epoch = action.epoch
@@ -235,15 +247,30 @@ class BrokerCore:
         self.schedule.role_changed()
         self.transactions.role_changed()
         self.pull.role_changed()
-        self.on_role(action)
+        self._shell.role_changed(action)
 
-    def _serving(self) -> None:
+    def opened(self) -> None:
         """The queues hold everything that is committed: no topic of theirs may be missing (ruling 16), and no consumer
         may be told to have read more."""
         self._clamp_offsets(stamped=True)
         restored = self.topics.restore(self.store.queues(), self.store.batch_topics)
         if restored:
             self._tracer.event("topics_restored", topics=restored)
+
+    def _may_join(self, slave_id: BrokerId) -> bool:
+        return self.feed.may_join(slave_id)
+
+    def moved(self) -> None:
+        self.feed.changed()
+
+    def save_tables_soon(self) -> None:
+        self._shell.save_tables_soon()
+
+    def topics_changed(self) -> None:
+        self._shell.topics_changed()
+
+    def batch_topics_changed(self, topics: set[str]) -> None:
+        self.store.add_batch_topics(topics)
 
     def _readers(self) -> dict[int, int]:
         """Replicas that a consumer of old messages may read from: a master's slaves, or a slave itself."""
@@ -255,22 +282,6 @@ class BrokerCore:
             return dict.fromkeys(acks, min(acks.values(), default=0))
         own_id = self.replica.broker_id
         return {} if own_id is None else {own_id: self.store.confirm_offset}
-
-    def _end_in(self, topic: str, queue_id: int, epoch: int) -> int:
-        """Where the queue ends, for what a consumer has told a master of `epoch`: if that was another master, where it
-        ended when this one took over, since what that one had behind may be lost."""
-        low, high = (int(bound) for bound in self.store.queue_range(topic, queue_id))
-        last = self.store.epochs.last
-        if last is None or epoch >= last.epoch:
-            return high
-        while low < high:
-            middle = (low + high) // 2
-            records = self.store.pull(topic, queue_id, QueueOffset(middle), 1, 1, None).records
-            if records and decode(records[0]).phy_offset < last.start_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
     def _clamp_offsets(self, *, stamped: bool = False) -> None:
         end_of = self.store.queue_range

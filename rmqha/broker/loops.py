@@ -58,37 +58,30 @@ class BrokerLoops:
         self._sleeps_until_ms: int | None = None
         self._moved: trio.Event | None = None
         self.sync_count = 0
-        core.driver.wake_dispatch = self._wake_dispatch
-        core.driver.wake_flush = self._wake_flush
-        core.driver.stepped = self._stepped
-        core.schedule.wake = self._wake_schedule
-        core.transactions.wake = self._wake_transactions
-        core.feed.save_soon = self._wake_save
-        core.save_tables_soon = self._wake_save_tables
-        core.search_soon = self._wake_search
 
-    def _wake_dispatch(self) -> None:
+    # --- what a shell is told -----------------------------------------------------------------------------------------
+    def wake_dispatch(self) -> None:
         self._dispatch.set()
 
-    def _wake_flush(self) -> None:
+    def wake_flush(self) -> None:
         self._flush.set()
 
-    def _wake_schedule(self) -> None:
+    def wake_schedule(self) -> None:
         self._delivered.set()
 
-    def _wake_transactions(self) -> None:
+    def wake_transactions(self) -> None:
         self._copied.set()
 
-    def _wake_save(self) -> None:
-        self._save_wanted.set()
-
-    def _wake_save_tables(self) -> None:
-        self._tables_wanted.set()
-
-    def _wake_search(self) -> None:
+    def wake_searches(self) -> None:
         self._search_wanted.set()
 
-    def _stepped(self) -> None:
+    def save_offsets_soon(self) -> None:
+        self._save_wanted.set()
+
+    def save_tables_soon(self) -> None:
+        self._tables_wanted.set()
+
+    def stepped(self) -> None:
         """Wake the timer only if it would oversleep: this is called for every batch of sends."""
         deadline_ms, until_ms = self._driver.replica.deadline_ms(), self._sleeps_until_ms
         if deadline_ms is not None and (until_ms is None or deadline_ms < until_ms):
@@ -96,6 +89,7 @@ class BrokerLoops:
         if self._moved is not None:
             self._moved.set()
 
+    # --- tasks --------------------------------------------------------------------------------------------------------
     async def until_may_stop(self) -> None:
         """Return when a stopping replica has nothing left to hand over."""
         while not self._core.replica.may_stop:

@@ -16,6 +16,7 @@ import trio
 
 from rmqha.broker.advertised import HA, LISTEN, Advertised, Places, check_advertised, resolved, told_hosts
 from rmqha.broker.core import BrokerCore
+from rmqha.broker.host_shell import HostShell
 from rmqha.broker.identity import BrokerIdentity
 from rmqha.broker.loops import BrokerLoops
 from rmqha.broker.replication.controller_link import ControllerLink
@@ -30,7 +31,7 @@ from rmqha.broker.requests.request import Channel
 from rmqha.broker.services.disk_probe import DiskProbe, DiskProof, write_block
 from rmqha.broker.services.retention_loop import RetentionLoop
 from rmqha.broker.services.scrub_loop import ScrubLoop
-from rmqha.ha.action import RoleChanged
+from rmqha.broker.shell import BrokerShell, HostFacts
 from rmqha.ha.replica import Replica
 from rmqha.ha.sync_state_set_manager import LEAVE_CAUSES
 from rmqha.host.access import security
@@ -131,12 +132,12 @@ async def run_broker(
         async with trio.open_nursery() as nursery:
             gate = _Gate(Advertised(config, places, tracer), Quotas(config.quotas), tracer)
             config, ports = await _listen(config, gate, nursery)
-            core = _open(config, tracer, await _store_host(config), gate.quotas)
-            core.admin.address_problem = lambda: gate.advertised.problem
+            shell = HostShell(gate.advertised)
+            core = _open(config, tracer, await _store_host(config), gate.quotas, shell)
             if exposure is not None:
                 _show(exposure, core, gate.remoting)
             stop = trio.Event() if stopping is None else stopping
-            await _serve(core, gate, tracer, controllers, name_servers, ports, stop, task_status)
+            await _serve(core, shell, gate, tracer, controllers, name_servers, ports, stop, task_status)
             nursery.cancel_scope.cancel()
     except BaseExceptionGroup as errors:
         in_order = errors.split(trio.Cancelled)[1] is None
@@ -205,7 +206,9 @@ async def _store_host(config: BrokerConfig) -> tuple[bytes, int]:
     return ip_address(found[0][4][0]).packed, config.listen_port
 
 
-def _open(config: BrokerConfig, tracer: HostTracer, store_host: tuple[bytes, int], quotas: Quotas) -> BrokerCore:
+def _open(
+    config: BrokerConfig, tracer: HostTracer, store_host: tuple[bytes, int], quotas: Quotas, shell: BrokerShell
+) -> BrokerCore:
     root = Path(config.store_path_root_dir).absolute()
     disk, clock = HostDisk(root), HostClock()
     identity = BrokerIdentity(IdentityFile(disk), config.broker_cluster_name, config.broker_name)
@@ -233,12 +236,15 @@ def _open(config: BrokerConfig, tracer: HostTracer, store_host: tuple[bytes, int
             clock,
             tracer,
             store_host,
-            quotas=quotas,
-            process={"pid": os.getpid(), "dataDirectory": str(root)},
-            disk_usage=lambda: shutil.disk_usage(root),
-            history=tracer.history,
-            local_hour=lambda: time.localtime().tm_hour,
-            memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            shell,
+            quotas,
+            HostFacts(
+                process={"pid": os.getpid(), "dataDirectory": str(root)},
+                disk_usage=lambda: shutil.disk_usage(root),
+                history=tracer.history,
+                local_hour=lambda: time.localtime().tm_hour,
+                memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+            ),
         )
     except BaseException:
         store.close()
@@ -247,6 +253,7 @@ def _open(config: BrokerConfig, tracer: HostTracer, store_host: tuple[bytes, int
 
 async def _serve(
     core: BrokerCore,
+    shell: HostShell,
     gate: _Gate,
     tracer: HostTracer,
     controllers: list[str],
@@ -261,7 +268,6 @@ async def _serve(
     client = remoting.RemotingClient(max_frame_bytes=max_frame_bytes, on_closed=link.lost)
     to_controllers = remoting.RemotingClient(max_frame_bytes=max_frame_bytes, security=secured.signing_with_secret())
     async with client, to_controllers, trio.open_nursery() as nursery:
-        core.topics.changed, core.tables.when_routed = link.changed, link.when_told
         static = not core.config.enable_controller_mode
         guard = HaGuard(core.config.ha_security, secured, partial(_claim, core))
         if not static:
@@ -273,23 +279,15 @@ async def _serve(
         )
         loops = BrokerLoops(core, clock)
         sync = _metadata_sync(core, client, tracer)
-
-        forwarder = _forwarder(core, client, nursery, clock, tracer)
-
-        def role_changed(action: RoleChanged) -> None:
-            link.role_changed(action)
-            sync.role_changed()
-            if forwarder is not None:
-                forwarder.role_changed()
-
-        core.on_role = role_changed
+        retention = RetentionLoop(core.config, core.retention)
+        shell.begin(loops, link, sync, retention, _forwarder(core, client, nursery, clock, tracer))
         core.calls.call = lambda *call: nursery.start_soon(_call_consumer, *call)
         ends = QueueMaxOffsetsSync(core.queue_ends, core.store.queue_starts, client)
         repair = RepairLoop(core.read_repair, core.store.damage, client)
         probe = _probe(core, client, controllers)
         for task in (loops.run, partial(link.run, client), sync.run, ends.run, repair.run, probe.run):
             nursery.start_soon(task)
-        nursery.start_soon(RetentionLoop(core.config, core.retention).run)
+        nursery.start_soon(retention.run)
         nursery.start_soon(ScrubLoop(core).run)
         if core.config.disk_probe_interval_millis:
             disk_probe = DiskProbe(core.config, disk, clock, driver.disk_looked_at)
@@ -344,7 +342,7 @@ def _forwarder(
     replica, window_ms = core.replica, core.config.forward_sends_millis
     if not isinstance(replica, Replica) or not window_ms:
         return None
-    made = SendForwarder(
+    return SendForwarder(
         core.config.address,
         window_ms,
         replica,
@@ -355,8 +353,6 @@ def _forwarder(
         clock,
         tracer,
     )
-    core.send.hold = core.transactions.hold = made.hold
-    return made
 
 
 def _probe(core: BrokerCore, client: remoting.RemotingClient, controllers: list[str]) -> ForeignProbe:

@@ -51,9 +51,11 @@ class Replica:
         log: ReplicaLog,
         identity: IdentityStore,
         tracer: Tracer,
+        may_join: Callable[[BrokerId], bool],
         wall_offset_ms: int = 0,
     ) -> None:
-        """`now_ms + wall_offset_ms` is the wall time that stamps requests to the controllers."""
+        """A slave is proposed for the set only if `may_join` holds too. `now_ms + wall_offset_ms` is the wall time that
+        stamps requests to the controllers."""
         self._config = config
         self._log = log
         self._tracer = tracer
@@ -67,7 +69,7 @@ class Replica:
         self._master_id: BrokerId | None = None
         self._master_address = ""
         self._has_master = False
-        self._set = SyncStateSetManager(config, log, self._link, tracer)
+        self._set = SyncStateSetManager(config, log, self._link, tracer, may_join)
         self._commitment = CommitTracker(config, log, self._link, self._set, tracer)
         self._client: HaClient | None = None
         self._stopping_at_ms: int | None = None
@@ -476,11 +478,6 @@ class Replica:
         known = (self._slaves.door.address_of(slave_id) for slave_id, end_offset in acks if end_offset > phy_offset)
         return [address for address in known if address]
 
-    def joins_if(self, may_join: Callable[[BrokerId], bool]) -> None:
-        """Propose a slave for the set only if this holds too."""
-        self._set.may_join = may_join
-
-    @property
     def other_members(self) -> tuple[BrokerId, ...] | None:
         """All but this replica that are, or may by now be, in the SyncStateSet; None while nothing may be acknowledged
         in CP, since the confirmed set is too small."""

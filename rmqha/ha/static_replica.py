@@ -296,6 +296,10 @@ class StaticReplica:
     def is_following(self) -> bool:
         return self._client.state is ClientState.FOLLOWING
 
+    def other_members(self) -> tuple[BrokerId, ...]:
+        """Nobody keeps a set."""
+        return ()
+
     def limit_copies(self, bytes_per_second: int) -> None:
         """A static group has no set that tells who is copying: nobody is held back."""
 

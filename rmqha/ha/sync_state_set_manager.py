@@ -52,7 +52,15 @@ class Leave(NamedTuple):
 
 
 class SyncStateSetManager:
-    def __init__(self, config: BrokerConfig, log: ReplicaLog, link: ControllerClient, tracer: Tracer) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log: ReplicaLog,
+        link: ControllerClient,
+        tracer: Tracer,
+        may_join: Callable[[BrokerId], bool],
+    ) -> None:
+        """`may_join`: a condition on newcomers that is not the log's."""
         self.state = SyncStateSet()
         self.total_replicas = config.total_replicas
         """What the controller says of the group, the configured number before that."""
@@ -62,8 +70,7 @@ class SyncStateSetManager:
         self._tracer = tracer
         self._leave_causes: dict[BrokerId, LeaveCause] = {}
         """Why the last proposal leaves members out."""
-        self.may_join: Callable[[BrokerId], bool] = lambda member: True
-        """A condition on newcomers that is not the log's."""
+        self._may_join = may_join
         self.drained_ids: Members = ()
         """Replicas that the controllers let into no set."""
         self._own_id = BrokerId(0)
@@ -207,7 +214,7 @@ class SyncStateSetManager:
                 and item.acked_offset is not None
                 and item.acked_offset >= bar
                 and not self._lags(now_ms, member, item)
-                and self.may_join(member)
+                and self._may_join(member)
             ],
         )
         joins = self._flaps.joins_at_ms(now_ms, needed=len(ids) < self._enough_count())

@@ -99,7 +99,7 @@ class Transport:
         self._listeners: dict[str, tuple[str, Endpoint]] = {}
         self._connections: dict[int, Connection] = {}
         self._next_number = 1
-        self.dialed: Callable[[str, str], None] = lambda host, target: None
+        self.dial_listeners: list[Callable[[str, str], None]] = []
         """Told of every dial, and whom it is meant for."""
         self.split_per_mille = 0
         """Chance that what arrives is cut at any byte, and its rest comes later."""
@@ -229,7 +229,8 @@ class Transport:
         """Dial; `opened` gets the connection, or None when refused. A blocked dial gets no answer at all."""
         found = self._listeners.get(address)
         target = found[0] if found else _host_of(address)
-        self.dialed(host, target)
+        for listener in self.dial_listeners:
+            listener(host, target)
 
         def announce(near: Connection) -> None:
             near.announced = True

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rmqha.broker.core import BrokerCore
 from rmqha.broker.identity import BrokerIdentity
-from rmqha.broker.requests.request import Steps
-from rmqha.ha.action import CallController
+from rmqha.broker.loops import BrokerLoops
+from rmqha.broker.requests.request import Channel, Steps
+from rmqha.broker.shell import HostFacts
+from rmqha.broker.tables.groups import GroupTable
+from rmqha.broker.tables.topics import TopicTable
+from rmqha.ha.action import CallController, RoleChanged
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.offset import BrokerId, PhyOffset
+from rmqha.port import Clock, Disk
 from rmqha.store.config import StoreConfig
 from rmqha.store.meta.identity_file import IdentityFile
 from rmqha.store.store import Store
@@ -142,6 +148,109 @@ class _Ports:
         self.ha_actions.append(("close", conn_id))
 
 
+class FakeShell:
+    """Does at once what a test does not take over (`saves_tables`, `searches`), and notes what the core tells."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.loops: BrokerLoops | None = None
+        self.roles: list[RoleChanged] = []
+        self.topic_changes = 0
+        self.woken: Counter[str] = Counter()
+        self.saves_tables = self.searches = True
+        self.holds = False
+        self.held: list[Command] = []
+
+    def role_changed(self, action: RoleChanged) -> None:
+        self.roles.append(action)
+
+    def stepped(self) -> None:
+        if self.loops is not None:
+            self.loops.stepped()
+
+    def wake_dispatch(self) -> None:
+        self.woken["dispatch"] += 1
+        if self.loops is not None:
+            self.loops.wake_dispatch()
+
+    def wake_flush(self) -> None:
+        if self.loops is not None:
+            self.loops.wake_flush()
+
+    def wake_schedule(self) -> None:
+        self.woken["schedule"] += 1
+
+    def wake_transactions(self) -> None:
+        self.woken["transactions"] += 1
+
+    def wake_retention(self) -> None:
+        self.woken["retention"] += 1
+
+    def wake_searches(self) -> None:
+        self.woken["searches"] += 1
+        while self.searches and self._broker.core.queries.step():
+            pass
+
+    def save_offsets_soon(self) -> None:
+        if self.loops is not None:
+            self.loops.save_offsets_soon()
+
+    def save_tables_soon(self) -> None:
+        if self.loops is not None:
+            self.loops.save_tables_soon()
+        elif self.saves_tables:
+            self._broker.core.save_tables()
+
+    def topics_changed(self) -> None:
+        self.topic_changes += 1
+
+    def when_routed(self, done: Callable[[], None]) -> None:
+        done()
+
+    def hold(self, channel: Channel, commands: list[Command]) -> bool:
+        if self.holds:
+            self.held += commands
+        return self.holds
+
+    def address_problem(self) -> str:
+        return ""
+
+
+class TableListener:
+    """`table` None: nobody is told of the changes. Else it is written at once."""
+
+    def __init__(self) -> None:
+        self.table: TopicTable | GroupTable | None = None
+        self.topic_changes = 0
+
+    def moved(self) -> None:
+        """Nobody follows."""
+
+    def save_tables_soon(self) -> None:
+        if self.table is not None:
+            self.table.save()
+
+    def topics_changed(self) -> None:
+        self.topic_changes += 1
+
+    def batch_topics_changed(self, topics: set[str]) -> None:
+        """Nobody stores."""
+
+
+def topic_table(disk: Disk, config: BrokerConfig, clock: Clock, **keys: Any) -> TopicTable:
+    """Each change is on the disk at once."""
+    listener = TableListener()
+    listener.table = table = TopicTable(disk, config, clock, listener, **keys)
+    return table
+
+
+def group_table(disk: Disk, clock: Clock, config: BrokerConfig | None = None, **keys: Any) -> GroupTable:
+    """Each change is on the disk at once."""
+    listener = TableListener()
+    listener.table = table = GroupTable(disk, clock, config or BrokerConfig(), listener, **keys)
+    return table
+
+
 class Broker:
     """`start` makes it what `controller` says. `run` does what loops do: timers, flush, dispatch."""
 
@@ -172,6 +281,7 @@ class Broker:
             self.tracer,
         )
         identity = BrokerIdentity(IdentityFile(disk), self.config.broker_cluster_name, self.config.broker_name)
+        self.shell = FakeShell(self)
         self.core = BrokerCore(
             self.config,
             disk,
@@ -180,10 +290,13 @@ class Broker:
             self.clock,
             self.tracer,
             (b"\x7f\0\0\1", self.config.listen_port),
-            process={"pid": 1, "dataDirectory": str(directory)},
-            disk_usage=lambda: (110, 60, 40),
-            history=self.tracer.history,
-            memory_bytes=memory_bytes,
+            self.shell,
+            host=HostFacts(
+                process={"pid": 1, "dataDirectory": str(directory)},
+                disk_usage=lambda: (110, 60, 40),
+                history=self.tracer.history,
+                memory_bytes=memory_bytes,
+            ),
         )
         self.ports = _Ports(self)
         self.core.driver.ha = self.ports

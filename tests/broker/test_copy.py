@@ -98,14 +98,13 @@ def test_a_copy_that_breaks_off_is_dispatched(
     log = log_of(broker)
     broker.close()
     slave = make_broker("slave").start()
-    woken: list[int] = []
     follow(slave, len(log))
     receive(slave, log, 0, 5000)
     slave.run()
     assert slave.store.dispatched_offset == 0
-    slave.core.driver.wake_dispatch = lambda: woken.append(1)
+    slave.shell.woken.clear()
     slave.core.driver.ha_closed(-1)
-    assert woken
+    assert slave.shell.woken["dispatch"]
     assert slave.core.driver.dispatch_due
     slave.run()
     assert slave.store.record_end_offset == slave.store.dispatched_offset > 0

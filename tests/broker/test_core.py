@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 
-from rmqha.ha.action import RoleChanged
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.identity import Role
 from rmqha.wire.command import FLAG_ONEWAY, Command
@@ -32,8 +31,7 @@ def test_writable_is_traced_when_admission_opens(make_broker: Callable[..., Brok
 
 def test_each_epoch_is_told_to_shell_and_tables(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker()
-    told: list[RoleChanged] = []
-    broker.core.on_role = told.append
+    told = broker.shell.roles
     broker.start()
     assert [(item.role, item.epoch) for item in told] == [(Role.MASTER, 1)]
     assert broker.core.topics.version.state_version == 1

@@ -14,13 +14,12 @@ import trio.testing
 
 from rmqha.broker import loops
 from rmqha.broker.loops import BrokerLoops
-from rmqha.broker.tables.topics import TopicTable
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.port import Buffer
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
-from tests.broker.support import Broker, FakeChannel
+from tests.broker.support import Broker, FakeChannel, topic_table
 
 PATIENCE_S = 30
 
@@ -46,7 +45,8 @@ async def test_tables_that_cannot_be_written_are_told_once_and_tried_again(
 
     monkeypatch.setattr(broker.core, "tables_saved", saved)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(BrokerLoops(broker.core, broker.clock).run)
+        broker.shell.loops = BrokerLoops(broker.core, broker.clock)
+        nursery.start_soon(broker.shell.loops.run)
         with trio.fail_after(PATIENCE_S):
             for _ in range(3):
                 assert await tries.receive(), "it cannot have been written"
@@ -90,7 +90,8 @@ async def slow_tables(tmp_path: Path) -> AsyncIterator[tuple[Broker, SlowDisk]]:
     broker.core.save()
     broker.core.topics.file._disk = disk
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(BrokerLoops(broker.core, broker.clock).run)
+        broker.shell.loops = BrokerLoops(broker.core, broker.clock)
+        nursery.start_soon(broker.shell.loops.run)
         await trio.testing.wait_all_tasks_blocked()
         with trio.fail_after(PATIENCE_S):
             yield broker, disk
@@ -121,7 +122,7 @@ async def test_topics_made_while_a_write_is_under_way_share_the_next_one(tmp_pat
         await trio.testing.wait_all_tasks_blocked(0.01)
         assert [channel.one().code for channel in channels[1:]] == [0] * 49
         assert len(disk.begun) == 2
-        again = TopicTable(HostDisk(tmp_path), broker.config, broker.clock)
+        again = topic_table(HostDisk(tmp_path), broker.config, broker.clock)
         assert again.get("T49") == broker.core.topics.get("T49")
 
 
@@ -141,5 +142,5 @@ async def test_an_operator_hears_why_a_topic_is_not_on_the_disk(tmp_path: Path) 
         broker.core.processor.received(channel, [create_command("T")])
         await until(lambda: bool(channel.sent))
         assert channel.one().code == 0
-        assert TopicTable(HostDisk(tmp_path), broker.config, broker.clock).get("T") is not None
+        assert topic_table(HostDisk(tmp_path), broker.config, broker.clock).get("T") is not None
         assert broker.tracer.names().count("tables_not_saved") == broker.tracer.names().count("tables_saved") == 1

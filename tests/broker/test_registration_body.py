@@ -21,6 +21,7 @@ from rmqha.wire import bodies
 from rmqha.wire.bodies import parse_registration
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps, loads
+from tests.broker.support import topic_table
 from tests.support.clock import ManualClock
 from tests.support.tracer import SilentTracer
 
@@ -28,7 +29,7 @@ GROUP = "broker-a"
 
 
 def table_at(directory: Path) -> TopicTable:
-    return TopicTable(HostDisk(directory), BrokerConfig(), ManualClock())
+    return topic_table(HostDisk(directory), BrokerConfig(), ManualClock())
 
 
 def plain_body(table: TopicTable) -> bytes:

@@ -25,7 +25,15 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import StoreError
 from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
-from tests.broker.support import GOLDEN, Broker, FakeLog, send_command
+from tests.broker.support import (
+    GOLDEN,
+    Broker,
+    FakeLog,
+    TableListener,
+    group_table,
+    send_command,
+    topic_table,
+)
 from tests.support.clock import ManualClock
 
 
@@ -61,7 +69,11 @@ def test_files_are_written_as_java_writes_them(java_config: Path, name: str) -> 
 def test_a_java_brokers_tables_are_read(java_config: Path) -> None:
     disk, clock = HostDisk(java_config), ManualClock()
     config = BrokerConfig(broker_cluster_name="GoldCluster", broker_name="gold-a", default_topic_queue_nums=4)
-    topics, groups, offsets = TopicTable(disk, config, clock), GroupTable(disk, clock), OffsetTable(disk)
+    topics, groups, offsets = (
+        topic_table(disk, config, clock),
+        group_table(disk, clock),
+        OffsetTable(disk, TableListener()),
+    )
     assert topics.get("GoldTxn") == TopicConfig("GoldTxn", 2, 2, 6, attributes={"message.type": "TRANSACTION"})
     assert (topics.version.counter, topics.epoch) == (116, 4)
     group = groups.get("GID_goldretry")
@@ -92,12 +104,12 @@ def table_of(name: str, directory: Path) -> Any:
     disk, clock = HostDisk(directory), ManualClock()
     match name:
         case "topics":
-            return TopicTable(disk, BrokerConfig(auto_create_topic_enable=False), clock)
+            return topic_table(disk, BrokerConfig(auto_create_topic_enable=False), clock)
         case "subscriptionGroup":
-            return GroupTable(disk, clock)
+            return group_table(disk, clock)
         case "consumerOffset":
-            return OffsetTable(disk)
-    return DelayOffsetTable(disk, clock, FakeLog())
+            return OffsetTable(disk, TableListener())
+    return DelayOffsetTable(disk, clock, FakeLog(), TableListener())
 
 
 def change_something(table: Any) -> None:
@@ -205,11 +217,11 @@ def test_the_backup_serves_where_java_left_only_that(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "consumerOffset.json").write_text("")
     (tmp_path / "config" / "consumerOffset.json.bak").write_text('{"offsetTable":{"T@G":{"1":5}}}')
-    assert OffsetTable(HostDisk(tmp_path)).query("G", "T", 1) == 5
+    assert OffsetTable(HostDisk(tmp_path), TableListener()).query("G", "T", 1) == 5
 
 
 def test_offsets_are_written_once_per_change(tmp_path: Path) -> None:
-    table = OffsetTable(HostDisk(tmp_path))
+    table = OffsetTable(HostDisk(tmp_path), TableListener())
     assert table.unsaved() is None
     table.commit("G", "T", 0, 3)
     assert table.unsaved() is not None and table.unsaved() is None
@@ -275,7 +287,7 @@ def test_a_slave_learns_the_type_with_the_table(broker: Broker) -> None:
 
 
 def test_restored_topics_have_the_type_of_their_queues(tmp_path: Path) -> None:
-    table = TopicTable(HostDisk(tmp_path), BrokerConfig(), ManualClock())
+    table = topic_table(HostDisk(tmp_path), BrokerConfig(), ManualClock())
     table.put(TopicConfig("Known", 4, 2, attributes={"message.type": "NORMAL"}))
     assert table.restore({"Known": [0], "New": [0, 1], "Plain": [0]}, {"Known", "New"}) == ["Known", "New", "Plain"]
     assert table.get("Known") == TopicConfig(
@@ -320,16 +332,15 @@ def test_a_new_master_restores_topics_that_only_the_queues_know(make_broker: Cal
     for name in ("topics.json", "topics.json.bak"):
         (first.directory / "config" / name).unlink()
     again = make_broker()
-    changes: list[int] = []
-    again.core.topics.changed = lambda: changes.append(1)
+    before = again.shell.topic_changes
     again.start()
     assert again.core.topics.get("Lost") == TopicConfig("Lost", 3, 3)
     assert ("topics_restored", {"topics": ["Kept", "Lost"]}) in again.tracer.events
-    assert changes
+    assert again.shell.topic_changes > before
 
 
 def test_restore_widens_a_topic_that_has_more_queues_on_disk(tmp_path: Path) -> None:
-    table = TopicTable(HostDisk(tmp_path), BrokerConfig(), ManualClock())
+    table = topic_table(HostDisk(tmp_path), BrokerConfig(), ManualClock())
     table.put(TopicConfig("T", 1, 4, 4, attributes={"a": "b"}))
     assert table.restore({"T": [0, 2], "Empty": []}) == ["T"]
     assert table.get("T") == TopicConfig("T", 3, 4, 4, attributes={"a": "b"})
@@ -385,7 +396,7 @@ def test_a_version_is_an_int_of_java_and_given_once(tmp_path: Path, table: type[
     clock, disk = ManualClock(), HostDisk(tmp_path)
 
     def opened() -> Any:
-        return TopicTable(disk, BrokerConfig(), clock) if table is TopicTable else GroupTable(disk, clock)
+        return topic_table(disk, BrokerConfig(), clock) if table is TopicTable else group_table(disk, clock)
 
     told: set[Any] = set()
     for epoch in (1, 1, 2, 2, 2, 3):
@@ -402,7 +413,7 @@ def test_a_version_is_an_int_of_java_and_given_once(tmp_path: Path, table: type[
 
 
 def test_a_counter_near_its_end_begins_anew_with_the_next_epoch(tmp_path: Path) -> None:
-    groups = GroupTable(HostDisk(tmp_path), ManualClock())
+    groups = group_table(HostDisk(tmp_path), ManualClock())
     groups.new_epoch(1)
     groups.version.counter = 2**31 - 2
     groups.new_epoch(2)

@@ -134,7 +134,7 @@ class Node:
         self.trace = RecordingTracer()
         self.config = BrokerConfig(listen_port=10901 + 10 * number, **group.options)
         self.identity = MemoryIdentity(identity)
-        self.replica = Replica(self.config, self.log, self.identity, self.trace)
+        self.replica = Replica(self.config, self.log, self.identity, self.trace, group.may_join)
         self.done: dict[Any, AckStatus] = {}
         self.handed_over: dict[Any, str] = {}
         self.roles: list[RoleChanged] = []
@@ -151,6 +151,8 @@ class Group:
         self.nodes: dict[int, Node] = {}
         self.cut: set[tuple[int, int]] = set()
         self.auto_sync = True
+        self.kept_out: set[int] = set()
+        """Slaves whose tables are behind, say."""
         for number in range(1, count + 1):
             self.add(number)
 
@@ -163,6 +165,9 @@ class Group:
 
     def __getitem__(self, number: int) -> Node:
         return self.nodes[number]
+
+    def may_join(self, broker_id: int) -> bool:
+        return broker_id not in self.kept_out
 
     # --- time and messages ---------------------------------------------------------------------------------------
     def settle(self) -> None:

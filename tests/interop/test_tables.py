@@ -11,14 +11,13 @@ from random import Random
 import pytest
 
 from rmqha.broker.tables.delay_offsets import DelayOffsetTable
-from rmqha.broker.tables.groups import GroupTable
 from rmqha.broker.tables.offsets import OffsetTable
-from rmqha.broker.tables.topics import TopicConfig, TopicTable
+from rmqha.broker.tables.topics import TopicConfig
 from rmqha.host.disk import HostDisk
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.offset import PhyOffset
 from rmqha.wire.lenient_json import loads
-from tests.broker.support import FakeLog
+from tests.broker.support import FakeLog, TableListener, group_table, topic_table
 from tests.interop.java import Java
 from tests.support.clock import ManualClock
 
@@ -36,10 +35,10 @@ class Written:
         self._random = random
         disk, clock, log = HostDisk(directory), ManualClock(), FakeLog()
         log.max_phy_offset = log.synced_offset = PhyOffset(2**40)
-        self._topics = TopicTable(disk, BrokerConfig(auto_create_topic_enable=False), clock)
-        self._groups = GroupTable(disk, clock)
-        self._offsets = OffsetTable(disk)
-        self._delays = DelayOffsetTable(disk, clock, log)
+        self._topics = topic_table(disk, BrokerConfig(auto_create_topic_enable=False), clock)
+        self._groups = group_table(disk, clock)
+        self._offsets = OffsetTable(disk, TableListener())
+        self._delays = DelayOffsetTable(disk, clock, log, TableListener())
         for table in (self._topics, self._groups):
             for epoch in (1, 1, 2):
                 table.new_epoch(epoch)

@@ -30,6 +30,7 @@ from rmqha.store.meta.identity_file import IdentityFile
 from rmqha.store.store import Store
 from rmqha.wire.command import Command
 
+from .broker_shell import SimShell
 from .covered import is_covered
 from .disk_process import DiskProcess
 from .following import Following, LearningEnds, Repairing, Scrubbing
@@ -102,8 +103,9 @@ class BrokerProcess(DiskProcess):
         self.forwards = False
         """It passes sends on to a new master, as on the host."""
         self._following: Following | None = None
-        self._registering: Registering | None = None
-        self._forwarder: SendForwarder | None = None
+        self.forwarder: SendForwarder | None = None
+        self.registering: Registering | None = None
+        self.transacting: Transacting | None = None
         self.store: Store
         self.core: BrokerCore
         self.replica: Replica
@@ -113,7 +115,7 @@ class BrokerProcess(DiskProcess):
         self._timer: Timer | None = None
         self._dispatching = False
         self._flushing = False
-        self._delivering = False
+        self.is_delivering = False
         self._saving = self._saving_tables = False
         self._table_draws = self._prng
 
@@ -157,7 +159,11 @@ class BrokerProcess(DiskProcess):
         # where sends are passed on, the address in a message's id says who has stored it
         place = STORES_AT + int(self.host[1:]) if self.forwards else 1
         store_host = (bytes((127, 0, 0, place)), config.listen_port)
-        self.core = BrokerCore(config, self.disk, self.store, identity, self.clock, self._tracer, store_host)
+        self._dispatching = self._flushing = self.is_delivering = False
+        self._timer = None
+        self._following = self.registering = self.transacting = None
+        shell = SimShell(self)
+        self.core = BrokerCore(config, self.disk, self.store, identity, self.clock, self._tracer, store_host, shell)
         assert isinstance(self.core.replica, Replica)
         self.replica = self.core.replica
         self._rpc = Rpc(self, self._handle, self._session_closed)
@@ -165,31 +171,22 @@ class BrokerProcess(DiskProcess):
         links = HaLinks(self)
         self.driver.ha = links
         self.driver.controller = ControllerCalls(self, self._rpc, self._controllers)
-        self.core.on_role = self._role_changed
-        self.driver.wake_dispatch = self._wake_dispatch
-        self.driver.wake_flush = self._flush_soon
-        self.driver.stepped = self._wake_timer
-        self._dispatching = self._flushing = self._delivering = False
-        self._timer = None
-        self._following = self._registering = None
-        self._forwarder = forwarding(self, self._rpc, self.core, self.stepped, self._tracer) if self.forwards else None
+        self.forwarder = forwarding(self, self._rpc, self.core, self.stepped, self._tracer) if self.forwards else None
         self._learning = LearningEnds(self, self._rpc, self.core, self._prng.child(f"ends-{self.life}"))
         self._repairing = Repairing(self, self._rpc, self.core, self._prng.child(f"repairs-{self.life}"))
         if self.name_servers:
             draws = self._prng.child(f"registering-{self.life}")
-            self._registering = Registering(self, self._rpc, self.core, self.name_servers, self._tracer, draws)
+            self.registering = Registering(self, self._rpc, self.core, self.name_servers, self._tracer, draws)
         if self.follows_tables:
             draws = self._prng.child(f"tables-{self.life}")
             self._following = Following(self, self._rpc, self.core, self._tracer, draws)
             self._saving = False
             self._saving_tables = False
             self._table_draws = self._prng.child(f"table-writes-{self.life}")
-            self.core.feed.save_soon = self._save_soon
-            self.core.save_tables_soon = self._save_tables_soon
             self._feed_later()
             self._save_later()
         if self.has_transactions:
-            Transacting(self, self.core)
+            self.transacting = Transacting(self, self.core)
         self.transport.listen(self.host, config.address, self._rpc)
         self.transport.listen(self.host, config.ha_address, links)
         self.transport.power_on(self.host)
@@ -326,13 +323,13 @@ class BrokerProcess(DiskProcess):
         if name == "ha_aligned" and fields["cut_bytes"]:
             self._observe(self, "cut", {})
 
-    def _role_changed(self, action: RoleChanged) -> None:
+    def role_changed(self, action: RoleChanged) -> None:
         if self._following is not None:
             self._following.role_changed()
-        if self._registering is not None:
-            self._registering.role_changed(action)
-        if self._forwarder is not None:
-            self._forwarder.role_changed()
+        if self.registering is not None:
+            self.registering.role_changed(action)
+        if self.forwarder is not None:
+            self.forwarder.role_changed()
         self._observe(self, "role", {"role": action.role, "epoch": action.epoch})
 
     # --- requests ---------------------------------------------------------------------------------------------------
@@ -351,14 +348,14 @@ class BrokerProcess(DiskProcess):
             self.core.processor.closed(channel)
 
     # --- work that the host shell does in tasks ---------------------------------------------------------------------
-    def _wake_timer(self) -> None:
+    def wake_timer(self) -> None:
         self._timer = self.wake_at(self.replica.deadline_ms(), self._timer, self._timeout)
 
     def _timeout(self) -> None:
         self.driver.timeout()
         self.stepped()
 
-    def _wake_dispatch(self) -> None:
+    def wake_dispatch(self) -> None:
         if not self._dispatching:
             self._dispatching = True
             self.after(0, self._dispatch)
@@ -366,7 +363,7 @@ class BrokerProcess(DiskProcess):
     def _dispatch(self) -> None:
         self._dispatching = False
         if self.driver.dispatch():
-            self._wake_dispatch()
+            self.wake_dispatch()
         self.store.index.build(INDEX_STEP_BYTES)
         self._watch_schedule()
         self.stepped()
@@ -375,10 +372,10 @@ class BrokerProcess(DiskProcess):
         self.after(self.config.flush_interval_commit_log, self._flush_tick)
 
     def _flush_tick(self) -> None:
-        self._flush_soon()
+        self.flush_soon()
         self._flush_later()
 
-    def _flush_soon(self) -> None:
+    def flush_soon(self) -> None:
         if not self._flushing:
             self._flushing = True
             most_ms = self._sync_ms if self.scheduler.now_ms < self._slow_until_ms else SYNC_MS
@@ -414,10 +411,10 @@ class BrokerProcess(DiskProcess):
         self.after(SAVE_INTERVAL_MS, self._save_tick)
 
     def _save_tick(self) -> None:
-        self._save_soon()
+        self.save_soon()
         self._save_later()
 
-    def _save_soon(self) -> None:
+    def save_soon(self) -> None:
         if not self._saving:
             self._saving = True
             self.after(self._prng.between(0, SYNC_MS), self._save)
@@ -428,7 +425,7 @@ class BrokerProcess(DiskProcess):
         self.core.feed.saved()
         self.stepped()
 
-    def _save_tables_soon(self) -> None:
+    def save_tables_soon(self) -> None:
         """As a thread of the host does: what changes before it begins shares a write, what is told meanwhile may come
         before it."""
         if not self._saving_tables:
@@ -443,12 +440,11 @@ class BrokerProcess(DiskProcess):
     # --- delayed messages -------------------------------------------------------------------------------------------
     def _watch_schedule(self) -> None:
         """From the first message of level 1 on, as the host does from the start."""
-        if not self._delivering and self.core.schedule.end_of(1):
-            self._delivering = True
-            self.core.schedule.wake = self._deliver_soon
+        if not self.is_delivering and self.core.schedule.end_of(1):
+            self.is_delivering = True
             self._deliver_later()
 
-    def _deliver_soon(self) -> None:
+    def deliver_soon(self) -> None:
         self.after(0, self._deliver)
 
     def _deliver_later(self) -> None:

@@ -138,7 +138,7 @@ class LearningEnds:
         self._awaits = SimAwaits(process, rpc, draws)
         self._work = Coroutines()
         starts = core.store.queue_starts
-        starts.on_lack = self._begin_soon
+        starts.hear(self._begin_soon)
         if starts.lacks:
             self._begin_soon()
 
@@ -175,7 +175,7 @@ class Repairing:
         self._core = core
         self._awaits = RottenOffers(process, rpc, draws)
         self._work = Coroutines(self._begin_if_due)
-        core.store.damage.wake = self._begin_soon
+        core.store.damage.hear(self._begin_soon)
         self._begin_if_due()
 
     def _begin_if_due(self) -> None:

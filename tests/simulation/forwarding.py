@@ -74,7 +74,7 @@ def forwarding(
     """The forwarder of one life, as the host's server makes it."""
     replica = core.replica
     assert isinstance(replica, Replica)
-    made = SendForwarder(
+    return SendForwarder(
         core.config.address,
         core.config.forward_sends_millis,
         replica,
@@ -85,5 +85,3 @@ def forwarding(
         process.clock,
         tracer,
     )
-    core.send.hold = core.transactions.hold = made.hold
-    return made

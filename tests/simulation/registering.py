@@ -37,7 +37,7 @@ class Registering:
         self._draws = draws
         self._client = cast(RemotingClient, SimClient(process, rpc, draws))
         self._link = NameServerLink(core.config, core.driver, core.topics, addresses, process.clock, tracer)
-        core.topics.changed = self._link.changed
+        self.changed = self._link.changed
         rpc.lost = self._link.lost
         for address in addresses:
             self._keep(address)

@@ -19,7 +19,6 @@ class Transacting:
         self._process = process
         self._service = core.transactions
         self._is_woken = False
-        self._service.wake = self._wake
         self._later()
 
     def _later(self) -> None:
@@ -29,7 +28,7 @@ class Transacting:
         self._step()
         self._later()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         if not self._is_woken:
             self._is_woken = True
             self._process.after(0, self._woken)
@@ -43,4 +42,4 @@ class Transacting:
         more = self._service.step()
         self._process.stepped()
         if more:
-            self._wake()
+            self.wake()

@@ -120,7 +120,7 @@ class World:
 
     def _watched_crosstalk(self) -> Crosstalk:
         made = Crosstalk(self.scheduler, self.transport, self.groups, self.controllers)
-        self.transport.dialed = made.dialed
+        self.transport.dial_listeners.append(made.dialed)
         for broker in self.brokers:
             broker.heard = made.heard
             broker.checks = (*broker.checks, made.stepped)

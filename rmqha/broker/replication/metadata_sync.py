@@ -96,7 +96,7 @@ class QueueMaxOffsetsSync:
         self._ends = ends
         self._awaits = HostAwaits(client)
         self._lacks = trio.Event()
-        starts.on_lack = self._wake
+        starts.hear(self._wake)
         if starts.lacks:
             self._wake()
 
@@ -117,7 +117,7 @@ class RepairLoop:
         self._repair = repair
         self._awaits = HostAwaits(client)
         self._due = trio.Event()
-        damage.wake = self._wake
+        damage.hear(self._wake)
         self._wake()
 
     def _wake(self) -> None:

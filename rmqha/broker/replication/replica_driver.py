@@ -7,7 +7,7 @@ say): such calls only feed the machine, and the outermost call performs what cam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol, assert_never
 
 from rmqha.broker.replication.slice_size import SliceSize
@@ -75,13 +75,41 @@ class ControllerPort(Protocol):
     def call(self, action: CallController) -> None: ...
 
 
-class ReplicaDriver:
-    """`on_role` is told every RoleChanged, `on_serving` the moment a new master opens, `on_dispatched` which queues
-    have grown. `wake_dispatch` and `wake_flush` tell the shell that there is work, `stepped` that the machine has moved
-    and its deadline may have."""
+class DriverEvents(Protocol):
+    """What the parts of a broker hear of its replica and log."""
 
+    def role_changed(self, action: RoleChanged) -> None: ...
+
+    def opened(self) -> None:
+        """A new master takes sends from now on: its queues hold everything that is committed."""
+
+    def dispatched(self, grown: Iterable[tuple[str, int]]) -> None:
+        """These queues have grown."""
+
+    def tell(self, state: ReplicaState) -> None:
+        """Add what request 52000 shows of the other parts."""
+
+
+class DriverShell(Protocol):
+    """A `BrokerShell` is one."""
+
+    def wake_dispatch(self) -> None: ...
+
+    def wake_flush(self) -> None: ...
+
+    def stepped(self) -> None: ...
+
+
+class ReplicaDriver:
     def __init__(
-        self, replica: Replica | StaticReplica, store: Store, room: TailRoom, clock: Clock, tracer: Tracer
+        self,
+        replica: Replica | StaticReplica,
+        store: Store,
+        room: TailRoom,
+        clock: Clock,
+        tracer: Tracer,
+        events: DriverEvents,
+        shell: DriverShell,
     ) -> None:
         self.replica = replica
         self.store = store
@@ -94,13 +122,8 @@ class ReplicaDriver:
         self._writable = False
         self.ha: HaPort
         self.controller: ControllerPort
-        self.on_role: Callable[[RoleChanged], None] = lambda action: None
-        self.on_serving: Callable[[], None] = lambda: None
-        self.on_dispatched: Callable[[Iterable[tuple[str, int]]], None] = lambda grown: None
-        self.wake_dispatch: Callable[[], None] = lambda: None
-        self.wake_flush: Callable[[], None] = lambda: None
-        self.stepped: Callable[[], None] = lambda: None
-        self.tell_more: Callable[[ReplicaState], None] = lambda state: None
+        self._events = events
+        self._shell = shell
         self._waiting_for_flush = False
         self.ha_breach_count = 0
         """HA connections closed for what the peer sent."""
@@ -149,7 +172,7 @@ class ReplicaDriver:
                 self.replica.wait(now_ms, end_offset, waiter)
                 if self.replica.sync_required:
                     self._waiting_for_flush = True
-                    self.wake_flush()
+                    self._shell.wake_flush()
             self.replica.appended(now_ms)
             self._perform()
         except Exception as error:  # noqa: BLE001  (it goes on, as what it means)
@@ -231,7 +254,7 @@ class ReplicaDriver:
         self.replica.ha_received(self._clock.now_ms(), conn_id, data)
         if self.replica.sync_required and self.store.max_phy_offset > end:
             self._waiting_for_flush = True
-            self.wake_flush()
+            self._shell.wake_flush()
         self._perform()
 
     @whole
@@ -268,7 +291,7 @@ class ReplicaDriver:
                 # Only the way to serving waits for the queues; a master that serves is spared the call per batch.
                 self.replica.dispatched(self._clock.now_ms())
                 self._perform()
-            self.on_dispatched(self.store.grown)
+            self._events.dispatched(self.store.grown)
             self.store.grown.clear()
         return more and self.store.dispatched_offset > before
 
@@ -293,7 +316,7 @@ class ReplicaDriver:
 
     def state(self) -> ReplicaState:
         state = self.replica.state(self._clock.now_ms())
-        self.tell_more(state)
+        self._events.tell(state)
         return state
 
     # --- actions ----------------------------------------------------------------------------------------------------
@@ -333,7 +356,7 @@ class ReplicaDriver:
                 self._tracer.event(
                     "role_changed", role=role.name, epoch=epoch, master_id=master_id, master_address=master_address
                 )
-                self.on_role(action)
+                self._events.role_changed(action)
             case ResolveHosts(names):
                 self.ha.resolve(names)
             case HandedOver(token, _, _):
@@ -347,13 +370,13 @@ class ReplicaDriver:
         serving = self.is_serving
         if serving and not self._serving:
             self._serving = True
-            self.on_serving()
+            self._events.opened()
         self._serving = serving
         if serving and not self._writable and self.admission()[0] is ResponseCode.SUCCESS:
             self._writable = True
             self._tracer.event("writable", epoch=self.replica.epoch)
         if self.dispatch_due:
-            self.wake_dispatch()
+            self._shell.wake_dispatch()
         if self._room.is_waited_for:
             self._room.moved()
-        self.stepped()
+        self._shell.stepped()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from rmqha.broker.replication.replica_driver import ReplicaDriver
 from rmqha.broker.replication.waiter import HandOverWaiter
@@ -13,6 +12,7 @@ from rmqha.broker.requests.send import SendProcessor
 from rmqha.broker.services.live_config import LiveConfig
 from rmqha.broker.services.schedule import ScheduleService
 from rmqha.broker.services.statistics import DayCounts, Meter, Meters
+from rmqha.broker.shell import BrokerShell, HostFacts
 from rmqha.broker.tables.config_table import DataVersion
 from rmqha.host.access import security, security_watch
 from rmqha.host.clock import StepWatch
@@ -43,10 +43,9 @@ class AdminRequests:
         pull: PullProcessor,
         schedule: ScheduleService,
         clock: Clock,
-        process: dict[str, Any],
-        disk_usage: Callable[[], tuple[int, int, int]],
-        history: Callable[[], list[dict[str, Any]]],
+        host: HostFacts,
         local_hour: Callable[[], int],
+        shell: BrokerShell,
     ) -> None:
         self._live = live
         self._config = live.current
@@ -56,12 +55,11 @@ class AdminRequests:
         self._pull = pull
         self._schedule = schedule
         self._clock = clock
-        self._process = process
-        self.disk_usage = disk_usage
-        self._history = history
+        self._process = host.process
+        self.disk_usage = host.disk_usage
+        self._history = host.history
         self._local_hour = local_hour
-        self.address_problem: Callable[[], str] = lambda: ""
-        """What is wrong with the addresses that others are told; set by the shell."""
+        self._address_problem = shell.address_problem
         self._put, self._found, self._missed = Meter(), Meter(), Meter()
         self._put_days, self._got_days = DayCounts(), DayCounts()
         self._copied = Meters()
@@ -169,7 +167,7 @@ class AdminRequests:
     def _replica_state(self, channel: Channel, command: Command) -> Command:
         state = self._driver.state()
         state.pid, state.data_directory = self._process.get("pid"), self._process.get("dataDirectory")
-        state.address_problem = self.address_problem()
+        state.address_problem = self._address_problem()
         state.put_count, state.get_count = self._send.put_count, self._pull.get_count
         state.held_pull_count = self._pull.hold_count
         state.put_tps, state.get_tps = self._put.per_second(), self._found.per_second()

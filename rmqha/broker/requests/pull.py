@@ -119,7 +119,8 @@ class _Hold:
 
 
 class PullProcessor:
-    """`is_master` and `may_serve` ask for the replica's present role."""
+    """`is_master` asks for the replica's present role, `readers` for replicas that could serve reads instead of a
+    master, or for a slave itself: end of the log by id."""
 
     def __init__(
         self,
@@ -131,6 +132,7 @@ class PullProcessor:
         offsets: OffsetTable,
         clock: Clock,
         is_master: Callable[[], bool],
+        readers: Callable[[], Mapping[int, int]],
         memory_bytes: int = 0,
     ) -> None:
         """`memory_bytes` is that of the machine; 0: unknown, no consumer is sent to a slave."""
@@ -143,8 +145,7 @@ class PullProcessor:
         self._clock = clock
         self._is_master = is_master
         self._memory_bytes = memory_bytes
-        self.readers: Callable[[], Mapping[int, int]] = dict
-        """Replicas that could serve reads instead of a master, or a slave itself: end of the log by id."""
+        self._readers = readers
         self._holds: dict[_Queue, list[_Hold]] = {}
         self._held: dict[Channel, dict[_Queue, int]] = {}
         """How many of them each connection has, by queue."""
@@ -325,7 +326,7 @@ class PullProcessor:
         in_memory_bytes = self._memory_bytes * self._config.access_message_in_memory_max_ratio // 100
         if self._log.max_phy_offset - read_at <= in_memory_bytes:
             return MASTER_ID
-        able = [broker_id for broker_id, end_offset in self.readers().items() if end_offset > read_at]
+        able = [broker_id for broker_id, end_offset in self._readers().items() if end_offset > read_at]
         wanted = int((self._groups.get(pull.group) or {}).get("whichBrokerWhenConsumeSlowly", MASTER_ID))
         return wanted if wanted in able else min(able, default=MASTER_ID)
 

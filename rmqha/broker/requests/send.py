@@ -140,7 +140,11 @@ class SendProcessor:
         retries: RetryRules,
         level_count: int,
         room: TailRoom,
+        when_held: Callable[[Callable[[str], None]], None],
+        hold: Callable[[Channel, list[Command]], bool],
     ) -> None:
+        """`when_held` calls back when the set holds the topics as they are now (`MetadataLeader.wait`), `hold` takes
+        care of sends that come during or after a hand-over (`SendForwarder`)."""
         self._config = config
         self._topics = topics
         self._log = log
@@ -154,10 +158,8 @@ class SendProcessor:
         self._own_bytes = encode_properties(self._own)
         self._next_queue = 0
         self._has_made_topic = False
-        self.when_held: Callable[[Callable[[str], None]], None] = lambda done: done("")
-        """Calls back when the set holds the topics as they are now (`TableFeed.wait`)."""
-        self.hold: Callable[[Channel, list[Command]], bool] = lambda channel, commands: False
-        """Takes care of sends that come during or after a hand-over (`SendForwarder`)."""
+        self._when_held = when_held
+        self._hold = hold
         self.rates = Rates()
         """Messages by topic."""
         self.traffic: Traffic | None = None
@@ -175,7 +177,7 @@ class SendProcessor:
         """Answer every command now or when its ack is due; oneway ones never."""
         if channel.waited_ms > self._patience_ms:
             self._refuse_late(channel, commands, channel.waited_ms)
-        elif self.hold(channel, commands):
+        elif self._hold(channel, commands):
             pass
         elif self._room.is_full and not self._room.takes(channel, sum(len(item.body) for item in commands)):
             channel.work(self._in_turn(channel, commands))
@@ -188,7 +190,7 @@ class SendProcessor:
         yield turn
         if turn.is_late:
             self._refuse_late(channel, commands, channel.waited_ms + self._patience_ms)
-        elif not self.hold(channel, commands):
+        elif not self._hold(channel, commands):
             self.admit(channel, commands)
         self._room.took(turn)
 
@@ -274,7 +276,7 @@ class SendProcessor:
 
     def _waiter(self, channel: Channel, replies: list[Command]) -> Waiting:
         waiter = Waiter(channel, replies)
-        return TopicWaiter(waiter, self.when_held) if self._has_made_topic else waiter
+        return TopicWaiter(waiter, self._when_held) if self._has_made_topic else waiter
 
     def _refuse_late(self, channel: Channel, commands: list[Command], waited_ms: int) -> None:
         """Their clients are about to try again: written now, they would be there twice. Oneway ones nobody repeats."""
@@ -286,7 +288,7 @@ class SendProcessor:
         for command in commands:
             if not command.flag & FLAG_ONEWAY:
                 self._refuse(channel, command, ResponseCode.SYSTEM_BUSY, remark)
-        if oneway and not self.hold(channel, oneway):
+        if oneway and not self._hold(channel, oneway):
             self.admit(channel, oneway)
 
     def _refuse(self, channel: Channel, command: Command, code: ResponseCode, remark: str) -> None:

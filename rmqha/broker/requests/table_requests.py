@@ -75,7 +75,9 @@ class TableRequests:
         delay_offsets: DelayOffsetTable,
         put_rates: Rates,
         feed: Feed,
+        when_routed: Callable[[Callable[[], None]], None],
     ) -> None:
+        """`when_routed` calls back once the name servers know the topics as they are now."""
         self._config = config
         self._log = log
         self._standing = standing
@@ -85,8 +87,7 @@ class TableRequests:
         self._delay_table = delay_offsets
         self._put_rates = put_rates
         self._feed = feed
-        self.when_routed: Callable[[Callable[[], None]], None] = lambda done: done()
-        """Calls back once the name servers know the topics as they are now; the shell sets it."""
+        self._when_routed = when_routed
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -139,7 +140,7 @@ class TableRequests:
 
     def _held_and_routed(self, done: Callable[[str], None]) -> None:
         """Who sends at once must find the topic's route, or it might be made by the first send, in any group."""
-        self._feed.wait(lambda fault: done(fault) if fault else self.when_routed(lambda: done("")))
+        self._feed.wait(lambda fault: done(fault) if fault else self._when_routed(lambda: done("")))
 
     def _delete_topic(self, channel: Channel, command: Command) -> None:
         """The topic and its consumers' offsets go. Its queues stay until the log forgets their records: a topic of the

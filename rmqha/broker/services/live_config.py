@@ -14,7 +14,7 @@ C = TypeVar("C", bound=Config)
 
 
 class LiveConfig(Generic[C]):
-    """`current` is the configuration as it is now; `on_change` hears of every change of it."""
+    """`current` is the configuration as it is now; `hear` names who is told of every change of it."""
 
     def __init__(self, disk: Disk | None, config: C, tracer: Tracer, path: str = PATH) -> None:
         """Without a disk a change ends with the process. Raises ConfigError for a file that cannot be read, OSError."""
@@ -22,7 +22,7 @@ class LiveConfig(Generic[C]):
         self._path = path
         self._overrides: dict[str, str] = {}
         self.current = config
-        self.on_change: Callable[[C], None] = lambda config: None
+        self._listeners: list[Callable[[C], None]] = []
         if disk is not None and disk.exists(path):
             source = f"{disk.label}/{path}"
             try:
@@ -60,4 +60,8 @@ class LiveConfig(Generic[C]):
                 self._disk.make_dirs(directory)
             self._disk.write_atomic(self._path, lines.encode())
         self._overrides, self.current = overrides, config
-        self.on_change(config)
+        for listener in self._listeners:
+            listener(config)
+
+    def hear(self, listener: Callable[[C], None]) -> None:
+        self._listeners.append(listener)

@@ -34,9 +34,10 @@ class Retention:
         driver: ReplicaDriver,
         clock: Clock,
         tracer: Tracer,
+        wake: Callable[[], None],
         local_hour: Callable[[], int] | None = None,
     ) -> None:
-        """Without `local_hour` the hours of deleteWhen are UTC's."""
+        """`wake` has `look` called soon. Without `local_hour` the hours of deleteWhen are UTC's."""
         self._config = config
         self._disk = disk
         self._driver = driver
@@ -48,7 +49,7 @@ class Retention:
         self._start_offset = 0
         self._held: Held | None = None
         self._troubled = False
-        self.wake: Callable[[], None] = lambda: None
+        self._wake = wake
 
     def configure(self, config: BrokerConfig) -> None:
         self._config = config
@@ -110,7 +111,7 @@ class Retention:
         """Expired files go whatever the hour, and all that end at or below `start_offset`."""
         self._start_offset = start_offset
         self._looks_on_demand = LOOKS_ON_DEMAND
-        self.wake()
+        self._wake()
 
     # --- say --------------------------------------------------------------------------------------------------------
     def _tell(self, found: RetentionPlan) -> None:
@@ -165,7 +166,7 @@ class Retention:
 
     def _clean_queues(self, channel: Channel, command: Command) -> Command:
         self._store.trim_derived()
-        self.wake()
+        self._wake()
         return command.reply()
 
     def _delete_expired(self, channel: Channel, command: Command) -> Command:

@@ -13,9 +13,8 @@ class RetentionLoop:
         self._config = config
         self._retention = retention
         self._asked = trio.Event()
-        retention.wake = self._wake
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         self._asked.set()
 
     async def run(self) -> None:

@@ -138,6 +138,7 @@ class ScheduleService:
         tracer: Tracer,
         store_host: tuple[bytes, int],
         levels_ms: Sequence[int],
+        wake: Callable[[], None],
     ) -> None:
         self._log = log
         self._appends = appends
@@ -148,7 +149,7 @@ class ScheduleService:
         self.levels_ms = levels_ms
         self._pending: dict[int, _Delivery] = {}
         self.delivered_count = 0
-        self.wake: Callable[[], None] = lambda: None
+        self._wake = wake
 
     def end_of(self, level: int) -> int:
         """The end of a level's queue."""
@@ -230,7 +231,7 @@ class ScheduleService:
         if status is AckStatus.OK:
             del self._pending[level]
             self._offsets.put(level, delivery.next_offset, delivery.end_offset)
-            self.wake()
+            self._wake()
         elif status is AckStatus.SERVICE_NOT_AVAILABLE:
             del self._pending[level]
         else:

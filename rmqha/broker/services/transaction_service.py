@@ -7,7 +7,6 @@ confirm offset has its copy: whoever is master next finds every transaction that
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from rmqha.broker.replication.waiter import MessageAppender, Waiter, Waiting
@@ -108,9 +107,18 @@ class _Due(NamedTuple):
     verdict: TransactionVerdict
 
 
-class TransactionService:
-    """`step` is called now and then, and whenever `wake` was."""
+class TransactionShell(Protocol):
+    """A `BrokerShell` is one."""
 
+    def wake_transactions(self) -> None:
+        """`step` is to be called soon, not only now and then."""
+
+    def hold(self, channel: Channel, commands: list[Command]) -> bool:
+        """Take care of ends that come during or after a hand-over (`SendForwarder`)."""
+        ...
+
+
+class TransactionService:
     def __init__(
         self,
         config: BrokerConfig,
@@ -122,6 +130,7 @@ class TransactionService:
         clock: Clock,
         tracer: Tracer,
         store_host: Host,
+        shell: TransactionShell,
     ) -> None:
         self._log = log
         self._appends = appends
@@ -143,9 +152,7 @@ class TransactionService:
         self._copies: _Copies | None = None
         self._turn = 0
         self._withheld: set[tuple[str, str]] = set()
-        self.wake: Callable[[], None] = lambda: None
-        self.hold: Callable[[Channel, list[Command]], bool] = lambda channel, commands: False
-        """Takes care of ends that come during or after a hand-over (`SendForwarder`)."""
+        self._shell = shell
 
     def configure(self, config: BrokerConfig) -> None:
         self._interval_ms = config.transaction_check_interval
@@ -162,7 +169,7 @@ class TransactionService:
     # --- the end of a transaction -------------------------------------------------------------------------------------
     def process(self, channel: Channel, command: Command) -> None:
         """Request 37. Producers send it oneway; others are answered when the end is acknowledged."""
-        if not self.hold(channel, [command]):
+        if not self._shell.hold(channel, [command]):
             self.admit(channel, command)
 
     def admit(self, channel: Channel, command: Command) -> None:
@@ -384,7 +391,7 @@ class TransactionService:
             return
         if status is AckStatus.OK:
             copies.is_acked = True
-            self.wake()
+            self._shell.wake_transactions()
         elif status is AckStatus.SERVICE_NOT_AVAILABLE:
             self.role_changed()
         else:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from json.encoder import encode_basestring
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from rmqha.broker.tables.table_version import TableVersion
 from rmqha.port import Disk
@@ -21,6 +21,22 @@ LOST_CHANGE_COUNT = 100_000
 MAX_COUNTER = 2**31 - 1
 
 T = TypeVar("T")
+
+
+class TableEvents(Protocol):
+    """What tables tell the broker of their changes."""
+
+    def moved(self) -> None:
+        """The version of a table has: slaves want to know."""
+
+    def save_tables_soon(self) -> None:
+        """The file of topics or groups is behind a change that somebody may wait for."""
+
+    def topics_changed(self) -> None:
+        """The name servers want to know."""
+
+    def batch_topics_changed(self, topics: set[str]) -> None:
+        """These are all with queue.type=BatchCQ; told before anybody can send to a new one."""
 
 
 @dataclass(slots=True)

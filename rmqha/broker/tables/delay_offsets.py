@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 from rmqha.broker.tables import config_table
-from rmqha.broker.tables.config_table import DataVersion, mapping
+from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
 from rmqha.model.offset import PhyOffset
 from rmqha.port import Clock, Disk
 
@@ -49,7 +49,9 @@ class DelayOffsetTable:
     """By level, the first entry of its queue that is not delivered yet. `epoch` is the master epoch that stamps
     changes. Raises StoreError for a file that cannot be read."""
 
-    def __init__(self, disk: Disk, clock: Clock, log: DeliveryLog, *, is_synced: bool = True) -> None:
+    def __init__(
+        self, disk: Disk, clock: Clock, log: DeliveryLog, events: TableEvents, *, is_synced: bool = True
+    ) -> None:
         """`is_synced`: what the file holds is known to be on the disk. Else it is written again."""
         self._disk = disk
         self._clock = clock
@@ -59,8 +61,7 @@ class DelayOffsetTable:
         self.epoch = found.version.state_version
         self._states = [_State(log.max_phy_offset, found.version, found.table)]
         """In the order in which they were heard. Of the first, the file's, all copies are in the log that is found."""
-        self.moved: Callable[[], None] = lambda: None
-        """Told of each change: of what slaves have not heard of, a new master delivers again."""
+        self._events = events  # of what slaves have not heard of, a new master delivers again
         self._written: Mapping[int, int] | None = found.table if is_synced or not found.table else None
 
     def _held(self, log_end: int) -> _State:
@@ -88,7 +89,7 @@ class DelayOffsetTable:
         version = replace(last.version)
         version.advance(self.epoch, self._clock.wall_ms())
         self._add(_State(max(log_end, last.log_end), version, {**last.offsets, level: offset}))
-        self.moved()
+        self._events.moved()
 
     def _add(self, state: _State) -> None:
         self._states.append(state)

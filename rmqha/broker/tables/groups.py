@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from rmqha.broker.tables import config_table
-from rmqha.broker.tables.config_table import DataVersion, mapping
+from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
 from rmqha.broker.tables.table_file import ROWS, PendingTableWrite, TableFile
 from rmqha.broker.tables.table_version import Lineage, TableVersion
 from rmqha.broker.tables.topics import MAX_QUEUE_COUNT, MAX_TOPIC_LENGTH, topic_name_fault
@@ -68,19 +68,18 @@ class GroupTable:
     """Settings per consumer group, each in the form in which the file and the wire carry it. Changes are made here at
     once and reach the disk together (`file`): whoever must not be answered before waits for that."""
 
-    def __init__(self, disk: Disk, clock: Clock, config: BrokerConfig | None = None, *, is_synced: bool = True) -> None:
+    def __init__(
+        self, disk: Disk, clock: Clock, config: BrokerConfig, events: TableEvents, *, is_synced: bool = True
+    ) -> None:
         """`is_synced`: what the file holds is known to be on the disk. Else it is written again."""
         self._clock = clock
-        self.configure(config or BrokerConfig())
+        self.configure(config)
         found = config_table.load(disk, "subscriptionGroup", _parse, (_TABLE, "forbiddenTable"))
         self.version, self._unknown, self.findings = found.version, found.unknown, found.findings
         self.epoch = self.version.state_version
         self._groups, self._forbidden = found.table
         self._lineage = Lineage(self.version.stamp)
-        self.moved: Callable[[], None] = lambda: None
-        """Told that the version has moved: slaves want to know."""
-        self.save_soon: Callable[[], None] = self.save
-        """Told that the file is behind a change that somebody may wait for."""
+        self._events = events
         self.file = TableFile(disk, "subscriptionGroup", (_TABLE,))
         self.file.holds(_TABLE, self._groups)
         if not is_synced and self._groups:
@@ -136,8 +135,8 @@ class GroupTable:
         self.version.advance(self.epoch, self._clock.wall_ms())
         self._lineage.advance(self.version.stamp, [name])
         self.file.change(_TABLE, {name: self._groups.get(name)})
-        self.save_soon()
-        self.moved()
+        self._events.save_tables_soon()
+        self._events.moved()
 
     def replace(self, body: Mapping[str, Any], groups: Mapping[str, dict[str, Any]]) -> None:
         """A slave takes its master's whole table; `body` is (one of) the answers it came in. Its file is to be written

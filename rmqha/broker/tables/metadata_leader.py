@@ -42,16 +42,6 @@ Line = tuple[bool, bool, bool]
 """A kind of wait: for the set, for its offsets, for this replica's offsets."""
 
 
-class MasterEpoch(Protocol):
-    """This replica's place in its group; `Replica` is one."""
-
-    @property
-    def is_master(self) -> bool: ...
-
-    @property
-    def epoch(self) -> Epoch: ...
-
-
 @dataclass(slots=True)
 class _Follower:
     """What a slave holds, by its last poll in this epoch."""
@@ -89,16 +79,42 @@ class _Wait:
         return self.of_set is not None, of_set_offsets > NO_STAMP, self.own_offsets > NO_STAMP
 
 
-class MetadataLeader:
-    """`members` gives all but this replica that are, or may by now be, in the SyncStateSet; None while the set is too
-    small for anything to be answered. `stepped` is called when a slave has come level: it may be proposed for the set.
-    """
+class GroupView(Protocol):
+    """What is known, and told, of the group and its log."""
 
+    @property
+    def is_master(self) -> bool: ...
+
+    @property
+    def epoch(self) -> Epoch: ...
+
+    def other_members(self) -> tuple[BrokerId, ...] | None:
+        """All but this replica that are, or may by now be, in the SyncStateSet; None while the set is too small for
+        anything to be answered."""
+        ...
+
+    def end_of(self, topic: str, queue_id: int, epoch: int) -> int:
+        """The end of a queue: behind it no offset may lie that a consumer told a master of that epoch."""
+        ...
+
+    def slave_is_level(self) -> None:
+        """A slave has come level: it may be proposed for the set."""
+
+
+class TableSaver(Protocol):
+    """Writes files that are waited for soon, then calls `MetadataLeader.saved`; a `BrokerShell` is one."""
+
+    def save_offsets_soon(self) -> None: ...
+
+    def save_tables_soon(self) -> None: ...
+
+
+class MetadataLeader:
     def __init__(
         self,
         config: BrokerConfig,
-        group: MasterEpoch,
-        members: Callable[[], tuple[BrokerId, ...] | None],
+        group: GroupView,
+        saver: TableSaver,
         topics: TopicTable,
         groups: GroupTable,
         offsets: OffsetTable,
@@ -108,7 +124,7 @@ class MetadataLeader:
     ) -> None:
         self._config = config
         self._group = group
-        self._members = members
+        self._saver = saver
         self._topics = topics
         self._groups = groups
         self._offsets = offsets
@@ -122,14 +138,6 @@ class MetadataLeader:
         """Those of one kind, in the order of what they wait for: while the first waits, so do the others."""
         self._answered = NO_STAMP
         """Offsets that were answered under offsetSync=strict, or may have been by a master before."""
-        self.stepped: Callable[[], None] = lambda: None
-        self.save_soon: Callable[[], None] = lambda: None
-        """The offsets' file is waited for; the shell says `saved` when it is written."""
-        self.save_tables_soon: Callable[[], None] = lambda: None
-        """The same of topics and groups."""
-        self.end_of: Callable[[str, int, int], int] = lambda topic, queue_id, epoch: 0
-        """Of a queue: behind it no offset may lie that a consumer told a master of that epoch."""
-        topics.moved = groups.moved = offsets.moved = delays.moved = self.changed
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.RMQHA_FOLLOW_TABLES: self._follow}
@@ -160,7 +168,7 @@ class MetadataLeader:
             self._answer(broker_id)
         self._settle()
         if self._holds_tables(follower):
-            self.stepped()
+            self._group.slave_is_level()
 
     def _take_back(self, command: Command) -> None:
         """Commits that this replica lost when it was killed, and the slave still has."""
@@ -171,7 +179,7 @@ class MetadataLeader:
             changes = [OffsetChange.from_json(item) for item in body["offsets"]]
         except (KeyError, TypeError, ValueError):
             raise RequestError(ResponseCode.SYSTEM_ERROR, "the body of request 52030 is not one") from None
-        count = self._offsets.take_back(changes, self.end_of)
+        count = self._offsets.take_back(changes, self._group.end_of)
         if count:
             self._tracer.event("offsets_taken_back", count=count)
 
@@ -252,7 +260,7 @@ class MetadataLeader:
         self._followers.pop(broker_id, None)
         self._tracer.event("metadata_not_strict", broker_id=broker_id, reason="the replica does not know request 52030")
         self._settle()
-        self.stepped()
+        self._group.slave_is_level()
 
     @property
     def level(self) -> list[BrokerId]:
@@ -293,7 +301,7 @@ class MetadataLeader:
         """As `wait`, for offsets alone, under offsetSync=strict."""
         if self._config.offset_sync == "strict":
             self.changed()
-            self.save_soon()
+            self._saver.save_offsets_soon()
             self._wait((NO_STAMP, NO_STAMP, self._offsets.stamp), (0, 0), self._offsets.stamp, done)
         else:
             done("")
@@ -314,7 +322,7 @@ class MetadataLeader:
         line = self._lines.setdefault(wait.line, deque())
         line.append(wait)
         if self._unsaved(wait):
-            self.save_tables_soon()
+            self._saver.save_tables_soon()
         if len(line) == 1:
             self._settle()
 
@@ -331,7 +339,7 @@ class MetadataLeader:
         return lacking
 
     def _lacking(self, of_set: tuple[TableVersion, TableVersion, TableVersion]) -> str:
-        members = self._members()
+        members = self._group.other_members()
         if members is None:
             return "a majority of the group"
         topics, groups, offsets = of_set

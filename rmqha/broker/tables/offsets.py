@@ -14,7 +14,7 @@ from threading import Lock
 from typing import Any, NamedTuple
 
 from rmqha.broker.tables import config_table, table_file
-from rmqha.broker.tables.config_table import DataVersion, mapping
+from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
 from rmqha.broker.tables.offset_places import Pairs, Place, Removals, last_stamp, newer_than
 from rmqha.broker.tables.table_file import ROWS, TableFile
 from rmqha.broker.tables.table_version import NO_STAMP, TableVersion
@@ -73,10 +73,11 @@ class PendingOffsetWrite(NamedTuple):
 class OffsetTable:
     """Offsets by "topic@group" and queue id. A commit takes the offset as it is, backwards too: a reset is one.
 
-    `epoch` is the master epoch that stamps changes; `moved` is told of each change that slaves want to know at once.
+    `epoch` is the master epoch that stamps changes; `events.moved` is told of each change that slaves want to know at
+    once.
     """
 
-    def __init__(self, disk: Disk, *, is_synced: bool = True) -> None:
+    def __init__(self, disk: Disk, events: TableEvents, *, is_synced: bool = True) -> None:
         """`is_synced`: what the file holds is known to be on the disk. Else it is written again, and until then nothing
         counts as saved."""
         found = config_table.load(disk, _TABLE, _parse, _ROW_TABLES)
@@ -90,7 +91,7 @@ class OffsetTable:
         self._pairs = Pairs()
         self._resets: dict[Place, int] = {}
         """To where a group's members must go; their own commits do not count until they know."""
-        self.moved: Callable[[], None] = lambda: None
+        self._events = events
         self._changed: set[str] = set()
         """Keys whose rows the file lacks."""
         self._file = TableFile(disk, _TABLE, _ROW_TABLES, optional=(_VERSIONS, _REMOVED))
@@ -162,7 +163,7 @@ class OffsetTable:
         if self._put(place, offset) and len(self._resets) < MAX_ENTRY_COUNT:
             self._resets[place] = offset
             self._touch(place)
-            self.moved()
+            self._events.moved()
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
         """Where a member must go on, once; None if it may go on where it is."""
@@ -205,7 +206,7 @@ class OffsetTable:
         while len(self._removed) > MAX_REMOVED_COUNT:
             self._changed.add(self._removed.pop_oldest())
         if keys:
-            self.moved()
+            self._events.moved()
 
     def _forget(self, place: Place) -> None:
         key, queue_id = place

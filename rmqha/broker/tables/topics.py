@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
 from rmqha.broker.tables import config_table
-from rmqha.broker.tables.config_table import DataVersion, mapping
+from rmqha.broker.tables.config_table import DataVersion, TableEvents, mapping
 from rmqha.broker.tables.table_file import ROWS, PendingTableWrite, TableFile
 from rmqha.broker.tables.table_version import Lineage, TableVersion
 from rmqha.model.code import ResponseCode
@@ -153,20 +153,16 @@ class TopicTable:
     `epoch` is the master epoch that stamps changes.
     """
 
-    def __init__(self, disk: Disk, config: BrokerConfig, clock: Clock, *, is_synced: bool = True) -> None:
+    def __init__(
+        self, disk: Disk, config: BrokerConfig, clock: Clock, events: TableEvents, *, is_synced: bool = True
+    ) -> None:
         """`is_synced`: what the file holds is known to be on the disk. Else it is written again."""
         self._disk = disk
         self._clock = clock
         self._topics: dict[str, TopicConfig] = {}
         self.version = DataVersion(0, 0, clock.wall_ms())
         self.epoch = 0
-        self.changed: Callable[[], None] = lambda: None
-        self.moved: Callable[[], None] = lambda: None
-        """Told that the version has moved: slaves want to know."""
-        self.save_soon: Callable[[], None] = self.save
-        """Told that the file is behind a change that somebody may wait for."""
-        self.batch_topics_changed: Callable[[set[str]], None] = lambda topics: None
-        """Told the topics with queue.type=BatchCQ, before anybody can send to a new one."""
+        self._events = events
         self._texts: dict[str, tuple[TopicConfig, bytes]] = {}
         """Each topic's member of a registration, with the topic that it was made from."""
         self._table_text = b""
@@ -247,7 +243,7 @@ class TopicTable:
         self._table_text = b""
         self._commit([topic.name])
         if topic.is_batch:
-            self.batch_topics_changed({topic.name})
+            self._events.batch_topics_changed({topic.name})
 
     def remove(self, name: str) -> None:
         """Forget a topic."""
@@ -296,7 +292,7 @@ class TopicTable:
         self.version.new_epoch(epoch)
         self._advance([])
         self.file.touch()
-        self.changed()
+        self._events.topics_changed()
 
     def replace(self, table: Mapping[str, TopicConfig], version: DataVersion, deleted: Set[str] = frozenset()) -> None:
         """A slave takes its master's whole table. Its file is to be written before it says so."""
@@ -307,8 +303,8 @@ class TopicTable:
         self.version = version
         self._lineage.restart(version.stamp)
         self.file.replace(_TABLE, self._topics)
-        self.batch_topics_changed(self.batch_topics())
-        self.changed()
+        self._events.batch_topics_changed(self.batch_topics())
+        self._events.topics_changed()
 
     def changes_since(self, stamp: TableVersion) -> dict[str, Any] | None:
         """What a slave whose table has that stamp lacks, for `apply`; None if it must take the whole table."""
@@ -340,8 +336,8 @@ class TopicTable:
         self.file.touch()
         if present or removed:
             self.file.change(_TABLE, {**dict.fromkeys(removed), **present})
-            self.batch_topics_changed({name for name, topic in present.items() if topic.is_batch})
-        self.changed()
+            self._events.batch_topics_changed({name for name, topic in present.items() if topic.is_batch})
+        self._events.topics_changed()
 
     def batch_topics(self) -> set[str]:
         return {topic.name for topic in self._topics.values() if topic.is_batch}
@@ -357,9 +353,9 @@ class TopicTable:
     def _commit(self, names: Collection[str]) -> None:
         self._advance(names)
         self.file.change(_TABLE, {name: self._topics.get(name) for name in names})
-        self.save_soon()
-        self.changed()
-        self.moved()
+        self._events.save_tables_soon()
+        self._events.topics_changed()
+        self._events.moved()
 
     def _advance(self, names: Iterable[str]) -> None:
         self.version.advance(self.epoch, self._clock.wall_ms())

@@ -130,7 +130,7 @@ class Session:
         """Nothing more will be read."""
         self._wake = trio.Event()
         self._scope = trio.CancelScope()
-        self._received: Callable[[Session, list[Command]], None] = lambda session, commands: None
+        self._received: Callable[[Session, list[Command]], None]  # set by `run`, before anything is read
         self._idle_timeout_ms: int | None = None
         self._kept_until = 0.0
         self._calls: dict[int, _Call] = {}

@@ -61,7 +61,16 @@ class Index:
     directory = DIRECTORY
     to_make_count = 0
 
-    def __init__(self, disk: Disk, log: CommitLog, layout: IndexLayout, tracer: Tracer) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        log: CommitLog,
+        layout: IndexLayout,
+        tracer: Tracer,
+        store_durable_offset: Callable[[], None],
+    ) -> None:
+        """`store_durable_offset` is called when `durable_offset` is lowered and returns when that is on stable
+        storage."""
         self._disk = disk
         self._log = log
         self._layout = layout
@@ -80,8 +89,7 @@ class Index:
         """Store timestamp of the newest entry in a file that was synced when it was full or closed; 0 if unknown."""
         self.cut_count = 0
         """How often entries or files were taken away: a search that began before is of no use."""
-        self.store_durable_offset: Callable[[], None] = lambda: None
-        """Is called when `durable_offset` is lowered and returns when that is on stable storage."""
+        self._store_durable_offset = store_durable_offset
 
     def __iter__(self) -> Iterator[IndexFile]:
         return iter(self._files)
@@ -142,7 +150,7 @@ class Index:
         if durable_offset < self.durable_offset:
             self.durable_offset = durable_offset
             self.durable_timestamp_ms = 0
-            self.store_durable_offset()
+            self._store_durable_offset()
 
     def _names(self, lines: list[str]) -> list[str]:
         found = []

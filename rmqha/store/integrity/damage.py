@@ -37,8 +37,6 @@ class DamagedRecord:
 
 
 class DamageTable:
-    """`wake` is called when there is something to repair."""
-
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
         self._records: dict[int, DamagedRecord] = {}
@@ -46,7 +44,16 @@ class DamageTable:
         self.refused: tuple[int, str] | None = None
         """Of a slave: where its log ends because its master sent a record that is not sound, and what was wrong."""
         self.refused_count = 0
-        self.wake: Callable[[], None] = lambda: None
+        self._repairers: list[Callable[[], None]] = []
+
+    def hear(self, repairer: Callable[[], None]) -> None:
+        """Call `repairer` whenever there is something to repair."""
+        self._repairers.append(repairer)
+
+    def wake(self) -> None:
+        """There is something to repair."""
+        for repairer in self._repairers:
+            repairer()
 
     def incoming(self, end_offset: int, fault: str) -> None:
         """A master's bytes were appended up to `end_offset`; `fault`: why not what comes there, "" if all were."""

@@ -32,8 +32,11 @@ class QueueMinOffsets:
         """This log was begun behind 0, and nobody has told where the queues end that have no record in it."""
         self.restart_count = 0
         """How often the log was begun anew."""
-        self.on_lack: Callable[[], None] = lambda: None
-        """Called when the ends of queues are not known any more."""
+        self._learners: list[Callable[[], None]] = []
+
+    def hear(self, learner: Callable[[], None]) -> None:
+        """Call `learner` whenever the ends of queues are not known any more."""
+        self._learners.append(learner)
 
     # --- life of the log --------------------------------------------------------------------------------------------
     def load(self) -> list[str]:
@@ -91,7 +94,8 @@ class QueueMinOffsets:
         starts = [[topic, queue_id, start] for (topic, queue_id), start in sorted(known.items())]
         sidecar.write(self._disk, PATH, {"lacks": lacks, "starts": starts})
         if lacks:
-            self.on_lack()
+            for learner in self._learners:
+                learner()
 
     def _add(self) -> None:
         """Make the queues that are known by their start only."""

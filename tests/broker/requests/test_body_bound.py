@@ -84,7 +84,7 @@ def longest_turn_ms(broker: Broker, command: Command) -> float:
 def test_the_largest_admitted_body_of_each_code(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker().start()
     broker.core.topics.create_internal("T", 4)
-    broker.core.save_tables_soon = lambda: None  # a thread's work
+    broker.shell.saves_tables = False  # a thread's work
     slow = []
     for code in sorted(broker.core.processor.codes - UNBOUNDED - SLOW):
         for name, shape in SHAPES.items():

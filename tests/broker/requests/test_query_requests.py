@@ -75,8 +75,7 @@ def test_a_long_search_waits_in_line(broker: Broker, monkeypatch: pytest.MonkeyP
     for number in range(6):
         put(broker, b"%d" % number, KEYS="k")
     monkeypatch.setattr(index_service, "WALK_STEP_COUNT", 2)
-    woken: list[int] = []
-    monkeypatch.setattr(broker.core, "search_soon", lambda: woken.append(1))
+    broker.shell.searches = False
     ask = broker.core.queries.handlers()[RequestCode.QUERY_MESSAGE]
     first, second = FakeChannel(), FakeChannel()
     for channel, count in ((first, MAX_SEARCH_COUNT_OF_ONE), (second, 1)):
@@ -85,7 +84,7 @@ def test_a_long_search_waits_in_line(broker: Broker, monkeypatch: pytest.MonkeyP
     with pytest.raises(RequestError, match="too many searches") as refused:
         ask(first, query("k"))
     assert refused.value.code == ResponseCode.SYSTEM_BUSY
-    assert len(woken) == MAX_SEARCH_COUNT_OF_ONE + 1
+    assert broker.shell.woken["searches"] == MAX_SEARCH_COUNT_OF_ONE + 1
     while broker.core.queries.step():
         pass
     expected = [b"%d" % number for number in range(6)]
@@ -97,7 +96,7 @@ def test_a_search_that_the_log_was_cut_under_says_so(broker: Broker, monkeypatch
     for number in range(6):
         put(broker, b"%d" % number, KEYS="k")
     monkeypatch.setattr(index_service, "WALK_STEP_COUNT", 2)
-    monkeypatch.setattr(broker.core, "search_soon", lambda: None)
+    broker.shell.searches = False
     channel = FakeChannel()
     assert broker.core.queries.handlers()[RequestCode.QUERY_MESSAGE](channel, query("k")) is None
     broker.store.index.files.truncate(broker.store.index.files.end_offset)

@@ -116,14 +116,13 @@ def test_a_group_without_retry_queues_drops_what_fails(broker: Broker) -> None:
 
 def test_several_retry_queues_take_turns_and_name_servers_hear_at_once(broker: Broker) -> None:
     broker.core.groups.put({"groupName": "G", "retryQueueNums": 2})
-    changes: list[None] = []
-    broker.core.topics.changed = lambda: changes.append(None)
+    before = broker.shell.topic_changes
     for number in range(4):
         broker.ask(send_command(body=b"%d" % number))
-    assert len(changes) == 1, "T"
+    assert broker.shell.topic_changes == before + 1, "T"
     for view in broker.store.pull("T", 0, 0, 10, 1 << 20).records:
         broker.ask(back(decode(view).phy_offset, 1))
-    assert len(changes) == 2, "the retry topic, once"
+    assert broker.shell.topic_changes == before + 2, "the retry topic, once"
     broker.run(1000)
     assert (count(broker, RETRY, 0), count(broker, RETRY, 1)) == (2, 2)
 

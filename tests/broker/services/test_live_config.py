@@ -10,13 +10,12 @@ import pytest
 from controller.config import ControllerConfig
 from nameserver.config import NamesrvConfig
 from rmqha.broker.services.live_config import PATH, LiveConfig
-from rmqha.broker.tables.topics import TopicTable
 from rmqha.host.disk import HostDisk
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig, Config
 from rmqha.model.error import ConfigError
 from rmqha.wire.command import Command
-from tests.broker.support import Broker, send_command
+from tests.broker.support import Broker, send_command, topic_table
 from tests.support.clock import ManualClock
 from tests.support.tracer import RecordingTracer
 
@@ -87,11 +86,10 @@ def test_a_deleted_topic_is_gone_with_its_offsets_and_stays_so(make_broker: Call
     broker.core.groups.get_or_create("G")
     ext = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
     assert broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, ext)).code == 0
-    changes: list[None] = []
-    broker.core.topics.changed = lambda: changes.append(None)
-    assert delete(broker, "T").code == 0 and len(changes) == 1
+    shell, before = broker.shell, broker.shell.topic_changes
+    assert delete(broker, "T").code == 0 and shell.topic_changes == before + 1
     assert broker.core.topics.get("T") is None and broker.core.offsets.query("G", "T", 0) is None
-    assert delete(broker, "T").code == 0 and len(changes) == 1, "again is no change"
+    assert delete(broker, "T").code == 0 and shell.topic_changes == before + 1, "again is no change"
     broker.close()
     again = make_broker()
     again.controller.epoch = 2
@@ -107,7 +105,7 @@ def test_slaves_learn_what_was_deleted(broker: Broker) -> None:
     broker.ask(send_command())
     delete(broker, "T")
     body = broker.core.topics.to_json()
-    slave = TopicTable(HostDisk(broker.directory / "slave"), broker.config, ManualClock())
+    slave = topic_table(HostDisk(broker.directory / "slave"), broker.config, ManualClock())
     slave.replace({}, slave.version.from_json({"counter": 9}), frozenset(body["rmqhaDeletedTopics"]))
     assert slave.restore({"T": [0], "Lost": [1]}) == ["Lost"]
 

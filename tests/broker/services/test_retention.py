@@ -69,10 +69,8 @@ def test_expired_files_go_on_demand_and_the_last_one_is_ended_first(make_broker:
     broker.clock.ms += 73 * HOUR_MS
     clean(broker)
     assert broker.store.min_phy_offset == 0
-    woken: list[int] = []
-    broker.core.retention.wake = lambda: woken.append(1)
     assert broker.ask(Command(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == ResponseCode.SUCCESS
-    assert woken
+    assert broker.shell.woken["retention"]
     clean(broker)
     broker.run(1000)
     broker.store.sync()

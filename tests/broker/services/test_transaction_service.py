@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmqha.broker.requests.request import FORWARDED, UNWRITTEN, Channel
+from rmqha.broker.requests.request import FORWARDED, UNWRITTEN
 from rmqha.broker.services import transaction_service
 from rmqha.ha.action import AckStatus
 from rmqha.model.code import RequestCode, ResponseCode
@@ -116,13 +116,7 @@ def test_a_slave_takes_no_end(make_broker: Callable[..., Broker]) -> None:
 
 def test_sends_and_ends_that_were_held_keep_their_order(broker: Broker) -> None:
     """As in a hand-over that comes to nothing."""
-    held: list[Command] = []
-
-    def hold(channel: Channel, commands: list[Command]) -> bool:
-        held.extend(commands)
-        return True
-
-    broker.core.send.hold = broker.core.transactions.hold = hold
+    broker.shell.holds, held = True, broker.shell.held
     channel, half = FakeChannel(), prepared(broker)
     broker.core.processor.received(channel, [half, Command(RequestCode.END_TRANSACTION, {})])
     assert [command.code for command in held] == [RequestCode.SEND_MESSAGE_V2, RequestCode.END_TRANSACTION]

@@ -10,7 +10,7 @@ from rmqha.broker.tables.delay_offsets import MAX_STATES, RECENT_STATES, DelayOf
 from rmqha.host.disk import HostDisk
 from rmqha.model.offset import PhyOffset
 from rmqha.wire import lenient_json
-from tests.broker.support import FakeLog
+from tests.broker.support import FakeLog, TableListener
 from tests.store.support import unpack
 from tests.support.clock import ManualClock
 
@@ -22,7 +22,7 @@ def log() -> FakeLog:
 
 @pytest.fixture
 def table(tmp_path: Path, log: FakeLog) -> DelayOffsetTable:
-    return DelayOffsetTable(HostDisk(tmp_path), ManualClock(), log)
+    return DelayOffsetTable(HostDisk(tmp_path), ManualClock(), log, TableListener())
 
 
 def grow(log: FakeLog, end_offset: int) -> None:
@@ -38,7 +38,7 @@ def test_the_real_brokers_file_is_read_and_written_back_as_it_was(tmp_path: Path
     unpack("n0", tmp_path)
     path = tmp_path / "n0" / "config" / "delayOffset.json"
     before = path.read_bytes()
-    table = DelayOffsetTable(HostDisk(tmp_path / "n0"), ManualClock(), log)
+    table = DelayOffsetTable(HostDisk(tmp_path / "n0"), ManualClock(), log, TableListener())
     assert {level: table.get(level) for level in table.levels()} == {1: 8, 2: 5, 18: 0}
     assert table.get(3) == 0 and table.unsaved() is None
     table.replace(table.to_json() | {"offsetTable": {"1": 7}})
@@ -55,7 +55,7 @@ def test_offsets_behind_a_queues_end_come_back_durably(tmp_path: Path, table: De
     table.put(1, 10)
     table.put(2, 3)
     table.clamp({1: 8, 2: 3}.__getitem__)
-    found = DelayOffsetTable(HostDisk(tmp_path), ManualClock(), log)
+    found = DelayOffsetTable(HostDisk(tmp_path), ManualClock(), log, TableListener())
     assert (found.get(1), found.get(2)) == (8, 3)
 
 
@@ -69,7 +69,7 @@ def test_the_file_says_no_more_than_the_disk_has(tmp_path: Path, table: DelayOff
     data = table.unsaved()
     assert data is not None and table.unsaved() is None
     table.write(data)
-    assert DelayOffsetTable(HostDisk(tmp_path), ManualClock(), log).get(1) == 5
+    assert DelayOffsetTable(HostDisk(tmp_path), ManualClock(), log, TableListener()).get(1) == 5
     log.synced_offset = PhyOffset(300)
     assert b"1:9" in (table.unsaved() or b"")
 
@@ -79,7 +79,7 @@ def test_a_slave_counts_on_what_its_own_log_holds(tmp_path: Path, table: DelayOf
     """Elected before the copies came it would leave those messages out (AP; simulation, theme delays)."""
     grow(log, 300)
     behind = FakeLog(PhyOffset(99))
-    slave = DelayOffsetTable(HostDisk(tmp_path / "slave"), ManualClock(), behind)
+    slave = DelayOffsetTable(HostDisk(tmp_path / "slave"), ManualClock(), behind, TableListener())
     for level, offset, end in ((1, 5, 100), (2, 7, 200), (1, 9, 300)):
         table.put(level, offset, end)
         follow(slave, table)
@@ -99,7 +99,7 @@ def test_what_a_restarted_master_tells_counts_on_all_it_has(
     table.put(1, 5)
     table.write(table.unsaved() or b"")
     grow(log, 300)
-    again = DelayOffsetTable(HostDisk(tmp_path), ManualClock(), log)
+    again = DelayOffsetTable(HostDisk(tmp_path), ManualClock(), log, TableListener())
     assert again.get(1) == 5 and again.to_follower()["logEnd"] == 300
     grow(log, 200)
     again.log_cut(200, lambda level: 1000)
@@ -112,7 +112,7 @@ def test_another_master_makes_forget_what_was_ahead(tmp_path: Path, table: Delay
     grow(log, 300)
     table.put(1, 5, 100)
     slave_log = FakeLog(PhyOffset(100))
-    slave = DelayOffsetTable(HostDisk(tmp_path / "slave"), ManualClock(), slave_log)
+    slave = DelayOffsetTable(HostDisk(tmp_path / "slave"), ManualClock(), slave_log, TableListener())
     follow(slave, table)
     version = slave.version
     table.put(1, 9, 300)
@@ -143,7 +143,7 @@ def test_a_cut_is_durable(tmp_path: Path, table: DelayOffsetTable, log: FakeLog)
     grow(log, 200)
     log.synced_offset = PhyOffset(200)
     table.log_cut(200, lambda level: 1000)
-    assert DelayOffsetTable(HostDisk(tmp_path), ManualClock(), log).get(1) == 5
+    assert DelayOffsetTable(HostDisk(tmp_path), ManualClock(), log, TableListener()).get(1) == 5
 
 
 def test_what_is_handed_out_counts_on_what_is_asked_for(table: DelayOffsetTable, log: FakeLog) -> None:

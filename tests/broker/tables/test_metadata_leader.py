@@ -427,7 +427,7 @@ def test_a_strict_commit_waits_for_the_set(make_broker: Callable[..., Broker]) -
 def test_many_changes_that_wait_for_the_disk_cost_no_more_each(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else who makes topics by the thousand, before the file is written, holds up everybody: each looked at all."""
     core = broker.core
-    core.save_tables_soon = lambda: None
+    broker.shell.saves_tables = False
     looks: list[int] = []
     missing = core.feed._missing
 

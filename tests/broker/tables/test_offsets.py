@@ -17,10 +17,11 @@ from rmqha.host.disk import HostDisk
 from rmqha.sim.disk import SimDisk
 from rmqha.sim.prng import SimPrng
 from rmqha.store.meta.config_file import unreadable_members
+from tests.broker.support import TableListener
 
 
 def table_of(directory: Path, epoch: int = 1) -> OffsetTable:
-    table = OffsetTable(HostDisk(directory))
+    table = OffsetTable(HostDisk(directory), TableListener())
     table.new_epoch(epoch, 100)
     return table
 
@@ -30,7 +31,7 @@ def change(offset: int | None, epoch: int, sequence: int, queue_id: int = 0) -> 
 
 
 def test_a_stale_offset_never_overwrites_a_newer_one(tmp_path: Path) -> None:
-    table = OffsetTable(HostDisk(tmp_path))
+    table = OffsetTable(HostDisk(tmp_path), TableListener())
     table.merge([change(50, 2, 7)])
     for stale in (change(90, 2, 6), change(99, 1, 1000), change(None, 2, 7), change(51, 2, 7)):
         table.merge([stale])
@@ -42,7 +43,7 @@ def test_a_stale_offset_never_overwrites_a_newer_one(tmp_path: Path) -> None:
 
 
 def test_a_removed_offset_does_not_come_back(tmp_path: Path) -> None:
-    master, slave = table_of(tmp_path / "a"), OffsetTable(HostDisk(tmp_path / "b"))
+    master, slave = table_of(tmp_path / "a"), OffsetTable(HostDisk(tmp_path / "b"), TableListener())
     master.commit("G", "T", 0, 5)
     old = master.changes_since(NO_STAMP, 10)
     slave.merge(old)
@@ -65,7 +66,7 @@ def test_only_so_many_removals_are_remembered(tmp_path: Path, monkeypatch: pytes
 
 
 def test_changes_come_in_pages_the_oldest_first(tmp_path: Path) -> None:
-    master, slave = table_of(tmp_path / "a"), OffsetTable(HostDisk(tmp_path / "b"))
+    master, slave = table_of(tmp_path / "a"), OffsetTable(HostDisk(tmp_path / "b"), TableListener())
     for queue_id in range(5):
         master.commit("G", "T", queue_id, 10 + queue_id)
     master.commit("G", "T", 0, 20)
@@ -92,7 +93,7 @@ def test_stamps_and_resets_come_back_after_a_restart(tmp_path: Path) -> None:
     table.remove_topic("Gone")
     table.reset("G", "T", 1, 2)
     save(table)
-    again = OffsetTable(HostDisk(tmp_path))
+    again = OffsetTable(HostDisk(tmp_path), TableListener())
     assert again.changes_since(NO_STAMP, 10) == table.changes_since(NO_STAMP, 10)
     again.commit("G", "T", 1, 9)
     assert again.query("G", "T", 1) == 2 and again.take_reset("G", "T", 1) == 2
@@ -102,9 +103,9 @@ def test_a_master_that_restarts_in_its_epoch_gives_no_stamp_twice(tmp_path: Path
     """What it gave last was not on its disk; slaves have heard it."""
     first = table_of(tmp_path)
     first.commit("G", "T", 0, 5)
-    slave = OffsetTable(HostDisk(tmp_path / "slave"))
+    slave = OffsetTable(HostDisk(tmp_path / "slave"), TableListener())
     slave.merge(first.changes_since(NO_STAMP, 10))
-    again = OffsetTable(HostDisk(tmp_path))
+    again = OffsetTable(HostDisk(tmp_path), TableListener())
     again.new_epoch(1, 200)
     again.commit("G", "T", 0, 3)
     slave.merge(again.changes_since(NO_STAMP, 10))
@@ -115,7 +116,7 @@ def test_a_file_without_stamps_counts_as_of_its_version(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     text = '{"dataVersion":{"counter":9,"stateVersion":3,"timestamp":1},"offsetTable":{"T@G":{0:7,1:8}}}'
     (tmp_path / "config" / "consumerOffset.json").write_text(text)
-    table = OffsetTable(HostDisk(tmp_path))
+    table = OffsetTable(HostDisk(tmp_path), TableListener())
     table.merge([change(90, 2, 1 << 50), change(6, 4, 1, queue_id=1)])
     assert [table.query("G", "T", queue_id) for queue_id in (0, 1)] == [7, 6]
 
@@ -131,7 +132,7 @@ def test_a_table_of_apaches_master_replaces_all(tmp_path: Path) -> None:
 
 def test_a_new_masters_clamp_reaches_its_slaves(tmp_path: Path) -> None:
     """Else a slave whose log was short, but not cut, would keep an offset behind messages that are yet to come."""
-    master, slave = table_of(tmp_path / "a"), OffsetTable(HostDisk(tmp_path / "b"))
+    master, slave = table_of(tmp_path / "a"), OffsetTable(HostDisk(tmp_path / "b"), TableListener())
     master.commit("G", "T", 0, 9)
     slave.merge(master.changes_since(NO_STAMP, 10))
     master.new_epoch(2, 100)
@@ -150,7 +151,7 @@ CHANGES = st.lists(
 def test_the_order_of_arrival_does_not_matter(orders: tuple[list[OffsetChange], list[OffsetChange]]) -> None:
     tables = []
     for changes in orders:
-        table = OffsetTable(SimDisk(SimPrng(1)))
+        table = OffsetTable(SimDisk(SimPrng(1)), TableListener())
         table.merge(changes)
         known = table.changes_since(NO_STAMP, 100)
         assert [item.stamp for item in known] == sorted(item.stamp for item in known)
@@ -172,13 +173,13 @@ def test_an_older_content_never_replaces_a_newer_one_in_the_file(tmp_path: Path)
     table.write(second)
     assert table.saved_stamp == table.stamp
     table.write(first)
-    assert OffsetTable(HostDisk(tmp_path)).query("G", "T", 0) == 2
+    assert OffsetTable(HostDisk(tmp_path), TableListener()).query("G", "T", 0) == 2
     assert table.saved_stamp == table.stamp
 
 
 def test_what_a_slave_gives_back_counts_for_all_though_the_wall_clock_was_set_back(tmp_path: Path) -> None:
     """A master that restarts in its epoch goes on from the wall clock: below what it gave in its former life."""
-    slaves = [OffsetTable(HostDisk(tmp_path / name)) for name in ("a", "b")]
+    slaves = [OffsetTable(HostDisk(tmp_path / name), TableListener()) for name in ("a", "b")]
     slaves[0].merge([change(50, 1, 9_000_000)])
     master = table_of(tmp_path / "m")
     assert master.take_back([change(50, 1, 9_000_000)], lambda topic, queue_id, epoch: 1000) == 1
@@ -205,13 +206,13 @@ def test_our_own_members_have_quoted_keys_and_the_old_form_is_written_anew(tmp_p
     old = re.sub(rb'"([0-9]+)":"', rb'\1:"', text)
     assert unreadable_members(old) == ["rmqhaOffsetVersions", "rmqhaRemovedOffsets"]
     path.write_bytes(old)
-    again = OffsetTable(HostDisk(tmp_path))
+    again = OffsetTable(HostDisk(tmp_path), TableListener())
     assert again.changes_since(NO_STAMP, 10) == table.changes_since(NO_STAMP, 10)
     rewritten = again.unsaved()
     assert rewritten is not None
     again.write(rewritten)
     assert path.read_bytes() == text
-    assert OffsetTable(HostDisk(tmp_path)).unsaved() is None
+    assert OffsetTable(HostDisk(tmp_path), TableListener()).unsaved() is None
 
 
 def test_a_commit_costs_its_own_rows_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +238,7 @@ def test_a_commit_costs_its_own_rows_only(tmp_path: Path, monkeypatch: pytest.Mo
     table.remove_group("G9")
     saved(table)
     assert sorted(encoded) == ["G7", "New@G7", "New@G7", "T9@G9"]
-    again = OffsetTable(HostDisk(tmp_path))
+    again = OffsetTable(HostDisk(tmp_path), TableListener())
     assert again.changes_since(NO_STAMP, 1000) == table.changes_since(NO_STAMP, 1000)
     assert again.topics_of("G7") == ["New", "T7"] and again.groups_of("T9") == []
 
@@ -255,12 +256,12 @@ def test_what_may_not_be_on_the_disk_is_written_again_before_it_counts(tmp_path:
     saved(table)
     path = tmp_path / "config" / "consumerOffset.json"
     text, inode = path.read_bytes(), path.stat().st_ino
-    again = OffsetTable(HostDisk(tmp_path), is_synced=False)
+    again = OffsetTable(HostDisk(tmp_path), TableListener(), is_synced=False)
     assert again.saved_stamp == NO_STAMP and again.stamp == table.stamp
     saved(again)
     assert again.saved_stamp == again.stamp
     assert path.read_bytes() == text and path.stat().st_ino != inode
-    assert OffsetTable(HostDisk(tmp_path)).unsaved() is None
+    assert OffsetTable(HostDisk(tmp_path), TableListener()).unsaved() is None
 
 
 CHANGES = st.lists(
@@ -282,7 +283,7 @@ CHANGES = st.lists(
 def test_the_file_is_the_table_after_any_changes(changes: list[tuple[str, int, int, int, int]]) -> None:
     """And a table that is read from it is written as the same bytes."""
     disk = SimDisk(SimPrng(1))
-    table = OffsetTable(disk)
+    table = OffsetTable(disk, TableListener())
     table.new_epoch(1, 100)
     for what, group, topic, queue_id, offset in changes:
         place = f"G{group}", f"T{topic}", queue_id
@@ -320,7 +321,7 @@ def test_the_file_is_the_table_after_any_changes(changes: list[tuple[str, int, i
     if not disk.exists("config/consumerOffset.json"):
         return
     text = disk.read("config/consumerOffset.json")
-    again = OffsetTable(disk, is_synced=False)
+    again = OffsetTable(disk, TableListener(), is_synced=False)
     assert set(again.changes_since(NO_STAMP, 1000)) == set(table.changes_since(NO_STAMP, 1000))
     if data := again.unsaved():
         again.write(data)

@@ -1,0 +1,69 @@
+"""What a broker's core asks of the shell around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rmqha.broker.requests.request import Channel
+from rmqha.ha.action import RoleChanged
+from rmqha.wire.command import Command
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """What the host tells of itself and the process. `local_hour` None: it is UTC's. `memory_bytes` 0: unknown."""
+
+    process: Mapping[str, Any]
+    disk_usage: Callable[[], tuple[int, int, int]]
+    history: Callable[[], list[dict[str, Any]]]
+    local_hour: Callable[[], int] | None = None
+    memory_bytes: int = 0
+
+
+NO_HOST = HostFacts({}, lambda: (0, 0, 0), list)
+"""Of a broker in a simulation."""
+
+
+class BrokerShell(Protocol):
+    """Called in the broker's one thread, from `driver.start()` on. Each `wake_…` says that there is work: the shell
+    does it soon, and not within the call."""
+
+    def role_changed(self, action: RoleChanged) -> None: ...
+
+    def stepped(self) -> None:
+        """The replica has moved, and its deadline may have."""
+
+    def wake_dispatch(self) -> None: ...
+
+    def wake_flush(self) -> None: ...
+
+    def wake_schedule(self) -> None: ...
+
+    def wake_transactions(self) -> None: ...
+
+    def wake_retention(self) -> None: ...
+
+    def wake_searches(self) -> None: ...
+
+    def save_offsets_soon(self) -> None:
+        """Somebody waits for the file of consumer offsets."""
+
+    def save_tables_soon(self) -> None:
+        """Topics or groups have changed, and somebody may wait for their files."""
+
+    def topics_changed(self) -> None:
+        """The name servers are to be told."""
+
+    def when_routed(self, done: Callable[[], None]) -> None:
+        """Call `done` once the name servers know the topics as they are now."""
+
+    def hold(self, channel: Channel, commands: list[Command]) -> bool:
+        """Take care of sends and ends of transactions that come during or after a hand-over; False: they are not
+        held."""
+        ...
+
+    def address_problem(self) -> str:
+        """The fault of the addresses that others are told, "" for none."""
+        ...
