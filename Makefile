@@ -48,6 +48,7 @@ browser: .venv/stamp ## the name server's page in headless Chromium; SHOTS=docs/
 spec: .venv/stamp ## docs/internals/spec, every run within its bounds, by Debian's Spin; CASE=name shows a counter-example
 	tools/install_spin.sh
 	$(BIN)/python tools/check_spec.py $(if $(CASE),"$(CASE)")
+	$(if $(CASE),,$(BIN)/pytest -q tests/simulation/test_specified.py)
 
 drills: .venv/stamp ## every drill ten times, twenty kills: ten minutes
 	RMQHA_DRILLS=full $(BIN)/pytest tests/chaos/test_drills.py

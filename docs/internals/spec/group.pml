@@ -634,7 +634,7 @@ inline RegisterUnclean(r) {
 }
 
 /* --- totalReplicas ------------------------------------------------------------------------------------------------ */
-/* A larger number is the group's once the master goes by it, a smaller one at once. */
+/* A larger number is the group's some time after it counts for the master's majority, a smaller one at once. */
 inline Resize() {
   resizes < RESIZES && c_next_total == 0 ->
   resizes++;
@@ -657,8 +657,9 @@ inline HearTotal(m) {
   fi
 }
 
+/* The code waits for a master that is alive, as the controllers see it: its silence allows this at any time. */
 inline Resized() {
-  c_next_total > 0 && c_master > 0 && leads[c_master - 1] == c_epoch && total[c_master - 1] >= c_next_total ->
+  c_next_total > 0 ->
   c_total = c_next_total;
   c_next_total = 0;
   printf("controllers: totalReplicas = %d\n", c_total);
