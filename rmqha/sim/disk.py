@@ -75,8 +75,9 @@ class _File:
         self.unlike += self.dirty
         self.dirty.clear()
 
-    def lie(self, prng: Prng) -> None:
-        """A sync returns as if all was written. One sector is lost; or it stands where another one of the file was."""
+    def lie(self, prng: Prng, *, misdirects: bool) -> None:
+        """A sync returns as if all was written. One sector is lost; if the disk `misdirects`, it may stand where
+        another one of the file was."""
         sectors = self._dirty_sectors()
         if not sectors:
             return
@@ -85,7 +86,7 @@ class _File:
         self._write_back((lost,))
         size = len(self.content)
         count = -(-size // SECTOR_BYTES)
-        if count > 1 and prng.chance(1, 2):
+        if misdirects and count > 1 and prng.chance(1, 2):
             start, other = lost * SECTOR_BYTES, (lost + 1 + prng.below(count - 1)) % count * SECTOR_BYTES
             part = self.content[start : start + min(SECTOR_BYTES, size - max(start, other))]
             self.durable[other : other + len(part)] = part
@@ -243,6 +244,8 @@ class SimDisk:
         """So many more syncs of files with something to write fail, and the pages are clean afterwards."""
         self.lying_syncs = 0
         """So many more return, and have lost or misdirected a sector."""
+        self.misdirects = True
+        """What such a sync loses may stand elsewhere in the file."""
         self.used_bytes = 0
         self.read_only_views = True
         """Views cannot be written. PyPy is slow then: it copies all of such a view at each look into a part of it."""
@@ -274,7 +277,7 @@ class SimDisk:
             raise OSError(errno.EIO, "Input/output error")
         if file.dirty and self.lying_syncs:
             self.lying_syncs -= 1
-            file.lie(self._prng)
+            file.lie(self._prng, misdirects=self.misdirects)
         file.sync()
 
     def crash(self, *, power_loss: bool) -> None:

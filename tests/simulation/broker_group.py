@@ -247,6 +247,16 @@ class BrokerGroup:
         lack = lack or delays.missing(self.brokers)
         return lack or (tables.missing(self.brokers) if self.options.follows_tables else "")
 
+    def do_without(self, one: BrokerProcess) -> bool:
+        """Whether the others are whole, and their master's set holds all of them: `one` may lose what it has."""
+        others = [broker for broker in self.members if broker is not one]
+        if not all(item.alive and not item.store.unclean and not item.lost_power for item in others):
+            return False
+        masters = [item for item in others if item.replica.is_master]
+        return len(masters) == 1 and {item.broker_id for item in others} <= set(
+            masters[0].replica.state(0)["syncStateSet"]
+        )
+
     def unread(self) -> str:
         """What consumers have not been given yet, or ""."""
         return behind([item.offsets for item in self.consumers], self.brokers, TOPIC) if self.consumers else ""

@@ -140,7 +140,7 @@ class DiskFaults:
         for broker in self._strikes.brokers:
             if broker.has_bad_disk and not broker.alive and broker.failed:
                 self._ended[broker.host] = count = self._ended.get(broker.host, 0) + 1
-                if count > 1 and self._are_well(broker):
+                if count > 1 and self._strikes.group_with(broker).do_without(broker):
                     self._replace(broker)
                 else:
                     self._strikes.tell("start", broker.host)
@@ -176,6 +176,7 @@ class DiskFaults:
         strikes = self._strikes
         strikes.tell("lie", broker.host)
         broker.disk.lying_syncs = draws.between(1, 3)
+        broker.disk.misdirects = False  # text over the end of a record takes its checksum along
 
         def lose_power() -> None:
             if broker.alive and not strikes.over and strikes.may_lose_power(broker):

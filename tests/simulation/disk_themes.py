@@ -82,14 +82,21 @@ def forgotten(options: Options) -> Options:
 
 
 def lies(options: Options) -> Options:
-    """Syncs return and have lost or misdirected a sector, and the power goes: one replica's of each group. Records
-    carry a checksum of all of them: without one a sector of properties may be another one unseen."""
+    """Syncs return and have lost a sector, and the power goes: one replica's of each group. Records carry a checksum of
+    all of them: without one an old sector of properties may go unseen."""
     return replace(_one_bad(options), lie_per_mille=120, record_crc=True)
 
 
 def rotten_logs(options: Options) -> Options:
     """Bytes of one replica's log rot while it runs, as they are copied, read and moved by."""
-    return replace(_one_bad(options), rot_log_per_mille=120, record_crc=options.heartbeat_ms == 200)
+    return replace(
+        _one_bad(options),
+        rot_log_per_mille=120,
+        record_crc=options.heartbeat_ms == 200,
+        kept_files=0,  # what a slave's master has removed by rule, nobody gives back to that slave
+        kept_hours=0,
+        clean_per_mille=0,
+    )
 
 
 def rotten_files(options: Options) -> Options:

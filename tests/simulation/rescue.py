@@ -89,7 +89,8 @@ class Rescue:
     def _replace_bad_disks(self) -> None:
         """What a store that is refused advises: remove it, and let the replica copy the group's."""
         for broker in self._group.brokers:
-            if broker.has_bad_disk and not broker.alive:
+            may = not self._group.options.cp or self._group.do_without(broker)
+            if broker.has_bad_disk and not broker.alive and may:
                 self._tracer.event("operator", empties=broker.host, end=broker.end_offset)
                 self._group.causes.disturbed()
                 self._reports.replaced(broker.host)

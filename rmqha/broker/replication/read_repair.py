@@ -96,6 +96,9 @@ class ReadRepair:
     def _look(self, offset: PhyOffset) -> None:
         """A peer has asked for a record that is not sound here, or is none."""
         del self._claims[offset]
+        self._check(offset)
+
+    def _check(self, offset: int) -> None:
         try:
             self._store.repair.check(offset)
         except DamagedError as error:
@@ -129,6 +132,8 @@ class ReadRepair:
             if outcome is Repair.WRITTEN:
                 await awaits.write(self._store.repair.sync, offset)
                 damage.repaired(offset, address)
+                # a sector holds several records, and where one begins is known from the one before
+                self._check(self._store.repair.end_of(offset))
                 self._settled()
                 return True
             if outcome is Repair.SAME:

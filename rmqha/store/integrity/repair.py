@@ -72,6 +72,12 @@ class RecordRepair:
         except BadRecordError as error:
             raise bad_record(log, phy_offset, error, size) from None
 
+    def end_of(self, phy_offset: int) -> int:
+        """Of the sound record, or the blank one, that begins there."""
+        view, file_start, _ = self._log.file_view(phy_offset)
+        size: int = BLANK.unpack_from(view, phy_offset - file_start)[0]
+        return phy_offset + size
+
     def offer(self, phy_offset: int, size_bytes: int, data: bytes, entry: EpochEntry | None) -> tuple[Repair, str]:
         """Write `data` over the record at `phy_offset`, or say why not. `size_bytes`: by its queue's entry, 0 if that
         is unknown; `entry`: of the peer's epoch history. It is durable after `sync`. Raises StoreError."""

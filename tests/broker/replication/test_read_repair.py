@@ -165,6 +165,22 @@ def test_what_no_replica_has_is_told_and_waits(pair: Pair) -> None:
     assert pair.master.core.driver.state().to_json()["damage"]["lackedCount"] == 1
 
 
+def test_neighbours_that_rotted_together_are_mended_together(pair: Pair) -> None:
+    """A lost sector takes several records. Nobody sees where one begins whose predecessor has lost its head."""
+    for number in range(6):
+        pair.master.ask(send_command(body=b"number %d" % number))
+    pair.copy()
+    struck = [at for at, _, _ in pair.master.store.units("T", 0, 1, 4)][:3]
+    for at in struck:
+        flip(pair.master, places(pair.master, at)["magic"])
+    pair.master.ask(pull_command(offset=1))
+    assert pair.damage()["waitingCount"] == 1
+    pair.run()
+    assert (pair.damage()["waitingCount"], pair.damage()["repairedCount"]) == (0, 3)
+    size = int(pair.peer.store.max_phy_offset)
+    assert pair.master.store.view(PhyOffset(0), size) == pair.peer.store.view(PhyOffset(0), size)
+
+
 def test_a_pull_waits_for_the_record_and_gets_it(pair: Pair) -> None:
     for number in range(3):
         pair.master.ask(send_command(body=b"number %d" % number))
