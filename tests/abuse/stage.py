@@ -21,6 +21,7 @@ import trio
 from rmqha.drill.cluster import GROUP, Cluster, quickstart, wall_ms
 from rmqha.host.access.security import ambient
 from tests.abuse.attack import Attack
+from tests.abuse.forger import forging
 from tests.abuse.honest import TIMEOUT_MS
 from tests.abuse.keys import Keys
 from tests.abuse.outcome import Outcome, percentile_ms
@@ -103,8 +104,8 @@ def rss_anon_bytes(pid: int) -> int:
 
 
 class Stage:
-    """Use as a context manager. `setup`: "open", the quick start without any key of security, or "protected", all of
-    them."""
+    """Use as a context manager. `setup`: "open", the quick start without any key of security; "protected", all of them;
+    "opened", the quick start with its HA ports and controllers opened, as Apache's brokers need them."""
 
     def __init__(self, scratch: Path, setup: str) -> None:
         self.setup = setup
@@ -143,7 +144,8 @@ class Stage:
         self._round += 1
         here = self._scratch / f"round-{self._round}"
         here.mkdir(parents=True)
-        document = quickstart("cp", 3, {"enablePropertyFilter": True}, http=True)
+        opened = {"haSecurity": "open"} if self.setup == "opened" else {}
+        document = quickstart("cp", 3, {"enablePropertyFilter": True, **opened}, http=True)
         if self._keys is not None:
             self._keys.protect(document)
         self._cluster = Cluster.of(document, here, quiet=True)
@@ -269,8 +271,7 @@ class Stage:
         quiet_p99_ms = self.be_quiet(quiet_s)
         before = trio.run(self._standing)
         memory = Memory({node.name: node.pid for node in self.cluster.state.nodes.values()})
-        arguments = [sys.executable, "-m", "tests.abuse.attacker", str(self._files[0]), attack.name]
-        attacker = self._started([*arguments, str(connection_count), str(seconds)])
+        attacker = self._attacker(attack, connection_count, seconds)
         began_ms = wall_ms()
         try:
             out, _ = attacker.communicate(timeout=seconds + STARTED_S)
@@ -300,6 +301,32 @@ class Stage:
             settled=settled,
             wrong_answers=[code for code in answers if attack.answers is not None and code not in attack.answers],
         )
+
+    def _attacker(self, attack: Attack, connection_count: int, seconds: float) -> subprocess.Popen[str]:
+        arguments = [sys.executable, "-m", "tests.abuse.attacker", str(self._files[0]), attack.name]
+        return self._started([*arguments, str(connection_count), str(seconds)])
+
+    def attacked_without_slaves(self, attack: Attack, connection_count: int, seconds: float) -> tuple[int, list[Sent]]:
+        """Try it, and come as each of the slaves, while all of them are dead; then start them again. How many sends
+        fell due meanwhile, and those of them that were acknowledged before a slave was back."""
+        slaves = [name for name, (role, _) in trio.run(self._standing).items() if role != "MASTER"]
+        assert len(slaves) == len(self.cluster.brokers) - 1
+        attacker = self._attacker(attack, connection_count, seconds + STARTED_S)
+        ids = [number for number in range(1, len(self.cluster.brokers) + 1) if number != self.scene.master_id]
+        try:
+            trio.run(self.cluster.kill, *slaves)
+            gone_ms = wall_ms()
+            with forging(self.scene, ids) as forgers:
+                time.sleep(seconds)
+                back_ms = wall_ms()
+        finally:
+            attacker.kill()
+            attacker.communicate()
+        trio.run(self.cluster.start, *slaves)
+        sends = self.sends_between(gone_ms, back_ms)
+        early = [sent for sent in sends if sent.outcome == "ok" and sent.due_ms + sent.taken_ms < back_ms]
+        assert all(forger.connected_count for forger in forgers)
+        return len(sends), early
 
     def _settle(self, memory: Memory, dead: Mapping[str, str]) -> tuple[bool, float]:
         """Wait until the memory has fallen back and honest sends are answered promptly; whether they are, and the

@@ -46,6 +46,32 @@ def test_an_attack_does_not_harm_honest_clients(stage: Stage, name: str) -> None
     assert not outcome.problems(bounds), outcome.row()
 
 
+@pytest.mark.parametrize(
+    ("stage", "name"),
+    [
+        ("open", "forged-acks"),
+        ("open", "forged-controls-open"),
+        ("protected", "forged-acks"),
+        ("protected", "forged-controls"),
+    ],
+    indirect=["stage"],
+)
+def test_nobody_stands_in_for_a_dead_slave(stage: Stage, name: str) -> None:
+    """Forged acknowledgements, and heartbeats and alters in its name: CP acknowledges nothing that the master alone
+    has. It goes on when the slaves are back."""
+    count, acknowledged = stage.attacked_without_slaves(ATTACKS[name], CONNECTIONS, SECONDS)
+    assert count > 50 * SECONDS
+    assert acknowledged == []
+    stage.be_quiet(QUIET_S)
+
+
+@pytest.mark.parametrize("stage", ["opened"], indirect=True)
+def test_what_an_open_ha_port_risks(stage: Stage) -> None:
+    """As docs/operate/security.md says it; and the forgers of the test above know their trade."""
+    count, acknowledged = stage.attacked_without_slaves(ATTACKS["forged-controls-open"], CONNECTIONS, SECONDS)
+    assert len(acknowledged) > count / 4
+
+
 @pytest.mark.parametrize("stage", ["open", "protected"], indirect=True)
 def test_what_was_acknowledged_is_received(stage: Stage) -> None:
     count, lost = stage.all_received()
