@@ -117,7 +117,7 @@ class ControllerConfig(ServerConfig):
 
     @property
     def takes_strangers(self) -> bool:
-        """Whoever reaches this controller may speak as a broker."""
+        """True if whoever reaches this controller may speak as a broker."""
         return takes_strangers(self, self.ha_security)
 
     def warnings(self) -> list[str]:
@@ -125,7 +125,7 @@ class ControllerConfig(ServerConfig):
 
     @property
     def self_address(self) -> str:
-        """What the other controllers and the brokers know this one by."""
+        """Address by which the other controllers and the brokers know this one."""
         return self.peers[self.controller_dleger_self_id]
 
     @property
@@ -134,7 +134,8 @@ class ControllerConfig(ServerConfig):
         return join_address(self.listen_address, parse_address(self.self_address, lowest_port=0)[1])
 
     def with_self_port(self, port: int) -> Self:
-        """The same with the own port filled in: port 0 lets the system choose one, which only a sole voter can."""
+        """This configuration with the own port filled in: port 0 lets the system choose one, which only a sole voter
+        can."""
         peers = {**self.peers, self.controller_dleger_self_id: f"{self.self_address.rpartition(':')[0]}:{port}"}
         return replace(self, controller_dleger_peers=";".join(f"{key}-{value}" for key, value in peers.items()))
 

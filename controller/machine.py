@@ -121,7 +121,7 @@ class ControllerMachine:
         self._observers.timeout(now_ms)
 
     def deadline_ms(self) -> int | None:
-        """When to call timeout next."""
+        """Time (ms) at which to call timeout next."""
         own_ms = self._leadership.deadline_ms() if self._leadership is not None else None
         writing = self._image is not None and not self._image.is_done
         image_ms = self._image_at_ms if writing or self._restoring is not None or self._outdated else None
@@ -151,7 +151,7 @@ class ControllerMachine:
         self._settle(now_ms)
 
     def may_have_peer_at(self, host: str) -> bool:
-        """Whether another controller of the group may connect from there."""
+        """True if another controller of the group may connect from there."""
         return self._addresses.may_be_at(host)
 
     @whole
@@ -202,7 +202,7 @@ class ControllerMachine:
 
     @whole
     def ready(self, now_ms: int) -> Ready | None:
-        """What to make durable (`must_persist` may be False); then call advance. Committed entries have been applied
+        """Work to make durable (`must_persist` may be False); then call advance. Committed entries have been applied
         when it returns, or wait for the snapshot below them to be read: what a majority holds needs no further wait."""
         ready = self._raft.ready()
         if ready is None:

@@ -24,14 +24,14 @@ REPLICA_CODES = frozenset(
 
 
 def is_replicas(command: Command) -> bool:
-    """Whether a broker says it of itself."""
+    """True if a broker says it of itself."""
     return command.code in REPLICA_CODES or (
         command.code == RequestCode.CONTROLLER_ELECT_MASTER and not flag(command.ext, "designateElect")
     )
 
 
 def peer_words(config: ControllerConfig) -> Callable[[Command], bool]:
-    """Which requests this controller takes of servers with the secret alone."""
+    """Requests that this controller takes of servers with the secret alone."""
     takes_strangers = config.takes_strangers
 
     def refuses(command: Command) -> bool:

@@ -1,4 +1,4 @@
-"""What the leading controller answers to brokers and operators, request by request. Pure.
+"""Answers of the leading controller to brokers and operators, request by request. Pure.
 
 The heartbeat (904) is the only frequent one; it changes no durable state and is answered with what the group's master
 and set are, so that a lost notice (1008) is made good within one interval.

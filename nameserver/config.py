@@ -85,7 +85,7 @@ def read_config(path: str | None) -> tuple[NamesrvConfig, ControllerConfig | Non
 
 
 def parse_config(text: str, source: str) -> tuple[NamesrvConfig, ControllerConfig | None]:
-    """As read_config, from the file's text."""
+    """The configuration as read_config gives it, from the file's text."""
     properties = parse_properties(text, source)
     own = {key: value for key, value in properties.items() if key in NamesrvConfig.keys()}  # noqa: SIM118 (a method)
     config = NamesrvConfig.from_properties(own, source)

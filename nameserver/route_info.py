@@ -1,4 +1,4 @@
-"""Which broker is where: the tables of a name server. Control plane; pure.
+"""The tables of a name server, which tell where each broker is. Control plane; pure.
 
 A broker is in the tables from its registration (103) until it unregisters (104) or stays silent too long. For one that
 sends lite heartbeats (904) too long is `lite_timeout_ms`, and the end of its connection means nothing. One that only
@@ -25,7 +25,7 @@ READ, WRITE = 4, 2
 
 @dataclass(slots=True)
 class _Live:
-    """What is known of one address."""
+    """Knowledge of one address."""
 
     heard_at: int
     timeout_ms: int
@@ -121,7 +121,7 @@ class RouteTable:
         return [self._group_data(name) for name in sorted(self._groups)]
 
     def topics_digest(self, broker_name: str) -> str:
-        """Of the group's topics as they stand, "" if they are to be read from its next registration."""
+        """Digest of the group's topics as they stand, "" if they are to be read from its next registration."""
         group = self._groups.get(broker_name)
         return "" if group is None else group.topics_digest
 
@@ -336,7 +336,8 @@ class RouteTable:
             self._topics.pop(topic, None)
 
     def set_write_permission(self, broker_name: str, allowed: bool) -> int:
-        """Of all topics of a group, until it registers a changed table or has another master; how many they are."""
+        """Set the write permission of all topics of a group, until it registers a changed table or has another master.
+        The result is their number."""
         group = self._groups.get(broker_name)
         if group is None:
             return 0

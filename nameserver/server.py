@@ -108,7 +108,7 @@ class NameServer:
 
     @property
     def codes(self) -> frozenset[int]:
-        """Those that are served."""
+        """Request codes that are served."""
         return frozenset({RequestCode.REGISTER_BROKER, *self._handlers})
 
     def statistics(self) -> dict[str, int]:
@@ -135,7 +135,7 @@ class NameServer:
     # remoting.Service
 
     def opened(self, session: Session) -> None:
-        """Of sessions only the first from elsewhere is kept."""
+        """Note a session; only the first from elsewhere is kept."""
         self._far.came(session.peer)
 
     def received(self, session: Session, commands: list[Command]) -> None:
@@ -332,7 +332,7 @@ def _answer(session: Session, reply: Command, fault: str) -> None:
 
 
 def _shown(request: Command, topics: list[str]) -> list[str]:
-    """Those that the account of the request may use."""
+    """Names that the account of the request may use."""
     principal = request.principal
     if not principal.is_restricted:
         return topics
@@ -341,8 +341,8 @@ def _shown(request: Command, topics: list[str]) -> list[str]:
 
 
 def open_kept(config: NamesrvConfig, tracer: HostTracer) -> tuple[KvConfig, LiveConfig[NamesrvConfig]]:
-    """What outlives the process. Raises UsageError if the directory of kvConfigPath cannot be used or a file there is
-    not what it must be."""
+    """Open what outlives the process. Raises UsageError if the directory of kvConfigPath cannot be used or a file there
+    is not what it must be."""
     path = config.kv_config_path
     if not path:
         return KvConfig(), LiveConfig(None, config, tracer, OVERRIDES_FILE)

@@ -73,8 +73,8 @@ class MappedRegion(Protocol):
         ...
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
-        """Where, from `position` on, other bytes than zero may stand: rising half-open ranges. A file that was only
-        reserved need not be read to know that it is empty."""
+        """Ranges, from `position` on, where other bytes than zero may stand: rising half-open ranges. A file that was
+        only reserved need not be read to know that it is empty."""
         ...
 
     def probe(self, position: int, size_bytes: int) -> int:
@@ -116,7 +116,7 @@ class Disk(Protocol):
 
     @property
     def label(self) -> str:
-        """How to name the root in a sentence to the user (an absolute path on the host)."""
+        """The name of the root in a sentence to the user (an absolute path on the host)."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -178,7 +178,7 @@ class ReadFile(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """As it was when the file was opened."""
+        """Size of the file as it was when it was opened."""
         ...
 
     def read_at(self, position: int, size_bytes: int) -> bytes:
@@ -193,7 +193,7 @@ class ReadDisk(Protocol):
 
     @property
     def label(self) -> str:
-        """How to name the root in a sentence to the user."""
+        """The name of the root in a sentence to the user."""
         ...
 
     def exists(self, path: str) -> bool: ...
@@ -211,12 +211,12 @@ class ReadDisk(Protocol):
         ...
 
     def is_locked(self, path: str) -> bool:
-        """Whether another process holds the lock that `Disk.lock` takes; takes and makes nothing."""
+        """True if another process holds the lock that `Disk.lock` takes; takes and makes nothing."""
         ...
 
 
 class ReplicaLog(Protocol):
-    """What `rmqha.ha` needs of the replica's store; `rmqha.store.store.Store` implements it.
+    """The part of the replica's store that `rmqha.ha` needs; `rmqha.store.store.Store` implements it.
 
     Offsets are physical and half-open: bytes [min_phy_offset, max_phy_offset) exist. Every method that changes
     metadata (truncate, append_epoch, accept_epoch, restart_at) is durable when it returns.

@@ -8,13 +8,13 @@ from controller.decisions.elect_master import LogEnd
 
 
 def lacking_bytes(own: LogEnd, other: LogEnd) -> int:
-    """How much of the log `other` a master with the log `own` would have cut, at least. Epochs count before ends: of a
-    newer epoch the last byte is missing for sure, however far the own log reaches."""
+    """Bytes of the log `other` that a master with the log `own` would have cut, at least. Epochs count before ends: of
+    a newer epoch the last byte is missing for sure, however far the own log reaches."""
     if other.max_offset > own.max_offset:
         return other.max_offset - own.max_offset
     return 1 if other.epoch > own.epoch else 0
 
 
 def bytes_at_stake(own: LogEnd, others: Iterable[LogEnd]) -> int:
-    """What may be lost, at least: bytes that any of `others` has reported and `own` does not have."""
+    """Number of bytes that may be lost, at least: those that any of `others` has reported and `own` does not have."""
     return max((lacking_bytes(own, other) for other in others), default=0)

@@ -1,4 +1,4 @@
-"""Who may become master, and who of them does. Pure.
+"""Eligibility for the mastership, and the choice among the eligible. Pure.
 
 An election has two steps. `electorate` names the replicas to ask for their log's end (request 1007), or says why there
 is nobody. `choose` ranks the answers: highest epoch, who is that epoch's master, highest offset, then what
@@ -25,7 +25,7 @@ DEFAULT_PRIORITY = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """How far a replica's log reaches: the epoch of its last byte (-1 if it has none) and its end. `is_master`: it is
+    """End of a replica's log: the epoch of its last byte (-1 if it has none) and its end. `is_master`: it is
     the master that controllers who have lost their disk elected, and may acknowledge more after it has answered."""
 
     epoch: Epoch
@@ -34,7 +34,7 @@ class LogEnd:
 
 
 class Criterion(Enum):
-    """What electionPolicy may list, by its word there."""
+    """Criteria that electionPolicy may list, by its word there."""
 
     SENIORITY = "seniority"
     PRIORITY = "priority"
@@ -43,7 +43,7 @@ class Criterion(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How candidates with equal logs are told apart. `zones`: the preferred first; a zone not named comes last."""
+    """Order of candidates with equal logs. `zones`: the preferred first; a zone not named comes last."""
 
     criteria: tuple[Criterion, ...] = tuple(Criterion)
     zones: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ def parse_policy(criteria: str, zones: str) -> Policy:
 
 @dataclass(frozen=True, slots=True)
 class Traits:
-    """What a replica says of itself in heartbeats (904)."""
+    """Traits that a replica tells of itself in heartbeats (904)."""
 
     priority: int = DEFAULT_PRIORITY
     zone: str = ""
@@ -87,7 +87,7 @@ class ElectedMaster:
 
 @dataclass(frozen=True, slots=True)
 class ElectionRequest:
-    """Why an election is held, `why` in words. `target` and `unclean` come from an operator, `asker` is the broker that
+    """Cause of an election, `why` in words. `target` and `unclean` come from an operator, `asker` is the broker that
     sent 1002, `avoid` a master that hands over."""
 
     cause: Cause

@@ -1,4 +1,4 @@
-"""Which replica a group prefers as master, and whether now is the time to give the role back to it. Pure."""
+"""The replica that a group prefers as master, and the time to give the role back to it. Pure."""
 
 from __future__ import annotations
 

@@ -68,8 +68,8 @@ class PendingHandOver:
 
 
 def log_end(reply: Command | None, broker_name: str, broker_id: BrokerId) -> LogEnd | None:
-    """What an answer to request 1007 says; None for silence or nonsense, and for one of ours that is not that replica:
-    a master calls itself 0 in the body, and who has lost its disk has no id yet, so an own field says it."""
+    """The log's end in an answer to request 1007; None for silence or nonsense, and for one of ours that is not that
+    replica: a master calls itself 0 in the body, and who has lost its disk has no id yet, so an own field says it."""
     if reply is None or reply.code != ResponseCode.SUCCESS:
         return None
     if reply.ext.get("replicaId", str(broker_id)) != str(broker_id):
@@ -112,13 +112,13 @@ class Elections:
 
     @property
     def asked(self) -> list[PendingRequest]:
-        """Who waits for the end of an election."""
+        """Requests that wait for the end of an election."""
         waiting = [item for candidate_probe in self._candidate_probes.values() for item in candidate_probe.asked]
         return waiting + [item for hand_over in self._hand_overs.values() for item in hand_over.asked]
 
     def electorate(self, group: BrokerGroup, election_request: ElectionRequest) -> Electorate | Refusal:
-        """Who may become master, or why nobody can. A replica that is drained or in maintenance, or whose disk is ill,
-        is asked only if nobody else can lead: better a master that can still read."""
+        """Replicas that may become master, or the reason why nobody can. A replica that is drained or in maintenance,
+        or whose disk is ill, is asked only if nobody else can lead: better a master that can still read."""
         name, config = group.broker_name, self._config()
         fit = [item for item in group.replicas if self._table.is_eligible(BrokerKey(name, item))]
         withheld = group.withheld_ids
@@ -245,7 +245,7 @@ class Elections:
             candidate_probe.waiting[probe_id] = broker_id
 
     def _patience_ms(self, now_ms: int, candidate_probe: CandidateProbe) -> int:
-        """How long candidates may take to answer: longer where a live master is there meanwhile."""
+        """Time (ms) that candidates may take to answer: longer where a live master is there meanwhile."""
         group, timeout_ms = candidate_probe.group, self._config().probe_timeout_ms
         if candidate_probe.election_request.cause not in HANDED_OVER or group.master_id is None:
             return timeout_ms
@@ -256,7 +256,7 @@ class Elections:
         return self._table.log_end(BrokerKey(group.broker_name, broker_id))
 
     def _reported_epochs(self, group: BrokerGroup, broker_id: BrokerId) -> tuple[Epoch, ...]:
-        """Of its log, and the one that it has accepted: a master of that epoch may have written, and be away."""
+        """Epochs of its log and the one that it has accepted: a master of that epoch may have written, and be away."""
         broker = self._table.get(BrokerKey(group.broker_name, broker_id))
         return () if broker is None else (broker.log_end.epoch, broker.accepted_epoch)
 

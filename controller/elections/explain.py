@@ -1,4 +1,4 @@
-"""Why a group has the master it has, or none: the body of request 52010 (`rmqha explain`). Pure.
+"""Explanation of a group's master, or of why it has none: the body of request 52010 (`rmqha explain`). Pure.
 
 Facts come from `state_view.group_state`; this adds the sentences, so that every client tells the same.
 """
@@ -60,7 +60,7 @@ def _answer(group: GroupState, elections: list[ExplainedElection]) -> str:
 
 
 def _why_not(group: GroupState, replica: RegisteredReplica) -> str | None:
-    """Why this replica could not become master now; None if it could, or is it."""
+    """The reason why this replica could not become master now; None if it could, or is it."""
     if replica.is_master:
         return None
     broker_id = replica.broker_id

@@ -1,4 +1,4 @@
-"""Who is alive, as the leading controller sees it: heartbeats and sessions by broker id. Control plane, pure.
+"""Live brokers as the leading controller sees it: heartbeats and sessions by broker id. Control plane, pure.
 
 A session is the newest connection of a broker id after its registration (1003); only its close counts (ruling 17), so
 the late end of an older connection evicts nobody. Transitions of one broker:
@@ -37,7 +37,7 @@ class BrokerKey(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """What a heartbeat (904) says. `timeout_ms` and `total_replicas` 0: not said. `slaves` is a master's report as it
+    """Contents of a heartbeat (904). `timeout_ms` and `total_replicas` 0: not said. `slaves` is a master's report as it
     came (`rmqha.ha.stream.copy_speed`), `disk_problem` a sentence."""
 
     epoch: Epoch
@@ -214,7 +214,7 @@ class HeartbeatTable:
         return self._brokers.get(key)
 
     def log_end(self, key: BrokerKey) -> LogEnd:
-        """As last reported, NO_LOG if it was not."""
+        """End of the replica's log as last reported, NO_LOG if it was not."""
         broker = self._brokers.get(key)
         return NO_LOG if broker is None else broker.log_end
 

@@ -1,4 +1,5 @@
-"""What only the leading controller has: liveness, elections under way, changes on their way through the log. Pure.
+"""State that only the leading controller has: liveness, elections under way, changes on their way through the log.
+Pure.
 
 It lives from the moment its node leads and has applied everything decided before, until the node leads no more. One
 change of a group is under way at a time; requests that would change the group wait for it, so every decision is made
@@ -314,7 +315,7 @@ class Leadership:
         return asked
 
     def why_no_master(self, broker_name: str) -> str | None:
-        """Why the last attempt to give the group a master found nobody; None if there is nothing to say."""
+        """The reason why the last attempt to give the group a master found nobody; None if there is nothing to say."""
         return self._why_no_master.get(broker_name)
 
     # --- elections --------------------------------------------------------------------------------------------------

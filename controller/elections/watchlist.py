@@ -1,4 +1,4 @@
-"""Which groups the leader looks at, and when: in slices, so that a million replicas keep nobody waiting. Pure.
+"""The leader's schedule of looks at groups: in slices, so that a million replicas keep nobody waiting. Pure.
 
 A new leader goes through all groups twice: at once, for those without a master, and when everybody has had the time to
 report, for masters that have not. After that only groups without a live master are looked at, once in each period.
@@ -59,7 +59,7 @@ class Watchlist:
         return self._not_before_ms.setdefault(name, now_ms)
 
     def postpone(self, name: str, until_ms: int) -> None:
-        """As watch, but not before then unless something changes."""
+        """Watch a group as `watch` does, but not before `at_ms` unless something changes."""
         self._not_before_ms[name] = until_ms
 
     def drop(self, name: str) -> None:

@@ -102,7 +102,7 @@ class _Waiting:
 
 
 class Observers:
-    """Those who wait at this leader for news: each is answered at the next role change, or when its time is up."""
+    """Requests that wait at this leader for news: each is answered at the next role change, or when its time is up."""
 
     def __init__(self, feed: RoleFeed) -> None:
         self._feed = feed

@@ -1,4 +1,4 @@
-"""Where the other controllers listen. Pure.
+"""Addresses of the other controllers. Pure.
 
 The configuration in the Raft log says it for every member; controllerDLegerPeers says it before the group is formed.
 A controller that was added after the last entry known here says it itself, with its messages.
@@ -41,7 +41,7 @@ class PeerAddresses:
         return [(id_of(member), self.of(member)) for member in self._raft.configuration.members]
 
     def may_be_at(self, host: str) -> bool:
-        """Whether one of the group may connect from there: by its address, or as it is known by a name, which nobody
+        """True if one of the group may connect from there: by its address, or as it is known by a name, which nobody
         looks up here."""
         addresses = [*self._config.peers.values(), *(address for _, address in self.members())]
         return any(is_name(item) or same_host(item, host) for item in map(_host, addresses) if item)

@@ -1,4 +1,4 @@
-"""What operators ask the controllers about their own group (requests 52020-52024). Pure.
+"""Operators' requests about the controllers' own group (requests 52020-52024). Pure.
 
 Any node answers 52020 (how it is) and 52024 (take a snapshot); the leader alone the others. A change of the members is
 answered once it is committed, a transfer as soon as it has begun.

@@ -1,4 +1,4 @@
-"""Whose Raft messages a controller takes. Shell: it looks at sessions.
+"""Guard of the Raft messages that a controller takes. Shell: it looks at sessions.
 
 With haSecretFile only of controllers that sign with that secret, with accounts only of admins: the filters before the
 server have seen to it. With neither a message must come from a host of a controller that the configuration or the

@@ -426,7 +426,7 @@ def _frame_at(content: bytes, position: int) -> bytes | None:
 
 
 def _is_torn(content: bytes, position: int) -> bool:
-    """Whether a part is missing of the frame at `position`, which does not hold and is the last: its write was stopped.
+    """True if a part is missing of the frame at `position`, which does not hold and is the last: its write was stopped.
     A frame that is all there has rotted."""
     tail = content[position:]
     for start in range(position - position % SECTOR_BYTES, len(content), SECTOR_BYTES):
@@ -441,7 +441,7 @@ def _is_torn(content: bytes, position: int) -> bool:
 
 
 def _is_whole(payload: bytes) -> bool:
-    """Whether the bytes are one whole CBOR value: what says that they are fewer is wrong itself."""
+    """True if the bytes are one whole CBOR value: what says that they are fewer is wrong itself."""
     stream = BytesIO(payload)
     try:
         cbor2.load(stream)

@@ -1,4 +1,4 @@
-"""What a ControllerMachine asks of its shell. Pure; the shell performs actions in list order."""
+"""Actions that a ControllerMachine asks of its shell. Pure; the shell performs actions in list order."""
 
 from __future__ import annotations
 

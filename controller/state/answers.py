@@ -114,7 +114,7 @@ def parse_log_end(body: bytes | memoryview, broker_name: str, broker_id: BrokerI
 
 @dataclass(frozen=True, slots=True)
 class MasterView:
-    """What answers say of a group: `ext` of the master ({} if there is none), body of the set."""
+    """A group as answers show it: `ext` of the master ({} if there is none), body of the set."""
 
     ext: dict[str, str]
     body: bytes

@@ -26,7 +26,7 @@ before follow a leader of this one until somebody uses what they do not know."""
 
 
 class Cause(IntEnum):
-    """Why a mastership changed. On disk."""
+    """Cause of a change of mastership. On disk."""
 
     FIRST_ELECTION = 1
     MASTER_DEAD = 2
@@ -63,8 +63,8 @@ class BrokerIdApplied:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistered:
-    """What a replica says of itself. `total_replicas` 0 and `ha_mode` "" are an Apache broker's. An async learner is in
-    no set and never elected."""
+    """Registration of a replica by its own word. `total_replicas` 0 and `ha_mode` "" are an Apache broker's. An async
+    learner is in no set and never elected."""
 
     broker_name: str
     broker_id: BrokerId

@@ -1,4 +1,4 @@
-"""What the controllers know of every broker group, and how events change it. Pure, the same on every member.
+"""The controllers' knowledge of every broker group, changed by events. Pure, the same on every member.
 
 `apply` is total: an event that no longer fits (a stale master epoch, an unknown replica) changes nothing. The leader
 decides on applied state only, one change of a group at a time, so an event that it proposed and that commits in its
@@ -119,7 +119,7 @@ class BrokerGroup:
 
     @property
     def binding_total_replicas(self) -> int:
-        """What brokers are told: during a change the larger majority is valid (ruling 15)."""
+        """The totalReplicas that brokers are told: during a change the larger majority is valid (ruling 15)."""
         return max(self.total_replicas, self.next_total_replicas)
 
     @property

@@ -166,8 +166,8 @@ def _placed(part: dict[str, Any], places: dict[int, float], first: int) -> dict[
 
 
 def cuts_of(events: Sequence[dict[str, Any]]) -> tuple[Cut, ...]:
-    """What a replica cut, from its own events (request 52001): `log_truncated`, with the reason that `ha_aligned` gives
-    right after it. Events that are not as they should be are passed over: they come from another process."""
+    """Cuts of a replica's log, from its own events (request 52001): `log_truncated`, with the reason that `ha_aligned`
+    gives right after it. Events that are not as they should be are passed over: they come from another process."""
     found: list[Cut] = []
     for event in events:
         name, end, size, at = (event.get(key) for key in ("event", "end_offset", "cut_bytes", "at_ms"))

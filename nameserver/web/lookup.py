@@ -69,8 +69,8 @@ class LookupResult:
 
 
 def refusal(config: NamesrvConfig) -> str:
-    """Why this page may not look up messages, "" if it may. The page has no accounts of its own: whoever reaches it
-    reads what it may read."""
+    """The reason why this page may not look up messages, "" if it may. The page has no accounts of its own: whoever
+    reaches it reads what it may read."""
     if config.web_credentials_file:
         return ""
     if config.acl_enable or config.credentials_file:

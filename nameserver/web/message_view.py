@@ -111,5 +111,5 @@ def _properties(properties: Mapping[str, str], names: list[str]) -> list[list[st
 
 
 def share_bytes(message_count: int) -> int:
-    """How much of each body is shown if there are so many messages."""
+    """Bytes of each body that are shown if there are so many messages."""
     return max(BODY_LEAST_BYTES, BODY_LIMIT_BYTES // max(1, message_count))

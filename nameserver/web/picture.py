@@ -1,4 +1,4 @@
-"""What the page shows of a cluster and of one group, made from what every node said of itself. Pure.
+"""The page's picture of a cluster and of one group, made from what every node said of itself. Pure.
 
 Nobody's word counts for another's: brokers tell of themselves, a master of its slaves, the leading controller of the
 set. What is wrong is said in the words of `rmqha status`, `describe`, `explain` and `explain-wait`.
@@ -55,7 +55,7 @@ TOLD_EVENTS = frozenset(
 
 @dataclass(slots=True)
 class Closer:
-    """What is asked only while somebody looks at a group."""
+    """Answers that are asked for only while somebody looks at a group."""
 
     explained: dict[str, Any] = field(default_factory=dict)
     """The body of request 52010."""
@@ -248,7 +248,7 @@ def _replica(group: GroupSeen, view: BrokerView) -> dict[str, Any]:
 
 
 def _notes(group: GroupSeen, view: BrokerView, told: Mapping[str, Any]) -> list[str]:
-    """What else is special about a replica, in words."""
+    """Notes on what else is special about a replica, in words."""
     state = view.state
     found = [
         "never in the set (asyncLearner)" if state.get("asyncLearner") or told.get("asyncLearner") else "",
@@ -275,7 +275,8 @@ def _notes(group: GroupSeen, view: BrokerView, told: Mapping[str, Any]) -> list[
 
 # --- one group --------------------------------------------------------------------------------------------------------
 def group_document(seen: Seen, name: str) -> dict[str, Any]:
-    """The same for one group, with its logs drawn, elections, waits, promise and events. `error` for an unknown one."""
+    """The document of one group, with its logs drawn, elections, waits, promise and events. `error` for an unknown
+    one."""
     group = seen.groups.get(name)
     if group is None:
         known = ", ".join(sorted(seen.groups)[:20]) or "none"

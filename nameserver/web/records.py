@@ -41,7 +41,7 @@ class Peek:
 
 
 def peeks(broker_name: str, answer: bytes | memoryview, limit_count: int) -> list[Peek]:
-    """Of the first `limit_count` messages. Raises RemoteProtocolError if the bytes are no records."""
+    """Peeks at the first `limit_count` messages. Raises RemoteProtocolError if the bytes are no records."""
     found: list[Peek] = []
     try:
         for record in _records(memoryview(answer)):

@@ -147,7 +147,7 @@ class Site:
             return self._lookup
 
     def _facts(self) -> dict[str, Any]:
-        """What the page tells of this name server."""
+        """Facts that the page tells of this name server."""
         return {
             "address": self._own_address,
             "brokers": self._routes.broker_count,
@@ -178,5 +178,5 @@ def lookup_security(config: NamesrvConfig) -> Security:
 
 
 def _own_host(listen_address: str) -> str:
-    """Where this process reaches its own listener."""
+    """Host at which this process reaches its own listener."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen_address, listen_address)

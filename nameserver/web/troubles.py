@@ -1,4 +1,4 @@
-"""What is wrong, in the words of `rmqha health`, group by group: one odd answer spoils one group's part. Pure."""
+"""Troubles in the words of `rmqha health`, group by group: one odd answer spoils one group's part. Pure."""
 
 from __future__ import annotations
 

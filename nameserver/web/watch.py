@@ -165,7 +165,7 @@ class ClusterWatch:
         return len(words)
 
     def _seeds(self, now_ms: int) -> BootstrapAddresses:
-        """Where the configuration points, and whoever has answered lately."""
+        """Addresses that the configuration names, and those that have answered lately."""
         for key, (_, at_ms) in list(self._answered.items()):
             if now_ms - at_ms > MEMORY_MS:
                 del self._answered[key]
@@ -189,7 +189,7 @@ class ClusterWatch:
 
     # --- one group --------------------------------------------------------------------------------------------------
     async def _look_closer(self, client: RemotingClient, words: list[NodeReport], name: str, now_ms: int) -> None:
-        """What only the group's own page shows. Who does not answer has said so in the survey already."""
+        """Ask for what only the group's own page shows. Who does not answer has said so in the survey already."""
         brokers = [word for word in words if word.kind is ServerKind.BROKER and word.group == name and word.answers]
         leader = next(
             (word for word in words if word.kind is ServerKind.CONTROLLER and word.leads and word.state), None

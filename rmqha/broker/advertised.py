@@ -1,4 +1,4 @@
-"""What a broker tells others of its address, and whether they can use it (ruling 23). Shell.
+"""The addresses that a broker tells others, and checks that they can use them (ruling 23). Shell.
 
 At the start: an address that nobody can connect to, or that leads only here although a configured peer is elsewhere, is
 refused. What can be known only later, a client or a slave that comes from elsewhere, is traced once and shown by
@@ -39,7 +39,7 @@ def _host_of(key: str, address: str) -> str:
 
 
 async def resolved(addresses: Iterable[str]) -> Places:
-    """Of each host or "host:port", as far as names can be resolved within RESOLVE_TIMEOUT_S."""
+    """Addresses of each host or "host:port", as far as names can be resolved within RESOLVE_TIMEOUT_S."""
     found: dict[str, list[str]] = {}
 
     async def ask(host: str) -> None:
@@ -88,7 +88,7 @@ def _is_elsewhere(host: str, places: Places) -> bool:
 
 
 class Advertised:
-    """Who connects, against what they are told. `problem` is "" or a sentence."""
+    """A check of those who connect against the address that they are told. `problem` is "" or a sentence."""
 
     def __init__(self, config: BrokerConfig, places: Places, tracer: HostTracer) -> None:
         self._tracer = tracer

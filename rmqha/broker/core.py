@@ -216,7 +216,7 @@ class BrokerCore:
 
     @property
     def config(self) -> BrokerConfig:
-        """As it is now: some keys change while the broker runs."""
+        """The configuration as it is now: some keys change while the broker runs."""
         return self.live.current
 
     @property

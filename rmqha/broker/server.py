@@ -68,7 +68,7 @@ HAND_OVER_MS = 6000
 
 
 class Ports(NamedTuple):
-    """What a broker listens on."""
+    """The ports that a broker listens on."""
 
     listen: int
     ha: int
@@ -76,8 +76,8 @@ class Ports(NamedTuple):
 
 
 class _Gate:
-    """What the listeners call. Ports are bound before the store is opened, so that a port in use leaves no file
-    behind; a peer that comes in between is turned away."""
+    """The handler that the listeners call. Ports are bound before the store is opened, so that a port in use leaves no
+    file behind; a peer that comes in between is turned away."""
 
     def __init__(self, advertised: Advertised, quotas: Quotas, tracer: HostTracer) -> None:
         self.advertised = advertised
@@ -178,8 +178,8 @@ async def _listen(config: BrokerConfig, gate: _Gate, nursery: trio.Nursery) -> t
 
 
 def checked_addresses(config: BrokerConfig, places: Places) -> tuple[list[str], list[str]]:
-    """Those of the controllers and of the name servers. Raises UsageError or ConfigError if one of them, or what this
-    broker tells others of itself, cannot be used."""
+    """Addresses of the controllers and of the name servers. Raises UsageError or ConfigError if one of them, or what
+    this broker tells others of itself, cannot be used."""
     controllers, name_servers = _addresses(config)
     check_advertised(config, [*controllers, *name_servers], places)
     return controllers, name_servers
@@ -191,7 +191,7 @@ def _addresses(config: BrokerConfig) -> tuple[list[str], list[str]]:
 
 
 async def _places(config: BrokerConfig) -> Places:
-    """Of the names that its configuration has."""
+    """Numeric addresses of the hosts that the configuration names."""
     peers = (parse_address(peer)[0] for part in _addresses(config) for peer in part)
     return await resolved([*told_hosts(config).values(), *peers])
 
@@ -309,7 +309,7 @@ def _prove(store: Store, disk: HostDisk) -> None:
 
 
 def _claim(core: BrokerCore) -> HaClaim:
-    """Who this replica is as it greets a master."""
+    """The identity that this replica claims when it greets a master."""
     config, replica = core.config, core.replica
     broker_id = BrokerId(replica.broker_id or 0)
     return HaClaim(broker_id, config.address, config.broker_cluster_name, config.broker_name, replica.epoch)

@@ -119,7 +119,7 @@ def complete_node(context: click.Context, parameter: click.Parameter, incomplete
 
 
 def complete_group(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The same for its broker groups."""
+    """Complete names of the cluster's broker groups."""
     return _complete(lambda state: state.groups, context, incomplete)
 
 

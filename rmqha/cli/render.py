@@ -57,7 +57,7 @@ def _cell(value: Any) -> Text:
 
 
 def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:
-    """What is shown of a node, JSON-ready; None where it does not apply or is not known."""
+    """The values that are shown of a node, JSON-ready; None where it does not apply or is not known."""
     state = node.state
     row: dict[str, Any] = {
         "node": node.node.name,
@@ -143,7 +143,7 @@ def print_cluster(view: ClusterView, out: Console) -> None:
 
 
 def cluster_json(view: ClusterView) -> dict[str, Any]:
-    """The same for scripts."""
+    """The cluster as JSON for scripts."""
     return {
         "name": view.state.name,
         "haMode": view.state.ha_mode,

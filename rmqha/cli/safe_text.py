@@ -33,7 +33,7 @@ class SafeText:
 
 
 def raw(stream: TextIO) -> TextIO:
-    """What a SafeText writes to: for what styles its own text."""
+    """The stream that a SafeText writes to: for what styles its own text."""
     return stream.stream if isinstance(stream, SafeText) else stream
 
 

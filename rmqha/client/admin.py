@@ -124,8 +124,8 @@ class Admin:
         return sorted(masters)
 
     async def progress(self, group: str, topic: str) -> list[dict[str, Any]]:
-        """How far a consumer group is in each queue of a topic, sorted: {"broker", "queue", "committed", "end", "lag"},
-        the offsets of the next message to read and to be stored, and their difference."""
+        """Progress of a consumer group in each queue of a topic, sorted: {"broker", "queue", "committed", "end",
+        "lag"}, the offsets of the next message to read and to be stored, and their difference."""
         found = []
         for name, replicas in (await self.route(topic))["brokers"].items():
             if MASTER_ID not in replicas:
@@ -201,7 +201,7 @@ class Admin:
         return found
 
     async def replica_state(self, address: str) -> dict[str, Any]:
-        """What a broker of ours says about its replica (52000)."""
+        """State of a replica, from a broker of ours (52000)."""
         return await self._ask_json(address, RequestCode.RMQHA_GET_REPLICA_STATE)
 
     async def history(self, address: str) -> list[dict[str, Any]]:
@@ -212,7 +212,7 @@ class Admin:
         return events
 
     async def controller_state(self, address: str) -> dict[str, Any]:
-        """What a controller of ours says about itself and its groups (52003)."""
+        """State of a controller of ours and of its groups (52003)."""
         return await self._ask_json(address, RequestCode.RMQHA_GET_CONTROLLER_STATE)
 
     async def epochs(self, address: str) -> dict[str, Any]:

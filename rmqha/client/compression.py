@@ -57,7 +57,7 @@ class BodyTooLargeError(RemoteProtocolError):
 
 
 class Compression(NamedTuple):
-    """How a producer compresses, and the system flag that says so."""
+    """A producer's compression, and the system flag that says so."""
 
     compress: Callable[[bytes], bytes]
     sys_flag: int

@@ -25,7 +25,7 @@ _client_numbers = count(1)
 
 
 class Heartbeats:
-    """Of one client. The session must be open before the first call."""
+    """Heartbeats of one client. The session must be open before the first call."""
 
     def __init__(self, session: ClientSession, started_ms: int) -> None:
         """`started_ms`: wall clock, which tells clients with the same address and process id apart."""

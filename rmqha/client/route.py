@@ -1,4 +1,4 @@
-"""Where the queues of a topic are and who is master of each group, asked from the name servers. Control plane.
+"""Routes: the queues of a topic and the master of each group, asked from the name servers. Control plane.
 
 A client learns of a new master only by asking. So the table asks at once when a send or pull fails, then again after
 20 ms and each 50 ms while the group has no other master, and everybody who waits is woken by the first change.
@@ -45,7 +45,7 @@ class MessageQueue:
 
 @dataclass(frozen=True, slots=True)
 class TopicQueues:
-    """How many queues of the topic one group has, and what may be done with them."""
+    """Number of queues of the topic in one group, and their permissions."""
 
     broker_name: str
     read_queue_count: int
@@ -69,7 +69,8 @@ class TopicRoute:
         return self.addresses.get(broker_name, {}).get(0)
 
     def reader(self, broker_name: str, preferred_id: int = 0) -> str | None:
-        """Whom to pull from: the preferred replica, else the master, else the slave with the lowest id."""
+        """Address of the broker to pull from: the preferred replica, else the master, else the slave with the lowest
+        id."""
         group = self.addresses.get(broker_name, {})
         return group.get(preferred_id) or group.get(0) or (group[min(group)] if group else None)
 

@@ -1,4 +1,4 @@
-"""What every client holds while it is open: connections, routes, a nursery for its own tasks. Control plane."""
+"""State that every client holds while it is open: connections, routes, a nursery for its own tasks. Control plane."""
 
 from __future__ import annotations
 

@@ -116,8 +116,8 @@ def _check_history(
     acked: Collection[Acked],
     failed: Collection[Failed],
 ) -> None:
-    """What holds in AP too: no order that real time forbids. The producer tries again by itself, so how many copies
-    there may be is for its own count to say."""
+    """Check what holds in AP too: no order that real time forbids. The producer tries again by itself, so how many
+    copies there may be is for its own count to say."""
     attempts = [
         Attempt(
             item.msg_id,

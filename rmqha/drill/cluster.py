@@ -171,7 +171,7 @@ class Cluster:
         return [node.name for node in self.state.brokers]
 
     async def replica_states(self, names: Iterable[str] | None = None) -> dict[str, dict[str, Any]]:
-        """What the brokers say of themselves (52000); those that do not answer are left out."""
+        """States of the brokers by their own word (52000); those that do not answer are left out."""
         found: dict[str, dict[str, Any]] = {}
 
         async def of(client: RemotingClient, node: NodeRecord) -> None:

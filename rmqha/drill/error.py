@@ -1,4 +1,4 @@
-"""What a drill raises."""
+"""The error that a drill raises."""
 
 from __future__ import annotations
 

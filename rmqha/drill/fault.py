@@ -103,7 +103,7 @@ class Fault(ABC):
         found.cut_bytes = sum(int(state.get("truncatedBytes") or 0) for state in states.values())
 
     def objections(self, found: Round, unavailable_ms: int) -> list[str]:
-        """What must not have happened in this round besides what holds for all drills."""
+        """Events that must not have happened in this round besides what holds for all drills."""
         if self.target != "minor":
             return []
         wrong = [f"trouble of a slave made another master: {note}" for note in found.notes]

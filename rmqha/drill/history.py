@@ -1,4 +1,4 @@
-"""Whether what a group's queues hold in the end can be, after what its clients were told. Pure.
+"""Check that a group's queues may hold in the end what they hold, after what its clients were told. Pure.
 
 In the manner of Elle (Kingsbury, Alvaro 2020), for the one data type that matters here: each queue is a list to which
 clients append, and its final content is one read of it. Then no search is needed: the content itself says in which

@@ -1,4 +1,4 @@
-"""What a drill found: figures over its rounds, and the verdict. Pure."""
+"""The report of a drill: figures over its rounds, and the verdict. Pure."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def normal_gap_ms(traffic: DrillTraffic, rounds: Sequence[Round]) -> int:
 
 
 def buckets(acked: Sequence[Acked]) -> list[dict[str, int | None]]:
-    """How many acknowledgements took longer than the bound before and not longer than `le_ms`; None: no bound."""
+    """Number of acknowledgements that took longer than the bound before and not longer than `le_ms`; None: no bound."""
     bounds: list[int | None] = [*LATENCY_BUCKETS_MS, None]
     rows: list[dict[str, int | None]] = []
     below = -1
@@ -104,7 +104,7 @@ def buckets(acked: Sequence[Acked]) -> list[dict[str, int | None]]:
 
 
 def broken_promises(mode: str, rounds: Sequence[Round], traffic: DrillTraffic, found: AuditResult) -> list[str]:
-    """What the audit says against what is promised in `mode` (docs/start/guarantees.md)."""
+    """The audit's contradictions to what is promised in `mode` (docs/start/guarantees.md)."""
     broken = [f"a send was given up: {failure}" for failure in traffic.failures[:3]]
     if mode == "cp":
         if found.lost:

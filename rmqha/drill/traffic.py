@@ -145,7 +145,7 @@ class DirectSender:
 
 @dataclass
 class DirectAnswers:
-    """What a DirectSender heard."""
+    """The answers that a DirectSender heard."""
 
     acked: dict[str, int] = field(default_factory=dict)
     """UNIQ_KEY of each message that was answered SEND_OK → wall stamp of the answer."""

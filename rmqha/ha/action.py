@@ -1,4 +1,4 @@
-"""What a Replica asks its shell to do. Control plane; the shell performs actions in list order."""
+"""Actions that a Replica asks its shell to do. Control plane; the shell performs actions in list order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Token = Hashable
 
 
 class AckStatus(Enum):
-    """How a wait ended. The send processor maps these to response codes (ruling 13)."""
+    """The end of a wait. The send processor maps these to response codes (ruling 13)."""
 
     OK = "ok"
     FLUSH_DISK_TIMEOUT = "flush disk timeout"

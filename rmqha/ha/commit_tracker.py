@@ -1,4 +1,4 @@
-"""What a master may accept, show to consumers and acknowledge: the quorum and ack rules of one group.
+"""Records that a master may accept, show to consumers and acknowledge: the quorum and ack rules of one group.
 
 The replica owns it and says when it is master; the SyncStateSet is the SetKeeper's. All of it is evaluated when an ack
 is due, never at append (ruling 1).
@@ -63,7 +63,7 @@ class CommitTracker:
         return self._config.sync_flush or (is_master and self.is_one_copy_synced)
 
     def shortage(self, now_ms: int, connections: Sequence[HaConnection]) -> str:
-        """Why too few replicas are in the set for a send, or ""."""
+        """The reason why too few replicas are in the set for a send, or ""."""
         sync = self._set.state
         if self._config.mode is HaMode.AP:
             needed = self._config.min_in_sync_replicas
@@ -109,7 +109,8 @@ class CommitTracker:
         return self.waits.release(now_ms, self.releasable)
 
     def _live_count(self, now_ms: int, connections: Sequence[HaConnection]) -> int:
-        """Of interest to enableAutoInSyncReplicas alone, which says when the number that it needs changes."""
+        """Number of live replicas; of interest to enableAutoInSyncReplicas alone, which says when the number that it
+        needs changes."""
         config = self._config
         if not config.enable_auto_in_sync_replicas:
             return len(self._set.state.union)
@@ -136,7 +137,7 @@ class CommitTracker:
         return self.waits.expire(now_ms, self._late())
 
     def _late(self) -> AckStatus:
-        """How the oldest wait would end if its time were over."""
+        """The end that the oldest wait would have if its time were over."""
         end_offset = self.waits.oldest_end_offset() or 0
         behind_disk = self.sync_required(is_master=True) and self._log.synced_offset < end_offset
         return AckStatus.FLUSH_DISK_TIMEOUT if behind_disk else AckStatus.FLUSH_SLAVE_TIMEOUT

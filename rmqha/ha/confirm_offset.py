@@ -1,4 +1,5 @@
-"""What is committed, and what may be acknowledged. Decisions over offsets; the rules are rulings 1, 6 and 11.
+"""Offsets up to which the log is committed and may be acknowledged. Decisions over offsets; the rules are rulings 1, 6
+and 11.
 
 An acknowledged offset of None is "unknown" (a member that is not connected or still shakes hands), never −1.
 """

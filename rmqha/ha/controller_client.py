@@ -45,7 +45,7 @@ class LinkState(Enum):
 
 
 class Vitals(NamedTuple):
-    """What heartbeats tell, read afresh at each: at every step of a replica, so it is made cheaply."""
+    """Values that heartbeats tell, read afresh at each: at every step of a replica, so it is made cheaply."""
 
     epoch: Epoch
     """Of the log's last byte; −1 without any."""

@@ -1,4 +1,5 @@
-"""Whether the disk still takes writes: a decision over the probe of `broker/services/disk_probe.py`. Pure."""
+"""Health of the disk, which takes writes or does not: a decision over the probe of `broker/services/disk_probe.py`.
+Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class DiskHealth:
         self._begun_ms, self._error = None, error
 
     def hangs(self, now_ms: int) -> bool:
-        """Who writes now may wait for ever."""
+        """True if a write may wait for ever now."""
         return self._begun_ms is not None and now_ms - self._begun_ms >= self._timeout_ms
 
     def problem(self, now_ms: int) -> str:

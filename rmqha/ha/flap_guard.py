@@ -1,4 +1,4 @@
-"""How soon a slave that has left the set may come back: at once, unless it comes and goes. Pure.
+"""Delay before a slave that has left the set may come back: at once, unless it comes and goes. Pure.
 
 The first FREE_COUNT times within WINDOW_MS cost nothing, so that a killed broker is back as soon as it is level. Each
 further time doubles how long it must have been fit without a break, from HOLD_FIRST_MS up to HOLD_MAX_MS.
@@ -36,7 +36,7 @@ class FlapGuard:
         self._fit_since_ms = {member: self._fit_since_ms.get(member, now_ms) for member in members}
 
     def hold_ms(self, now_ms: int, member: BrokerId) -> int:
-        """How long `member` must be fit before it joins."""
+        """Time (ms) for which `member` must be fit before it joins."""
         moments = self._left_at_ms.get(member)
         if moments is None:
             return 0
@@ -46,7 +46,7 @@ class FlapGuard:
         return 0 if extra <= 0 else min(HOLD_MAX_MS, HOLD_FIRST_MS << (extra - 1))
 
     def joins_at_ms(self, now_ms: int, *, needed: bool) -> dict[BrokerId, int]:
-        """When each fit one may join. `needed`: the set is too small for sends without them."""
+        """Time (ms) at which each fit one may join. `needed`: the set is too small for sends without them."""
         limit_ms = HOLD_NEEDED_MAX_MS if needed else HOLD_MAX_MS
         return {
             member: since_ms + min(limit_ms, self.hold_ms(now_ms, member))

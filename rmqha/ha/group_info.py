@@ -1,4 +1,4 @@
-"""What a controller's answer says of a group: the one parser for the answers to 904, 1002, 1003, 1004 and notice 1008.
+"""A group as a controller's answer tells it: the one parser for the answers to 904, 1002, 1003, 1004 and notice 1008.
 
 Source: formats.md §14.2; masterHaAddress, totalReplicas, drainedIds and registered are ours.
 """

@@ -44,7 +44,7 @@ class HandOver:
 
     @property
     def target(self) -> BrokerId | None:
-        """Whom the mastership goes to; None while idle."""
+        """Id of the replica that the mastership goes to; None while idle."""
         return None if self._waiting is None else self._waiting.target
 
     def begin(self, now_ms: int, target: BrokerId, timeout_ms: int, token: Token) -> list[HandedOver]:

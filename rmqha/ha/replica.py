@@ -462,7 +462,8 @@ class Replica:
 
     # --- look -----------------------------------------------------------------------------------------------------
     def slave_acks(self) -> list[tuple[BrokerId, PhyOffset]]:
-        """What each slave that is being sent the log has acknowledged, in the set or not: it still needs the rest."""
+        """Offset that each slave that is being sent the log has acknowledged, in the set or not: it still needs the
+        rest."""
         return self._slaves.acks()
 
     @property
@@ -534,7 +535,7 @@ class Replica:
 
     @property
     def copy_left_bytes(self) -> int:
-        """What a slave still lacks of that which its master had when they shook hands."""
+        """Bytes that a slave still lacks of the log that its master had when they shook hands."""
         return 0 if self._client is None else self._client.left_bytes
 
     @property

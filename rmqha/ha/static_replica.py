@@ -251,7 +251,8 @@ class StaticReplica:
 
     # --- look -----------------------------------------------------------------------------------------------------
     def slave_acks(self) -> list[tuple[BrokerId, PhyOffset]]:
-        """What each slave that is being sent the log holds. The protocol does not name them: they count from 1."""
+        """Offset up to which each slave that is being sent the log holds it. The protocol does not name them: they
+        count from 1."""
         known = [item.acked_offset for item in self._connections.values() if item.acked_offset is not None]
         return [(BrokerId(number), offset) for number, offset in enumerate(known, 1)]
 
@@ -282,7 +283,7 @@ class StaticReplica:
 
     @property
     def unacknowledged_bytes(self) -> int:
-        """As of `Replica`."""
+        """The same value as `Replica`'s."""
         if not self.is_master:
             return 0
         return self._log.max_phy_offset - (self._releasable or self._log.confirm_offset)

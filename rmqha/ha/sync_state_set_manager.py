@@ -44,7 +44,7 @@ LEAVE_CAUSES: tuple[LeaveCause, ...] = get_args(LeaveCause)
 
 
 class Leave(NamedTuple):
-    """When a member leaves the set, unless something changes, and why."""
+    """Time and reason of a member's leave from the set, unless something changes."""
 
     at_ms: int
     cause: LeaveCause
@@ -127,7 +127,7 @@ class SyncStateSetManager:
         }
 
     def member_acks(self, connections: Iterable[HaConnection]) -> list[PhyOffset | None]:
-        """What each other member of the union has acked under this epoch; None where unknown."""
+        """Offset that each other member of the union has acked under this epoch; None where unknown."""
         acks = dict.fromkeys(self.state.union)
         acks.pop(self._own_id, None)
         for member, item in self._connected(connections).items():
@@ -233,7 +233,8 @@ class SyncStateSetManager:
         return max(config.min_in_sync_replicas, config.in_sync_replicas if fixed else 1)
 
     def leave_of(self, now_ms: int, member: BrokerId, item: HaConnection | None) -> Leave | None:
-        """When and why `member` leaves if nothing changes; `item` is its connection in transfer, if it has one."""
+        """Time and reason of `member`'s leave if nothing changes; `item` is its connection in transfer, if it has
+        one."""
         config = self._config
         if item is None:
             return Leave(self._seen_at_ms.get(member, 0) + DISCONNECT_GRACE_MS, "disconnected", "it is not connected")

@@ -16,8 +16,8 @@ class HostClock:
 
 
 class StepWatch:
-    """How far the wall clock was set, against the monotonic one, since this was made: slewing, as NTP does it, moves
-    both."""
+    """Measure how far the wall clock was set, against the monotonic one, since this was made: slewing, as NTP does it,
+    moves both."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -114,7 +114,7 @@ class EventCounts:
             self._took(phase, now_ms - began_ms)
 
     def collect(self) -> MetricFamilies:
-        """Of the whole process; the labels of a scrape's target tell whose."""
+        """Event counts of the whole process; the labels of a scrape's target tell whose."""
         families = MetricFamilies({})
         with self._lock:
             for event, count in sorted(self._events.items()):

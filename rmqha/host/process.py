@@ -35,8 +35,8 @@ def raise_file_limit() -> int:
 
 
 def session_room() -> int:
-    """How many connections this process may serve: a quarter of its descriptors stays for its files, or a crowd of
-    connections would keep the log from its next file."""
+    """Number of connections that this process may serve: a quarter of its descriptors stays for its files, or a crowd
+    of connections would keep the log from its next file."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return max(1, limit - max(RESERVED_FILES, limit // 4))
 
@@ -121,7 +121,7 @@ def started_at_ticks(pid: int) -> int | None:
 
 
 def uptime_ms(pid: int) -> int | None:
-    """How long a process has been running; None if there is no such process."""
+    """Time (ms) for which a process has been running; None if there is no such process."""
     ticks = started_at_ticks(pid)
     if ticks is None:
         return None

@@ -1,4 +1,4 @@
-"""What every server process has around its server: its trace, its audit log, the look at certificates. Shell."""
+"""The surroundings of the server in every server process: its trace, its audit log, the look at certificates. Shell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rmqha.model.config.servers import ServerConfig
 
 
 class Surroundings:
-    """Of one process; `security.use` has been called. Raises UsageError if a log cannot be opened."""
+    """The surroundings of one process; `security.use` has been called. Raises UsageError if a log cannot be opened."""
 
     def __init__(self, config: ServerConfig, server: str, group: str = "") -> None:
         self.tracer = HostTracer.of(config, server, group)

@@ -140,7 +140,7 @@ class HostTracer:
 
     @classmethod
     def of(cls, config: ServerConfig, server: str, group: str = "") -> Self:
-        """As a server's keys say; warns where it would serve anybody."""
+        """The tracer that a server's keys ask for; warns where it would serve anybody."""
         own = {"server": server, **({"group": group} if group else {})}
         json_of = own if config.log_format == "json" else None
         made = cls(config.log_file, config.log_max_bytes, json_of=json_of)

@@ -46,7 +46,7 @@ class EpochLook:
 
     @property
     def seniority(self) -> tuple[int, int]:
-        """Whom an election prefers: the highest epoch that has bytes, then the longest log."""
+        """The order in which an election prefers logs: the highest epoch that has bytes, then the longest log."""
         return (self.history.last.epoch if self.history.last else -1, self.max_offset)
 
 
@@ -125,7 +125,7 @@ def _history(disk: ReadDisk, path: str, notes: list[str]) -> EpochHistory:
 # --- comparison -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True, slots=True)
 class Following:
-    """What would happen if one replica followed the other, elected now. `case` places the slave's min and max against
+    """The outcome if one replica followed the other, elected now. `case` places the slave's min and max against
     the master's log: first digit min, second max; 1 below it, 2 inside it, 3 beyond its end."""
 
     case: str
@@ -149,7 +149,7 @@ class Comparison:
 
     @property
     def is_fork(self) -> bool:
-        """Whoever follows the newer one loses bytes, or cannot follow."""
+        """True if whoever follows the newer one loses bytes, or cannot follow."""
         if self.a_is_newer is None:
             return self.b_follows_a.loses or self.a_follows_b.loses
         return (self.b_follows_a if self.a_is_newer else self.a_follows_b).loses
@@ -163,7 +163,7 @@ def compare(a: EpochLook, b: EpochLook) -> Comparison:
 
 
 def _as_master(side: EpochLook, epoch: Epoch) -> EpochHistory:
-    """What it would tell its slaves: an elected master writes under a new epoch from its end on."""
+    """The history that it would tell its slaves: an elected master writes under a new epoch from its end on."""
     if side.end_offset is None:
         return side.history
     kept = side.history.truncated(side.end_offset)

@@ -1,4 +1,4 @@
-"""What a check of a store found. Values."""
+"""Findings of a check of a store. Values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Severity(StrEnum):
 
 
 class FindingKind(StrEnum):
-    """What is affected, and so which repair belongs to it."""
+    """The part that is affected, which decides the repair."""
 
     LOG_DAMAGE = "log-damage"
     LOG_TAIL = "log-tail"

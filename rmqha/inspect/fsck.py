@@ -36,7 +36,7 @@ class Scope(Enum):
 
 @dataclass(slots=True)
 class Report:
-    """What a check found. `findings` are in the order of the check; `end_offset` is where the valid log ends, of a live
+    """Report of a check. `findings` are in the order of the check; `end_offset` is where the valid log ends, of a live
     store where the check did."""
 
     look: StoreLook
@@ -160,7 +160,7 @@ class _Check:
             self._progress(total, total)
 
     def _resume(self, stop: Stop) -> int | None:
-        """Where whole records go on behind a bad place; None if they do not."""
+        """Offset at which whole records go on behind a bad place; None if they do not."""
         reader = LogReader(self._look.disk, self._look.log.files)
         try:
             behind = stop.position + stop.size_bytes

@@ -78,7 +78,7 @@ class CheckedIndexFile:
 
 
 class _BadIndexError(Exception):
-    """What is wrong with a file: byte, what was expected, what was found."""
+    """A fault of an index file: byte, what was expected, what was found."""
 
     def __init__(self, at: int, expected: str, found: str) -> None:
         super().__init__(at, expected, found)
@@ -210,7 +210,7 @@ class Indexes:
                 self._report(path, None, "a file that can be read", error.strerror or str(error))
 
     def _common_size(self, disk: ReadDisk, paths: list[str]) -> int:
-        """Of most files."""
+        """The size that most files have."""
         votes: dict[int, int] = {}
         for path in paths:
             try:

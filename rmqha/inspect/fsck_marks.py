@@ -322,7 +322,7 @@ class Marks:
 
 
 def table_error(data: bytes) -> str:
-    """What keeps a table of config/ from being read, "" if nothing does."""
+    """The reason that keeps a table of config/ from being read, "" if nothing does."""
     if not data.strip():
         return "nothing"
     try:

@@ -56,7 +56,7 @@ QueueKey = tuple[bytes, int]
 
 
 class UnitCodec:
-    """What the queues must say about a record."""
+    """Entries that the queues must have for a record."""
 
     def __init__(self) -> None:
         self._tags: dict[bytes, int] = {}
@@ -242,7 +242,7 @@ class QueueCursor:
 
 
 class Judge:
-    """What a queue's entries are measured by."""
+    """The measure of a queue's entries."""
 
     def __init__(self, look: StoreLook, reader: LogReader, findings: Findings, end: int) -> None:
         self.findings = findings
@@ -263,7 +263,7 @@ class Judge:
         self._reader = reader
 
     def required(self, position: int) -> bool:
-        """Whether the record there must have its entry already."""
+        """True if the record there must have its entry already."""
         return position < self._required_end
 
     def excuses(self, offset: int) -> bool:

@@ -34,7 +34,7 @@ ZEROS = bytes(1 << 20)
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What only the operator can know."""
+    """Choices that only the operator can make."""
 
     cut_at: int | None = None
     """Physical offset from which the log is dropped."""
@@ -250,7 +250,7 @@ class _Repair:
             self._actions.append(f"{finding.path} was set aside")
 
     def _checkpoint(self, finding: StoreFinding, report: Report) -> None:
-        """What is plausible stays; times that are not begin anew, which costs a start some reading."""
+        """A checkpoint whose plausible times stay; times that are not begin anew, which costs a start some reading."""
         data = self._disk.read(CHECKPOINT_PATH).ljust(CHECKPOINT_BYTES, b"\0")
         end = report.end_offset
         try:

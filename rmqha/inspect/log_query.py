@@ -13,7 +13,7 @@ from rmqha.store.log.record import BadRecordError, Located, Record, decode, loca
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """Which records: physical offsets [start, end), store times [since, until)."""
+    """A choice of records: physical offsets [start, end), store times [since, until)."""
 
     topic: str | None = None
     queue_id: int | None = None

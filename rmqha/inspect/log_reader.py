@@ -50,7 +50,7 @@ class LogPiece:
 
 
 class Why(Enum):
-    """Why a walk ended."""
+    """The reason why a walk ended."""
 
     END = 0
     """At the end that was asked for, or a record would cross it."""
@@ -64,7 +64,7 @@ class Why(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Where a walk ended; `at` is the byte in the file `path`."""
+    """The place where a walk ended; `at` is the byte in the file `path`."""
 
     why: Why
     position: int

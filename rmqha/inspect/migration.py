@@ -120,7 +120,7 @@ def _look(disk: ReadDisk) -> StoreCopy:
 
 
 def _standing(member: StoreCopy, reference: StoreCopy) -> list[Problem]:
-    """What can be told of one store alone."""
+    """Findings that need one store alone."""
     label, store = member.label, member.store
     found = []
     if member.epochs.live:
@@ -228,7 +228,8 @@ def _record_of(reader: LogReader, start: int, offset: int) -> tuple[int, bool]:
 
 # --- epochs -----------------------------------------------------------------------------------------------------------
 def common_history(migration: Migration) -> EpochHistory:
-    """What the members' epoch files should say: their logs are the same, so that one history is true of all.
+    """The history that the members' epoch files should hold: their logs are the same, so that one history is true of
+    all.
 
     The reference's, or the newest of any; below its first entry stands epoch 0, which no controller gives."""
     histories = [migration.reference.epochs.history, *(member.epochs.history for member in migration.members)]

@@ -1,4 +1,4 @@
-"""Who may do what: accounts, their permissions on topics and groups, addresses that need no account.
+"""Access rights: accounts, their permissions on topics and groups, addresses that need no account.
 
 The file is RocketMQ's plain_acl.yml: globalWhiteRemoteAddresses, and accounts with accessKey, secretKey,
 whiteRemoteAddress, admin, defaultTopicPerm, defaultGroupPerm, topicPerms and groupPerms.
@@ -54,7 +54,7 @@ _PERMISSIONS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a request needs: each topic and group with any of the permissions, or an admin."""
+    """The rights that a request needs: each topic and group with any of the permissions, or an admin."""
 
     admin: bool = False
     topics: tuple[tuple[str, Permission], ...] = ()
@@ -63,7 +63,7 @@ class Needs:
 
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """What a client signs with. The secret key never leaves the process."""
+    """The keys that a client signs with. The secret key never leaves the process."""
 
     access_key: str
     secret_key: str = field(repr=False)

@@ -1,4 +1,4 @@
-"""Who a replica is: names, id, addresses. An address is an attribute, never the identity."""
+"""Identity of a replica: names, id, addresses. An address is an attribute, never the identity."""
 
 from __future__ import annotations
 

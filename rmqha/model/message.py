@@ -1,4 +1,4 @@
-"""What a message carries besides its body: properties, system flags, tag hash and ids. Data plane; pure.
+"""Parts of a message besides its body: properties, system flags, tag hash and ids. Data plane; pure.
 
 Layouts: formats.md §2.1, §2.2, §3 and §12.3. Checked against records and ids of a real broker (tests/golden/store).
 """
@@ -93,7 +93,7 @@ def decode_properties(data: bytes | bytearray | memoryview) -> dict[str, str]:
 
 
 def are_whole(data: bytes) -> bool:
-    """Whether properties are what a broker writes: UTF-8, and pairs throughout. Few damaged ones are."""
+    """True if properties are what a broker writes: UTF-8, and pairs throughout. Few damaged ones are."""
     try:
         pairs = data.decode().removesuffix("\x02").split("\x02")
     except UnicodeDecodeError:

@@ -44,11 +44,11 @@ class Pattern:
         self._fullmatch: Callable[[bytes], object] = found.fullmatch
 
     def is_in(self, text: bytes) -> bool:
-        """Whether it matches somewhere."""
+        """True if it matches somewhere."""
         return self._search(text) is not None
 
     def is_whole(self, text: bytes) -> bool:
-        """Whether it matches all of the text."""
+        """True if it matches all of the text."""
         return self._fullmatch(text) is not None
 
 

@@ -1,4 +1,5 @@
-"""Who asks: the account that a request is signed with. It goes with the request to whoever serves it. Pure."""
+"""The principal of a request: the account that a request is signed with. It goes with the request to whoever serves it.
+Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +11,15 @@ if TYPE_CHECKING:
 
 
 class Accounts(Protocol):
-    """Where the accounts in force stand; `rmqha.host.access.accounts.AccessFile` is one."""
+    """Port to the accounts in force; `rmqha.host.access.accounts.AccessFile` is one."""
 
     @property
     def access(self) -> AccessList: ...
 
 
 class Principal:
-    """What it may is looked up whenever it is asked, so that a change of the accounts counts for requests that wait and
-    clients that are connected, too."""
+    """An account by name. Its rights are looked up whenever it is asked, so that a change of the accounts counts for
+    requests that wait and clients that are connected, too."""
 
     __slots__ = ("_accounts", "access_key", "denied")
 
@@ -53,7 +54,7 @@ class Principal:
 
 
 def _nobody_counts(request: Any, reason: str) -> None:
-    """Where there is no guard."""
+    """Ignore the count: there is no guard."""
 
 
 UNRESTRICTED = Principal()

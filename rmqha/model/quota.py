@@ -1,4 +1,4 @@
-"""How much a client may ask of a server: requests and bytes a second, by account and by address. Pure.
+"""Quotas of a client at a server: requests and bytes a second, by account and by address. Pure.
 
 A quota is a token bucket that holds one second's worth. Something larger than that is let through when the bucket is
 full and paid for afterwards, so that no message is too large for its quota for ever: in any time of t seconds at most
@@ -25,7 +25,7 @@ class Limit(NamedTuple):
 
 
 class QuotaLimits(NamedTuple):
-    """What is set: for every account, for every address, and for some of them by name."""
+    """The limits that are set: for every account, for every address, and for some of them by name."""
 
     account: Limit = Limit()
     address: Limit = Limit()
@@ -62,7 +62,7 @@ class TokenBucket:
         self._at_ms = now_ms
 
     def has(self, now_ms: int) -> bool:
-        """Whether something may be taken, however much it is."""
+        """True if something may be taken, however much it is."""
         if now_ms > self._at_ms:
             level = self._level + (now_ms - self._at_ms) * self._per_second
             self._level = min(level, self._per_second * 1000)
@@ -74,7 +74,7 @@ class TokenBucket:
 
 
 class _Buckets:
-    """Of one account or address; None: it has no such limit."""
+    """The buckets of one account or address; None: it has no such limit."""
 
     __slots__ = ("requests", "size")
 
@@ -97,7 +97,7 @@ class _Buckets:
 
 
 class Quotas:
-    """Who has asked for how much of late. An account that is "" is nobody's: its address alone counts."""
+    """Recent use by accounts and addresses. An account that is "" is nobody's: its address alone counts."""
 
     def __init__(self, limits: QuotaLimits) -> None:
         self.configure(limits)

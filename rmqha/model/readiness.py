@@ -1,4 +1,4 @@
-"""What a server is at the moment, for those who ask over HTTP (/readyz, /role)."""
+"""State of a server at the moment, for those who ask over HTTP (/readyz, /role)."""
 
 from __future__ import annotations
 

@@ -91,11 +91,11 @@ class Selector:
         self._evaluate = evaluate
 
     def cost(self, properties_length: int) -> int:
-        """Of one evaluation at most, in half microseconds."""
+        """Cost of one evaluation at most, in half microseconds."""
         return self._value_count + self._contains_length * properties_length // 1024
 
     def matches(self, get: Get) -> bool:
-        """Whether a message is wanted."""
+        """True if a message is wanted."""
         try:
             return self._evaluate(get) is True
         except _NoResultError:
@@ -148,7 +148,7 @@ class _Node(NamedTuple):
 
     @property
     def value(self) -> Value:
-        """Of a literal."""
+        """The value of a literal."""
         return self.evaluate(_nothing)
 
 

@@ -65,7 +65,7 @@ class Histogram:
 
 
 class MetricFamilies:
-    """What one server shows at one scrape. `base` are the labels of all its series."""
+    """Metrics that one server shows at one scrape. `base` are the labels of all its series."""
 
     def __init__(self, base: Mapping[str, str]) -> None:
         self._base = dict(base)
@@ -105,7 +105,7 @@ def filled(steps: Collecting) -> MetricFamilies:
 
 
 def _label(text: str) -> str:
-    """Of a name that a peer may have chosen."""
+    """A label's text for a name that a peer may have chosen."""
     return text if text.isprintable() else printable(text, lines=False)
 
 

@@ -64,7 +64,7 @@ class ClusterView:
         return [view for view in self.nodes.values() if view.node.group == group]
 
     def is_maintained(self, node: NodeView) -> bool:
-        """Whether the controllers say so of this node; False if none of them told, and for what is no broker."""
+        """True if the controllers say so of this node; False if none of them told, and for what is no broker."""
         return node.node.is_broker and node.node.address in self.groups[node.node.group].in_maintenance
 
 
@@ -185,7 +185,7 @@ async def _said(question: Callable[[], Awaitable[None]]) -> str:
 
 
 def problems(view: ClusterView) -> dict[str, str]:
-    """What is not well, node → sentence; groups under their own name. Empty = healthy."""
+    """Problems, node → sentence; groups under their own name. Empty = healthy."""
     found: dict[str, str] = {}
     for name, node in view.nodes.items():
         if not node.alive:
@@ -200,8 +200,8 @@ def problems(view: ClusterView) -> dict[str, str]:
 
 
 def problems_of(view: ClusterView, names: Collection[str]) -> dict[str, str]:
-    """What keeps the nodes and groups in `names` from being well. A broker whose group has no master is not, since who
-    is in the SyncStateSet is not known then; where the group is in `names` too, that is said once."""
+    """Problems that keep the nodes and groups in `names` from being well. A broker whose group has no master is not,
+    since who is in the SyncStateSet is not known then; where the group is in `names` too, that is said once."""
     found = problems(view)
     for group in view.groups.values():
         if group.name not in names and (trouble := _leaderless(group, view.replicas(group.name))):
@@ -211,7 +211,7 @@ def problems_of(view: ClusterView, names: Collection[str]) -> dict[str, str]:
 
 
 def notes(view: ClusterView) -> dict[str, str]:
-    """What is worth knowing and not wrong, node → sentence."""
+    """Notes worth knowing that are no problems, node → sentence."""
     return {
         name: f"in maintenance{'' if node.alive else ', stopped'}; end it with rmqha maintenance off {name}"
         for name, node in view.nodes.items()
@@ -224,7 +224,7 @@ def _is_static(replicas: Iterable[NodeView]) -> bool:
 
 
 def damage_words(state: Mapping[str, Any]) -> str:
-    """What is damaged in a replica's log and does not mend by itself, "" if nothing is."""
+    """A sentence on damage in a replica's log that does not mend by itself, "" if nothing is."""
     damage = state.get("damage") or {}
     refused = damage.get("refused")
     if refused:
@@ -239,7 +239,7 @@ def damage_words(state: Mapping[str, Any]) -> str:
 
 
 def _leaderless(group: GroupView, replicas: Iterable[NodeView]) -> str:
-    """Why nobody can say what its replicas are, "" if the controllers can."""
+    """The reason why nobody can say what its replicas are, "" if the controllers can."""
     if _is_static(replicas) or (group.info is not None and group.info.master_id is not None):
         return ""
     return "no controller answers" if group.info is None else "has no master"
@@ -277,7 +277,7 @@ def _group_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str
 
 
 def copy_words(copy: Mapping[str, Any] | None) -> str:
-    """How far a replica is that copies its master's log, "" for one that does not."""
+    """A sentence on the progress of a replica that copies its master's log, "" for one that does not."""
     if not copy:
         return ""
     done, wanted = copy["copiedBytes"] / 1e6, (copy["copiedBytes"] + copy["leftBytes"]) / 1e6
@@ -286,7 +286,7 @@ def copy_words(copy: Mapping[str, Any] | None) -> str:
 
 
 def outside_words(state: Mapping[str, Any]) -> str:
-    """Of a replica that follows, has all and is no member."""
+    """A sentence on a replica that follows, has all and is no member."""
     if state.get("lacksQueueEnds"):
         return "not in the SyncStateSet: asks its master where idle queues end (request 52032)"
     return "not in the SyncStateSet"

@@ -109,7 +109,7 @@ async def look_at_broker(client: RemotingClient, view: BrokerView) -> None:
 
 
 async def controllers_are_ours(client: RemotingClient, addresses: list[str]) -> bool | None:
-    """Whether the group's controllers are rmqha's; None if none of them answers."""
+    """True if the group's controllers are rmqha's; None if none of them answers."""
     for address in addresses:
         try:
             await ask(client, address, Command(RequestCode.RMQHA_GET_CONTROLLER_STATE))

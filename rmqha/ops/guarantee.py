@@ -1,4 +1,4 @@
-"""What a group promises, in words, from its effective keys. Pure.
+"""The promise of a group in words, from its effective keys. Pure.
 
 The sentences are those of docs/start/guarantees.md as far as they hold for these keys.
 """
@@ -104,7 +104,7 @@ def _synced(value: Mapping[str, str]) -> bool:
 
 
 def _window(value: Mapping[str, str]) -> str:
-    """What the disk may lack of acknowledged messages."""
+    """A sentence on acknowledged messages that the disk may lack."""
     return f"messages of about the last {value['flushIntervalCommitLog']} ms (flushIntervalCommitLog)"
 
 
@@ -228,7 +228,7 @@ def _static(value: Mapping[str, str]) -> Promise:
 def conditions(
     *, controllers_ours: bool | None, master_ours: bool, unclean: bool | None, is_cp: bool, is_static: bool
 ) -> list[str]:
-    """What the promise needs besides the keys (ruling 10 and C4); unknown is said as such."""
+    """Conditions that the promise needs besides the keys (ruling 10 and C4); unknown is said as such."""
     if is_static:
         return []
     found = []

@@ -137,7 +137,7 @@ def _member_words(item: Mapping[str, Any], end_offset: int) -> str:
 def _outcome(
     state: Mapping[str, Any], rule: Mapping[str, Any], waits: Mapping[str, Any], lacking: list[Mapping[str, Any]]
 ) -> list[str]:
-    """When those leave the set, and what that changes."""
+    """A sentence on when those leave the set, and what that changes."""
     leaving = [item for item in lacking if item["leavesInMs"] is not None]
     if not leaving:
         return []

@@ -184,7 +184,7 @@ class Core:
 
     @property
     def leader_id(self) -> str:
-        """Whom this node takes for the leader of its term, "" if unknown."""
+        """Identity that this node takes for the leader of its term, "" if unknown."""
         if isinstance(self.role, Leader):
             return self.node_id
         return self.role.leader_id if isinstance(self.role, Follower) else ""
@@ -246,7 +246,8 @@ class Core:
         return now_ms + timeout_ms + self.prng.below(timeout_ms)
 
     def retry_deadline(self, now_ms: int) -> int:
-        """When to try again after a campaign that got no majority: sooner, since no leader was there to wait for."""
+        """Time at which to try again after a campaign that got no majority: sooner, since no leader was there to wait
+        for."""
         timeout_ms = self.config.election_timeout_ms
         return now_ms + timeout_ms // 2 + self.prng.below(timeout_ms)
 

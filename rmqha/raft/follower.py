@@ -1,4 +1,4 @@
-"""What a node does with a leader's messages: append, heartbeat, snapshot chunk. Pure functions over Core.
+"""Handling of a leader's messages: append, heartbeat, snapshot chunk. Pure functions over Core.
 
 Every message of the current leader renews the promise not to elect another one for election_timeout_ms.
 """
@@ -42,7 +42,8 @@ def on_append(core: Core, now_ms: int, request: AppendRequest) -> None:
 
 
 def _refuse_contradiction(core: Core, request: AppendRequest) -> None:
-    """What is committed here is in every leader's log; answering one that has something else would fork the group."""
+    """Raise an error for an entry that contradicts a committed one. Every leader's log has what is committed here;
+    answering one that has something else would fork the group."""
     sent = [(request.prev_index, request.prev_term), *((entry.index, entry.term) for entry in request.entries)]
     for index, term in sent:
         if index > core.log.commit_index:

@@ -1,4 +1,4 @@
-"""What a leader does: replicate, count commits, hold the lease, answer reads, hand over. Pure functions over Core."""
+"""The work of a leader: replicate, count commits, hold the lease, answer reads, hand over. Pure functions over Core."""
 
 from __future__ import annotations
 

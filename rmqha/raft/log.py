@@ -11,7 +11,7 @@ from rmqha.wire.raft_message import ZERO_INDEX, ZERO_TERM, Entry, Snapshot
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """What the durable log held when the node started. `entries` follow the snapshot without a gap."""
+    """Content of the durable log when the node started. `entries` follow the snapshot without a gap."""
 
     term: Term = ZERO_TERM
     voted_for: str = ""
@@ -21,7 +21,7 @@ class StoredState:
 
 @dataclass(frozen=True, slots=True)
 class LogChange:
-    """What has to be made durable, in this order."""
+    """Changes that have to be made durable, in this order."""
 
     truncate_from: RaftIndex | None
     entries: tuple[Entry, ...]

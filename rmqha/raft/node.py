@@ -238,7 +238,7 @@ class RaftNode:
             election.timed_out(core, now_ms)
 
     def deadline_ms(self) -> int | None:
-        """When to call timeout next; None for a learner."""
+        """Time (ms) at which to call timeout next; None for a learner."""
         role = self._core.role
         return leader.deadline_ms(self._core, role) if isinstance(role, Leader) else role.election_deadline_ms
 
@@ -269,7 +269,7 @@ class RaftNode:
         return isinstance(role, Leader) and leader.begin_transfer(self._core, role, now_ms, to)
 
     def snapshot_of(self, index: RaftIndex, data: bytes | bytearray) -> Snapshot:
-        """What `compact` with the same arguments will store; to be written ahead of it, beside the log."""
+        """The snapshot that `compact` with the same arguments will store; to be written ahead of it, beside the log."""
         assert index <= self.settled_index, f"entry {index} is not settled"
         term = self._core.log.term_at(index)
         assert term is not None, f"entry {index} is compacted away"
@@ -284,7 +284,7 @@ class RaftNode:
     # --- outputs ----------------------------------------------------------------------------------------------------
 
     def ready(self) -> Ready | None:
-        """What has accumulated; None if nothing has, or if what has must wait for another Ready to be advanced."""
+        """Work that has accumulated; None if there is none, or if it must wait for another Ready to be advanced."""
         core, log = self._core, self._core.log
         if self._beside is not None:
             return None
@@ -321,7 +321,7 @@ class RaftNode:
         return ready
 
     def _ready_beside(self, persisting: Ready) -> Ready | None:
-        """What a slow disk does not hold up. A term that is not durable yet holds up every message."""
+        """Work that a slow disk does not hold up. A term that is not durable yet holds up every message."""
         core = self._core
         knows_term = persisting.hard_state is None and not core.hard_state_changed
         early = self._take_early() if knows_term else ()
@@ -334,7 +334,7 @@ class RaftNode:
         return self._beside
 
     def _take_early(self) -> tuple[AnyMessage, ...]:
-        """What need not wait for this node's disk (dissertation §10.2.1)."""
+        """Take the messages that need not wait for this node's disk (dissertation §10.2.1)."""
         outbox = self._core.outbox
         if not outbox:
             return ()

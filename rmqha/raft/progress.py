@@ -1,4 +1,4 @@
-"""What a leader knows of one follower, and how it sends to it (after etcd's tracker). Pure.
+"""A leader's knowledge of one follower, which decides how it sends to it (after etcd's tracker). Pure.
 
 PROBE      one append at a time, until the point where both logs match is found → REPLICATE | SNAPSHOT
 REPLICATE  pipelined appends up to a window; a reject or a silence → PROBE

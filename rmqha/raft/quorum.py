@@ -1,4 +1,4 @@
-"""Who counts: the configuration of a Raft group and majorities over it. Pure values (after etcd's quorum package).
+"""Voters: the configuration of a Raft group and majorities over it. Pure values (after etcd's quorum package).
 
 A node is known by its identity, `id#incarnation`: the incarnation was drawn when its directory was made, so that a
 wiped disk, which has forgotten its votes, is another node under the same id (after KIP-853's directory ids).
@@ -77,7 +77,7 @@ class Configuration:
         return len(self.voters) // 2 + 1
 
     def name_of(self, member: str) -> str:
-        """What this configuration calls the node: its identity, its bare id if the group is not formed."""
+        """The name of the node in this configuration: its identity, its bare id if the group is not formed."""
         return member if self.formed else id_of(member)
 
     def knows(self, member: str) -> bool:
@@ -119,7 +119,7 @@ class Configuration:
     # --- change -----------------------------------------------------------------------------------------------------
 
     def formed_by(self, identities: Iterable[str]) -> Configuration:
-        """The same voters with the incarnations among `identities`; the first of an id counts."""
+        """This configuration with the incarnations among `identities`; the first of an id counts."""
         found: dict[str, str] = {}
         for member in identities:
             found.setdefault(id_of(member), member)

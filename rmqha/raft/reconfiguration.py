@@ -1,4 +1,4 @@
-"""What a leader does to the group's membership, one node at a time. Pure functions over Core.
+"""Changes of the group's membership by its leader, one node at a time. Pure functions over Core.
 
 A new node comes as a learner; one that is joining becomes a voter by itself once it holds what is committed. The next
 change waits until the last one is committed, and the first of a term until the leader has committed an entry of it

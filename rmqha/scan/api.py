@@ -173,7 +173,7 @@ def read_range(
 
 
 def _walked(file: LogFile, item: LogRange, decoding: Decoding, rows: RowFilter) -> Iterator[Records | Damage]:
-    """What the range has for the filter, every record of it having been looked at."""
+    """Rows of the range for the filter, every record of it having been looked at."""
     base, bounds = item.file.base_offset, rows.physical_offsets
     window_bytes = WINDOW_BYTES if rows == ALL_ROWS else FILTERED_WINDOW_BYTES
     pass_damage = decoding.on_corrupt != "fail"

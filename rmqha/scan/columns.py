@@ -36,13 +36,13 @@ PIECE_COUNT = 256
 
 
 def crcs_of_ranges(data: Any, start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of the ranges [start, end) of a buffer."""
+    """CRCs of the ranges [start, end) of a buffer."""
     slices = map(slice, start.tolist(), end.tolist())
     return np.fromiter(map(crc32, map(memoryview(data).__getitem__, slices)), np.int64, len(start))
 
 
 def crcs_of_small(bodies: Any) -> NDArray[np.int64]:
-    """Of the elements of a BinaryArray, in half the time if they are small."""
+    """CRCs of the elements of a BinaryArray, in half the time if they are small."""
     count = len(bodies)
     pieces = (bodies[at : at + PIECE_COUNT].to_numpy(zero_copy_only=False) for at in range(0, count, PIECE_COUNT))
     return np.fromiter(map(crc32, chain.from_iterable(piece.tolist() for piece in pieces)), np.int64, count)
@@ -118,7 +118,7 @@ TIMESTAMP_MAX_MS = (2**63 - 1) // 1000
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a row has that its record does not hold."""
+    """Values of a row that its record does not hold."""
 
     broker_name: str | None = None
     epochs: tuple[tuple[int, int], ...] = ()
@@ -127,7 +127,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """How columns are made."""
+    """Choices for the making of columns."""
 
     columns: tuple[str, ...] = tuple(TYPES)
     properties_as: str = "json"
@@ -297,7 +297,7 @@ class Records:
 
     @cached_property
     def _parts(self) -> tuple[I64, I64, I64, I64, I64]:
-        """As _layout; StoreError if some record's lengths do not add up."""
+        """Parts as _layout gives them; StoreError if some record's lengths do not add up."""
         parts, fits = self._layout
         if not fits.all():
             raise StoreError(self.describe_unwhole(int(np.argmin(fits))))
@@ -344,7 +344,7 @@ class Records:
         return text(self._spans(start, end))
 
     def topic_is(self, name: str) -> NDArray[np.bool_]:
-        """Which records are of this topic, whose name must not hold U+FFFD, which stands for several bytes."""
+        """Mask of the records of this topic, whose name must not hold U+FFFD, which stands for several bytes."""
         _, _, start, end, _ = self._parts
         encoded = name.encode()
         places = np.flatnonzero(end - start == len(encoded))
@@ -409,8 +409,8 @@ class Records:
         return spans(pa.py_buffer(self.window.raw), start, end, long=True)
 
     def sound_count(self) -> int:
-        """How many records come before the first that does not add up or whose body does not match its CRC, as one
-        that is being written does not."""
+        """Number of records that come before the first that does not add up or whose body does not match its CRC, as
+        one that is being written does not."""
         whole = self.whole
         if not whole.all():
             return Records(self.window, self.starts[: int(np.argmin(whole))]).sound_count()
@@ -438,7 +438,7 @@ class Records:
         return bytes(plain)
 
     def _message_ids(self) -> Any:
-        """As clients show it: UNIQ_KEY, or the offset message id of a record without one."""
+        """Message ids as clients show them: UNIQ_KEY, or the offset message id of a record without one."""
         ids = self.property(b"UNIQ_KEY")
         if not ids.null_count:
             return ids

@@ -123,7 +123,8 @@ class _Salvage:
         return Records(self._window, np.concatenate(self._kept), self._source)
 
     def _keep_whole(self, records: Records) -> int | None:
-        """Where to go on if a record that does not add up hides another one in what it claims to be its bytes."""
+        """Position to go on from if a record that does not add up hides another one in what it claims to be its
+        bytes."""
         whole, low = records.whole, 0
         for bad in np.flatnonzero(~whole).tolist():
             self._kept.append(records.starts[low:bad])

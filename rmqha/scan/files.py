@@ -1,4 +1,4 @@
-"""Which files a store directory has, and how far its log is committed (control plane).
+"""Files of a store directory, and the offset up to which its log is committed (control plane).
 
 Nothing is locked and nothing is written: the store may belong to a running broker, ours or Apache RocketMQ's.
 
@@ -39,7 +39,7 @@ _EPOCH_LINE = re.compile(r"\d+-\d+")
 
 @dataclass(frozen=True, slots=True)
 class Looking:
-    """How a store is looked at."""
+    """Options of a look at a store."""
 
     uncommitted: bool = False
     """Also what stands behind the confirm offset."""
@@ -78,7 +78,7 @@ class StoreView:
 
     @property
     def size_bytes(self) -> int:
-        """Of the log that can be read."""
+        """Bytes of the log that can be read."""
         return self.end_offset - self.min_offset
 
 
@@ -99,7 +99,7 @@ def cluster_of(root: str, looking: Looking = COMMITTED) -> str | None:
 
 @contextmanager
 def told_of(root: str) -> Iterator[None]:
-    """What the system refuses, as one sentence: UsageError or StoreError."""
+    """Tell what the system refuses in one sentence: UsageError or StoreError."""
     try:
         yield
     except PermissionError as error:

@@ -1,5 +1,5 @@
-"""Which rows a reader wants, decided before their bodies are touched (data plane): first by the header, then by the
-topic, and only for what is left by the properties."""
+"""Choice of the rows that a reader wants, decided before their bodies are touched (data plane): first by the header,
+then by the topic, and only for what is left by the properties."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class RowFilter:
 
     @property
     def told(self) -> dict[str, Any]:
-        """What it asks for, by column, as JSON can hold it."""
+        """The filter's demands by column, as JSON can hold them."""
         sets = {"topic": self.topics, "queues": self.queues, "tags": self.tags, "keys": self.keys, **self.values}
         found: dict[str, Any] = {name: sorted(chosen) for name, chosen in sets.items() if chosen is not None}
         if self.topic_pattern is not None:
@@ -125,11 +125,11 @@ class RowFilter:
         )
 
     def without_topics(self) -> RowFilter:
-        """What is left where the topics, and what is said of their queues, have been looked at."""
+        """The filter that is left where the topics, and what is said of their queues, have been looked at."""
         return replace(self, topics=None, topic_pattern=None, queues=None, queue_offsets={})
 
     def topic_mask(self, records: Records) -> NDArray[np.bool_]:
-        """Which records the topics, and what is said of their queues, let through."""
+        """Mask of the records that the topics, and what is said of their queues, let through."""
         if self._is_few_topics:
             masks = [records.topic_is(name) for name in self.topics or ()]
             return np.logical_or.reduce(masks) if masks else np.zeros(len(records), bool)
@@ -162,7 +162,7 @@ class RowFilter:
 
 
 def _any_in(lists: Any, wanted: frozenset[str]) -> NDArray[np.bool_]:
-    """Which of the lists of strings hold one of these?"""
+    """Mask of the lists of strings that hold one of these."""
     flat = pc.is_in(lists.flatten(), value_set=pa.array(sorted(wanted), pa.string()))
     hits_before = np.r_[0, np.cumsum(np.asarray(flat))]
     offsets = np.asarray(lists.offsets)

@@ -49,7 +49,7 @@ class ContradictionError(DoubtError):
 
 @dataclass(slots=True)
 class ReadCounts:
-    """What a read has cost; adds up over ranges."""
+    """Costs of a read; they add up over ranges."""
 
     log_bytes: int = 0
     """Of CommitLog files."""

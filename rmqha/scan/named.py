@@ -94,7 +94,7 @@ class _Reader:
 
 
 def _agree(records: Records, stripe: Stripe, part: slice) -> NDArray[np.bool_]:
-    """Which are the records that their entries say?"""
+    """Mask of the records that are what their entries say."""
     fixed, numbers = records.fixed, stripe.queue_offsets[part]
     right: NDArray[np.bool_] = (fixed["magic"] == MAGIC_V1) | (fixed["magic"] == MAGIC_V2)
     right &= fixed["physicalOffset"] == stripe.offsets[part]

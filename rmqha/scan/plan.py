@@ -1,4 +1,4 @@
-"""How a log is cut into ranges that other processes read (control plane)."""
+"""The cut of a log into ranges that other processes read (control plane)."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def _count(item: LogRange, size_bytes: int) -> int:
 
 
 def _goals(item: LogRange, count: int) -> I64:
-    """Where cuts are wanted."""
+    """Offsets at which cuts are wanted."""
     return item.start + np.arange(1, count) * (item.size_bytes // count)
 
 
@@ -156,7 +156,7 @@ def _cut_by_queues(item: LogRange, count: int, boundaries: Boundaries) -> list[L
 
 
 def _held(peer: StoreView, item: LogRange) -> StoreView:
-    """What a replica has of the range."""
+    """Part of the range that a replica has."""
     return between(peer, item.start, max(min(item.end, peer.end_offset), item.start))
 
 

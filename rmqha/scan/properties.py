@@ -53,7 +53,7 @@ def text(array: Any) -> Any:
 
 
 class Pieces(NamedTuple):
-    """What counts of the properties: piece i has its name at [start, middle) and its value at [middle + 1, end), and
+    """The properties that count: piece i has its name at [start, middle) and its value at [middle + 1, end), and
     belongs to row `row[i]`."""
 
     row: I64

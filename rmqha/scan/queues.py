@@ -114,7 +114,7 @@ class _Queue:
         return len(entry) == 1 and int(entry["offset"][0]) == phy_offset and int(entry["size"][0]) == size
 
     def size_of(self, phy_offset: int) -> int:
-        """Of the record there, by an entry of the last file; 0 without one."""
+        """Size of the record there, by an entry of the last file; 0 without one."""
         last = self._entries(max(self._paths))
         sizes = last["size"][last["offset"] == phy_offset]
         return int(sizes[0]) if len(sizes) and 0 < sizes[0] <= RECORD_MAX_BYTES else 0
@@ -126,7 +126,7 @@ class _Queue:
         return int((real["offset"].astype(np.int64) + real["size"]).max()) if len(real) else 0
 
     def extent(self, start: int, end: int) -> tuple[int, int]:
-        """As of `QueueEntries`; reads the files from both ends, as far as it must."""
+        """Extent as `QueueEntries` gives it; reads the files from both ends, as far as it must."""
         firsts = sorted(self._paths)
         after = next((held[1] for first in reversed(firsts) if (held := self._held(first, 0, end))), 0)
         begin = next((held[0] for first in firsts if (held := self._held(first, start, end))), after)

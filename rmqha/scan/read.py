@@ -133,7 +133,7 @@ class LogFile:
         return Chain(np.concatenate(pieces), end, broken)
 
     def describe_break(self, position: int, stop: int) -> str:
-        """Why no record of [.., stop) starts at `position`, as a sentence."""
+        """The reason why no record of [.., stop) starts at `position`, as a sentence."""
         return describe_break(self.window(position, min(position + RECORD_MIN_BYTES, stop)), 0, stop - position)
 
     def find_record(self, position: int, stop: int) -> int | None:
@@ -150,7 +150,8 @@ class LogFile:
         return None
 
     def first_record(self) -> int:
-        """Where the records begin: 0, unless nothing was ever written before (a log that starts inside the file)."""
+        """Offset at which the records begin: 0, unless nothing was ever written before (a log that starts inside the
+        file)."""
         size = self.name.size_bytes
         if size >= 8 and not self.window(0, 8).data.any():
             found = self.find_record(0, size)

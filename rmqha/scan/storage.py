@@ -1,4 +1,4 @@
-"""Where a store's files are read from: this machine's directories, or anything fsspec knows (data plane, read only).
+"""Sources of a store's files: this machine's directories, or anything fsspec knows (data plane, read only).
 
 A path with a scheme, such as s3://bucket/broker-a or memory://archive/a, is fsspec's, which must be installed then; a
 plain path and file:// are local. Files are read by ranges and never mapped: a file that is cut or removed while it is
@@ -30,7 +30,7 @@ class Storage(Protocol):
     """Paths are strings with `/`. OSError where something cannot be read."""
 
     def entries(self, path: str) -> list[tuple[str, int | None]] | None:
-        """What a directory holds: (name, size in bytes or None of a directory). None if there is no such directory.
+        """Entries of a directory: (name, size in bytes or None of a directory). None if there is no such directory.
 
         StoreError for a file whose size cannot be told."""
         ...

@@ -115,8 +115,8 @@ def walk(window: Window, stop: int) -> Chain:
 
 
 def describe_break(window: Window, position: int, stop: int) -> str:
-    """Why no record of [.., stop) starts at `position`, as a sentence for a StoreError. The window must hold the first
-    bytes there."""
+    """The reason why no record of [.., stop) starts at `position`, as a sentence for a StoreError. The window must hold
+    the first bytes there."""
     where = f"{window.path} at physical offset {window.base_offset + position}"
     left = min(stop - position, RECORD_MAX_BYTES)
     if left < BLANK_HEADER_BYTES:
@@ -154,7 +154,7 @@ def find_record(window: Window, position: int, stop: int) -> int | None:
 
 
 def _find_mapped(data: memoryview, pattern: bytes, start: int, stop: int) -> int:
-    """As bytearray.find, which is several times as fast."""
+    """Find as bytearray.find does, which is several times as fast."""
     hit = re.compile(re.escape(pattern)).search(data, start, stop)
     return -1 if hit is None else hit.start()
 

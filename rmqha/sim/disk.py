@@ -332,7 +332,7 @@ class SimDisk:
             file.drop_cache()
 
     def paths(self) -> list[str]:
-        """Of files with content, in order."""
+        """Paths of files with content, in order."""
         return sorted(path for path, file in self._files.items() if file.content)
 
     def spoil(self, path: str, position: int) -> None:

@@ -15,7 +15,7 @@ Receiver = Callable[[str, bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class LinkOptions:
-    """Of one direction between two hosts. Chances are per thousand messages, times in milliseconds.
+    """Faults of one direction between two hosts. Chances are per thousand messages, times in milliseconds.
 
     A message arrives after every earlier one of its link, as over TCP, unless it is drawn to be reordered.
     """

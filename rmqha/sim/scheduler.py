@@ -49,7 +49,7 @@ class Scheduler:
         return self.at(self.now_ms + delay_ms, action)
 
     def move(self, timer: Timer, at_ms: int) -> Timer:
-        """As `timer` cancelled and made anew for `at_ms`; `timer` must be pending."""
+        """Move a timer, as if cancelled and made anew for `at_ms`; `timer` must be pending."""
         action = timer._action
         assert action is not None, "what has happened cannot be moved"
         if at_ms < self.now_ms:

@@ -28,7 +28,7 @@ class Endpoint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Delays:
-    """Of every link, in ms; a slow link is given its own."""
+    """Delays of every link, in ms; a slow link is given its own."""
 
     min_ms: int = 0
     max_ms: int = 1
@@ -153,7 +153,7 @@ class Transport:
         self._blocked.add((source, target))
 
     def unblock(self, source: str, target: str) -> None:
-        """What waited sets out again within 200 ms, as a retransmission does."""
+        """Unblock a link: what waited sets out again within 200 ms, as a retransmission does."""
         self._blocked.discard((source, target))
 
     def slow_down(self, source: str, target: str, delays: Delays) -> None:
@@ -164,7 +164,7 @@ class Transport:
         return [conn for _, conn in sorted(self._connections.items()) if conn.is_open]
 
     def hold(self, conn: Connection, duration_ms: int) -> None:
-        """What `conn` sends waits so long, its end too; other connections between the same hosts go on. So a request
+        """Hold what `conn` sends for so long, its end too; other connections between the same hosts go on. So a request
         may arrive after its sender has died, started again and asked anew."""
         self._held[conn.number] = self._scheduler.now_ms + duration_ms, conn.link
 
@@ -279,7 +279,7 @@ class Transport:
         self._scheduler.after(self._draw_delay(conn.link, draws), conn.arrive)
 
     def arrive(self, source: Connection) -> None:
-        """What `source` has sent reaches the other side, unless something is in its way."""
+        """Let what `source` has sent reach the other side, unless something is in its way."""
         source.is_under_way = False
         queue, target = source.queue, source.other
         assert target is not None

@@ -1,4 +1,4 @@
-"""What Spark raises, as the one sentence that a user needs."""
+"""Errors of Spark, as the one sentence that a user needs."""
 
 from __future__ import annotations
 

@@ -106,7 +106,8 @@ def session(
 
 
 def worker_sockets(directory: Path) -> dict[str, str]:
-    """How Spark talks with its Python workers: by Unix sockets in `directory`, by loopback if its name is too long."""
+    """Sockets by which Spark talks with its Python workers: by Unix sockets in `directory`, by loopback if its name is
+    too long."""
     if len(os.fsencode(directory)) > MAX_SOCKET_DIRECTORY_BYTES:
         return {"spark.python.unix.domain.socket.enabled": "false"}
     return {

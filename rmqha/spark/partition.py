@@ -1,4 +1,4 @@
-"""What the tasks of Spark read."""
+"""Partitions that the tasks of Spark read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ millisecond on a local disk and a tenth of a second elsewhere."""
 
 @dataclass(frozen=True, slots=True)
 class Sizing:
-    """What is known of the cores that will read when a session is made ready."""
+    """Knowledge of the cores that will read when a session is made ready."""
 
     core_count: int | None = None
     """None: not known, as with Spark Connect; then it is taken for that of the machine that plans."""
@@ -42,7 +42,7 @@ class Sizing:
         return TASKS_PER_CORE * (self.core_count or os.cpu_count() or 1)
 
     def task_bytes(self, log_bytes: int, cut_tasks: int) -> int:
-        """How large tasks are to be, if that does not make fewer than `least_tasks` of the log."""
+        """Size of a task, if that does not make fewer than `least_tasks` of the log."""
         wanted = max(TASK_BYTES, -(-log_bytes // cut_tasks)) if self.may_grow else TASK_MAX_BYTES
         return min(wanted, TASK_MAX_BYTES)
 

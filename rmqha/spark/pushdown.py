@@ -1,4 +1,4 @@
-"""Which of Spark's filters the reader applies itself: exactly, so that Spark need not look again.
+"""The filters of Spark that the reader applies itself: exactly, so that Spark need not look again.
 
 topic and tags with = and IN; queueId, queueOffset, physicalOffset, bornTimestamp and storeTimestamp with =, IN, <, <=,
 >, >=. Timestamps are kept in milliseconds, Spark compares microseconds: bounds are rounded inwards. Spark hands its

@@ -103,7 +103,7 @@ def _assigned(value: str) -> frozenset[tuple[str, int]]:
 
 
 def _queue_bounds(name: str, value: str | None) -> dict[tuple[str, int], Interval]:
-    """Of JSON such as {"orders": {"0": 23, "1": -2}}; -2 and -1 stand for the queue's two ends."""
+    """Queue bounds from JSON such as {"orders": {"0": 23, "1": -2}}; -2 and -1 stand for the queue's two ends."""
     starting = name == "startingOffsets"
     if value is None or value.strip().lower() == ("earliest" if starting else "latest"):
         return {}

@@ -71,7 +71,7 @@ def _answer(spark: SparkSession, sql: str, paths: Sequence[str], options: Mappin
 
 
 def scan_count(frame: DataFrame) -> int:
-    """How often the optimised plan reads a data source, subqueries included; never too few."""
+    """Number of times that the optimised plan reads a data source, subqueries included; never too few."""
     plan: str = frame._jdf.queryExecution().optimizedPlan().toString()
     return plan.count("RelationV2[")
 

@@ -29,7 +29,7 @@ Offset = dict[str, Place]
 
 
 def log_name(view: StoreView) -> str:
-    """Which log a store holds: cluster#brokerName; its directory where it has no identity."""
+    """Name of the log that a store holds: cluster#brokerName; its directory where it has no identity."""
     return view.root if view.broker_name is None else f"{view.cluster}#{view.broker_name}"
 
 
@@ -48,7 +48,7 @@ def _position(place: Mapping[str, Any]) -> Position:
 
 
 def _places(views: Sequence[StoreView], offset: Offset) -> list[Place | None]:
-    """What an offset says of each store. UsageError if it speaks of a store that may be one of those it lacks."""
+    """Places of each store in an offset. UsageError if it speaks of a store that may be one of those it lacks."""
     found = [offset.get(log_name(view), offset.get(view.root)) for view in views]
     known = {name for view in views for name in (log_name(view), view.root)}
     lost = sorted(name for name in offset if name not in known)
@@ -64,7 +64,7 @@ def _places(views: Sequence[StoreView], offset: Offset) -> list[Place | None]:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Where a batch ends in a store."""
+    """The end of a batch in a store."""
 
     root: str
     position: Position
@@ -72,7 +72,7 @@ class End:
 
 
 class StreamPartition(LogPartition):
-    """What a task reads, and the ends of its batch: a log that is cut meanwhile is to be told."""
+    """The range that a task reads, and the ends of its batch: a log that is cut meanwhile is to be told."""
 
     def __init__(self, ranges: tuple[LogRange, ...], ends: tuple[End, ...]) -> None:
         super().__init__(ranges)
@@ -132,7 +132,8 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target = self.reportLatestOffset()
 
     def _begin(self, view: StoreView, place: Place | None) -> int:
-        """Where a batch begins. StoreError if the log is not the one that was read, or has lost what comes next."""
+        """Offset at which a batch begins. StoreError if the log is not the one that was read, or has lost what comes
+        next."""
         if place is None:
             return view.min_offset
         position = _position(place)

@@ -35,7 +35,7 @@ ROWS_PER_BATCH = 4096
 
 @dataclass
 class StagedPart(WriterCommitMessage):
-    """What one task put aside."""
+    """Files that one task put aside."""
 
     partition: int
     path: str
@@ -135,7 +135,7 @@ def _check_no_member(root: Path) -> None:
 
 
 def _append_parts(store: Store, parts: list[StagedPart]) -> dict[str, int]:
-    """How many queues each topic has got."""
+    """Append the parts; the result is the number of queues of each topic."""
     queue_counts: dict[str, int] = {}
     for part in parts:
         _append_part(store, part, queue_counts)

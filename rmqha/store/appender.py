@@ -40,7 +40,7 @@ _FIXED_BYTES = 82
 
 
 class Appended(NamedTuple):
-    """Where a message stands now."""
+    """Place of a message in the log."""
 
     phy_offset: PhyOffset
     end_offset: PhyOffset
@@ -49,7 +49,7 @@ class Appended(NamedTuple):
 
 
 class AppendedBatch(NamedTuple):
-    """Where the messages of a batch stand now."""
+    """Places of a batch's messages in the log."""
 
     phy_offsets: Sequence[int]
     queue_offsets: Sequence[int]

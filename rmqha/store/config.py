@@ -1,4 +1,4 @@
-"""What the store must know about its files. Values."""
+"""Configuration of a store's files. Values."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class StoreConfig:
 
     @property
     def commit_least_bytes(self) -> int:
-        """So much in the pool is committed without anybody's asking."""
+        """Bytes in the pool that are committed without anybody's asking."""
         return self.commit_commit_log_least_pages * PAGE_BYTES
 
     @property
     def pool_bytes(self) -> int:
-        """What the pool may hold; 0: there is none."""
+        """Bytes that the pool may hold; 0: there is none."""
         return self.transient_store_pool_size * self.commit_least_bytes if self.transient_store_pool_enable else 0

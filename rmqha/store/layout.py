@@ -1,4 +1,4 @@
-"""What a store's directory holds by name, and how it is taken. Control plane."""
+"""Names in a store's directory, and its lock. Control plane."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ MAX_MATCHED_COUNT = 1000
 
 
 class Matches(Protocol):
-    """Whether a record is wanted. `is_spent`: one pull asks it no more."""
+    """A test that is True if a record is wanted. `is_spent`: one pull asks it no more."""
 
     @property
     def is_spent(self) -> bool: ...
@@ -76,7 +76,7 @@ class Reader:
     def __init__(
         self, log: CommitLog, queues: ConsumeQueues, batch_queues: BatchConsumeQueues, damage: DamageTable
     ) -> None:
-        """What is damaged is told to `damage`, and raised."""
+        """Make a reader. `damage` is told of what is damaged, and an error is raised."""
         self._damage = damage
         self._log = log
         self._queues = queues
@@ -164,7 +164,7 @@ class Reader:
         return records, offset
 
     def _file_view(self, phy_offset: int) -> tuple[memoryview, int, int]:
-        """As `CommitLog.file_view`; no bytes for an offset that is not in the log."""
+        """View as `CommitLog.file_view` gives it; no bytes for an offset that is not in the log."""
         if self._log.min_offset <= phy_offset < self._log.end_offset:
             return self._log.file_view(phy_offset)
         return memoryview(b""), phy_offset, 0
@@ -185,7 +185,8 @@ class Reader:
         tags_codes: frozenset[int] | None,
         matches: Matches | None,
     ) -> tuple[list[memoryview], int]:
-        """As `_collect`: whole records, the first of which may begin before `offset`. Counts are of messages.
+        """Collect as `_collect` does: whole records, the first of which may begin before `offset`. Counts are of
+        messages.
 
         A unit does not know the tags of an inner batch's messages: it passes every filter and the consumer, which looks
         at the tags of each message anyway, decides (RocketMQ withholds it from consumers with a filter)."""
@@ -309,7 +310,7 @@ class Reader:
         return found
 
     def _unsound(self, phy_offset: int, size_bytes: int) -> DamagedError | None:
-        """What is wrong with the record at `phy_offset`; None if there is none, so that it is the entry that is."""
+        """The fault of the record at `phy_offset`; None if there is none, so that it is the entry that is."""
         log = self._log
         if not log.min_offset <= phy_offset < log.end_offset:
             return None

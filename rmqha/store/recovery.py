@@ -40,7 +40,7 @@ class Recovery:
 
 
 def check_start(log: CommitLog, progress: int | None, checkpoint: Checkpoint, last_stop: LastStop) -> int:
-    """Where to begin: the recorded position, else RocketMQ's rule by files and times."""
+    """Offset at which the check begins: the recorded position, else RocketMQ's rule by files and times."""
     files = log.files.files
     if not files:
         return 0

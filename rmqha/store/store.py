@@ -298,7 +298,8 @@ class Store:
         return self._appender.append_encoded(batch, wall_ms)
 
     def append_batch(self, batch: NewBatch, wall_ms: int) -> AppendedBatch:
-        """As `append_encoded`, for messages of one queue. Raises UsageError if one of them cannot be stored."""
+        """Append as `append_encoded` does, for messages of one queue. Raises UsageError if one of them cannot be
+        stored."""
         self._failure.check()
         return self._appender.append_batch(batch, wall_ms)
 
@@ -403,7 +404,7 @@ class Store:
         return more
 
     def _set_mark(self) -> None:
-        """What a save would record: one value, for the flusher reads it in its own thread."""
+        """The checkpoint that a save would record: one value, for the flusher reads it in its own thread."""
         self._mark = (self._reput.position, self._reput.last_store_timestamp_ms, self._queues.unit_count)
 
     def sync(self) -> PhyOffset:
@@ -431,7 +432,7 @@ class Store:
 
     @property
     def is_file_due(self) -> bool:
-        """Whether `allocate_ahead` should be called."""
+        """True if `allocate_ahead` should be called."""
         return self._log.is_file_due and not self._failure.reason
 
     def allocate_ahead(self) -> None:
@@ -494,7 +495,7 @@ class Store:
         return self._trimmer.oldest(count, self._offsets.last_store_timestamp_ms, wall_ms)
 
     def roll(self) -> None:
-        """As master: end the active file, unless it is empty, with a blank record. Raises StoreError if there is no
+        """End, as master, the active file, unless it is empty, with a blank record. Raises StoreError if there is no
         room for the next."""
         self._failure.check()
         if not self._log.is_active_empty:

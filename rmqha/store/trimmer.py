@@ -123,7 +123,7 @@ class Trimmer:
         self.trim_derived()
 
     def trim_derived(self) -> None:
-        """What is derived from records that are gone goes too; also what a crash kept from going."""
+        """Trim what is derived from records that are gone; also what a crash kept from going."""
         if self._derived_min != self._log.min_offset:
             self._derived_min = self._log.min_offset
             for derived in self._derived:

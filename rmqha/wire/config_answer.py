@@ -1,5 +1,5 @@
-"""What a server tells of its keys (requests 26, 1010, 319): the body as RocketMQ has it, and in a field of ours what an
-operator needs beside it: which keys apply at once, which were set at run time, and which differ from their default.
+"""A server's answer about its keys (requests 26, 1010, 319): the body as RocketMQ has it, and in a field of ours what
+an operator needs beside it: which keys apply at once, which were set at run time, and which differ from their default.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class FrameParser:
         return len(self._buffer)
 
     def header(self) -> Command | None:
-        """Of the frame that is not complete yet; None if not even that is. Raises RemoteProtocolError."""
+        """Header of the frame that is not complete yet; None if not even that is. Raises RemoteProtocolError."""
         buffer = self._buffer
         if len(buffer) < 8:
             return None

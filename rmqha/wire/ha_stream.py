@@ -105,7 +105,7 @@ MasterFrame = MasterHandshake | Transfer
 
 
 class SlaveStreamParser:
-    """What a master reads. Raises RemoteProtocolError for anything that is not the protocol."""
+    """Parser of what a master reads. Raises RemoteProtocolError for anything that is not the protocol."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -133,7 +133,7 @@ class SlaveStreamParser:
 
 
 class MasterStreamParser:
-    """What a slave reads. Raises RemoteProtocolError for anything that is not the protocol.
+    """Parser of what a slave reads. Raises RemoteProtocolError for anything that is not the protocol.
 
     Log bytes are neither copied nor collected: `Transfer.data` is a view of what was fed, and a transfer that arrives
     in pieces is given in pieces, each under a header with its own offset and size. So nothing that a peer announces

@@ -35,7 +35,7 @@ def encode_header(phy_offset: PhyOffset, size_bytes: int) -> bytes:
 
 
 def is_report(data: bytes) -> bool:
-    """Whether the first bytes of a connection may be a slave's report."""
+    """True if the first bytes of a connection may be a slave's report."""
     return len(data) >= REPORT_BYTES and 0 <= _REPORT.unpack_from(data)[0] < MAX_OFFSET
 
 
@@ -46,7 +46,7 @@ class PlainTransfer:
 
 
 class ReportParser:
-    """What a master reads. Raises RemoteProtocolError for an offset that cannot be one."""
+    """Parser of what a master reads. Raises RemoteProtocolError for an offset that cannot be one."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -63,7 +63,7 @@ class ReportParser:
 
 
 class PlainTransferParser:
-    """What a slave reads. Raises RemoteProtocolError for anything that is not the protocol."""
+    """Parser of what a slave reads. Raises RemoteProtocolError for anything that is not the protocol."""
 
     def __init__(self, max_transfer_bytes: int = MAX_TRANSFER_BYTES) -> None:
         self._buffer = bytearray()

@@ -108,7 +108,7 @@ class Entries(NamedTuple):
 
 
 def dumps_in_steps(members: Mapping[str, Any], *, unquoted_integer_keys: bool = False) -> Generator[None, None, bytes]:
-    """As `dumps` of an object of which some members are `Entries`: a step for each STEP_COUNT of those."""
+    """Dump, as `dumps` does, an object of which some members are `Entries`: a step for each STEP_COUNT of those."""
     parts: list[bytes] = []
     for name, value in members.items():
         if not isinstance(value, Entries):
@@ -263,7 +263,7 @@ class _LenientParser:
 
 
 class _IntegerKeyParser(_LenientParser):
-    """The same, unquoted integer keys as int."""
+    """A parser that reads unquoted integer keys as int."""
 
     def _key(self, kind: str, token: str, depth: int) -> str | int | ObjectKey:
         key = super()._key(kind, token, depth)

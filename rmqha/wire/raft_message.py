@@ -46,7 +46,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class HardState:
-    """What must be durable before any message that depends on it leaves. `voted_for` is "" before a vote."""
+    """State that must be durable before any message that depends on it leaves. `voted_for` is "" before a vote."""
 
     term: Term = ZERO_TERM
     voted_for: str = ""

@@ -18,7 +18,7 @@ _INT32 = struct.Struct(">i")
 
 
 def fits(command: Command) -> bool:
-    """Whether the numbers fit the binary header's narrower fields; JSON carries those that do not."""
+    """True if the numbers fit the binary header's narrower fields; JSON carries those that do not."""
     return -32768 <= command.code <= 32767 and -32768 <= command.version <= 32767
 
 

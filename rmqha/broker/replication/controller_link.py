@@ -19,7 +19,7 @@ from rmqha.wire.command import Command
 
 
 class Answered(Protocol):
-    """Who is told how a call ended."""
+    """Port of the one that is told how a call ended."""
 
     def controller_replied(self, call_id: int, reply: Command | None) -> None: ...
 
@@ -98,7 +98,7 @@ class ControllerLink:
         return None
 
     async def _look_up(self, address: str, timeout_ms: int) -> str:
-        """Whom a controller that refused without naming one takes for the leader (Apache's do so)."""
+        """Ask for the leader that a controller takes for it which refused without naming one (Apache's do so)."""
         reply = await self._client.call(address, Command(RequestCode.CONTROLLER_GET_METADATA_INFO), timeout_ms)
         return named_leader(reply)
 

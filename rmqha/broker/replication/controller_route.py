@@ -1,4 +1,5 @@
-"""Which controller to ask next: the leader if known, else each of controllerAddr in turn. A decision, no trio."""
+"""Choice of the controller to ask next: the leader if known, else each of controllerAddr in turn. A decision, no
+trio."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ class ControllerRoute:
         return 2 * len(self._addresses) + 1
 
     def attempt_timeout_ms(self, left_ms: int) -> int:
-        """How long one of several controllers may keep a call waiting before the next is asked."""
+        """Time (ms) for which one of several controllers may keep a call waiting before the next is asked."""
         return left_ms if len(self._addresses) == 1 else max(1, min(left_ms, max(300, left_ms // 2)))
 
     def answered(self, address: str) -> None:

@@ -40,7 +40,7 @@ DUPLICATE_POSSIBLE = "duplicatePossible"
 
 
 class SwitchState(Protocol):
-    """What is read of the replica."""
+    """The part of the replica that is read here."""
 
     @property
     def role(self) -> Role: ...

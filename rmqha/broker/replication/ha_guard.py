@@ -1,4 +1,4 @@
-"""Who may connect to the HA port (haSecurity): over before the first byte of RocketMQ's protocol. Shell.
+"""Admission to the HA port (haSecurity): over before the first byte of RocketMQ's protocol. Shell.
 
     slave → master   [TLS handshake]
     slave → master   MAGIC, then request 52031: who it is, its random number
@@ -161,7 +161,7 @@ class HaGuard:
         return AcceptedConnection(stream, claim=claim)
 
     def _key_of(self, hello: Command) -> tuple[bytes, str]:
-        """What the peer must know, or why it need not try."""
+        """The secret that the peer must know, or the reason why it need not try."""
         if self._secret is not None:
             return self._secret.current, ""
         assert self._security.accounts is not None

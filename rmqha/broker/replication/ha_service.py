@@ -297,7 +297,7 @@ class HaService:
         return await self._write_log_encrypted(conn_id, item, stream)
 
     async def _write_log_encrypted(self, conn_id: int, item: _Log, stream: trio.abc.Stream) -> bool:
-        """As `_write_log`, by way of a copy, which is what gets encrypted."""
+        """The same as `_write_log`, by way of a copy, which is what gets encrypted."""
         data, offset, left = item.header, item.phy_offset, item.size_bytes
         while data or left:
             size_bytes = min(left, ENCRYPT_BYTES)

@@ -174,7 +174,7 @@ class ForeignProbe:
                     self._feed.mark_foreign(broker_id)
 
     async def _addresses(self) -> dict[int, str]:
-        """Of the group's replicas, as the controllers' leader knows them; {} if none answers."""
+        """Addresses of the group's replicas, as the controllers' leader knows them; {} if none answers."""
         body = lenient_json.dumps([self._broker_name])
         for controller in self._controllers:
             with suppress(UnreachableError, RemoteProtocolError):
@@ -186,7 +186,7 @@ class ForeignProbe:
 
 
 def _addresses(body: dict[str, Any], broker_name: str) -> dict[int, str]:
-    """Of the answer to 1006. Raises RemoteProtocolError."""
+    """Addresses in an answer to 1006. Raises RemoteProtocolError."""
     try:
         replicas = body["replicasInfoTable"][broker_name]
         known = [*replicas["inSyncReplicas"], *replicas["notInSyncReplicas"]]

@@ -118,7 +118,7 @@ class ReadRepair:
         return Command(RequestCode.RMQHA_READ_RECORD, {"version": str(VERSION), "phyOffset": str(offset)})
 
     async def _mend(self, awaits: Awaits, record: DamagedRecord) -> bool:
-        """Whether it is whole again."""
+        """Mend one record; True if it is whole again."""
         reasons: list[str] = []
         damage, offset = self._store.damage, record.phy_offset
         for address in self._group.holders(PhyOffset(offset)):
@@ -161,7 +161,7 @@ class ReadRepair:
 
 
 def parse_entry(address: str, reply: Command) -> EpochEntry | None:
-    """Of an answer to 52034: the epoch entry under which the peer's record was written. Raises RemoteProtocolError."""
+    """The epoch entry of an answer to 52034, under which the peer's record was written. Raises RemoteProtocolError."""
     epoch, start_offset = reply.ext.get("epoch"), reply.ext.get("epochStartOffset")
     if epoch is None and start_offset is None:
         return None

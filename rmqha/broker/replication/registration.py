@@ -1,4 +1,4 @@
-"""What to tell one name server next: register, unregister, or the lite heartbeat. A decision, no trio.
+"""The next request to one name server: register, unregister, or the lite heartbeat. A decision, no trio.
 
 A master registers as id 0, a slave under its controller id. A replica that is not aligned with its master is fenced:
 it is not registered, so that no client is routed to it.
@@ -22,8 +22,8 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AdvertisedState:
-    """What this replica wants to be known as: `wanted` None is fenced. `revision` moves with every change that the
-    name servers must learn at once: role, epoch, topics."""
+    """The state under which this replica wants to be known: `wanted` None is fenced. `revision` moves with every change
+    that the name servers must learn at once: role, epoch, topics."""
 
     wanted: BrokerId | None
     revision: int
@@ -62,7 +62,7 @@ class NameServerRegistration:
         return Step.HEARTBEAT if now_ms >= self._heartbeat_at_ms else None
 
     def deadline_ms(self, now_ms: int) -> int:
-        """When to ask `next` again if nothing changes."""
+        """Time at which to ask `next` again if nothing changes."""
         return max(self._not_before_ms, self._heartbeat_at_ms, now_ms + 1)
 
     def done(self, now_ms: int, step: Step, standing: AdvertisedState) -> None:

@@ -366,7 +366,7 @@ class ReplicaDriver:
                 assert_never(action)
 
     def _observe(self) -> None:
-        """What follows from the machine's new state without being an action."""
+        """Do what follows from the machine's new state without being an action."""
         serving = self.is_serving
         if serving and not self._serving:
             self._serving = True

@@ -1,4 +1,4 @@
-"""How much to do at once, where what a piece costs is the clients' choice. Pure."""
+"""The size of a slice of work where the cost of a piece is the clients' choice. Pure."""
 
 from __future__ import annotations
 

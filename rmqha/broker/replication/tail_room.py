@@ -1,4 +1,4 @@
-"""Who appends next while senders wait for much of the log. Pure.
+"""Turns of appending while senders wait for much of the log. Pure.
 
 What is appended reaches the slaves in the order of the log, so a send of a hundred bytes waits for all that was
 appended before it, also by those who do not ask for an answer. As long as no more than TAIL_BYTES wait to be
@@ -23,7 +23,7 @@ _FOR_EVER_MS = 1 << 62
 
 
 class Acknowledging(Protocol):
-    """What is read of the replica."""
+    """The part of the replica that is read here."""
 
     @property
     def unacknowledged_bytes(self) -> int: ...
@@ -82,7 +82,7 @@ class TailRoom:
         return self._replica.unacknowledged_bytes + self._called_bytes > TAIL_BYTES
 
     def takes(self, owner: object, size_bytes: int) -> bool:
-        """Whether it may append so much without a turn. For a full tail."""
+        """True if it may append so much without a turn. For a full tail."""
         lent_bytes = self._lent.get(owner, 0) + size_bytes
         if lent_bytes > LIGHT_BYTES:
             return False

@@ -1,4 +1,4 @@
-"""What waits for an ack: the tokens that a processor gives the replica machine. Data plane."""
+"""Waits for an ack: the tokens that a processor gives the replica machine. Data plane."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ class HandOverWaiter:
 
 
 class MessageAppender(AdmittingState, Protocol):
-    """Where a broker's own records go: the log, and who waits until they are safe; `ReplicaDriver` is one."""
+    """Port to which a broker's own records go: it appends them and waits until they are safe; `ReplicaDriver` is
+    one."""
 
     def append(self, messages: list[NewMessage]) -> AppendedBatch: ...
 

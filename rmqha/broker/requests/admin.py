@@ -256,7 +256,8 @@ class AdminRequests:
 
 
 def _disk_ratio(used_bytes: int, usable_bytes: int) -> str:
-    """As RocketMQ and df count: what is kept for root is neither, and a part of a percent is a whole one."""
+    """Used share of the disk as RocketMQ and df count it: what is kept for root is neither, and a part of a percent is
+    a whole one."""
     entire_bytes = used_bytes + usable_bytes
     return str(-(-used_bytes * 100 // entire_bytes) / 100 if entire_bytes else 0.0)
 

@@ -1,4 +1,4 @@
-"""How large a request's body may be, by code: heartbeats wait while one is parsed. Decision."""
+"""Bounds of a request's body, by code: heartbeats wait while one is parsed. Decision."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNBOUNDED: Final = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE
 
 
 def body_fault(command: Command) -> str:
-    """Why the body is refused unread, "" if it is taken."""
+    """The reason why the body is refused unread, "" if it is taken."""
     size_bytes = len(command.body)
     if not size_bytes or command.code in UNBOUNDED:
         return ""

@@ -31,7 +31,7 @@ Call = Callable[[Channel, Command, int, Done], None]
 
 
 class CallLog(Protocol):
-    """What the answers need of the store; `Store` is one."""
+    """The part of the store that the answers need; `Store` is one."""
 
     @property
     def confirm_offset(self) -> PhyOffset: ...

@@ -1,4 +1,5 @@
-"""What consumers ask besides pulls: heartbeats, members (34, 35, 38, 300), offsets (14, 15, 29–31), a record (33)."""
+"""Requests of consumers besides pulls: heartbeats, members (34, 35, 38, 300), offsets (14, 15, 29–31), a record
+(33)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from rmqha.wire.command import Command
 
 
 class ConsumerLog(Protocol):
-    """What the answers need of the store; `Store` is one."""
+    """The part of the store that the answers need; `Store` is one."""
 
     @property
     def confirm_offset(self) -> PhyOffset: ...

@@ -37,7 +37,7 @@ from rmqha.wire.command import FLAG_ONEWAY, Command, Language
 
 
 class GroupLog(Protocol):
-    """What the answers need of the store; `Store` is one."""
+    """The part of the store that the answers need; `Store` is one."""
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
 
@@ -159,7 +159,7 @@ class GroupRequests:
         return command.reply(body=body)
 
     def _consumed(self, group: str, topic: str) -> Iterator[tuple[lenient_json.ObjectKey, dict[str, int]]]:
-        """How far the group is in each queue of the topic."""
+        """Progress of the group in each queue of the topic."""
         known = self._topics.get(topic)
         for queue_id in range(0 if known is None else known.read_queue_count):
             consumed = self._offsets.query(group, topic, queue_id) or 0
@@ -261,7 +261,7 @@ class GroupRequests:
         answer_when(self._feed.wait_commit, channel, command.reply())
 
     def _reset_at_clients(self, command: Command, topic: TopicConfig, group: str, timestamp_ms: int) -> Command:
-        """As brokers before 5.0 do: the members set themselves back. Without `isForce` none goes forward."""
+        """Reset as brokers before 5.0 do: the members set themselves back. Without `isForce` none goes forward."""
         targets = {}
         for queue_id in range(topic.write_queue_count):
             consumed = self._offsets.query(group, topic.name, queue_id)
@@ -312,7 +312,7 @@ def _language(number: int) -> str:
 
 
 def _subscription(item: Subscription) -> dict[str, Any]:
-    """As a heartbeat carries it."""
+    """A subscription as a heartbeat carries it."""
     return {
         "classFilterMode": False,
         "codeSet": sorted(item.tags_codes or ()),

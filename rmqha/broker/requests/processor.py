@@ -58,7 +58,7 @@ class BrokerProcessor:
 
     @property
     def codes(self) -> frozenset[int]:
-        """Those that are served."""
+        """Request codes that are served."""
         return _SENDS | self._later.keys() | self._handlers.keys()
 
     def received(self, channel: Channel, commands: list[Command]) -> None:

@@ -49,7 +49,7 @@ _PHY_OFFSET_AT = 28
 
 
 class PullLog(Protocol):
-    """Where pulls read; `Store` is one."""
+    """The part of the store that pulls read; `Store` is one."""
 
     damage: DamageTable
 
@@ -86,7 +86,7 @@ class _Filter(NamedTuple):
 
 
 class _Budget:
-    """What the filters of all holds of a queue that has grown may still use, as `RecordFilter.used`."""
+    """The budget that the filters of all holds of a queue that has grown may still use, as `RecordFilter.used`."""
 
     def __init__(self) -> None:
         self.left = MAX_EVALUATED
@@ -186,8 +186,8 @@ class PullProcessor:
             channel.send(self._reply(command, pull, result, True))
 
     def _process_as_slave(self, channel: Channel, command: Command, pull: _Pull) -> None:
-        """What a slave has it gives, up to its confirm offset. What it has not moves nobody: it may only be behind, so
-        a consumer beyond its end, or before its start, stays where it is and asks the master."""
+        """Answer a pull as a slave: what it has it gives, up to its confirm offset. What it lacks moves nobody: it may
+        only be behind, so a consumer beyond its end, or before its start, stays where it is and asks the master."""
         if self._config.slave_reads:
             result = self._read(pull, pull.offset)
             filtered = result.status is ResponseCode.PULL_RETRY_IMMEDIATELY and result.next_begin_offset > pull.offset
@@ -238,13 +238,13 @@ class PullProcessor:
         return group
 
     def _suspend_ms(self, command: Command, flags: int) -> int:
-        """How long the pull may be held; 0: it must be answered at once."""
+        """Time (ms) for which the pull may be held; 0: it must be answered at once."""
         if not flags & FLAG_SUSPEND:
             return 0
         return max(0, min(number(command, "suspendTimeoutMillis", 0), self._config.long_polling_max_ms))
 
     def _filter(self, command: Command, flags: int, group_name: str, topic: str, broadcast_allowed: bool) -> _Filter:
-        """Of the request's own subscription, or of what the group's heartbeats said."""
+        """The filter of the request's own subscription, or of what the group's heartbeats said."""
         if flags & FLAG_SUBSCRIPTION:
             expression, expression_type = command.ext.get("subscription", "*"), command.ext.get("expressionType") or TAG
             try:
@@ -319,7 +319,8 @@ class PullProcessor:
         return command.reply(status, ext, body, remark)
 
     def _reader_for(self, pull: _Pull, result: PullResult) -> int:
-        """Whom to ask next: the master (0), but another replica while what is read here is too old to be in memory."""
+        """Id of the replica to ask next: the master (0), but another replica while what is read here is too old to be
+        in memory."""
         if not self._memory_bytes or not result.records or not self._config.slave_reads:
             return MASTER_ID
         (read_at,) = _PHY_OFFSET.unpack_from(result.records[-1], _PHY_OFFSET_AT)
@@ -331,7 +332,7 @@ class PullProcessor:
         return wanted if wanted in able else min(able, default=MASTER_ID)
 
     def pulled_to(self, group: str, topic: str, queue_id: int) -> int:
-        """Where the group's last pull said to go on; 0 if it has not pulled here."""
+        """Offset at which the group's last pull said to go on; 0 if it has not pulled here."""
         return self._pulled_to.get((group, topic, queue_id), 0)
 
     def _reset_reply(self, command: Command, pull: _Pull, offset: int) -> Command:
@@ -343,7 +344,7 @@ class PullProcessor:
         return reply
 
     def _empty(self, pull: _Pull, next_offset: QueueOffset, master: bool) -> PullResult:
-        """What a hold is told when its time is up."""
+        """The answer to a hold whose time is up."""
         low, high = self._log.queue_range(pull.topic, pull.queue_id) if master else (QueueOffset(0), QueueOffset(0))
         waited = ResponseCode.PULL_NOT_FOUND if next_offset == pull.offset else ResponseCode.PULL_RETRY_IMMEDIATELY
         return PullResult(waited, next_offset, low, high, [])

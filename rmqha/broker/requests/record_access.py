@@ -1,4 +1,4 @@
-"""Whether the account of a request may have the record that the request reaches by an offset or an id. No trio.
+"""The right of a request's account to the record that the request reaches by an offset or an id. No trio.
 
 What such a request says of a topic is a claim; whose a record is, it says itself. A record in one of the topics where
 the broker keeps messages of all others belongs to the topic that it is meant for.
@@ -43,7 +43,8 @@ def require_producer(command: Command, group: str) -> None:
 
 
 def denied(command: Command, reason: str) -> RequestError:
-    """What to raise for a request that came through the guard and must be refused all the same; it is counted there."""
+    """The error to raise for a request that came through the guard and must be refused all the same; it is counted
+    there."""
     command.principal.denied(command, reason)
     return RequestError(ResponseCode.NO_PERMISSION, reason)
 

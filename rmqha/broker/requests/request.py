@@ -1,4 +1,4 @@
-"""What every request processor shares: the channel it answers on, and fields of a request read with bounds."""
+"""Parts that every request processor shares: the channel it answers on, and fields of a request read with bounds."""
 
 from __future__ import annotations
 
@@ -112,13 +112,13 @@ def answer_when(wait: Callable[[Callable[[str], None]], None], channel: Channel,
 
 
 class ServingState(Protocol):
-    """Whether this replica is the open master; `ReplicaDriver` is one."""
+    """Port that tells if this replica is the open master; `ReplicaDriver` is one."""
 
     @property
     def is_serving(self) -> bool: ...
 
 
 class AdmittingState(ServingState, Protocol):
-    """The same, and whether it takes a message now: the code and sentence of a refusal, or SUCCESS."""
+    """A `ServingState` that also tells if it takes a message now: the code and sentence of a refusal, or SUCCESS."""
 
     def admission(self) -> tuple[ResponseCode, str]: ...

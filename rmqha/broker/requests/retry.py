@@ -46,7 +46,8 @@ FIRST_RETRY_LEVEL = 3
 
 
 class RetryRules:
-    """When a message is dead, and the topics that retries need: made on demand, told to the name servers at once."""
+    """The rule by which a message is dead, and the topics that retries need: made on demand, told to the name servers
+    at once."""
 
     def __init__(self, topics: TopicTable, groups: GroupTable, locks: LockTable) -> None:
         self._topics = topics
@@ -72,14 +73,14 @@ class RetryRules:
         return self._topics.create_internal(DLQ_PREFIX + group, DLQ_QUEUE_COUNT).name
 
     def is_dead_send(self, group: str, reconsume_times: int, max_reconsume_times: int | None) -> bool:
-        """Whether a client's own send to the group's retry topic goes to the dead letters: it was tried often enough,
+        """True if a client's own send to the group's retry topic goes to the dead letters: it was tried often enough,
         or the group consumes in order, where a client only sends what it gave up."""
         limit = int(self.settings(group)["retryMaxTimes"]) if max_reconsume_times is None else max_reconsume_times
         return reconsume_times > limit or self._locks.is_ordered(group)
 
 
 class BackLog(Protocol):
-    """Where messages are looked up; `Store` is one."""
+    """The part of the store where messages are looked up; `Store` is one."""
 
     @property
     def confirm_offset(self) -> PhyOffset: ...
@@ -151,7 +152,7 @@ class SendBackProcessor:
         return None if found is None or phy_offset + len(found.data) > self._log.confirm_offset else found.record
 
     def _copy(self, record: Record, topic: str, queue_id: int, level: int) -> NewMessage:
-        """What is stored of a message that failed. Raises ValueError."""
+        """The copy that is stored of a message that failed. Raises ValueError."""
         if record.sys_flag & SYS_FLAG_INNER_BATCH:
             raise ValueError("a record of several messages cannot be sent back as a whole")
         properties = decode_properties(record.properties)

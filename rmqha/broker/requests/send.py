@@ -74,7 +74,7 @@ _TIMERS = (PROPERTY_TIMER_DELAY_MS, PROPERTY_TIMER_DELAY_SEC, PROPERTY_TIMER_DEL
 
 
 class MasterLog(Protocol):
-    """Where sends go; `ReplicaDriver` is one."""
+    """The log that sends go to; `ReplicaDriver` is one."""
 
     def admission(self) -> tuple[ResponseCode, str]: ...
 
@@ -185,7 +185,7 @@ class SendProcessor:
             self.admit(channel, commands)
 
     def _in_turn(self, channel: Channel, commands: list[Command]) -> Steps:
-        """The same once the log's tail has room."""
+        """Go on with a send once the log's tail has room."""
         turn = self._room.wait(channel, sum(len(item.body) for item in commands), self._patience_ms)
         yield turn
         if turn.is_late:
@@ -195,7 +195,7 @@ class SendProcessor:
         self._room.took(turn)
 
     def admit(self, channel: Channel, commands: list[Command]) -> None:
-        """The same for commands that have been held long enough."""
+        """Admit commands that have been held long enough."""
         code, remark = self._log.admission()
         if code is not ResponseCode.SUCCESS:
             self.failed_count += len(commands)
@@ -427,7 +427,7 @@ class SendProcessor:
             self._check_delay(request)
 
     def _is_prepared(self, request: _Request) -> bool:
-        """Whether it is the first half of a transaction, by its property as in RocketMQ. Raises _Refused."""
+        """True if it is the first half of a transaction, by its property as in RocketMQ. Raises _Refused."""
         flagged = request.sys_flag & SYS_FLAG_TRANSACTION_MASK
         if not flagged and _PREPARED not in request.properties:
             return False
@@ -471,7 +471,7 @@ class SendProcessor:
         return properties + self._own_bytes
 
     def _with_number(self, properties: bytes, count: int) -> bytes:
-        """Of a batch that is stored as one record."""
+        """Properties of a batch that is stored as one record, with the number of its messages."""
         if count > MAX_INNER_COUNT:
             raise _illegal(f"a batch of {count} messages; one record holds up to {MAX_INNER_COUNT}")
         return self._with_own(properties) + encode_properties({PROPERTY_INNER_NUM: str(count)})
@@ -524,7 +524,8 @@ _INNER_NUM = PROPERTY_INNER_NUM.encode()
 
 
 def _runs(accepted: list[_Accepted]) -> Iterator[list[_Accepted]]:
-    """What is appended with one call: a batch alone, and an inner batch, since its size depends on its queue offset."""
+    """Runs that are appended with one call each: a batch alone, and an inner batch, since its size depends on its queue
+    offset."""
     run: list[_Accepted] = []
     for item in accepted:
         if isinstance(item.content, NewBatch) or item.content.sys_flag & SYS_FLAG_INNER_BATCH:

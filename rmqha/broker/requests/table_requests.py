@@ -45,7 +45,7 @@ MAX_ATTRIBUTES_LENGTH = 16 * 1024
 
 
 class TableLog(Protocol):
-    """What the answers need of the store; `Store` is one."""
+    """The part of the store that the answers need; `Store` is one."""
 
     @property
     def confirm_offset(self) -> PhyOffset: ...
@@ -211,13 +211,14 @@ class TableRequests:
         return command.reply(body=body)
 
     def _delay_offsets(self, channel: Channel, command: Command) -> Command:
-        """What counts on no copy that a member of the SyncStateSet may lack: Apache's slaves take it as it is."""
+        """Delay offsets that count on no copy that a member of the SyncStateSet may lack: Apache's slaves take it as it
+        is."""
         table = self._delay_table.to_json(self._log.confirm_offset)
         return command.reply(body=lenient_json.dumps(table, unquoted_integer_keys=True))
 
 
 def _slice(command: Command, first: str, count: str) -> tuple[int, int | None]:
-    """Which part of a table is asked for; older peers ask for all."""
+    """The part of a table that is asked for; older peers ask for all."""
     start = max(0, number(command, first, 0))
     wanted = number(command, count, 0)
     return start, wanted if wanted > 0 else None

@@ -70,7 +70,7 @@ class DiskProof:
 
 
 def write_block(disk: Disk) -> str:
-    """What the system said, "" if the bytes are durable."""
+    """Write a block durably; the result is what the system said, "" if the bytes are durable."""
     try:
         file = disk.open_append(PATH)
         try:

@@ -1,4 +1,4 @@
-"""What a broker shows of itself to load balancers and orchestrators (/readyz, /role). No trio."""
+"""The state that a broker shows to load balancers and orchestrators (/readyz, /role). No trio."""
 
 from __future__ import annotations
 

@@ -326,7 +326,7 @@ def _age_ms(core: BrokerCore, topic: str, offsets: Mapping[int, int]) -> int | N
 
 
 def truth(value: bool) -> str:
-    """As OpenTelemetry writes it."""
+    """A truth value as OpenTelemetry writes it."""
     return "true" if value else "false"
 
 

@@ -134,7 +134,7 @@ class Retention:
 
     @property
     def held(self) -> str:
-        """Which file should go and does not, and who needs it; "" for none."""
+        """The file that should go and does not, and its holder; "" for none."""
         held = self._held
         if held is None:
             return ""

@@ -59,15 +59,15 @@ def to_schedule(message: NewMessage, level_count: int) -> NewMessage:
 
 
 def says_where_to(record: Record) -> bool:
-    """Whether it has what `to_schedule` and RocketMQ's brokers put into each: no CRC covers properties."""
+    """True if it has what `to_schedule` and RocketMQ's brokers put into each: no CRC covers properties."""
     topic = find_property(record.properties, PROPERTY_REAL_TOPIC.encode())
     queue_id = find_property(record.properties, PROPERTY_REAL_QUEUE_ID.encode())
     return bool(topic and queue_id and queue_id.isdigit()) and are_whole(record.properties)
 
 
 def from_schedule(record: Record, store_host: tuple[bytes, int]) -> NewMessage | None:
-    """What is delivered of a record of the schedule topic, with all properties but its own CRC. None if it does not say
-    where to."""
+    """The message that is delivered of a record of the schedule topic, with all properties but its own CRC. None if it
+    does not say where to."""
     topic = find_property(record.properties, PROPERTY_REAL_TOPIC.encode())
     queue_id = find_property(record.properties, PROPERTY_REAL_QUEUE_ID.encode())
     if not topic or not queue_id or not queue_id.isdigit() or len(queue_id) > 9:
@@ -95,7 +95,7 @@ def from_schedule(record: Record, store_host: tuple[bytes, int]) -> NewMessage |
 
 
 class ScheduleLog(Protocol):
-    """Where messages wait and are stored again; the store, and of the driver what `SendLog` has."""
+    """The log in which messages wait and are stored again; the store, and of the driver what `SendLog` has."""
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[QueueOffset, QueueOffset]: ...
 
@@ -164,7 +164,7 @@ class ScheduleService:
                 self._deliver(level, delay_ms)
 
     def role_changed(self) -> None:
-        """What was on its way is the new master's to deliver."""
+        """Forget what was on its way: it is the new master's to deliver."""
         self._pending.clear()
 
     def statistics(self) -> dict[int, tuple[int, int]]:

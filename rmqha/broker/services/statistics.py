@@ -28,7 +28,7 @@ class Rates:
             self._current, self._since_ms = {}, now_ms
 
     def per_second(self, key: Hashable) -> float:
-        """Of the last whole window."""
+        """Rate a second over the last whole window."""
         return self._last.get(key, 0.0)
 
 
@@ -70,7 +70,7 @@ class Meters:
 
 
 class DayCounts:
-    """What a counter stood at when this day and the day before began, in local time; 0 before the process started."""
+    """Values of a counter when this day and the day before began, in local time; 0 before the process started."""
 
     def __init__(self) -> None:
         self.this_morning = 0

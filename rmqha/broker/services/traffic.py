@@ -16,7 +16,7 @@ SIZE_BOUNDS_BYTES = (1024, 4096, 512 * 1024, 1024 * 1024, 2 * 1024 * 1024, 4 * 1
 
 
 class Flow:
-    """What has passed one place."""
+    """Counts of what has passed one place."""
 
     __slots__ = ("count", "size_bytes", "size_counts")
 
@@ -27,7 +27,7 @@ class Flow:
 
     @property
     def sizes(self) -> Histogram:
-        """Of records; each of a batch counts with their mean size."""
+        """Sizes of records; each of a batch counts with their mean size."""
         return Histogram(SIZE_BOUNDS_BYTES, list(self.size_counts), self.size_bytes)
 
 

@@ -55,7 +55,7 @@ _MARK_PROPERTIES = encode_properties({PROPERTY_WAIT: "true", PROPERTY_TAGS: REMO
 
 # --- forms ------------------------------------------------------------------------------------------------------------
 def to_half(message: NewMessage) -> NewMessage:
-    """How a prepared message waits."""
+    """The half message as which a prepared message waits."""
     properties = decode_properties(message.properties)
     for name in (PROPERTY_CRC32, PROPERTY_TRANSACTION_CHECK_TIMES, PROPERTY_TRANSACTION_PREPARED_QUEUE_OFFSET):
         properties.pop(name, None)
@@ -76,7 +76,7 @@ def real_place(properties: Mapping[str, str]) -> tuple[str, int] | None:
 
 
 def to_commit(half: Record, store_host: Host) -> NewMessage | None:
-    """What is stored for consumers; None if the half message does not say where."""
+    """The message that is stored for consumers; None if the half message does not say where."""
     properties = decode_properties(half.properties)
     place = real_place(properties)
     if place is None:
@@ -113,7 +113,7 @@ def mark(
 
 
 def told_waiting_from(record: Record) -> tuple[int, int] | None:
-    """What the mark says of it; None for one of an Apache broker, or of an earlier release."""
+    """Queue offsets (half, op) that the mark tells; None for one of an Apache broker, or of an earlier release."""
     half, comma, op = (find_property(record.properties, PROPERTY_WAITING_FROM.encode()) or b"").partition(b",")
     is_told = comma and half.isdigit() and op.isdigit() and len(half) <= 19 and len(op) <= 19
     return (int(half), int(op)) if is_told else None
@@ -144,7 +144,7 @@ def _again(half: Record, topic: str, properties: dict[str, str], store_host: Hos
 
 
 def _number(text: str) -> int:
-    """As RocketMQ reads a property: -1 if it is no number."""
+    """A number as RocketMQ reads a property: -1 if it is no number."""
     try:
         return int(text) if len(text) <= 18 else -1
     except ValueError:
@@ -167,7 +167,7 @@ class TransactionVerdict(Enum):
 
 
 def judge(half: Record, wall_ms: int, rules: Rules) -> tuple[TransactionVerdict, int]:
-    """What is due of a half message that waits, and until when `LATER` holds."""
+    """The step that is due of a half message that waits, and until when `LATER` holds."""
     properties = decode_properties(half.properties)
     age_ms = wall_ms - half.born_at_ms
     times = properties.get(PROPERTY_TRANSACTION_CHECK_TIMES)
@@ -198,8 +198,9 @@ def comes_too_late(half: Record, wall_ms: int, timeout_ms: int) -> bool:
 
 # --- which ------------------------------------------------------------------------------------------------------------
 class Reconciliation:
-    """Which half messages wait, by queue offset, as far as both queues have been read: half messages up to `next_half`,
-    marks up to `next_op`. `open`: those that wait, ascending, with the time before which nothing is due, if known.
+    """The half messages that wait, by queue offset, as far as both queues have been read: half messages up to
+    `next_half`, marks up to `next_op`. `open`: those that wait, ascending, with the time before which nothing is due,
+    if known.
 
     One starts with the offsets of half messages and marks. `half_offset` and `op_offset` are what they may be now: who
     starts with them finds the same messages waiting.
@@ -237,7 +238,7 @@ class Reconciliation:
 
     @property
     def room(self) -> int:
-        """How many more half messages can be followed."""
+        """Number of half messages that still can be followed."""
         return MAX_OPEN_COUNT - len(self.open)
 
     @property
@@ -296,7 +297,7 @@ class Reconciliation:
             _remember(self._copies, queue_offset, copy_offset)
 
     def judge_anew(self) -> None:
-        """What was found of those that wait holds no longer."""
+        """Judge all that wait anew: what was found of them holds no longer."""
         self.open = dict.fromkeys(self.open)
 
     def close(self, queue_offset: int) -> None:

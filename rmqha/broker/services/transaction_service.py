@@ -69,7 +69,7 @@ _NOT_FOUND = "Find prepared transaction message failed"
 
 
 class TransactionLog(ScheduleLog, Protocol):
-    """Where half messages and marks are read; the store."""
+    """The log in which half messages and marks are read; the store."""
 
     @property
     def confirm_offset(self) -> PhyOffset: ...
@@ -78,16 +78,17 @@ class TransactionLog(ScheduleLog, Protocol):
 
 
 class _Nobody(Waiting):
-    """Of an end that wants no answer."""
+    """The channel of an end that wants no answer."""
 
     __slots__ = ()
 
     def finish(self, status: AckStatus) -> None:
-        """Whatever became of it: the half message is checked if the end is lost."""
+        """Ignore the outcome: the half message is checked if the end is lost."""
 
 
 class _Copies(Waiting):
-    """What one step has stored again, until the confirm offset has it. `checks`: positions of the copies to ask for."""
+    """Copies that one step has stored again, until the confirm offset has it. `checks`: positions of the copies to ask
+    for."""
 
     __slots__ = ("_service", "checks", "end_offset", "is_acked")
 
@@ -163,7 +164,7 @@ class TransactionService:
             self._state.judge_anew()
 
     def role_changed(self) -> None:
-        """What was on its way is the new master's."""
+        """Forget what was on its way: it is the new master's."""
         self._state = self._round = self._copies = None
 
     # --- the end of a transaction -------------------------------------------------------------------------------------
@@ -173,7 +174,7 @@ class TransactionService:
             self.admit(channel, command)
 
     def admit(self, channel: Channel, command: Command) -> None:
-        """The same for one that has been held long enough."""
+        """Admit an end that has been held long enough."""
         code, remark = self._appends.admission()
         if code is not ResponseCode.SUCCESS:
             if not command.is_oneway:
@@ -243,7 +244,8 @@ class TransactionService:
 
     @staticmethod
     def _require_rights(command: Command, half: Record, group: str) -> None:
-        """Of whoever ends a transaction: the topic that it names is only a claim. Raises RequestError."""
+        """Check the rights of whoever ends a transaction: the topic that it names is only a claim. Raises
+        RequestError."""
         require_topic(command, owner_topic(half), Permission.PUB)
         require_producer(command, group)
 
@@ -323,7 +325,7 @@ class TransactionService:
         return self._log.sound_record(HALF_TOPIC, 0, queue_offset, units[0], _says_where_to) if units else None
 
     def _take_due(self, state: Reconciliation, left: deque[int]) -> list[_Due]:
-        """Those that something is to be done about, some at a time."""
+        """Half messages that something is to be done about, some at a time."""
         due: list[_Due] = []
         wall_ms, size_bytes = self._clock.wall_ms(), 0
         if wall_ms < self._looked_at_ms:
@@ -449,12 +451,12 @@ class TransactionService:
 
 
 def _deaf(principal: Principal, group: str, needs: Needs) -> str:
-    """Why it may not hear of a message that takes `needs` to be sent; "" if it may."""
+    """The reason why it may not hear of a message that takes `needs` to be sent; "" if it may."""
     return principal.producer_group_refusal(group) or principal.refusal(needs)
 
 
 def _says_where_to(half: Record) -> bool:
-    """Whether it has what each is written with: no CRC covers properties."""
+    """True if it has what each is written with: no CRC covers properties."""
     return are_whole(half.properties) and real_place(decode_properties(half.properties)) is not None
 
 

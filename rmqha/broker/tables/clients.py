@@ -1,4 +1,5 @@
-"""Who is connected: producers and consumers by heartbeat, their subscriptions, and notice 40 when a group changes."""
+"""The clients that are connected: producers and consumers by heartbeat, their subscriptions, and notice 40 when a group
+changes."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ TAG, SQL92 = "TAG", "SQL92"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a group wants of a topic. `tags_codes` None: everything."""
+    """The messages of a topic that a group wants. `tags_codes` None: everything."""
 
     topic: str
     expression: str
@@ -40,7 +41,8 @@ class Subscription:
 
     @property
     def selector(self) -> Selector | None:
-        """Of an SQL92 expression; None if it is none. Compiled when it is asked for: a heartbeat brings thousands."""
+        """The selector of an SQL92 expression; None if it is none. Compiled when it is asked for: a heartbeat brings
+        thousands."""
         return _selector(self.expression) if self.expression_type == SQL92 else None
 
     @property
@@ -163,14 +165,14 @@ class ClientTable:
         return changed
 
     def knows_subscriptions(self, body: Mapping[str, Any]) -> bool:
-        """Whether a heartbeat without subscriptions leaves nothing to ask for."""
+        """True if a heartbeat without subscriptions leaves nothing to ask for."""
         names = [str(item["groupName"]) for item in body.get("consumerDataSet") or []]
         return all((group := self._consumers.get(name)) is not None and group.subscriptions for name in names)
 
     def is_of_others(
         self, channel: Channel, client_id: str, producer_group: str | None, consumer_group: str | None
     ) -> bool:
-        """Whether a client of either group has this id, and its connection is not `channel`."""
+        """True if a client of either group has this id, and its connection is not `channel`."""
         consumers = self._consumers.get(consumer_group or "")
         for members in (self._producers.get(producer_group or "", {}), consumers.channels if consumers else {}):
             if channel not in members and any(member.client_id == client_id for member in members.values()):
@@ -265,8 +267,8 @@ class ClientTable:
 
 
 def names_fault(body: Mapping[str, Any]) -> str:
-    """Why a heartbeat with these names is refused, by the rules of RocketMQ's clients for groups and topics, "" if it
-    is taken. Raises KeyError or TypeError if the body is no heartbeat."""
+    """The reason why a heartbeat with these names is refused, by the rules of RocketMQ's clients for groups and topics,
+    "" if it is taken. Raises KeyError or TypeError if the body is no heartbeat."""
     if fault := name_fault("clientID", str(body["clientID"])):
         return fault
     consumers = body.get("consumerDataSet") or []

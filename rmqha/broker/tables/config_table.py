@@ -129,7 +129,7 @@ class Encoded(NamedTuple):
 
 
 def pretty(value: Any, line: str = "\n") -> str:
-    """As fastjson writes for people. `line`: a line feed and the indentation that `value` stands at."""
+    """JSON as fastjson writes it for people. `line`: a line feed and the indentation that `value` stands at."""
     parts: list[str] = []
     _put(value, line, parts.append)
     return "".join(parts)

@@ -1,4 +1,4 @@
-"""How far each delay level has been delivered: config/delayOffset.json, written when dirty.
+"""Progress of each delay level's deliveries: config/delayOffset.json, written when dirty.
 
 An offset is true of a log that holds the copies that were delivered before it, of no shorter one: a replica that took
 it before its copies and is elected then would leave those messages out. So each state of the table goes with the end of
@@ -73,7 +73,7 @@ class DelayOffsetTable:
 
     @property
     def version(self) -> DataVersion:
-        """Of the newest state that was heard, whether the log holds its copies yet or not."""
+        """Version of the newest state that was heard, whether the log holds its copies yet or not."""
         return self._states[-1].version
 
     def get(self, level: int) -> int:
@@ -152,7 +152,8 @@ class DelayOffsetTable:
 
     # --- the file -----------------------------------------------------------------------------------------------------
     def unsaved(self) -> bytes | None:
-        """What the file must hold, None if it does; the caller writes it with `write`, in a thread if it likes."""
+        """The content that the file must hold, None if it holds it; the caller writes it with `write`, in a thread if
+        it likes."""
         state = self._held(self._log.synced_offset)
         if state.offsets == self._written:
             return None

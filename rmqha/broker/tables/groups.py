@@ -43,7 +43,7 @@ def default_group(name: str) -> dict[str, Any]:
 
 
 def group_name_fault(name: str) -> str:
-    """Why `name` cannot be a consumer group; "" if it can."""
+    """The reason why `name` cannot be a consumer group; "" if it can."""
     if not name or len(name) > MAX_GROUP_LENGTH:
         return f"groupName must have 1 to {MAX_GROUP_LENGTH} characters"
     if topic_name_fault(name):
@@ -52,7 +52,7 @@ def group_name_fault(name: str) -> str:
 
 
 def settings_fault(group: Mapping[str, Any]) -> str:
-    """Why these cannot be the settings of a group; "" if they can."""
+    """The reason why these cannot be the settings of a group; "" if they can."""
     for key, low, high in (("retryQueueNums", 0, MAX_QUEUE_COUNT), ("retryMaxTimes", -1, 2**31 - 1)):
         value = group.get(key, 1)
         if not isinstance(value, int) or not low <= value <= high:
@@ -94,7 +94,7 @@ class GroupTable:
         return self._groups.get(name)
 
     def no_room_for(self, name: str) -> str:
-        """Why no group of that name can be made, "" if one can or is there."""
+        """The reason why no group of that name can be made, "" if one can or is there."""
         if name in self._groups or len(self._groups) < self._max_count:
             return ""
         return f"this broker has as many groups as maxGroupCount allows, {self._max_count}: delete some or raise it"
@@ -151,7 +151,8 @@ class GroupTable:
         self.file.replace(_TABLE, self._groups)
 
     def changes_since(self, stamp: TableVersion) -> dict[str, Any] | None:
-        """What a slave whose table has that stamp lacks, for `apply`; None if it must take the whole table."""
+        """The entries that a slave whose table has that stamp lacks, for `apply`; None if it must take the whole
+        table."""
         names = self._lineage.since(stamp)
         if names is None:
             return None
@@ -160,7 +161,7 @@ class GroupTable:
         return {"dataVersion": self.version.to_json(), "removed": removed, "subscriptionGroupTable": present}
 
     def has_changed_since(self, stamp: TableVersion) -> bool:
-        """Whether a table of that stamp differs from this one, as far as is known."""
+        """True if a table of that stamp differs from this one, as far as is known."""
         return self._lineage.since(stamp) != []
 
     def apply(self, changes: Mapping[str, Any]) -> None:
@@ -186,7 +187,7 @@ class GroupTable:
         }
 
     def members(self, first: int, count: int | None) -> dict[str, Any]:
-        """As `to_json`, for `dumps_in_steps`."""
+        """The members of `to_json`, for `dumps_in_steps`."""
         names, find = sorted(self._groups)[first : None if count is None else first + count], self._groups.get
         table = Entries((name, group) for name in names if (group := find(name)) is not None)
         return {**self.to_json(0, 0), "subscriptionGroupTable": table}
@@ -199,11 +200,11 @@ class GroupTable:
         self.file.save(self._members)
 
     def unsaved(self, *, in_flight: bool = False) -> PendingTableWrite | None:
-        """What the file lacks, for `file.write`."""
+        """The content that the file lacks, for `file.write`."""
         return self.file.unsaved(self._members, in_flight=in_flight)
 
     def _members(self) -> dict[str, Any]:
-        """Of the file."""
+        """Members of the file."""
         return {
             "dataVersion": self.version.to_json(),
             "forbiddenTable": self._forbidden,

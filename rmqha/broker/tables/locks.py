@@ -47,7 +47,7 @@ class _Lock:
 
 
 class LockTable:
-    """Who consumes which queue in order, by consumer group."""
+    """Locks of clients that consume queues in order, by consumer group."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -56,7 +56,7 @@ class LockTable:
         self._dropped_at_ms = -DROP_INTERVAL_MS
 
     def lock(self, group: str, queues: Iterable[QueueKey], client_id: str) -> list[QueueKey]:
-        """Those of `queues` that the client holds now, in the order given."""
+        """Lock queues; the result is those of `queues` that the client holds now, in the order given."""
         now_ms = self._clock.now_ms()
         held = []
         for queue in queues:
@@ -83,7 +83,7 @@ class LockTable:
             self._groups.pop(group, None)
 
     def is_ordered(self, group: str) -> bool:
-        """Whether somebody holds a lock of the group: its consumers take messages in order."""
+        """True if somebody holds a lock of the group: its consumers take messages in order."""
         now_ms = self._clock.now_ms()
         return any(not _expired(lock, now_ms) for lock in self._groups.get(group, {}).values())
 

@@ -1,4 +1,4 @@
-"""How a slave follows its master's tables: topics, groups, consumer and delay offsets. No trio: whatever takes
+"""A slave's copies of its master's tables: topics, groups, consumer and delay offsets. No trio: whatever takes
 time is awaited through `Awaits`, which the host's shell implements with trio and the simulation with its events.
 
 A master that is rmqha is followed by a long poll (request 52030): each answer brings what is newer, each poll says what
@@ -49,7 +49,7 @@ _FAULTS = (UnreachableError, RemoteError, RemoteProtocolError, ValueError, TypeE
 
 
 class Master(NamedTuple):
-    """Whom this replica follows, in which epoch, and as whom."""
+    """The master that this replica follows, in which epoch, and as whom."""
 
     address: str
     epoch: Epoch
@@ -57,7 +57,7 @@ class Master(NamedTuple):
 
 
 class Awaits(Protocol):
-    """What takes time."""
+    """The port of what takes time."""
 
     async def call(self, address: str, command: Command, timeout_ms: int) -> Command:
         """The answer. Raises UnreachableError: none came."""

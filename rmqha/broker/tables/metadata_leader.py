@@ -44,7 +44,7 @@ Line = tuple[bool, bool, bool]
 
 @dataclass(slots=True)
 class _Follower:
-    """What a slave holds, by its last poll in this epoch."""
+    """The versions that a slave holds, by its last poll in this epoch."""
 
     topics: TableVersion
     groups: TableVersion
@@ -233,11 +233,11 @@ class MetadataLeader:
 
     @property
     def waits_for_slaves(self) -> bool:
-        """Whether some answer is given only when the set's members have something."""
+        """True if some answer is given only when the set's members have something."""
         return self.is_strict or self._config.offset_sync == "strict"
 
     def may_join(self, broker_id: BrokerId) -> bool:
-        """Whether the slave may be proposed for the SyncStateSet: strict needs all tables and all offsets that were
+        """True if the slave may be proposed for the SyncStateSet: strict needs all tables and all offsets that were
         answered, or that it is foreign."""
         if not self.waits_for_slaves or broker_id in self._foreign:
             return True
@@ -245,7 +245,7 @@ class MetadataLeader:
         return follower is not None and self._holds_tables(follower)
 
     def unknown(self, connected: list[BrokerId]) -> list[BrokerId]:
-        """Of these slaves, those that do not follow the tables though they could be ones of ours."""
+        """Those of `connected` that do not follow the tables though they could be ones of ours."""
         now_ms = self._clock.now_ms()
         silent = []
         for broker_id in connected:
@@ -288,7 +288,7 @@ class MetadataLeader:
         self._wait_tables((self._topics.version.stamp, self._groups.version.stamp, NO_STAMP), done)
 
     def wait_reset(self, done: Callable[[str], None]) -> None:
-        """As `wait`, and for the offsets too, of the set: an operator has set or removed some."""
+        """The same wait as `wait`, and for the offsets too, of the set: an operator has set or removed some."""
         self._wait_tables((self._topics.version.stamp, self._groups.version.stamp, self._offsets.stamp), done)
 
     def _wait_tables(
@@ -298,7 +298,7 @@ class MetadataLeader:
         self._wait(of_set if self.is_strict else None, own, NO_STAMP, done)
 
     def wait_commit(self, done: Callable[[str], None]) -> None:
-        """As `wait`, for offsets alone, under offsetSync=strict."""
+        """The same wait as `wait`, for offsets alone, under offsetSync=strict."""
         if self._config.offset_sync == "strict":
             self.changed()
             self._saver.save_offsets_soon()
@@ -332,7 +332,7 @@ class MetadataLeader:
         return [file for file, count in zip(files, wait.own, strict=True) if file.saved_count < count]
 
     def _missing(self, wait: _Wait) -> str:
-        """Who does not hold what is waited for, "" for nobody."""
+        """Names of those that do not hold what is waited for, "" for nobody."""
         lacking = self._lacking(wait.of_set) if wait.of_set is not None else ""
         if not lacking and (self._offsets.saved_stamp < wait.own_offsets or self._unsaved(wait)):
             return "this replica's disk"
@@ -400,7 +400,7 @@ class MetadataLeader:
         self._settle()
 
     def role_changed(self) -> None:
-        """What was said in another epoch counts no more."""
+        """Forget what was said in another epoch."""
         self._answered = self._offsets.stamp if self._config.offset_sync == "strict" else NO_STAMP
         for hold in self._holds.values():
             remark = "the master has changed"

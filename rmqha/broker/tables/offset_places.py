@@ -11,7 +11,7 @@ Place = tuple[str, int]
 
 
 def last_stamp(stamps: dict[Place, TableVersion]) -> TableVersion:
-    """Of a dictionary in order of stamps the highest."""
+    """The highest stamp of a dictionary that is in order of stamps."""
     return next(reversed(stamps.values()), NO_STAMP)
 
 
@@ -96,7 +96,7 @@ class Removals:
         return self._by_key.keys()
 
     def put(self, place: Place, stamp: TableVersion) -> None:
-        """As the newest of all, until `sort`."""
+        """Put an entry as the newest of all, until `sort`."""
         self._stamps.pop(place, None)
         self._stamps[place] = stamp
         self._by_key.setdefault(place[0], {})[place[1]] = stamp

@@ -63,7 +63,7 @@ class OffsetChange(NamedTuple):
 
 
 class PendingOffsetWrite(NamedTuple):
-    """What the file must hold, for `write`: no later commit touches it."""
+    """The content that the file must hold, for `write`: no later commit touches it."""
 
     file: table_file.PendingTableWrite
     stamp: TableVersion
@@ -110,7 +110,7 @@ class OffsetTable:
 
     @property
     def stamp(self) -> TableVersion:
-        """Of the newest change."""
+        """Stamp of the newest change."""
         return max(last_stamp(self._stamps), self._removed.last)
 
     @property
@@ -166,7 +166,7 @@ class OffsetTable:
             self._events.moved()
 
     def take_reset(self, group: str, topic: str, queue_id: int) -> int | None:
-        """Where a member must go on, once; None if it may go on where it is."""
+        """Offset at which a member must go on, once; None if it may go on where it is."""
         if not self._resets:
             return None
         place = f"{topic}@{group}", queue_id
@@ -243,7 +243,7 @@ class OffsetTable:
 
     # --- what replicas tell each other --------------------------------------------------------------------------------
     def changes_since(self, stamp: TableVersion, limit: int) -> list[OffsetChange]:
-        """What is newer than `stamp`, the oldest first; NO_STAMP: everything. At most `limit` of them."""
+        """Changes newer than `stamp`, the oldest first; NO_STAMP: everything. At most `limit` of them."""
         newer = [*newer_than(stamp, self._stamps), *self._removed.newer(stamp)]
         newer.sort(key=lambda item: item[1])
         return [self._change(place, changed) for place, changed in newer[:limit]]
@@ -279,7 +279,7 @@ class OffsetTable:
             self._resets[place] = change.offset
 
     def stamps(self) -> dict[Place, TableVersion]:
-        """Of every offset, those removed included."""
+        """Stamps of every offset, those removed included."""
         return self._stamps | dict(self._removed.newer(NO_STAMP))
 
     def changes_of(self, places: Iterable[Place], limit: int) -> list[OffsetChange]:
@@ -324,7 +324,7 @@ class OffsetTable:
         return _to_json(self.version.to_json(), self._offsets)
 
     def members(self) -> dict[str, Any]:
-        """As `to_json`, for `dumps_in_steps`."""
+        """The members of `to_json`, for `dumps_in_steps`."""
         keys, find = sorted(self._offsets), self._offsets.get
         topics: dict[str, list[str]] = {}
         for key in keys:
@@ -337,8 +337,8 @@ class OffsetTable:
         }
 
     def unsaved(self) -> PendingOffsetWrite | None:
-        """What the file must hold, None if it does; the caller writes it with `write`, in a thread if it likes. Costs
-        what has changed."""
+        """The content that the file must hold, None if it holds it; the caller writes it with `write`, in a thread if
+        it likes. Costs what has changed."""
         groups = self._pairs.take_changed()
         for name, row_of in self._row_makers.items():
             if rows := {key: row_of(key) for key in (groups if name == _TOPICS else self._changed)}:
@@ -370,12 +370,12 @@ class OffsetTable:
         return str(self._stamps[place]) + (f":{_RESET}" if place in self._resets else "")
 
     def _members(self) -> dict[str, Any]:
-        """Of the file. What Apache's brokers do not know they pass over."""
+        """Members of the file. Apache's brokers pass over those that they do not know."""
         return {"dataVersion": self.version.to_json(), **dict.fromkeys(_ROW_TABLES, ROWS), **self._unknown}
 
     def write(self, data: PendingOffsetWrite) -> None:
-        """When it returns the file holds `data`, or something newer that another thread has written. Raises OSError;
-        `unsaved` then has it again."""
+        """Write the file: when it returns, the file holds `data`, or something newer that another thread has written.
+        Raises OSError; `unsaved` then has it again."""
         self._file.write(data.file)
         with self._telling:
             if data.file.order > self._told_order:
@@ -397,7 +397,7 @@ def _to_json(version: dict[str, int], offsets: Mapping[str, Mapping[int, int]]) 
 
 
 def _lacks_quotes(disk: Disk) -> bool:
-    """Whether an earlier release has written the file: its queue ids in our own members have no quotes, on which
+    """True if an earlier release has written the file: its queue ids in our own members have no quotes, on which
     Apache's broker ends and leaves an empty table."""
     path = config_file.path_of(_TABLE)
     data = disk.read(path) if disk.exists(path) else b""

@@ -86,7 +86,7 @@ class QueueMaxOffsets:
         restart_count = starts.restart_count
 
         def holds() -> bool:
-            """What the answer is about: this master's log, of which this replica's is a part."""
+            """True if the answer is about this master's log, of which this replica's is a part."""
             is_same = self._master() == master and starts.restart_count == restart_count
             return is_same and self._group.is_following
 

@@ -27,7 +27,7 @@ Rows = Mapping[str, Any]
 
 
 class PendingTableWrite(NamedTuple):
-    """What the file must hold: a snapshot that no later change touches."""
+    """The content that the file must hold: a snapshot that no later change touches."""
 
     order: int
     """Later ones have higher ones."""
@@ -88,7 +88,8 @@ class TableFile:
 
     # --- the broker's thread ------------------------------------------------------------------------------------------
     def load(self, table: str, rows: Iterable[tuple[str, Any]]) -> None:
-        """As `holds`, but the rows are encoded here, one at a time: before anybody else runs."""
+        """Take the table over as `holds` does, but the rows are encoded here, one at a time: before anybody else
+        runs."""
         texts = {name: self.row_text(name, self._encode(row)) for name, row in rows}
         self._texts[table] = {name: texts[name] for name in sorted(texts)}
 
@@ -98,7 +99,7 @@ class TableFile:
         self._whole.add(table)
 
     def doubt(self) -> None:
-        """What the file holds may not be on the disk: it counts as a change that is not saved."""
+        """Doubt that the file's content is on the disk: it counts as a change that is not saved."""
         self.changed_count += 1
         self.is_behind = True
 
@@ -118,8 +119,8 @@ class TableFile:
         self.is_behind = True
 
     def unsaved(self, members: Callable[[], Mapping[str, Any]], *, in_flight: bool = False) -> PendingTableWrite | None:
-        """What the file must hold, for `write`; None if it does, or will when what was given out before is written.
-        With `in_flight` that is given out again: for a caller who must know when it is there."""
+        """The content that the file must hold, for `write`; None if it holds it, or will when what was given out before
+        is written. With `in_flight` that is given out again: for a caller who must know when it is there."""
         if not self.is_behind and not (in_flight and not self.is_saved):
             return None
         self.is_behind = False
@@ -139,8 +140,8 @@ class TableFile:
 
     # --- any thread ---------------------------------------------------------------------------------------------------
     def write(self, data: PendingTableWrite) -> None:
-        """When it returns the file holds `data`, or something newer that another thread has written. Raises OSError;
-        `unsaved` then has it again."""
+        """Write the file: when it returns, the file holds `data`, or something newer that another thread has written.
+        Raises OSError; `unsaved` then has it again."""
         with self._writing:
             while self._deltas and self._deltas[0].order <= data.order:
                 self._apply(self._deltas.popleft())

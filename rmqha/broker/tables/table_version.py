@@ -59,8 +59,8 @@ class Lineage:
             self._base = self._changes.popleft()[0]
 
     def since(self, stamp: TableVersion) -> list[str] | None:
-        """Whose entries changed after `stamp`, sorted; None if the table has never had that stamp, or long ago. A table
-        that has never been changed tells nothing: its file may be of a release without stamps."""
+        """Names whose entries changed after `stamp`, sorted; None if the table has never had that stamp, or long ago. A
+        table that has never been changed tells nothing: its file may be of a release without stamps."""
         if stamp.sequence <= 0:
             return None
         names: set[str] = set()

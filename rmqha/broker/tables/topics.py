@@ -69,7 +69,7 @@ master and lacks the first hangs for 90 s in its change to slave."""
 
 
 def topic_name_fault(name: str) -> str:
-    """Why `name` cannot be a topic, in RocketMQ's words; "" if it can."""
+    """The reason why `name` cannot be a topic, in RocketMQ's words; "" if it can."""
     if not name.strip():
         return "The specified topic is blank."
     if not _NAME.fullmatch(name):
@@ -109,7 +109,7 @@ class TopicConfig:
         return self.attributes.get(QUEUE_TYPE) == BATCH_QUEUE
 
     def text(self) -> str:
-        """As RocketMQ's remarks show it."""
+        """The text as RocketMQ's remarks show it."""
         perm = "".join(letter if self.perm & bit else "-" for bit, letter in _PERM_LETTERS)
         attributes = ", ".join(f"{name}={value}" for name, value in self.attributes.items())
         return (
@@ -201,13 +201,13 @@ class TopicTable:
         return sorted(self._topics)
 
     def no_room_for(self, name: str) -> str:
-        """Why no topic of that name can be made, "" if one can or is there."""
+        """The reason why no topic of that name can be made, "" if one can or is there."""
         if name in self._topics or len(self._topics) < self._max_count:
             return ""
         return f"this broker has as many topics as maxTopicCount allows, {self._max_count}: delete some or raise it"
 
     def too_many_creations(self) -> str:
-        """Why no first send may make a topic now, "" if one may, which counts."""
+        """The reason why no first send may make a topic now, "" if one may, which counts."""
         if not self._creations.has(self._clock.now_ms()):
             return "first sends make topics faster than autoCreateMaxPerSecond allows; try again later"
         self._creations.take(1)
@@ -307,7 +307,8 @@ class TopicTable:
         self._events.topics_changed()
 
     def changes_since(self, stamp: TableVersion) -> dict[str, Any] | None:
-        """What a slave whose table has that stamp lacks, for `apply`; None if it must take the whole table."""
+        """The entries that a slave whose table has that stamp lacks, for `apply`; None if it must take the whole
+        table."""
         names = self._lineage.since(stamp)
         if names is None:
             return None
@@ -316,7 +317,7 @@ class TopicTable:
         return {"dataVersion": self.version.to_json(), "removed": removed, "topicConfigTable": present}
 
     def has_changed_since(self, stamp: TableVersion) -> bool:
-        """Whether a table of that stamp differs from this one, as far as is known."""
+        """True if a table of that stamp differs from this one, as far as is known."""
         return self._lineage.since(stamp) != []
 
     def apply(self, changes: Mapping[str, Any]) -> None:
@@ -347,7 +348,7 @@ class TopicTable:
         self.file.save(self._members)
 
     def unsaved(self, *, in_flight: bool = False) -> PendingTableWrite | None:
-        """What the file lacks, for `file.write`."""
+        """The content that the file lacks, for `file.write`."""
         return self.file.unsaved(self._members, in_flight=in_flight)
 
     def _commit(self, names: Collection[str]) -> None:
@@ -374,7 +375,7 @@ class TopicTable:
         } | self._deleted_part()
 
     def members(self, first: int, count: int | None) -> dict[str, Any]:
-        """As `to_json`, for `dumps_in_steps`."""
+        """The members of `to_json`, for `dumps_in_steps`."""
         names, find = self.names()[first : None if count is None else first + count], self._topics.get
         table = Entries((name, topic.to_json()) for name in names if (topic := find(name)) is not None)
         return {**self.to_json(0, 0), "topicConfigTable": table}
@@ -400,7 +401,7 @@ class TopicTable:
         return b"".join(parts), self._table_digest
 
     def packed_registration(self) -> bytes:
-        """The same as a compressed body."""
+        """The registration as a compressed body."""
         return pack(self.version.to_json(), {name: self._topics[name].to_json() for name in self.names()})
 
     def _encoded_table(self) -> bytes:
@@ -417,7 +418,7 @@ class TopicTable:
         return self._table_text
 
     def _members(self) -> dict[str, Any]:
-        """Of the file."""
+        """Members of the file."""
         own = {"dataVersion": self.version.to_json(), _TABLE: ROWS, **self._unknown}
         return own | self._deleted_part()
 
@@ -461,7 +462,7 @@ def merge_attributes(present: Mapping[str, str] | None, change: str) -> dict[str
 
 
 def refusal_to_send(name: str) -> tuple[ResponseCode, str] | None:
-    """Why no client may send to a topic of that name, before it is even looked up."""
+    """The reason why no client may send to a topic of that name, before it is even looked up."""
     fault = topic_name_fault(name)
     if fault:
         return ResponseCode.INVALID_PARAMETER, fault

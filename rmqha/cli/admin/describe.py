@@ -90,13 +90,13 @@ async def _conditions(client: RemotingClient, group: GroupLook) -> list[str]:
 
 
 def _speaker(group: GroupLook) -> BrokerView | None:
-    """Whose keys count: the master's, else those of any broker that answers."""
+    """The node whose keys count: the master, else those of any broker that answers."""
     found = [view for view in group.masters if not view.error] or group.answering
     return found[0] if found else None
 
 
 def _replica_json(view: BrokerView, group: GroupLook | None) -> dict[str, Any]:
-    """What one replica says of itself, and its master of it; None where nobody told."""
+    """One replica's word of itself, and its master's word of it; None where nobody told."""
     state = view.state
     masters = group.masters if group is not None else []
     members = masters[0].state.get("syncStateSet") if masters else None

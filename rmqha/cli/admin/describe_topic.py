@@ -101,7 +101,7 @@ async def _look_at_group(
 
 
 async def _queues(admin: Admin, address: str, name: str) -> list[dict[str, int]]:
-    """Of request 202, in order of the queue ids."""
+    """Queues of an answer to request 202, in order of the queue ids."""
     reply = await admin.ask(address, Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": name}))
     found = []
     for key, row in loads(bytes(reply.body)).get("offsetTable", {}).items():
@@ -118,7 +118,7 @@ async def _queues(admin: Admin, address: str, name: str) -> list[dict[str, int]]
 
 
 async def _attributes(admin: Admin, address: str, name: str) -> dict[str, Any]:
-    """Of request 351: attributes such as queue.type, and order."""
+    """Attributes of an answer to request 351, such as queue.type, and order."""
     body = loads(bytes((await admin.ask(address, Command(RequestCode.GET_TOPIC_CONFIG, {"topic": name}))).body))
     found = dict(body.get("attributes") or {})
     if body.get("order"):

@@ -50,7 +50,7 @@ class Quorum:
     """Own word by id, {} of a member that does not answer."""
 
     def problems(self) -> dict[str, str]:
-        """What is not well, by node; the group's own trouble under "". Empty = well."""
+        """Problems by node; the group's own trouble under "". Empty = well."""
         found = {} if self.leader else {"": "no controller leads"}
         if not self.word["formed"]:
             found[""] = "the group is not formed yet: its first election needs all of them"
@@ -125,7 +125,7 @@ async def _first_word(client: RemotingClient, controllers: list[str]) -> dict[st
 
 
 async def _word(client: RemotingClient, address: str) -> dict[str, Any]:
-    """What the controller says of itself, {} if it does not answer."""
+    """The controller's word of itself, {} if it does not answer."""
     try:
         return await ask_one(client, address)
     except RmqhaError:

@@ -1,4 +1,4 @@
-"""What a benchmark found: for scripts as one document, for people as lines and a plot."""
+"""Findings of a benchmark: for scripts as one document, for people as lines and a plot."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Figures:
         return any(self.counts.get(name) for name in ("failed", "unanswered", "lost"))
 
     def warning(self) -> str:
-        """Why the latencies are not those of this rate, "" if they are."""
+        """The reason why the latencies are not those of this rate, "" if they are."""
         if self.rate is None or self.late is None or self.interrupted:
             return ""
         late_us, latency_us = self.late.percentile(99), self.latency.percentile(99)

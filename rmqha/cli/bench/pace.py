@@ -35,7 +35,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Run:
-    """What came of a run. Times in microseconds from the intended begin."""
+    """Outcome of a run. Times in microseconds from the intended begin."""
 
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)
     """Of answered requests, and of those without an answer as far as they had come."""

@@ -19,7 +19,7 @@ ROUTE_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """Where a benchmark runs: the groups, and how many topics of others there are."""
+    """The place of a benchmark: the groups, and how many topics of others there are."""
 
     topic: str
     groups: tuple[str, ...]

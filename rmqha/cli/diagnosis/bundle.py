@@ -1,4 +1,5 @@
-"""What support needs of a cluster, in one archive: redacted, bounded, with a manifest of what could not be had.
+"""Everything that support needs of a cluster, in one archive: redacted, bounded, with a manifest of what could not be
+had.
 
 Never in it: messages, files of accounts and credentials, private keys.
 """
@@ -347,7 +348,7 @@ async def _take_target(bundle: Bundle, client: RemotingClient, target: BundleTar
 
 
 async def take_commands(bundle: Bundle, commands: Mapping[str, list[str]], leading: list[str]) -> None:
-    """What our own commands print, as the user would see it. `leading` stands before each (--security)."""
+    """Output of our own commands, as the user would see it. `leading` stands before each (--security)."""
     limiter = trio.CapacityLimiter(AT_ONCE)
     async with trio.open_nursery() as nursery:
         for name, arguments in commands.items():

@@ -1,4 +1,5 @@
-"""What a disk costs: small durable writes and a long one, made as a broker makes them. Bounded; leaves nothing behind.
+"""Measured costs of a disk: small durable writes and a long one, made as a broker makes them. Bounded; leaves nothing
+behind.
 
 A durable write here is a 4 KiB write into a reserved file and an `fdatasync`, which is what SYNC_FLUSH waits for.
 """
@@ -71,7 +72,7 @@ class DiskFigures:
         return round(1e6 / self.syncs.mean) if self.syncs.total else 0
 
     def honesty(self) -> str:
-        """Why these figures may not be a disk's, "" if nothing speaks against it."""
+        """The reason why these figures may not be a disk's, "" if nothing speaks against it."""
         if self.mount.in_memory:
             return f"{self.mount.point} is {self.mount.kind}, memory: everything in it is gone with the power"
         if self.in_memory:
@@ -84,7 +85,7 @@ class DiskFigures:
         return ""
 
     def verdict(self) -> str:
-        """What flushDiskType=SYNC_FLUSH costs on it."""
+        """Verdict on the cost of flushDiskType=SYNC_FLUSH there."""
         if self.in_memory:
             return "SYNC_FLUSH promises nothing here: what it waits for is not on a disk"
         ms, worst_ms = self.median_us / 1000, self.syncs.percentile(99) / 1000

@@ -89,7 +89,7 @@ def _papers(node_under_test: NodeUnderTest, papers: dict[str, Papers]) -> list[D
 
 
 def guarded(subject: str, check: str, step: Callable[[], Iterable[DoctorFinding]]) -> list[DoctorFinding]:
-    """What a check finds. A file that cannot be looked at is a finding and leaves the other checks to be made."""
+    """Findings of a check. A file that cannot be looked at is a finding and leaves the other checks to be made."""
     found: list[DoctorFinding] = []
     try:
         found.extend(step())
@@ -101,7 +101,7 @@ def guarded(subject: str, check: str, step: Callable[[], Iterable[DoctorFinding]
 
 
 def check_spark() -> Iterator[DoctorFinding]:
-    """What `rmqha spark` needs: Java and pyspark."""
+    """Check what `rmqha spark` needs: Java and pyspark."""
     from rmqha.spark.java import find_java, java_version
 
     install = f"{sys.executable} -m pip install 'rmqha[spark]'"

@@ -54,7 +54,8 @@ class NetFigures:
         return round(size_bytes * 1e6 / self.load_us) if self.load_us else 0
 
     def verdict(self) -> str:
-        """What the way costs a group whose replica is there. Both ends of the trip run Python, which is counted too."""
+        """Verdict on the cost of the way for a group whose replica is there. Both ends of the trip run Python, which is
+        counted too."""
         ms, worst_ms = self.trips.percentile(50) / 1000, self.trips.percentile(99) / 1000
         word = "close" if ms < 2 else "another site" if ms < 20 else "far away"
         return (

@@ -114,7 +114,7 @@ def _line(line: str) -> str:
 
 
 def _without_value(tail: str) -> str:
-    """What stands behind a name, without the first value in it."""
+    """The text behind a name, without the first value in it."""
     # spaces at the end would be tried from each of them on
     words = tail.rstrip()
     return _VALUE.sub(rf"\g<1>{GONE}", words, count=1) + tail[len(words) :]

@@ -34,7 +34,7 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 
 
 class KubernetesOptions(NamedTuple):
-    """What the user may choose. `group` is the brokerName."""
+    """Choices of the user. `group` is the brokerName."""
 
     name: str = "rmqha"
     namespace: str = "default"
@@ -119,12 +119,12 @@ def _config_map(plan: KubernetesOptions) -> dict[str, Any]:
 
 
 def _secret(plan: KubernetesOptions) -> dict[str, Any]:
-    """What replicas prove on their HA ports, and controllers sign with."""
+    """The Secret that replicas prove on their HA ports, and controllers sign with."""
     return _document("v1", "Secret", plan, f"{plan.name}-ha", "conf") | {"stringData": {SECRET_FILE: plan.secret}}
 
 
 def start_script(plan: KubernetesOptions, kind: str) -> str:
-    """What a container runs: its own keys behind those that all share."""
+    """The command of a container: its own keys behind those that all share."""
     stateful_set = {"controller": plan.controller_set, "namesrv": plan.namesrv_set, "broker": plan.broker_set}[kind]
     own = {
         "controller": 'echo "controllerDLegerSelfId=n${HOSTNAME##*-}"',

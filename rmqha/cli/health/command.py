@@ -79,7 +79,7 @@ def health(
 
 
 def seeds_of(namesrv: str | None, controller: str | None, directory: Path | None) -> BootstrapAddresses:
-    """What is given, else the nodes of the cluster directory, else the quick start's name server."""
+    """The addresses that are given, else the nodes of the cluster directory, else the quick start's name server."""
     if namesrv is None and controller is None:
         state = ClusterState.find(directory) if directory is None else ClusterState.require(directory)
         return (
@@ -140,7 +140,7 @@ def _now() -> str:
 
 
 def _essence(found: Health) -> object:
-    """What makes it another state: no number that only counts on."""
+    """The values that make it another state: no number that only counts on."""
     return found.healthy, [(item.where, re.sub(r"\d+", "#", item.what)) for item in found.reasons]
 
 

@@ -123,8 +123,8 @@ def _best_member(view: ClusterView, group: GroupView) -> NodeView:
 
 
 def at_stake(view: ClusterView, group: GroupView, chosen: NodeView) -> str:
-    """What may be lost if `chosen` becomes master although it is not in the set. Epochs come before ends: of what was
-    written under an epoch that it has not, nothing is kept, however long its log is."""
+    """The records that may be lost if `chosen` becomes master although it is not in the set. Epochs come before ends:
+    of what was written under an epoch that it has not, nothing is kept, however long its log is."""
     own_end = int(chosen.state.get("maxPhyOffset", 0))
     parts = []
     for node in view.replicas(group.name):

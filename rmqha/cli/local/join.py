@@ -110,7 +110,7 @@ def _write_node(state: ClusterState, spec: NodeSpec) -> None:
 
 
 class CopyProgressBar:
-    """How far the copy is, on standard error: a bar on a terminal, else a line for each tenth."""
+    """Progress of the copy on standard error: a bar on a terminal, else a line for each tenth."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -208,7 +208,7 @@ async def _state_of(client: RemotingClient, record: NodeRecord) -> dict[str, Any
 
 
 def _end(view: GroupView) -> int:
-    """Where the longest log of the group ends, as last reported."""
+    """End of the group's longest log, as last reported."""
     return max((int(item.get("maxOffset") or 0) for item in view["replicas"]), default=0)
 
 

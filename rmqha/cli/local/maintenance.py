@@ -118,7 +118,7 @@ def _replica(state: ClusterState, view: GroupView, name: str) -> dict[str, Any]:
 
 
 def _without(view: GroupView, replica: dict[str, Any]) -> GroupView:
-    """As it would be with this replica stopped."""
+    """The group as it would be with this replica stopped."""
     return view | {"replicas": [item | {"alive": item["alive"] and item is not replica} for item in view["replicas"]]}
 
 

@@ -1,4 +1,5 @@
-"""What `rmqha join`, `drain` and `remove` share: the controllers' view of a group and waiting for it. Control plane."""
+"""Parts that `rmqha join`, `drain` and `remove` share: the controllers' view of a group and waiting for it. Control
+plane."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def broker_node(state: ClusterState, name: str) -> NodeRecord:
 
 
 async def explained(client: RemotingClient, controllers: list[str], group: str) -> tuple[GroupView, str]:
-    """What the leading controller says of a group (request 52010), and its address.
+    """The leading controller's word of a group (request 52010), and its address.
 
     Raises UsageError if it knows no such group, RemoteError for another refusal, UnreachableError without a leader.
     """
@@ -130,7 +131,7 @@ def _write_total(path: Path, total: int) -> None:
 
 
 def redundancy(view: GroupView, group: str) -> str:
-    """How many copies remain, and how many more may fail, in words."""
+    """The number of copies that remain, and of those that may still fail, in words."""
     members = [item for item in view["replicas"] if item["inSyncStateSet"] and item["alive"]]
     total, count = max(view["totalReplicas"], view["nextTotalReplicas"] or 0), len(members)
     copies = f"{count} of {total} copies of {group} remain in the SyncStateSet"

@@ -89,7 +89,7 @@ def start(node: str, directory: Path | None, timeout: float, output: str) -> Non
 
 
 def started_story(view: ClusterView, name: str) -> dict[str, Any]:
-    """How a node came back, as fields and as a sentence."""
+    """The story of a node's return, as fields and as a sentence."""
     node = view.nodes[name]
     story: dict[str, Any] = {"node": name, "pid": node.node.pid, "state": node.state}
     role = str(node.state.get("role", "")).lower()
@@ -169,7 +169,7 @@ def tail(path: Path, count: int) -> list[str]:
 
 
 def followed(path: Path) -> Iterator[str]:
-    """What is added to the file from now on, through rotations; never ends."""
+    """Lines that are added to the file from now on, through rotations; never ends."""
     position, inode = (path.stat().st_size, path.stat().st_ino) if path.exists() else (0, 0)
     while True:
         if path.exists():

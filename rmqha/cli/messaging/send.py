@@ -31,7 +31,7 @@ REFRESH_S = 0.1
 
 @dataclass
 class SendReport:
-    """What came of each message, as it comes. Gaps lie between two acknowledgements of the run."""
+    """The outcome of each message, as it comes. Gaps lie between two acknowledgements of the run."""
 
     total: int
     acked: TextIO | None = None

@@ -1,4 +1,4 @@
-"""What `rmqha send` sends: words, the lines of a file, or JSON records, checked whole before the first send."""
+"""The input of `rmqha send`: words, the lines of a file, or JSON records, checked whole before the first send."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class InputMessage:
 
 @dataclass(frozen=True)
 class SendInput:
-    """Where messages come from and how records are read. `path` None: the words; "-": standard input."""
+    """The source of messages and the form of its records. `path` None: the words; "-": standard input."""
 
     topic: str
     words: tuple[str, ...] = ()
@@ -80,7 +80,8 @@ class SendInput:
 
     @contextmanager
     def _spooled(self, stream: IO[bytes], name: str) -> Iterator[OpenInput]:
-        """What can be read only once. A line too long for a message ends it here: there may be no other."""
+        """A copy of input that can be read only once. A line too long for a message ends it here: there may be no
+        other."""
         with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
             size = 0
             while line := stream.readline(LINE_BYTES):

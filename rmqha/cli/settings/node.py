@@ -59,7 +59,7 @@ class Key:
 
 
 def addresses_of(name: str, state: ClusterState | None) -> list[str]:
-    """Where the servers called `name` listen. UsageError if there is no such node."""
+    """Addresses at which the servers called `name` listen. UsageError if there is no such node."""
     try:
         parse_address(name)
     except ValueError:

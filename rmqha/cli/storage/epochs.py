@@ -220,7 +220,7 @@ def _agreement(a: EpochLook, b: EpochLook, found: Comparison) -> str:
 
 
 def _sentence(item: Following, slave: str, master: str) -> str:
-    """What happens to `slave`, which follows `master`."""
+    """A sentence on what happens to `slave`, which follows `master`."""
     case = f"case {item.case}" if item.case != "empty" else "empty"
     where = f"{case}, {CASES[item.case]}"
     match item.ap.verdict:
@@ -241,7 +241,7 @@ def _sentence(item: Following, slave: str, master: str) -> str:
 
 
 def _advice(a: EpochLook, b: EpochLook, found: Comparison) -> str:
-    """What an operator must do where no replica may decide; "" if nothing."""
+    """Advice on what an operator must do where no replica may decide; "" if nothing."""
     verdicts = [item.cp.verdict for item in (found.b_follows_a, found.a_follows_b)]
     if AlignmentVerdict.REFUSE not in verdicts:
         return ""

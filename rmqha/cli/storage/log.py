@@ -66,7 +66,7 @@ def directory_argument(command: F) -> F:
 
 
 def choice_options(command: F) -> F:
-    """Which records: the command gets topic, queue, start, end, since, until, uncommitted."""
+    """Add the options that choose records: the command gets topic, queue, start, end, since, until, uncommitted."""
     for option in (
         click.option("--uncommitted", is_flag=True, help="Also what is behind the committed end."),
         click.option("--until", callback=_moment, metavar="TIME", help="Stored before TIME."),
@@ -97,7 +97,7 @@ def _choice(options: dict[str, Any]) -> RecordFilter:
 
 @contextmanager
 def until_pipe_closes() -> Iterator[None]:
-    """Whoever reads our lines may have seen enough, e.g. `head`; nothing more may be written, not even at exit."""
+    """Stop when the reader of our lines has seen enough, e.g. `head`; nothing more may be written, not even at exit."""
     try:
         yield
     except BrokenPipeError:

@@ -1,4 +1,4 @@
-"""What a store has put aside and never removes by itself: shown, and removed when an operator says so.
+"""Files that a store has put aside and never removes by itself: shown, and removed when an operator says so.
 
 Each is a directory at the root of the store that nobody reads: `replaced-<n>`, `rmqha.cut-<n>`, `rmqha.fsck-<n>`. One
 that goes is renamed first: a broker that makes a new one meanwhile finds no half of an old one under its name.
@@ -59,7 +59,7 @@ class Kept:
 
 
 def find(store: Path) -> list[Kept]:
-    """What is kept in the directory of a store, by name. Links are not followed. Raises OSError."""
+    """Files that are kept in the directory of a store, by name. Links are not followed. Raises OSError."""
     with os.scandir(store) as entries:
         names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
     return [_look(store / name, found[1]) for name in sorted(names) if (found := _NAME.fullmatch(name))]

@@ -1,4 +1,4 @@
-"""How the records of a log are shown: JSON objects for scripts, lines for people. Control plane."""
+"""Rendering of a log's records: JSON objects for scripts, lines for people. Control plane."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def verdict(found: Migration) -> str:
 
 
 def steps(found: Migration, written: list[str]) -> list[str]:
-    """What to do now, in order."""
+    """The steps to take now, in order."""
     if not found.is_safe:
         return [f"{member.label}: {item.words}; {item.to_do}" for member in found.members for item in member.problems]
     first, count = found.reference.label, len(found.members)
@@ -109,7 +109,7 @@ def steps(found: Migration, written: list[str]) -> list[str]:
 
 
 def older(found: Migration) -> str:
-    """What the first master lacks of the past, "" for nothing: log files that only others still keep."""
+    """The past that the first master lacks, "" for nothing: log files that only others still keep."""
     first = found.reference
     holders = [item for item in found.members if not item.is_empty and item.start_offset < first.start_offset]
     if not holders:

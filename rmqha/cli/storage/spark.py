@@ -75,7 +75,7 @@ def _rows(answer: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no form for: bytes as text if they are UTF-8, else {"base64": …}; times as ISO 8601."""
+    """Values that JSON has no form for: bytes as text if they are UTF-8, else {"base64": …}; times as ISO 8601."""
     if isinstance(value, bytes):
         try:
             return value.decode("utf-8")

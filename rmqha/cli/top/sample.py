@@ -1,4 +1,4 @@
-"""What `rmqha top` shows of each replica, from what the nodes say now and said a moment ago. Pure."""
+"""The rows of `rmqha top` for each replica, from what the nodes say now and said a moment ago. Pure."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def _controllers_rows(words: Iterable[NodeReport], group: str) -> dict[str, Mapp
 
 
 def _master(brokers: Iterable[NodeReport]) -> Mapping[str, Any]:
-    """What the master of the highest epoch says; {} if none answers."""
+    """The state that the master of the highest epoch tells; {} if none answers."""
     masters = [word.state for word in brokers if word.state.get("role") in LEADERS]
     return max(masters, key=lambda state: state["epoch"] or 0, default={})
 

@@ -1,4 +1,4 @@
-"""What a key does on the screen of `rmqha top`, and what the screen shows. Pure.
+"""The keys and the content of the screen of `rmqha top`. Pure.
 
 A key that changes the cluster only asks; `y` does it, any other key does nothing.
 """

@@ -1,4 +1,4 @@
-"""What a consumer keeps of a queue that it reads. Values of the control plane."""
+"""State that a consumer keeps of a queue that it reads. Values of the control plane."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def number(ext: Mapping[str, str], name: str, default: int) -> int:
 
 
 def reset_offsets(body: bytes) -> Iterator[tuple[MessageQueue, int]]:
-    """What request 220 wants: the queue and the offset to go on from. Raises RemoteProtocolError."""
+    """Contents of request 220: the queue and the offset to go on from. Raises RemoteProtocolError."""
     try:
         for place, offset in loads(body)["offsetTable"].items():
             yield MessageQueue(str(place["topic"]), str(place["brokerName"]), int(place["queueId"])), int(offset)

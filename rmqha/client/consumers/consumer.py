@@ -312,7 +312,8 @@ class Consumer:
         self._membership.forget(address)
 
     def _asked(self, address: str, command: Command) -> Command | None:
-        """What brokers push: that the group's members have changed, and that an operator sets its offsets."""
+        """Answer requests that brokers push: that the group's members have changed, and that an operator sets its
+        offsets."""
         if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
             self._wake.set()
             return None
@@ -466,7 +467,7 @@ class Consumer:
         return answer
 
     async def _first_offset(self, queue: MessageQueue, start: Start) -> int:
-        """Where to begin. Raises UnreachableError, RemoteError."""
+        """The offset to begin at. Raises UnreachableError, RemoteError."""
         if start == "committed":
             known = await self._offsets.load(queue)
             kept = max(self._kept_offsets.get(queue, -1), -1 if known is None else known)

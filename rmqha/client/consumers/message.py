@@ -154,7 +154,7 @@ class MessageView:
 
     @property
     def _start(self) -> int:
-        """Where the record begins."""
+        """Position at which the record begins."""
         size, _, _, _, _, _, _, _, properties_at, properties_size, _ = self._parts
         return properties_at + properties_size - size
 

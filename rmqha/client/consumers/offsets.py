@@ -1,4 +1,4 @@
-"""Where a consumer's offsets are kept: at the brokers for a group, in a file for a broadcast reader. Control plane."""
+"""Stores of a consumer's offsets: at the brokers for a group, in a file for a broadcast reader. Control plane."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Offsets(Protocol):
 
 
 class BrokerOffsets:
-    """Those of a consumer group (requests 14 and 15)."""
+    """Offsets of a consumer group (requests 14 and 15)."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask

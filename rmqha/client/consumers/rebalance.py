@@ -1,4 +1,4 @@
-"""Which member of a consumer group reads which queue. Pure decisions, the same as the Java client's default."""
+"""Assignment of queues to the members of a consumer group. Pure decisions, the same as the Java client's default."""
 
 from __future__ import annotations
 

@@ -35,8 +35,9 @@ _BATCH_PROPERTIES = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """What an application sends. `keys`: several are joined by one space. `key`: the ordering key, whose hash picks the
-    queue; `queue_id` picks it directly (of the first group that has it). Without either the queues take turns."""
+    """A message as an application sends it. `keys`: several are joined by one space. `key`: the ordering key, whose
+    hash picks the queue; `queue_id` picks it directly (of the first group that has it). Without either the queues take
+    turns."""
 
     topic: str
     body: bytes
@@ -77,7 +78,7 @@ def check_message(message: OutgoingMessage) -> None:
 
 
 def message_properties(message: OutgoingMessage, unique_key: str) -> bytes:
-    """As the Java client sets them. Raises UsageError if they are longer than a record can hold or hold
+    """Properties as the Java client sets them. Raises UsageError if they are longer than a record can hold or hold
     a separator."""
     properties = dict(message.properties)
     if message.keys:

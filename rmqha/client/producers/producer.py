@@ -50,7 +50,7 @@ NOTHING_WRITTEN = frozenset((ResponseCode.SYSTEM_BUSY, ResponseCode.NO_PERMISSIO
 
 @dataclass(slots=True)
 class _Progress:
-    """What the tries of one message have come to so far."""
+    """Outcome so far of the tries of one message."""
 
     timeout_ms: int
     deadline: float
@@ -124,7 +124,7 @@ class Producer:
         await self._session.__aexit__(kind, error, trace)
 
     async def route(self, topic: str) -> TopicRoute:
-        """Where `topic` is. Raises UnreachableError if no name server answers, RemoteError (17) if none knows it."""
+        """Route of `topic`. Raises UnreachableError if no name server answers, RemoteError (17) if none knows it."""
         return await self._routes.get(topic)
 
     async def send(
@@ -153,7 +153,7 @@ class Producer:
     async def send_message(
         self, message: OutgoingMessage, *, timeout_ms: int = SEND_TIMEOUT_MS, require_ok: bool = False
     ) -> SendResult:
-        """As `send`."""
+        """Send a message made by the application, as `send` does."""
         check_message(message)
         return await self._deliver(self._outgoing(message), timeout_ms, require_ok)
 
@@ -256,7 +256,7 @@ class Producer:
         )
 
     def _asked(self, address: str, command: Command) -> Command | None:
-        """What brokers push; nothing that a producer has to do with."""
+        """Refuse requests that brokers push: none concerns a producer."""
         return None
 
     def _lost(self, address: str) -> None:

@@ -1,4 +1,4 @@
-"""What came of sends. Plain values."""
+"""Results of sends. Plain values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rmqha.model.error import RmqhaError
 
 
 class SendStatus(IntEnum):
-    """As in the Java client. Only SEND_OK keeps the group's promise; the others are stored, but perhaps not copied."""
+    """Outcome of a send, as in the Java client. Only SEND_OK keeps the group's promise; the others are stored, but
+    perhaps not copied."""
 
     SEND_OK = 0
     FLUSH_DISK_TIMEOUT = 1
@@ -49,7 +50,7 @@ class SendResult:
 
 @dataclass(slots=True)
 class SendTally:
-    """What `send_many` did. `retried` counts acknowledged messages, `duplicates_possible` the further copies
+    """Counts of what `send_many` did. `retried` counts acknowledged messages, `duplicates_possible` the further copies
     of them that lost answers and weaker ones may have left in the log: several for a message that was tried often."""
 
     sent: int = 0

@@ -48,7 +48,7 @@ _log = logging.getLogger("rmqha.client")
 
 
 class Outcome(IntEnum):
-    """What an application's transaction came to; UNKNOWN is asked again."""
+    """Outcome of an application's transaction; UNKNOWN is asked again."""
 
     UNKNOWN = 0
     COMMIT = SYS_FLAG_TRANSACTION_COMMIT
@@ -77,7 +77,7 @@ class Transaction:
 
     @property
     def half(self) -> SendResult:
-        """Where the half message is; its `msg_id` is that of the message."""
+        """Result of the half message's send; its `msg_id` is that of the message."""
         if self._half is None:
             raise UsageError("the transaction has not begun: use it by `async with`")
         return self._half
@@ -210,13 +210,13 @@ class TransactionProducer(Producer):
         return False
 
     def statistics(self) -> dict[str, int]:
-        """Those of Producer; `confirmed` counts ends; `checks` questions of brokers, `failed_checks` those without an
-        answer."""
+        """Counts as those of Producer; `confirmed` counts ends; `checks` questions of brokers, `failed_checks` those
+        without an answer."""
         return {**super().statistics(), **self._counts}
 
     @property
     def last_error(self) -> str:
-        """Why the last end or answer was not taken, or the last `check` failed; "" if none did."""
+        """The reason why the last end or answer was not taken, or the last `check` failed; "" if none did."""
         return self._last_error
 
     # -- what brokers ask ------------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ class TransactionProducer(Producer):
     def _end_fields(
         self, topic: str, msg_id: str, outcome: Outcome, asked: dict[str, str] | None = None
     ) -> dict[str, str]:
-        """Of request 37, but for the place unless `asked` has it."""
+        """Fields of request 37, but for the place unless `asked` has it."""
         asked = asked or {}
         fields = {
             "topic": topic,

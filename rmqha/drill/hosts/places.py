@@ -1,4 +1,5 @@
-"""Where a drill's cluster lives: on this machine's loopback, on a host per node, or with a small disk per broker."""
+"""Places where a drill's cluster lives: on this machine's loopback, on a host per node, or with a small disk per
+broker."""
 
 from __future__ import annotations
 

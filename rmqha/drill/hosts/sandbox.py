@@ -74,7 +74,8 @@ def mount_image(place: Path, image: Path, size_bytes: int) -> None:
 
 
 def set_frozen(place: Path, frozen: bool) -> None:
-    """Whoever writes to the file system at `place` waits until it is thawed; reads go on. Raises NotHereError."""
+    """Freeze or thaw the file system at `place`: who writes to it waits until it is thawed; reads go on. Raises
+    NotHereError."""
     handle = os.open(place, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.ioctl(handle, FIFREEZE if frozen else FITHAW, 0)

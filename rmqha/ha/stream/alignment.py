@@ -1,4 +1,4 @@
-"""Where a slave's log and a master's agree. Decision: values in, verdict out.
+"""The point up to which a slave's log and a master's agree. Decision: values in, verdict out.
 
 The consistent point comes first in every case; offsets only name the case in the report (ruling 2). Cases by the
 slave's max against the master's log [min, max]: 1-1 below it, 2-2 inside it, 2-3 beyond its end, 3-3 nothing in common.

@@ -268,7 +268,7 @@ class HaClient(ReplicationClient):
 
     @property
     def left_bytes(self) -> int:
-        """How much is still to come until `is_caught_up`; 0 unless it follows."""
+        """Bytes that are still to come until `is_caught_up`; 0 unless it follows."""
         return self.progress.left_bytes(self._log.max_phy_offset) if self.state is ClientState.FOLLOWING else 0
 
     # --- time -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How far a slave is with copying what its master had when they shook hands. Pure."""
+"""A slave's progress in copying what its master had when they shook hands. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WINDOW_MS = 1000
 
 
 class CopyProgress:
-    """Of one connection: `begin` at its handshake, `moved` at every growth of the log."""
+    """The progress of one connection: `begin` at its handshake, `moved` at every growth of the log."""
 
     def __init__(self) -> None:
         self._from = self._to = self._seen = 0

@@ -1,4 +1,4 @@
-"""How fast a slave that is outside of the SyncStateSet may copy: haTransferBytesPerSecond. Pure.
+"""The rate at which a slave outside of the SyncStateSet may copy: haTransferBytesPerSecond. Pure.
 
 Members are never held back: sends wait for them.
 """
@@ -32,18 +32,18 @@ class CopyLimit:
 
 
 class CopyRate:
-    """Of one connection: each transfer takes the time that it would take at the limit."""
+    """The rate of one connection: each transfer takes the time that it would take at the limit."""
 
     def __init__(self, now_ms: int) -> None:
         self._free_at_us = now_ms * 1000
 
     def free_at_ms(self) -> int:
-        """When the next transfer may begin."""
+        """Time (ms) at which the next transfer may begin."""
         return -(-self._free_at_us // 1000) - AHEAD_MS
 
     @staticmethod
     def most_bytes(bytes_per_second: int) -> int:
-        """Of one transfer, so that the rate is even."""
+        """Most bytes of one transfer, so that the rate is even."""
         return max(LEAST_BYTES, bytes_per_second // SLICES_PER_S)
 
     def took(self, now_ms: int, size_bytes: int, bytes_per_second: int) -> None:

@@ -1,4 +1,4 @@
-"""How far each slave is behind its master and how fast it copies: the field `slaves` of a master's heartbeat. Pure.
+"""Lag and copy speed of each slave: the field `slaves` of a master's heartbeat. Pure.
 
 The field is `id:lagBytes:lagMs:bytesPerSecond`, one per slave, separated by `;`. Ours; other controllers ignore it.
 """
@@ -38,7 +38,7 @@ class CopySpeed:
 
 
 def parse_slaves(text: str) -> list[ReportedSlave]:
-    """What cannot be read is left out, since another release may say more."""
+    """Parse the field `slaves`. What cannot be read is left out, since another release may say more."""
     rows = []
     for item in text.split(";"):
         values = item.split(":")

@@ -85,7 +85,7 @@ class Door:
         self._inside.pop(conn_id, None)
 
     def received(self, now_ms: int, conn_id: int, data: Buffer) -> list[Visitor]:
-        """Who may come in, with the bytes that it has sent."""
+        """Connections that may come in, each with the bytes that it has sent."""
         visitor = self._waiting.get(conn_id)
         if visitor is None:
             return []
@@ -123,7 +123,7 @@ class Door:
         return self._welcome()
 
     def address_of(self, broker_id: BrokerId) -> str:
-        """Where the controllers say that this replica takes requests; "" if they have not said."""
+        """Address at which this replica takes requests by the controllers' word; "" if they have not said."""
         return next(iter(self._registered.replicas.get(broker_id, ())), "")
 
     def _look_again(self, now_ms: int) -> None:
@@ -184,7 +184,7 @@ class Door:
         return visitors
 
     def _dismiss(self, now_ms: int) -> None:
-        """Those whom the newest answer does not know; later ones wait for the next."""
+        """Turn away those that the newest answer does not know; later ones wait for the next."""
         for visitor in list(self._waiting.values()):
             if visitor.broker_id is not None and visitor.question <= self._question:
                 self._refuse(now_ms, visitor, self._refusal_of(visitor))

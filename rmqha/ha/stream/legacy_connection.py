@@ -92,7 +92,7 @@ class LegacyHaConnection:
 
     @property
     def is_close_enough(self) -> bool:
-        """Whether a SYNC_MASTER may count on it: not further behind than haMaxGapNotInSync."""
+        """True if a SYNC_MASTER may count on it: not further behind than haMaxGapNotInSync."""
         lag_bytes = self.lag_bytes
         return lag_bytes is not None and lag_bytes <= self._config.ha_max_gap_not_in_sync
 

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def frames_of(feed: Callable[[Buffer], list[T]], data: Buffer) -> list[T]:
-    """What the codec makes of `data`. Raises RemoteProtocolError, for an exception that nobody foresaw too."""
+    """Frames that the codec makes of `data`. Raises RemoteProtocolError, for an exception that nobody foresaw too."""
     try:
         return feed(data)
     except RemoteProtocolError:

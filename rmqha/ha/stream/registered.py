@@ -64,7 +64,7 @@ def _table(rows: Iterable[tuple[Any, Any]]) -> dict[BrokerId, Addresses]:
 
 
 def host_of(address: str) -> str:
-    """Of host:port; what has no port is a host already."""
+    """Host of host:port; what has no port is a host already."""
     try:
         return parse_address(address)[0]
     except ValueError:
@@ -96,7 +96,7 @@ def _number(host: str) -> object:
 
 
 class RegisteredReplicas:
-    """What is known now. `resolved` maps names among the hosts to their numbers."""
+    """The registered replicas as far as they are known now. `resolved` maps names among the hosts to their numbers."""
 
     def __init__(self) -> None:
         self.replicas: dict[BrokerId, Addresses] = {}

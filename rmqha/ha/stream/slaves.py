@@ -41,7 +41,7 @@ class Slaves:
 
     @property
     def connections(self) -> list[HaConnection]:
-        """Those of registered replicas that have shaken hands."""
+        """Connections of registered replicas that have shaken hands."""
         return list(self._connections.values())
 
     def get(self, conn_id: int) -> HaConnection | None:
@@ -80,7 +80,7 @@ class Slaves:
             self._perform(connection.pump(now_ms))
 
     def closed(self, conn_id: int) -> bool:
-        """Whether a slave is gone by it."""
+        """Remove a connection; True if a slave is gone by it."""
         self.door.left(conn_id)
         return self._connections.pop(conn_id, None) is not None
 
@@ -100,6 +100,7 @@ class Slaves:
         return [self.door.deadline_ms(), *(item.deadline_ms() for item in self._connections.values())]
 
     def acks(self) -> list[tuple[BrokerId, PhyOffset]]:
-        """What each slave that is being sent the log has acknowledged, in the set or not: it still needs the rest."""
+        """Offset that each slave that is being sent the log has acknowledged, in the set or not: it still needs the
+        rest."""
         known = [(item.slave_id, item.acked_offset) for item in self._connections.values()]
         return [(slave_id, offset) for slave_id, offset in known if slave_id is not None and offset is not None]

@@ -144,7 +144,8 @@ class AuditLog:
 
     @classmethod
     def of(cls, config: ServerConfig, server: str, tracer: Tracer) -> AuditLog | None:
-        """As a server's keys say; None: it keeps none. Raises UsageError if the file cannot be opened."""
+        """The audit log that a server's keys ask for; None: it keeps none. Raises UsageError if the file cannot be
+        opened."""
         level = config.audit_log_level
         if level == "auto":
             level = "changes" if config.acl_enable else "off"
@@ -185,7 +186,8 @@ class AuditLog:
         account: str = "",
         code: int = 0,
     ) -> None:
-        """As `request`, for what is no remoting command. Never waits: beyond QUEUE_COUNT entries are lost, counted."""
+        """Note, as `request` does, what is no remoting command. Never waits: beyond QUEUE_COUNT entries are lost,
+        counted."""
         if len(self._queue) >= (QUEUE_COUNT // 2 if refusal else QUEUE_COUNT):
             self._dropped_count += 1
             return
@@ -274,7 +276,7 @@ class AuditLog:
 
 
 def about(command: Command, *, trusted: bool) -> tuple[tuple[str, str], ...]:
-    """What a request is about. `trusted`: it was let in, so that its body is worth reading."""
+    """Subjects of a request. `trusted`: it was let in, so that its body is worth reading."""
     found: dict[str, str] = {}
     for name, value in command.ext.items():
         known = _ABOUT.get(name)

@@ -87,7 +87,7 @@ class AuthFilter:
             self._audit.request(peer, command, reason)
 
     def is_plausible(self, peer: str, command: Command) -> bool:
-        """Whether a request of which only the header is here may turn out to be allowed."""
+        """True if a request of which only the header is here may turn out to be allowed."""
         access, host = self._accounts.access, _host(peer)
         return command.ext.get(ACCESS_KEY) in access.accounts or any(
             address_matches(pattern, host) for pattern in access.white_addresses

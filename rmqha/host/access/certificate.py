@@ -1,4 +1,4 @@
-"""When certificates end, from their PEM text. Shell only for the calendar; the standard library tells it of nobody but
+"""Ends of certificates, from their PEM text. Shell only for the calendar; the standard library tells it of nobody but
 a peer."""
 
 from __future__ import annotations

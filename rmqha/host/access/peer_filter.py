@@ -29,12 +29,12 @@ _NO_PROOF = "it is not signed with the secret of haSecretFile, which all servers
 
 
 def _nobody_is_told(peer: str, command: Command, reason: str) -> None:
-    """Where the counter and the audit log are enough."""
+    """Ignore a refusal: the counter and the audit log are enough."""
 
 
 @dataclass(frozen=True)
 class PeerRules:
-    """What a server takes of other servers of its cluster alone. Pure."""
+    """Rules on what a server takes of other servers of its cluster alone. Pure."""
 
     refuses: Callable[[Command], bool] = lambda command: False
     """Requests that are refused without the proof."""

@@ -48,7 +48,7 @@ class ServerTls:
 
 
 class Security:
-    """What one process does about TLS and signatures; the default is neither. What comes from `LiveFiles` is asked for
+    """A process's part in TLS and signatures; the default is neither. What comes from `LiveFiles` is asked for
     anew at each connection and each request: files that change count from then on."""
 
     def __init__(
@@ -91,15 +91,16 @@ class Security:
         return _now(self._credentials)
 
     def signing_with_secret(self) -> Security | None:
-        """The same TLS towards others, and the cluster's secret instead of an account; None: there is no secret, or
-        accounts are asked for here, and so by the others."""
+        """This security with the same TLS towards others, and the cluster's secret instead of an account; None: there
+        is no secret, or accounts are asked for here, and so by the others."""
         if self.secret is None or self.accounts is not None:
             return None
         credentials = Credentials(access_key=PEER, secret_key=self.secret.current.decode())
         return Security(client_tls=self._client_tls, credentials=credentials, own_form_only=True)
 
     def signing_by(self, credentials: LiveFiles[Credentials] | None) -> Security:
-        """The same TLS towards others, with an account of its own or none; its file is looked at with the others."""
+        """This security with the same TLS towards others, with an account of its own or none; its file is looked at
+        with the others."""
         if credentials is not None:
             self.files.append(credentials)
         return Security(client_tls=self._client_tls, credentials=credentials)
@@ -246,7 +247,7 @@ async def accept(stream: trio.SocketStream, tls: ServerTls | None) -> trio.abc.S
 
 
 async def accept_link(stream: trio.SocketStream, tls: ServerTls | None, timeout_ms: int) -> tuple[bool, TlsLink | None]:
-    """As `accept`: whether to serve the connection, and its TLS if the peer began a handshake."""
+    """Decide as `accept` if the connection is served, and its TLS if the peer began a handshake."""
     if tls is None:
         return True, None
     with trio.move_on_after(timeout_ms / 1000):

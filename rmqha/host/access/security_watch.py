@@ -104,7 +104,7 @@ def view(security: Security) -> dict[str, Any]:
 
 
 def expiry_words(key: str, path: str, left_ms: int) -> str:
-    """What health and doctor say of a certificate that ends soon, or has ended."""
+    """The words of health and doctor of a certificate that ends soon, or has ended."""
     if left_ms <= 0:
         return f"{key}: a certificate in {path} has ended: TLS connections fail"
     days = left_ms // (24 * 3600 * 1000)

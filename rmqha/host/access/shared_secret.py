@@ -37,7 +37,8 @@ def _read(path: str) -> bytes:
 
 
 def make_secret_file(path: Path) -> bool:
-    """Whether there was none. An old one stays: running servers know it. Raises OSError."""
+    """Make the file unless there is one; True if there was none. An old one stays: running servers know it. Raises
+    OSError."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except FileExistsError:

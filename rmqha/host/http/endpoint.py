@@ -1,4 +1,4 @@
-"""What a process shows over HTTP: /healthz, /readyz, /role, /metrics and routes that its servers add. Shell.
+"""Pages that a process shows over HTTP: /healthz, /readyz, /role, /metrics and routes that its servers add. Shell.
 
 Only a process with httpPort loads the HTTP server and the metrics library. The port is bound before anything else: a
 port in use leaves no trace, and /readyz says "starting" from the beginning.

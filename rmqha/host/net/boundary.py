@@ -1,4 +1,4 @@
-"""Where an exception that nobody foresaw ends: at the session whose request met it. Shell.
+"""The boundary at which an exception that nobody foresaw ends: at the session whose request met it. Shell.
 
 The line is drawn by what may be half changed. Parsing, looking up and answering change nothing that others rely on: an
 exception there closes one session, is traced with its traceback, counted, and ends nothing else. Tables of a server are
@@ -31,14 +31,14 @@ MAX_KIND_COUNT = 64
 
 
 def ends_process(error: Exception) -> bool:
-    """Whether nobody may go on after it."""
+    """True if nobody may go on after it."""
     if isinstance(error, ExceptionGroup):
         return any(ends_process(part) for part in error.exceptions)
     return isinstance(error, StoreError | BrokenInvariantError)
 
 
 class Boundary:
-    """Of one server's sessions."""
+    """The boundary of one server's sessions."""
 
     def __init__(self, statistics: Statistics, tracer: Tracer) -> None:
         self._statistics = statistics

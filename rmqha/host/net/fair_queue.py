@@ -1,5 +1,5 @@
-"""Who is served next: one order for those who ask for little, one for all, so that each gets his share of the time
-whatever number of requests it sends. No clock.
+"""The order in which clients are served: one order for those who ask for little, one for all, so that each gets his
+share of the time whatever number of requests it sends. No clock.
 
 Of each it is known what a slice of its work has taken lately. `least` takes one with the shortest slices (so a small
 request waits for the slice that is being served, not for a round of all who always want more), `oldest` the one who has
@@ -20,7 +20,8 @@ GRAIN_US = 64
 
 
 class Place:
-    """Of one who is served again and again by `serve`, a slice of its work in each call; True: there is more."""
+    """The place of one who is served again and again by `serve`, a slice of its work in each call; True: there is
+    more."""
 
     __slots__ = ("_cost_us", "_ticket", "came_at_s", "is_urgent", "is_waiting", "serve")
 
@@ -36,7 +37,7 @@ class Place:
 
     @property
     def length(self) -> int:
-        """Of its slices; 0 for the shortest, then one more for each doubling."""
+        """Length class of its slices; 0 for the shortest, then one more for each doubling."""
         return (int(self._cost_us) // GRAIN_US).bit_length()
 
     def charge(self, cost_us: float) -> None:
@@ -54,7 +55,7 @@ class FairQueue:
         self._next_ticket = 0
 
     def __len__(self) -> int:
-        """Those who left early may still be counted."""
+        """Number of those that wait; those who left early may still be counted."""
         return len(self._by_age)
 
     def join(self, place: Place) -> None:
@@ -87,7 +88,7 @@ class FairQueue:
         return None
 
     def _left(self, place: Place) -> bool:
-        """Whether it was still waiting."""
+        """Note that one left; True if it was still waiting."""
         was_waiting = place.is_waiting
         self._by_age.pop(place, None)
         place.is_waiting = False

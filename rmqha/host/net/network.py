@@ -42,7 +42,7 @@ async def dial(address: str, timeout_ms: int = DIAL_TIMEOUT_MS) -> trio.SocketSt
 
 
 def _reason(error: Exception) -> str:
-    """What the system said: trio wraps it, one error for each address that a name stands for."""
+    """The system's reason: trio wraps it, one error for each address that a name stands for."""
     cause = error.__cause__
     if isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[0]
@@ -58,7 +58,7 @@ class FarPeer:
         self._near: set[str] = set()
 
     def came(self, peer: str) -> bool:
-        """Whether `peer`, "host:port", is the first of them."""
+        """True if `peer`, "host:port", is the first of them."""
         if self.peer:
             return False
         host = peer.rpartition(":")[0].strip("[]")
@@ -72,7 +72,7 @@ class FarPeer:
 
 
 def is_own_address(host: str) -> bool | None:
-    """Whether a socket here may have it; None for a name that nobody knows now."""
+    """True if a socket here may have it; None for a name that nobody knows now."""
     try:
         family, _, _, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
     except OSError:
@@ -136,7 +136,7 @@ def peer_name(stream: trio.SocketStream) -> str:
 
 
 def write_now(handle: int, data: bytes) -> int:
-    """How much of it the socket takes without waiting. Raises OSError."""
+    """Number of bytes that the socket takes without waiting. Raises OSError."""
     try:
         return os.write(handle, data)
     except BlockingIOError:

@@ -31,7 +31,7 @@ def has_known_code(command: Command) -> bool:
 
 
 class Newcomers:
-    """Those of one server, the oldest first."""
+    """The newcomers of one server, the oldest first."""
 
     def __init__(self, max_count: int = MAX_NEWCOMER_COUNT) -> None:
         self._max_count = max_count
@@ -86,7 +86,7 @@ class Holder(Protocol):
 
 
 class HalfFrames:
-    """What the sessions of one server hold of frames that are not complete. Beyond the bound those that are not known
+    """Bytes of incomplete frames that the sessions of one server hold. Beyond the bound those that are not known
     are closed first, then those that hold most."""
 
     def __init__(self, max_bytes: int = MAX_HALF_BYTES) -> None:

@@ -151,7 +151,7 @@ class Poller:
         return now_s
 
     def _serve(self, place: Place, now_s: float) -> tuple[bool, float]:
-        """Whether it wants more, and the time when it ends."""
+        """True if it wants more, and the time when it ends."""
         self.waited_ms = int((now_s - place.came_at_s) * 1000)
         more = bool(place.serve())
         ended_s = time.monotonic()

@@ -308,7 +308,8 @@ class RemotingClient:
             session.send(command)
 
     def oneway_at_once(self, address: str, command: Command) -> bool:
-        """As `oneway`, in this turn of the event loop. False, with nothing done, if there is no open connection."""
+        """Send as `oneway` does, in this turn of the event loop. False, with nothing done, if there is no open
+        connection."""
         peer = self._peers.get(address)
         if peer is None or peer.session is None or peer.session.closed:
             return False

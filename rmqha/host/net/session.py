@@ -185,7 +185,8 @@ class Session:
             self._wake.set()
 
     def send_at_once(self, command: Command) -> None:
-        """As `send`, but in this turn of the event loop if the socket takes it: for what must not wait for the next."""
+        """Send as `send` does, but in this turn of the event loop if the socket takes it: for what must not wait for
+        the next."""
         handle = self._handle
         if handle is None or self._has_queued or self._half_written or self._closed or self._aborted:
             self.send(command)
@@ -354,7 +355,7 @@ class Session:
         return False
 
     def _read_once(self, handle: int) -> bool:
-        """Whether something came. Raises OSError."""
+        """Read once; True if something came. Raises OSError."""
         try:
             self._unread = data = os.read(handle, READ_BYTES)
         except BlockingIOError:
@@ -470,7 +471,7 @@ class Session:
         self._corked = False
 
     def _work_on(self, began_s: float) -> bool:
-        """Whether all is done that requests have begun."""
+        """Work on; True if all is done that requests have begun."""
         while self._works:
             for pause in self._works[0]:
                 if pause is not None:
@@ -541,7 +542,7 @@ class Session:
             await trio.lowlevel.checkpoint()
 
     async def _receive(self) -> bytes | bytearray:
-        """What has arrived, b"" at the end."""
+        """Bytes that have arrived, b"" at the end."""
         handle = self._handle
         if handle is None:
             return await self._stream.receive_some(READ_BYTES)
@@ -617,7 +618,7 @@ class Session:
 
 
 class Service(Protocol):
-    """What a server does with its sessions. All three are synchronous: reply now or later by `session.send`.
+    """Port of a server's work with its sessions. All three are synchronous: reply now or later by `session.send`.
 
     `received` may raise RemoteProtocolError, which closes and counts the session. Any other exception is a bug;
     `rmqha.host.net.boundary` says whether it ends the session or the process.

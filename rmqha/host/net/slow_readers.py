@@ -1,4 +1,4 @@
-"""What a server's answers may take of the memory while their readers do not take them, all together.
+"""Bound on the memory that a server's answers may take while their readers do not take them, all together.
 
 Beyond the bound sessions are closed: first those that have taken nothing for STUCK_S, then the others, of each kind
 those that hold most. So a consumer that reads, however much, is closed only when there is nobody else.
@@ -33,7 +33,7 @@ class SlowReaders:
         self.total_bytes = 0
 
     def hold(self, reader: AnswerReader, size_bytes: int) -> None:
-        """So much waits for it now."""
+        """Note that `size_bytes` of answers wait for `reader` now."""
         before_bytes, moved_at_s = self._held.pop(reader, (0, 0.0))
         if size_bytes > NOTED_BYTES:
             if size_bytes < before_bytes or not before_bytes:

@@ -1,4 +1,4 @@
-"""What the sessions of one server or client count."""
+"""Counters of the sessions of one server or client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What every configuration is: RocketMQ-style properties read into a frozen dataclass, checked, changed while it runs.
+"""The base of every configuration: RocketMQ-style properties read into a frozen dataclass, checked, changed while it
+runs.
 
 A field `mapped_file_size_commit_log` is the key `mappedFileSizeCommitLog`; a field may name its key in its metadata.
 An unknown key is an error that names the nearest known one; a value of the wrong kind is an error that says which kind.
@@ -105,9 +106,9 @@ class Config:
 
     @classmethod
     def live_part(cls, given: Mapping[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
-        """Of a file of overrides what may count, by the keys' own names, and the keys that never may: one that needs a
-        restart stands in the server's own file alone, so no store brings its own accounts, TLS or addresses. Unknown
-        keys are left in, for `updated` to refuse."""
+        """The part of a file of overrides that may count, by the keys' own names, and the keys that never may: one that
+        needs a restart stands in the server's own file alone, so no store brings its own accounts, TLS or addresses.
+        Unknown keys are left in, for `updated` to refuse."""
         named = {cls.aliases.get(key, key): value for key, value in given.items()}
         known = cls.keys()
         live = {key: value for key, value in named.items() if key in cls.live_keys or key not in known}

@@ -175,7 +175,7 @@ _BROKER_LIVE_KEYS = """
 
 
 def takes_strangers(config: ServerConfig, ha_security: str) -> bool:
-    """Whether a controller with these keys takes whoever reaches it for a broker."""
+    """True if a controller with these keys takes whoever reaches it for a broker."""
     return not config.acl_enable and (not config.ha_secret_file or ha_security not in CLOSED)
 
 
@@ -423,7 +423,7 @@ class BrokerConfig(ServerConfig):
 
     @property
     def slave_reads(self) -> bool:
-        """Whether slaves serve pulls: those of a static group always do, nobody else could when the master is away."""
+        """True if slaves serve pulls: those of a static group always do, nobody else could when the master is away."""
         return self.slave_read_enable or not self.enable_controller_mode
 
     @property
@@ -574,7 +574,7 @@ class BrokerConfig(ServerConfig):
         return found
 
     def _check_static(self, source: str) -> None:
-        """What a group without a controller cannot have, and who is who in it."""
+        """Check what a group without a controller cannot have, and its roles."""
         is_slave = self.broker_role == "SLAVE"
         if is_slave and self.broker_id <= 0:
             raise ConfigError(f"{source}: brokerId = {self.broker_id} of a static group's SLAVE must be 1 or more")

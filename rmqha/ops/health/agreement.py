@@ -1,4 +1,4 @@
-"""Whether those who should know the same say the same. Pure.
+"""Agreement among nodes that should know the same. Pure.
 
 Agreement is no health: three controllers may agree that a group has no master.
 """
@@ -28,7 +28,8 @@ class Agreement(Enum):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What one kind of nodes says of one group. `says`: node → sentence; `silent`: nodes that did not answer."""
+    """The view that one kind of nodes has of one group. `says`: node → sentence; `silent`: nodes that did not
+    answer."""
 
     group: str
     about: str
@@ -55,7 +56,7 @@ def groups_of(words: Iterable[NodeReport]) -> list[str]:
 
 
 def views(words: list[NodeReport], group: str) -> list[View]:
-    """Of the controllers, the name servers, the replicas; a kind that the group does not have is left out."""
+    """Views of the controllers, the name servers, the replicas; a kind that the group does not have is left out."""
     brokers = [word for word in words if word.kind is ServerKind.BROKER and group in word.groups | {word.group}]
     is_static = any(word.keys.get("enableControllerMode") == "false" for word in brokers)
     found = []

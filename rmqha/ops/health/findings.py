@@ -1,4 +1,4 @@
-"""What is wrong with a cluster, each with what to do about it, from what its nodes say. Pure.
+"""Faults of a cluster, each with what to do about it, from what its nodes say. Pure.
 
 The controllers' word on a group is that of their leader, else of whoever has seen the highest epoch. What the
 controllers say, what each replica says of itself and where clients are routed must fit together.

@@ -45,7 +45,7 @@ class ServerKind(Enum):
 
 @dataclass(slots=True)
 class NodeReport:
-    """What one node says. `error` is one sentence if it says nothing; what it says is then empty."""
+    """A report of one node. `error` is one sentence if it says nothing; what it says is then empty."""
 
     kind: ServerKind
     address: str
@@ -78,19 +78,19 @@ class NodeReport:
 
     @property
     def title(self) -> str:
-        """How people know it."""
+        """The name by which people know it."""
         return self.name or self.address
 
     @property
     def group(self) -> str:
-        """Of a broker; "" if nobody told."""
+        """Group of a broker; "" if nobody told."""
         named = self.state.get("brokerName") or self.keys.get("brokerName")
         return str(named) if named else next(iter(sorted(self.groups)), "")
 
 
 @dataclass(frozen=True, slots=True)
 class BootstrapAddresses:
-    """Where to begin: addresses by kind, and how the nodes of a cluster directory are called."""
+    """Addresses to begin at, by kind, and the names of the nodes of a cluster directory."""
 
     name_servers: tuple[str, ...] = ()
     controllers: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ from rmqha.ops.guarantee import promise as of_keys
 
 
 class NodeKind(Enum):
-    """Which server a node runs; the value is the name of its command."""
+    """The kind of server that a node runs; the value is the name of its command."""
 
     NAMESRV = "namesrv"
     CONTROLLER = "controller"
@@ -224,7 +224,7 @@ def load(
 def parse(
     source: str, document: dict[str, Any], *, ha_mode: str | None = None, directory: Path | None = None
 ) -> ClusterSpec:
-    """The same from a TOML document that has been read."""
+    """A cluster from a TOML document that has been read."""
     reader = _Reader(source, document)
     for section in document:
         reader.known(section, SECTIONS, "section")
@@ -282,7 +282,8 @@ def parse(
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Where things are: (node, port) of name servers and controllers; an embedded controller has its host's name."""
+    """Places of the servers: (node, port) of name servers and controllers; an embedded controller has its host's
+    name."""
 
     root: Path
     ip: str
@@ -521,7 +522,7 @@ def properties_text(spec: ClusterSpec, node: NodeSpec) -> str:
 
 
 def promise(spec: ClusterSpec) -> str:
-    """What the groups of this cluster promise by the keys of their brokers, in words."""
+    """The promise of this cluster's groups by the keys of their brokers, in words."""
     parts: list[str] = []
     for group in spec.groups:
         if group.static:

@@ -199,7 +199,7 @@ class ClusterState:
         return self.directory / name / "node.conf"
 
     def properties(self, name: str) -> dict[str, str]:
-        """What the node's file says; nothing if there is none."""
+        """Keys of the node's file; nothing if there is none."""
         from rmqha.model.config.servers import parse_properties
 
         try:
@@ -217,7 +217,7 @@ class ClusterState:
                 )
 
     def http_address(self, name: str) -> str:
-        """Where the node answers /metrics, "" if it does not."""
+        """Address at which the node answers /metrics, "" if it does not."""
         from rmqha.model.config.servers import ServerConfig
 
         properties = self.properties(name)

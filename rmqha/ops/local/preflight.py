@@ -53,7 +53,7 @@ def _check_directory(directory: Path) -> None:
 
 
 def _check_unchanged(spec: ClusterSpec, state: ClusterState) -> None:
-    """What runs must be what the file says, else a second `up` would leave a mixture."""
+    """Check that what runs is what the file says, else a second `up` would leave a mixture."""
     wanted = {node.name: node for node in spec.nodes}
     for name, record in state.nodes.items():
         if not record.alive:
@@ -108,7 +108,7 @@ def check_ports(nodes: Iterable[NodeSpec], source: str) -> None:
 
 
 def cannot_bind(host: str, port: int) -> str:
-    """Why, or "". SO_REUSEADDR as the servers do: a port in TIME_WAIT is free."""
+    """The reason why an address cannot be bound, or "". SO_REUSEADDR as the servers do: a port in TIME_WAIT is free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

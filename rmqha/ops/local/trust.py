@@ -1,4 +1,4 @@
-"""What a command may believe and touch: files that only this user can have written, processes that are our servers."""
+"""Trust of a command: files that only this user can have written, processes that are our servers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def refuse_foreign_if_there(path: Path) -> None:
 
 
 def is_server(pid: int, config: Path) -> bool:
-    """Whether the process runs one of our servers by this file."""
+    """True if the process runs one of our servers by this file."""
     try:
         arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")
     except (FileNotFoundError, ProcessLookupError, PermissionError):

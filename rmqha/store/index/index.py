@@ -347,7 +347,7 @@ class Index:
 
     # --- follow the log ---------------------------------------------------------------------------------------------
     def durable_below(self, end_offset: int) -> int:
-        """What `durable_offset` may be at most before a cut to `end_offset` changes any file."""
+        """Highest value that `durable_offset` may have before a cut to `end_offset` changes any file."""
         return min(self.durable_offset, end_offset)
 
     def truncate(self, end_offset: int) -> None:

@@ -113,7 +113,7 @@ class IndexFile:
         return HEADER.size + SLOT.size * (key_hash % self.layout.slot_count)
 
     def newest_count(self) -> int:
-        """How many of the last entries belong to the newest record."""
+        """Number of the last entries that entries belong to the newest record."""
         count, end = self.header.index_count, self.header.end_phy_offset
         found = 0
         while found + 1 < count and self.entry(count - 1 - found)[1] == end:
@@ -229,7 +229,7 @@ class IndexFile:
         self.undo()
 
     def used_slots(self, count: int) -> int:
-        """How many slots the entries below `count` use: those that no entry stands before."""
+        """Number of slots that the entries below `count` use: those that no entry stands before."""
         end = self.entry_position(count)
         return sum(1 for entry in ENTRY.iter_unpack(self.view[self.entry_position(1) : end]) if entry[3] == 0)
 

@@ -75,7 +75,7 @@ def _value(properties: bytes, name: bytes, inside: bytes) -> bytes | None:
 
 
 def has_key(properties: bytes, key: str, index_type: str) -> bool:
-    """Whether a record with these properties is one that a query for `key` means. INDEX_UNIQUE_TYPE looks at UNIQ_KEY,
+    """True if a record with these properties is one that a query for `key` means. INDEX_UNIQUE_TYPE looks at UNIQ_KEY,
     INDEX_TAG_TYPE at TAGS, every other type at UNIQ_KEY and KEYS."""
     wanted = key.encode("utf-8", "replace")
     if index_type == INDEX_TAG_TYPE:
@@ -142,8 +142,8 @@ class KeyHasher:
         return found
 
     def run_hashes(self, topic: str, tails: Sequence[bytes]) -> Iterator[list[int]]:
-        """As `hashes`, for records of one topic whose properties have their length in front. Where properties differ
-        from those before in nothing but their unique key's counter, only that is hashed."""
+        """Hashes as `hashes` gives them, for records of one topic whose properties have their length in front. Where
+        properties differ from those before in nothing but their unique key's counter, only that is hashed."""
         front = back = b""
         size, base, misses = -1, 0, 0
         unpack = struct.Struct("").unpack

@@ -184,7 +184,7 @@ class IndexService:
         return result
 
     def search(self, topic: str, key: str, max_count: int, begin_ms: int, end_ms: int, index_type: str) -> IndexSearch:
-        """As `query`, for a caller that does something else between its steps."""
+        """Search as `query` does, for a caller that does something else between its steps."""
         if not self.is_enabled:
             raise UsageError("this broker keeps no index of keys (messageIndexEnable=false); set the key to true")
         self.build(QUERY_STEP_BYTES)

@@ -35,7 +35,7 @@ MAX_TAIL_BYTES = 2 * (2 + MAX_PROPERTIES_BYTES)
 
 
 class Slave(Protocol):
-    """Whose log it is; `Store` is one."""
+    """The replica whose log it is; `Store` is one."""
 
     @property
     def record_end_offset(self) -> PhyOffset: ...
@@ -44,7 +44,7 @@ class Slave(Protocol):
 
 
 class IncomingRecords:
-    """What is not sound is told to `damage`."""
+    """Checks of records that a slave receives. `damage` is told of what is not sound."""
 
     def __init__(self, log: CommitLog, slave: Slave, damage: DamageTable) -> None:
         self._log = log
@@ -138,7 +138,7 @@ class IncomingRecords:
 
 
 def _check_head(view: memoryview, at: int, position: int, left_bytes: int) -> None:
-    """As far as the head of a record is there it must be one, of a size that its parts can make. Raises
+    """Check a record's head as far as it is there: its size must be one that its parts can make. Raises
     BadRecordError."""
     size, magic = BLANK.unpack_from(view, at)
     if magic not in (MAGIC_V1, MAGIC_V2):

@@ -110,7 +110,7 @@ class RecordStarts:
         del self._landmarks[bisect_left(self._landmarks, end_offset) :]
 
     def has_entry(self, record: Record) -> bool:
-        """Whether the queue that the record names has it where it says, and nothing else."""
+        """True if the queue that the record names has it where it says, and nothing else."""
         place = record.phy_offset, record.size_bytes
         batch_queue = self._batch_queues.get(record.topic, record.queue_id)
         if batch_queue is not None:
@@ -125,7 +125,7 @@ class RecordStarts:
         return queue.unit(record.queue_offset)[:2] == place
 
     def _is_reached(self, phy_offset: int) -> bool:
-        """Whether the records from the nearest known one on lead to it. Known are those where files begin, where
+        """True if the records from the nearest known one on lead to it. Known are those where files begin, where
         dispatch goes on, and some that were passed over before."""
         landmarks, dispatched = self._landmarks, self._reput.position
         del landmarks[: bisect_left(landmarks, dispatched)]

@@ -21,7 +21,7 @@ from rmqha.store.queue.reput import bad_record
 
 
 class Repair(Enum):
-    """What became of an offered copy."""
+    """Outcome of an offered copy."""
 
     WRITTEN = "written"
     SAME = "the same bytes stand here"
@@ -34,7 +34,7 @@ def entry_of(epochs: EpochHistory, phy_offset: int) -> EpochEntry | None:
 
 
 class Owner(Protocol):
-    """Whose log it is; `Store` is one."""
+    """The replica whose log it is; `Store` is one."""
 
     @property
     def dispatched_offset(self) -> PhyOffset: ...
@@ -102,7 +102,7 @@ class RecordRepair:
                 file.sync()
 
     def refusal(self, phy_offset: int, size_bytes: int, data: bytes, entry: EpochEntry | None) -> str:
-        """Why `data` is not the record that was written at `phy_offset`, "" if it is."""
+        """The reason why `data` is not the record that was written at `phy_offset`, "" if it is."""
         log = self._log
         if not log.min_offset <= phy_offset or phy_offset + len(data) > log.end_offset:
             return f"the log [{log.min_offset}, {log.end_offset}) has no room for {len(data)} bytes there"
@@ -137,7 +137,7 @@ class RecordRepair:
 
     @staticmethod
     def _fits(view: memoryview, at: int, end: int, file_start: int) -> bool:
-        """Whether the log ends at `at`, or another record begins there."""
+        """True if the log ends at `at`, or another record begins there."""
         if at == end:
             return True
         if len(view) - at >= BLANK.size and BLANK.unpack_from(view, at) == (len(view) - at, MAGIC_BLANK):
@@ -150,8 +150,9 @@ class RecordRepair:
 
 
 def _contradiction(view: memoryview, at: int, phy_offset: int, data: bytes, body_at: int, body_bytes: int) -> str:
-    """Where the head here is legible, either its body's CRC or the body must be the offered one's: both differ where
-    another message stood under the same epoch (a power loss that no epoch map can show)."""
+    """A sentence if the offered copy contradicts what is here. Where the head is legible, either its body's CRC or the
+    body must be the offered one's: both differ where another message stood under the same epoch (a power loss that no
+    epoch map can show)."""
     if len(view) - at < MIN_RECORD_BYTES:
         return ""
     size, magic, crc, _, _, _, physical, _, _ = HEAD.unpack_from(view, at)

@@ -56,7 +56,8 @@ class Scrubber:
         self._unreadable_now = ""
 
     def next_piece(self, limit_bytes: int = PIECE_BYTES) -> tuple[int, int] | None:
-        """What to look at next, inside one file; None if a pass has ended: the next one begins with the next call."""
+        """The piece to look at next, inside one file; None if a pass has ended: the next one begins with the next
+        call."""
         log = self._log
         self.position = max(self.position, log.min_phy_offset)
         end = min(self.position + limit_bytes, log.settled_offset)

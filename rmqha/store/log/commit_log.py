@@ -67,7 +67,7 @@ class CommitLog:
 
     @property
     def short_offset(self) -> int | None:
-        """Where the last file had ended before it was completed with zeros, None if it was whole."""
+        """Offset at which the last file had ended before it was completed with zeros, None if it was whole."""
         return self.files.short_offset
 
     @property
@@ -110,7 +110,7 @@ class CommitLog:
 
     @property
     def is_file_due(self) -> bool:
-        """Whether `allocate_ahead` would make a file now: the active one is more than half full and the last."""
+        """True if `allocate_ahead` would make a file now: the active one is more than half full and the last."""
         active, files = self._active, self.files.files
         if active is None or not files or files[-1] is not active:
             return False

@@ -213,9 +213,9 @@ class MappedFiles:
         return lines
 
     def load_derived(self) -> tuple[list[str], bool]:
-        """As `load`, for files that can be made again: those from the first one on that has another size or does not
-        follow the one before are removed. Also returns whether any was. If none is left, an empty one of the first
-        one's name is made, which says where the run begins."""
+        """Load as `load` does, for files that can be made again: those from the first one on that has another size or
+        does not follow the one before are removed. Also returns whether any was. If none is left, an empty one of the
+        first one's name is made, which says where the run begins."""
         lines = self._find()
         good = 0
         for index, file in enumerate(self.files):

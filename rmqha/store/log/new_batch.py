@@ -39,7 +39,7 @@ class NewBatch:
     reconsume_times: int = 0
 
     def messages(self) -> list[NewMessage]:
-        """The same, each by itself."""
+        """The messages of the batch, each by itself."""
         return [
             NewMessage(
                 self.topic,

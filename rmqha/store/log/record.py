@@ -74,7 +74,7 @@ class BadRecordError(Exception):
 
 @dataclass(slots=True)
 class NewMessage:
-    """What a caller gives the store. `properties` is the encoded form (`name 0x01 value 0x02`…)."""
+    """A message as a caller gives it to the store. `properties` is the encoded form (`name 0x01 value 0x02`…)."""
 
     topic: str
     queue_id: int
@@ -166,7 +166,7 @@ def locate(buffer: memoryview, at: int, end: int, phy_offset: int) -> Located:
 
 
 def verify(buffer: memoryview, at: int, end: int, phy_offset: int) -> Located:
-    """As `locate`, and the body's CRC must hold and nothing of the part behind the body may have been lost.
+    """Locate as `locate` does, but the body's CRC must hold and nothing of the part behind the body may have been lost.
 
     bodyCRC does not cover topic and properties. A log is zero behind its end, so a sector that a power loss swallowed
     reads as zeros, and so does the rest of a write that was stopped: topic and properties cannot be that, and
@@ -248,7 +248,7 @@ _READ = struct.Struct(">iIii4xqqi44xi")
 def is_sound(
     record: memoryview, phy_offset: int, size_bytes: int, topic: bytes, queue_id: int, queue_offset: int
 ) -> bool:
-    """Whether the bytes that an entry of a queue leads to are its record, with the body that was written: what is cheap
+    """True if the bytes that an entry of a queue leads to are its record, with the body that was written: what is cheap
     enough to ask of every record that is read. -1 as `queue_offset` takes any."""
     if len(record) != size_bytes or size_bytes < MIN_RECORD_BYTES:
         return False
@@ -285,8 +285,8 @@ def is_sound(
 
 
 def message_count(sys_flag: int, properties: bytes) -> int:
-    """How many queue offsets a record takes: as many as its property INNER_NUM says if it is an inner batch, else one.
-    Raises BadRecordError for an inner batch that does not say it."""
+    """Number of queue offsets that a record takes: as many as its property INNER_NUM says if it is an inner batch, else
+    one. Raises BadRecordError for an inner batch that does not say it."""
     if not sys_flag & SYS_INNER_BATCH:
         return 1
     number = find_property(properties, _INNER_NUM) or b""

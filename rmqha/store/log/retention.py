@@ -1,4 +1,4 @@
-"""Which of the log's oldest files go, when, and why. Decision: values in, a plan out.
+"""Removal of the log's oldest files. Decision: values in, a plan out.
 
 The keys and levels are RocketMQ's (DefaultMessageStore.CleanCommitLogService); what differs: the newest record's store
 time stands for a file's age, a limit by total size, cleaning by force removes only as much as is needed, and a file
@@ -117,7 +117,7 @@ def plan(config: BrokerConfig, now: Situation) -> RetentionPlan:
 
 
 def _used_percent(now: Situation) -> float:
-    """As df counts: of what an unprivileged user could use."""
+    """Used share of the disk in percent, as df counts: of what an unprivileged user could use."""
     whole = now.used_bytes + now.free_bytes
     return 100 * now.used_bytes / whole if whole > 0 else 0.0
 
@@ -136,7 +136,7 @@ class _Due:
         self.freed_bytes = 0
 
     def reason(self, file: RetainedFile) -> Reason | None:
-        """Why `file`, the oldest left, should go."""
+        """The reason why `file`, the oldest left, should go."""
         config = self._config
         if file.end_offset <= self._now.start_offset:
             return Reason.START_OFFSET
@@ -153,7 +153,7 @@ class _Due:
         return self._hour and file.newest_stored_at_ms + kept_ms <= self._now.wall_ms
 
     def roll(self) -> Reason | None:
-        """Why the active file should be ended: all of it would go once it is settled."""
+        """The reason why the active file should be ended: all of it would go once it is settled."""
         now, active = self._now, self._now.active
         if active is None or not now.may_append:
             return None

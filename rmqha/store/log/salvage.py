@@ -33,7 +33,7 @@ _MAGIC = re.compile(b"|".join(re.escape(magic.to_bytes(4, "big")) for magic in (
 
 
 class Piece(NamedTuple):
-    """What is not zero of one file behind the end, from the physical `offset` on."""
+    """Bytes of one file behind the end that are not zero, from the physical `offset` on."""
 
     offset: int
     data: memoryview
@@ -52,7 +52,7 @@ class Tail(NamedTuple):
 
 
 def look(log: CommitLog, end: int) -> Tail:
-    """What stands behind the log's end. Raises StoreError for bytes that the disk cannot read."""
+    """The bytes behind the log's end. Raises StoreError for bytes that the disk cannot read."""
     pieces = []
     for file in log.files.files:
         start = max(end, file.start_offset)
@@ -78,7 +78,7 @@ def _is_torn(log: CommitLog, end: int, pieces: list[Piece]) -> bool:
 
 
 def is_beginning(log: CommitLog, start: int, stop: int) -> bool:
-    """Whether [start, stop) may be the beginning of a record, or of a blank one, that ends behind `stop`: a slave's log
+    """True if [start, stop) may be the beginning of a record, or of a blank one, that ends behind `stop`: a slave's log
     ends so wherever a transfer did. All its lengths that are here must agree."""
     file = log.files.find(start)
     if file is None or stop > file.end_offset:
@@ -109,7 +109,7 @@ def is_beginning(log: CommitLog, start: int, stop: int) -> bool:
 
 
 def _may_become_magic(magic: int, written: int) -> bool:
-    """Whether the bytes of a magic that have been written are those of one."""
+    """True if the bytes of a magic that have been written are those of one."""
     shown = magic.to_bytes(4, "big")[:written]
     return any(known.to_bytes(4, "big").startswith(shown) for known in (MAGIC_V1, MAGIC_V2, MAGIC_BLANK))
 

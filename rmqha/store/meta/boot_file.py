@@ -1,4 +1,4 @@
-"""Whether the last run ended cleanly, by a kill, or by a loss of power (ruling 3). Control plane.
+"""The end of the last run: clean, by a kill, or by a loss of power (ruling 3). Control plane.
 
 `abort` is RocketMQ's file: it exists while a broker runs. Our sidecar adds the kernel's boot id, which tells a killed
 process (the page cache lives on) from a lost machine (it does not).

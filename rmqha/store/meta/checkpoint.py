@@ -31,7 +31,7 @@ class Checkpoint:
     confirm_phy_offset: int = 0
 
     def lowered(self, timestamp_ms: int, end_offset: int) -> Checkpoint:
-        """What still holds when nothing later, and nothing behind `end_offset`, is left."""
+        """The checkpoint that still holds when nothing later, and nothing behind `end_offset`, is left."""
         return Checkpoint(
             min(self.physic_msg_timestamp_ms, timestamp_ms),
             min(self.logics_msg_timestamp_ms, timestamp_ms),

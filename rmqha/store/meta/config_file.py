@@ -29,7 +29,7 @@ def path_of(name: str) -> str:
 
 
 def load(disk: Disk, name: str, parse: Callable[[Mapping[str, Any]], T]) -> Loaded[T]:
-    """What `parse` makes of the table `name`. Content that it refuses (by ValueError, TypeError, KeyError or
+    """The value that `parse` makes of the table `name`. Content that it refuses (by ValueError, TypeError, KeyError or
     AttributeError) is as damaged as content that is no JSON. Raises StoreError if nothing that is there can be read."""
     path, backup = path_of(name), path_of(name) + ".bak"
     wrong: dict[str, str] = {}
@@ -99,7 +99,7 @@ def unreadable_tables(disk: ReadDisk) -> Iterator[str]:
 
 
 def with_quoted_keys(data: bytes) -> bytes:
-    """The same table with quoted keys in our own members; Apache's keep theirs. Raises RemoteProtocolError."""
+    """The table with quoted keys in our own members; Apache's keep theirs. Raises RemoteProtocolError."""
     table = lenient_json.loads(data, integer_keys=True)
     for name in table:
         if str(name).startswith(OWN_PREFIX):

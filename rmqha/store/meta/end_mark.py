@@ -1,4 +1,4 @@
-"""How far the log was written, beside the log (rulings 3 and 29). Data plane.
+"""The end mark: how far the log was written, noted beside the log (rulings 3 and 29). Data plane.
 
 `rmqha.end` is raised after each write to the log and before anybody hears of it, and never waits for the disk. A killed
 process leaves it whole in the page cache: where the log's records end below it, one that was whole has rotted, and

@@ -94,7 +94,7 @@ def _shown(text: bytes) -> str:
 
 
 def decode_copy(fields: dict[str, Any]) -> EpochHistory:
-    """What `rmqha.epochs` holds. Raises BadSidecarError."""
+    """Content of `rmqha.epochs`. Raises BadSidecarError."""
     entries = fields.get("entries")
     if not isinstance(entries, list):
         raise sidecar.BadSidecarError(f"expected entries, found {type(entries).__name__}")
@@ -109,7 +109,7 @@ def decode_copy(fields: dict[str, Any]) -> EpochHistory:
 
 
 def is_newer(copy: EpochHistory, backup: bytes | None) -> bool:
-    """Whether `backup` is what we have left of the history before the newest entry of `copy`: no other program has
+    """True if `backup` is what we have left of the history before the newest entry of `copy`: no other program has
     added one since."""
     try:
         return backup is None or list(parse(backup)) == list(copy)[:-1]

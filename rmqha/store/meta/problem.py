@@ -23,7 +23,7 @@ _ADVICE = {
 
 
 def place(disk: Disk, path: str) -> str:
-    """How a file is called in a sentence."""
+    """The name of a file in a sentence."""
     return f"{disk.label}/{path}" if path else disk.label
 
 
@@ -34,7 +34,7 @@ def os_sentence(disk: Disk, path: str, doing: str, error: OSError) -> str:
 
 
 class DiskErrors:
-    """What `disk_errors` gives. Every write passes through one, so it is no generator."""
+    """The context manager that `disk_errors` gives. Every write passes through one, so it is no generator."""
 
     __slots__ = ("_disk", "_doing", "_path")
 

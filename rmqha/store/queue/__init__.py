@@ -1,1 +1,1 @@
-"""What is derived from the log: the dispatch of records and the consume queues, plain and batch."""
+"""State derived from the log: the dispatch of records and the consume queues, plain and batch."""

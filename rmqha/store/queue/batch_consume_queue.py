@@ -232,7 +232,7 @@ class BatchConsumeQueue:
         return self.end_index
 
     def _agrees(self, log: CommitLog, unit: BatchUnit) -> bool:
-        """Whether a unit's record, if the log still has it, says the same."""
+        """True if a unit's record, if the log still has it, says the same."""
         if not 0 <= unit.phy_offset < log.end_offset or unit.base_offset < 0:
             return False
         if unit.phy_offset < log.min_offset:
@@ -249,7 +249,7 @@ class BatchConsumeQueue:
         return found == (*said, unit.store_timestamp_ms)
 
     def _left_over(self, position: int, log_end: int) -> tuple[bool, bool]:
-        """What stands behind end_index: units behind the log's end? anything that may have been a unit of a record
+        """The units behind end_index: units behind the log's end? anything that may have been a unit of a record
         below `position`?"""
         at = self.end_index * UNIT_BYTES
         behind = lost = False
@@ -321,7 +321,7 @@ class BatchConsumeQueues:
         self._move()
 
     def _move(self) -> None:
-        """Whatever a crash leaves of this, the next start does it again: the entries are durable here before they go
+        """Move entries in a way that the next start repeats after a crash: the entries are durable here before they go
         there."""
         for topic in sorted(self._to_move):
             olds = [queue for (name, _), queue in self._queues.table.items() if name == topic]

@@ -15,7 +15,8 @@ BULK_BYTES = 1024 * 1024
 
 
 def dispatch(log: CommitLog, queues: ConsumeQueues, reput: Reput, end_offset: int, limit_bytes: int) -> bool:
-    """As `reput.dispatch`, but in bulk if as much is due, and may be done at once, as makes that faster."""
+    """Dispatch as `reput.dispatch` does, but in bulk if as much is due, and may be done at once, as makes that
+    faster."""
     position = reput.position
     bulk_end = min(end_offset, position + limit_bytes)
     if bulk_end - position >= BULK_BYTES:

@@ -241,7 +241,7 @@ class ConsumeQueue:
         return size != PREFILL_SIZE and offset >= log_min
 
     def _agrees(self, log: CommitLog, queue_offset: int) -> bool:
-        """Whether an entry's record, if the log still has it, says the same."""
+        """True if an entry's record, if the log still has it, says the same."""
         self._probe(queue_offset)
         offset, size, _ = self.unit(queue_offset)
         if size == PREFILL_SIZE:
@@ -260,7 +260,7 @@ class ConsumeQueue:
         return (parts[0], parts[2], parts[3], topic) == (size, self.queue_id, queue_offset, self.topic.encode())
 
     def _left_over(self, position: int, log_end: int) -> tuple[bool, bool]:
-        """What stands behind max_offset: entries behind the log's end? anything that may have been an entry of a record
+        """The entries behind max_offset: entries behind the log's end? anything that may have been an entry of a record
         below `position`?"""
         at = self.max_offset * UNIT_BYTES
         behind = lost = False
@@ -383,7 +383,7 @@ class ConsumeQueues:
         self.collect_units(topic, run.queue_id, run.queue_offset, units)
 
     def collect_units(self, topic: str, queue_id: int, queue_offset: int, units: bytes) -> None:
-        """As `collect` does for records whose consecutive entries begin at `queue_offset`."""
+        """Collect as `collect` does for records whose consecutive entries begin at `queue_offset`."""
         runs = self._runs.get((topic, queue_id))
         if runs is None:
             self._runs[topic, queue_id] = [(queue_offset, bytearray(units))]

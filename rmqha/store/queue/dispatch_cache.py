@@ -15,7 +15,7 @@ MAX_COUNT = 16_384
 
 
 class PendingDispatch(deque[DispatchedRecord | DispatchedRun]):
-    """What waits for one reader, in log order; it takes from the left."""
+    """Records that wait for one reader, in log order; it takes from the left."""
 
     record_count = 0
     """Records, those of runs included."""
@@ -52,7 +52,7 @@ class FreshRecords:
         self._followers: list[PendingDispatch] = []
 
     def follow(self) -> PendingDispatch:
-        """What is added from now on."""
+        """Records that are added from now on."""
         follower = PendingDispatch()
         self._followers.append(follower)
         return follower

@@ -1,4 +1,4 @@
-"""What is made from the log and can be made again: the contract of all derived state. Data plane.
+"""Derived state, made from the log and to be made again at will: the contract of all derived state. Data plane.
 
 ConsumeQueues, batch queues and the index implement `CommitLogDispatcher`; the store keeps one list of them, so that
 whatever
@@ -47,7 +47,7 @@ class DispatchedRun(NamedTuple):
     """Of each record: the encoded properties with their length in front, two bytes."""
 
     def count_to(self, stop: int, end_offset: int) -> int:
-        """How many of the first records begin below `stop` and end at or below `end_offset`."""
+        """Number of the first records begin below `stop` and end at or below `end_offset`."""
         bounds = self.bounds
         return min(bisect_left(bounds, stop, 0, len(bounds) - 1), bisect_right(bounds, end_offset, 1) - 1)
 
@@ -108,7 +108,7 @@ class CommitLogDispatcher(Protocol):
 
     @property
     def directory(self) -> str:
-        """Where its files are, under the store's root."""
+        """Directory of its files, under the store's root."""
         ...
 
     def recover(self, log: CommitLog, position: int, last_stop: LastStop) -> Recovered:
@@ -121,7 +121,7 @@ class CommitLogDispatcher(Protocol):
         ...
 
     def collect_run(self, run: DispatchedRun) -> None:
-        """As `collect` for each of its records."""
+        """Collect as `collect` does, for each of its records."""
         ...
 
     def write(self) -> None:

@@ -23,8 +23,8 @@ _PREFILL_TOP = PREFILL_SIZE >> 24
 
 
 def ordered_count(units: memoryview, behind: int, log_end: int) -> tuple[int, int]:
-    """How many units, from the first on, are entries of a log that ends at `log_end`, each behind the one before it;
-    and where the record of the last of them ends. `behind` is that end for what stands in front of `units`."""
+    """Number of units, from the first on, that are entries of a log that ends at `log_end`, each behind the one before
+    it; and where the record of the last of them ends. `behind` is that end for what stands in front of `units`."""
     count = _filled_count(units)
     if count is None or not _samples_rise(units, count, behind, log_end):
         return _count_one_by_one(units, behind, log_end)
@@ -64,7 +64,7 @@ def _samples_rise(units: memoryview, count: int, behind: int, log_end: int) -> b
 
 
 def _sampled(count: int) -> list[int]:
-    """Where the units stand that are looked at: the first and the last, two in each sector, those in two sectors."""
+    """Positions of the units that are looked at: the first and the last, two in each sector, those in two sectors."""
     if not count:
         return []
     last = (count - 1) * UNIT_BYTES

@@ -1,4 +1,5 @@
-"""Where queues go on of which this log has no record: our sidecar beside a log that was begun behind 0. Control plane.
+"""Offsets at which queues go on of which this log has no record: our sidecar beside a log that was begun behind 0.
+Control plane.
 
 A queue offset is given once for ever, but a replica that began to copy at the master's first byte has never seen the
 records of idle queues. Its master tells it where they end (request 52032). Until then it `lacks` them, and must not be
@@ -75,14 +76,14 @@ class QueueMinOffsets:
 
     # --- the ends of the queues -------------------------------------------------------------------------------------
     def ends(self) -> list[QueueEnd]:
-        """Of all queues, as of what is dispatched."""
+        """Ends of all queues, as of what is dispatched."""
         found = {(queue.topic, queue.queue_id): queue.max_offset for queue in self._queues}
         found |= {(queue.topic, queue.queue_id): queue.max_offset for queue in self._batch_queues}
         return [(topic, queue_id, end) for (topic, queue_id), end in sorted(found.items()) if end]
 
     def learn(self, ends: Iterable[QueueEnd]) -> int:
-        """What the master said, durably; what it answered for must be dispatched here. The queues that have a record
-        know better. Returns the number of the others."""
+        """Learn what the master said, durably; what it answered for must be dispatched here. The queues that have a
+        record know better. Returns the number of the others."""
         has_record = self._queues.table.keys() | self._batch_queues.table.keys()
         self._set(False, {(topic, number): end for topic, number, end in ends if (topic, number) not in has_record})
         self._add()

@@ -26,7 +26,7 @@ _LAST_VERSION_THAT_FLAGS_LATER = 399
 
 
 def signature(command: Command, secret_key: str) -> str:
-    """Of a command whose AccessKey field is set."""
+    """Signature of a command whose AccessKey field is set."""
     fields = command.ext
     names = sorted(
         (

@@ -1,4 +1,4 @@
-"""What the account of a request must be allowed, by the request's code and fields. Pure.
+"""Rights that the account of a request must have, by the request's code and fields. Pure.
 
 A request that names a topic or a group needs a permission on it. One that reaches a record by an offset or an id names
 nothing that could be believed: its processor asks `Command.principal` about the record itself (33, 36, 37, 309), as it
@@ -139,7 +139,7 @@ def _producer_connections(command: Command) -> Needs:
 
 
 def _kv_config(command: Command) -> Needs:
-    """What is kept for a topic belongs to it."""
+    """Rights for a request about the name server's settings: what is kept for a topic belongs to it."""
     if command.ext["namespace"] != ORDER_TOPIC_NAMESPACE:
         return _ADMIN
     return Needs(topics=((command.ext["key"], PUB | SUB),))

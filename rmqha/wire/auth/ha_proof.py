@@ -1,4 +1,4 @@
-"""What a peer of the HA port proves of itself, and how (haSecurity; greeting version 2). Pure.
+"""The proof by which a peer of the HA port shows its identity (haSecurity; greeting version 2). Pure.
 
 Both ends prove that they know the secret over everything that was said: a random number of each, who the slave is, and
 the certificate of the TLS connection. So a recorded greeting is worth nothing on another connection, in another group
@@ -56,7 +56,8 @@ class HaClaim(NamedTuple):
 
 
 class Greeting(NamedTuple):
-    """What both ends have seen of one greeting. `binding`: digest of the master's certificate, b"" without TLS."""
+    """The part that both ends have seen of one greeting. `binding`: digest of the master's certificate, b"" without
+    TLS."""
 
     claim: HaClaim
     slave_nonce: str

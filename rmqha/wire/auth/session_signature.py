@@ -25,7 +25,7 @@ _LABEL = "rmqha signed request 2"
 
 
 def session_signature(command: Command, nonce: str, secret_key: str) -> str:
-    """Of a command whose other fields are set; the count is one of them."""
+    """Signature of a command whose other fields are set; the count is one of them."""
     ext, body, remark = command.ext, command.body, command.remark or ""
     names = sorted(ext)
     if SIGNATURE in ext:
@@ -61,7 +61,7 @@ class SessionSignatures:
         self._count = 0
 
     def is_good(self, command: Command, secret_key: str) -> bool:
-        """Whether it is signed with this key and comes after all that were."""
+        """True if it is signed with this key and comes after all that were."""
         text = command.ext.get(COUNT, "")
         if not (text.isascii() and text.isdigit() and len(text) <= MAX_COUNT_CHARS) or int(text) <= self._count:
             return False

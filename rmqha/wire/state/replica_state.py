@@ -24,7 +24,7 @@ class DoorState(JsonRecord):
 
 @dataclass(slots=True, kw_only=True)
 class AckRule(JsonRecord):
-    """Who must have a message before its producer is answered. `majority`: None unless haMode=cp."""
+    """Replicas that must have a message before its producer is answered. `majority`: None unless haMode=cp."""
 
     whole_set: bool
     needed: int
@@ -127,7 +127,7 @@ class DamageState(JsonRecord):
 
 @dataclass(slots=True, kw_only=True)
 class ScrubState(JsonRecord):
-    """How far the search for damage has come. `unreadable`: why it cannot go on."""
+    """Progress of the search for damage. `unreadable`: why it cannot go on."""
 
     position: int = 0
     pass_count: int = 0
@@ -217,7 +217,7 @@ class ReplicaState(JsonRecord):
 
     @property
     def leads(self) -> bool:
-        """Whether it is master by its own word."""
+        """True if it is master by its own word."""
         return self.role in LEADING_ROLES
 
     @property

@@ -1,4 +1,4 @@
-"""What running nodes answer: whether they do, their clocks, their keys, what the controllers know of them."""
+"""Checks of what running nodes answer: whether they do, their clocks, their keys, what the controllers know of them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PERMIT = (ResponseCode.NO_PERMISSION,)
 
 @dataclass(slots=True)
 class Answers:
-    """Of one running node; what it did not tell is empty."""
+    """Answers of one running node; what it did not tell is empty."""
 
     clock_offset_ms: float | None = None
     """Its clock less ours, give or take `clock_error_ms`."""

@@ -1,4 +1,4 @@
-"""What the files of nodes say: configuration, identity, epochs, stamps; and whether those of a group fit together."""
+"""Checks of nodes' files: configuration, identity, epochs, stamps; and that those of a group fit together."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FUTURE_MS = 1_000
 
 @dataclass(slots=True)
 class Papers:
-    """What was read of a broker's store; None where there is nothing."""
+    """Content of a broker's store as it was read; None where there is nothing."""
 
     identity: Identity | None = None
     epochs: EpochLook | None = None
@@ -268,7 +268,7 @@ def _overrides(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[Docto
 
 
 def _kept(node_under_test: NodeUnderTest, papers: Papers) -> Iterator[DoctorFinding]:
-    """What no broker removes by itself."""
+    """Findings about files that no broker removes by itself."""
     from rmqha.cli.storage.log_kept import find, words
 
     assert node_under_test.data is not None
@@ -300,7 +300,8 @@ def check_groups(nodes: Sequence[NodeUnderTest], papers: Mapping[str, Papers]) -
 
 
 def _accounts(nodes: Sequence[NodeUnderTest]) -> Iterator[DoctorFinding]:
-    """Where brokers serve accounts only, the servers that ask them need one: without it nobody can be elected."""
+    """Check that, where brokers serve accounts only, the servers that ask them need one: without it nobody can be
+    elected."""
     guarded = [
         node_under_test.name
         for node_under_test in nodes
@@ -341,7 +342,7 @@ def _same_ids(name: str, members: Sequence[NodeUnderTest], papers: Mapping[str, 
 
 
 def _histories(name: str, members: Sequence[NodeUnderTest], papers: Mapping[str, Papers]) -> Iterator[DoctorFinding]:
-    """Of stopped replicas: where they parted from the one that an election would take."""
+    """Histories of stopped replicas: where they parted from the one that an election would take."""
     stopped = [(member, look) for member in members if not member.running and (look := papers[member.name].epochs)]
     stopped.sort(key=lambda item: item[1].seniority, reverse=True)
     if len(stopped) < len(members):

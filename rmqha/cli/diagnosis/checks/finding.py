@@ -1,4 +1,4 @@
-"""What the doctor finds: a verdict, one sentence, and what to do. Pure."""
+"""A finding of the doctor: a verdict, one sentence, and what to do. Pure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def in_order(findings: Sequence[DoctorFinding]) -> list[DoctorFinding]:
 
 
 def merged(findings: Iterable[DoctorFinding]) -> list[DoctorFinding]:
-    """What is the same of several subjects as one finding, in the place of the first."""
+    """Findings that are the same of several subjects as one, in the place of the first."""
     subjects: dict[tuple[CheckOutcome, str, str, str], list[str]] = {}
     for item in findings:
         subjects.setdefault((item.verdict, item.check, item.sentence, item.fix), []).append(item.subject)

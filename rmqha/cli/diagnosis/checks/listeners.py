@@ -1,4 +1,4 @@
-"""Who listens on which TCP port of this machine, as /proc tells it; sockets of other users have no known owner."""
+"""Owners of the TCP listeners of this machine, as /proc tells it; sockets of other users have no known owner."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _owners(inodes: Collection[int]) -> dict[int, SocketOwner]:
 
 
 def _links(directory: Path) -> Iterator[str]:
-    """What descriptors stand for; none of another user's process or one that has ended."""
+    """Targets of a process's descriptors; none of another user's process or one that has ended."""
     try:
         entries = list(directory.iterdir())
     except OSError:

@@ -1,4 +1,4 @@
-"""What the operating system says: processes, ports, descriptors, disks, memory."""
+"""Checks by the operating system's word: processes, ports, descriptors, disks, memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ IO_PRESSURE_PERCENT = 50.0
 
 # --- processes and ports ----------------------------------------------------------------------------------------------
 def check_process(node_under_test: NodeUnderTest, others_run: bool) -> DoctorFinding:
-    """Whether it runs, and if not, how it ended."""
+    """Check that the process runs, and if not, how it ended."""
     name, process = node_under_test.name, node_under_test.process
     if process is not None and process.alive:
         state = _stat(process.pid)
@@ -226,7 +226,7 @@ def _space(node_under_test: NodeUnderTest, place: Path, used: int, free: int) ->
 
 
 def check_syncs(nodes: Sequence[NodeUnderTest]) -> Iterator[DoctorFinding]:
-    """What a sync costs on each file system that holds a store: about a second each."""
+    """Measure the cost of a sync on each file system that holds a store: about a second each."""
     seen: dict[int, str] = {}
     for node_under_test in nodes:
         if node_under_test.data is None:

@@ -1,4 +1,4 @@
-"""Which file system a directory lies on, as the kernel tells it."""
+"""The file system that a directory lies on, as the kernel tells it."""
 
 from __future__ import annotations
 

@@ -83,7 +83,8 @@ def of_cluster(state: ClusterState, name: str | None) -> list[NodeUnderTest]:
 
 
 def of_file(path: Path) -> list[NodeUnderTest]:
-    """What a cluster file or a server's properties file would start. Raises UsageError if it cannot be read."""
+    """The nodes that a cluster file or a server's properties file would start. Raises UsageError if it cannot be
+    read."""
     if path.suffix == ".toml":
         spec = cluster_file.load(path)
         return [_of_spec(spec, node) for node in spec.nodes]
@@ -101,7 +102,7 @@ def _read(path: Path) -> dict[str, str]:
 
 
 def kind_of(properties: Mapping[str, str]) -> NodeKind:
-    """Which server a properties file is for, by the keys that only that one has."""
+    """The server that a properties file is for, by the keys that only that one has."""
     if any(key in properties for key in _BROKER_KEYS):
         return NodeKind.BROKER
     only_controller = "controllerDLegerPeers" in properties or "controllerStorePath" in properties
