@@ -254,7 +254,7 @@ class BrokerGroup:
             return False
         masters = [item for item in others if item.replica.is_master]
         return len(masters) == 1 and {item.broker_id for item in others} <= set(
-            masters[0].replica.state(0)["syncStateSet"]
+            masters[0].replica.state(0).to_json()["syncStateSet"]
         )
 
     def unread(self) -> str:

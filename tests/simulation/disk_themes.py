@@ -125,10 +125,8 @@ def _one_bad(options: Options) -> Options:
     )
 
 
-NOT_YET_DRAWN = frozenset(("forgotten", "lies", "rotten-logs", "rotten-files", "noise"))
-"""Themes that runs without a theme leave out: the product does not keep its promise under them yet."""
 OFTEN = ("stops", "moments", "splits", "moments", "splits")
-"""Themes that such runs take oftener than others."""
+"""Themes that runs without a theme take oftener than others."""
 
 DISK_THEMES: dict[str, Callable[[Options], Options]] = {
     "stops": stops,

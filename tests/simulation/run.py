@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from .disk_themes import NOT_YET_DRAWN, OFTEN
+from .disk_themes import OFTEN
 from .options import Options, seed_options
 from .specifying import is_in_the_model, specify
 from .themes import THEMES
 from .world import World
 
 PLAIN, ALL = "plain", "all"
-ROTATION = (*(name for name in THEMES if name != PLAIN and name not in NOT_YET_DRAWN), *OFTEN)
+ROTATION = (*(name for name in THEMES if name != PLAIN), *OFTEN)
 """Themes of every second run, in turn."""
 
 SPECIFIED_EVERY = 7

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache
 
+from rmqha.model.error import StoreError
 from rmqha.model.identity import Role
 from rmqha.model.offset import PhyOffset
 from rmqha.store.index.index_key import key_hash
@@ -50,7 +51,12 @@ def logs_differ(brokers: Sequence[BrokerProcess]) -> str:
 def verify(brokers: Sequence[BrokerProcess]) -> None:
     hash_of = cache(key_hash)
     for broker in brokers:
-        _check_index(broker, hash_of)
+        try:
+            _check_index(broker, hash_of)
+        except StoreError:
+            if not broker.has_bad_disk:
+                raise
+            _check_index(broker, hash_of)  # what a lookup has found damaged is made anew by then
     first = brokers[0]
     if difference := logs_differ(brokers):
         raise InvariantError(difference)
