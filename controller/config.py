@@ -52,18 +52,19 @@ class ControllerConfig(ServerConfig):
     enable_elect_unclean_master: bool = False
     """Elect a replica outside the SyncStateSet when no member is alive. AP groups only; it may lose messages."""
     ha_security: str = "auto"
-    """Own. Whose registrations, heartbeats, alters and elections count where there are no accounts. `auto`,
+    """Own. Brokers whose registrations, heartbeats, alters and elections count where there are no accounts. `auto`,
     `enforcing`: of brokers that prove the secret of haSecretFile, if that is set; `open`: of whoever reaches the
     controller; Apache's brokers need that; so does `permissive`, for the time of an upgrade. `disabled` is an older
     name of open."""
     election_policy: str = "seniority,priority,zone"
-    """Own. How candidates with the same epoch and log end are told apart, in this order: `seniority` (longest in the
+    """Own. Order of candidates with the same epoch and log end: `seniority` (longest in the
     SyncStateSet), `priority` (brokerElectionPriority, the lower number first), `zone` (electionZones). The lowest id
     decides last."""
     election_zones: str = ""
     """Own. Zones (brokerZone) from which a master is preferred, the best first, separated by `;`."""
     hand_over_timeout_ms: int = 2000
-    """Own. How long a master that shall hand over refuses messages until the next one has acknowledged its end."""
+    """Own. Time (ms) for which a master that shall hand over refuses messages until the next one has acknowledged its
+    end."""
     notify_broker_role_changed: bool = True
     """Tell brokers of a new master by request 1008; without it they learn it with their next heartbeat."""
     scan_not_active_broker_interval: int = 500
@@ -79,11 +80,12 @@ class ControllerConfig(ServerConfig):
     """Own. Give the mastership back to the preferred replica of a group: the one with the lowest
     brokerElectionPriority, then the lowest id."""
     preferred_master_after_ms: int = 60_000
-    """Own. How long all replicas must have been in the SyncStateSet, well and without an election, before that."""
+    """Own. Time (ms) for which all replicas must have been in the SyncStateSet, well and without an election, before
+    that."""
     probe_timeout_ms: int = 50
-    """Own. How long an answer to request 1007 may take, in a probe and in an election (ruling 8)."""
+    """Own. Time (ms) that an answer to request 1007 may take, in a probe and in an election (ruling 8)."""
     election_timeout_ms: int = 250
-    """Own. How long controllers stand by their leader after hearing from it."""
+    """Own. Time (ms) for which controllers stand by their leader after hearing from it."""
     snapshot_after_entries: int = 10000
     """Own. The Raft log is replaced by a snapshot after so many entries."""
 

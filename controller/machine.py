@@ -85,7 +85,7 @@ class ControllerMachine:
         self._restored_index = RaftIndex(0)
         self._backlog: deque[Entry] = deque()
         self._outdated: dict[str, BrokerGroup] = {}
-        """What a leader's snapshot has replaced, being let go of."""
+        """Groups that a leader's snapshot has replaced, being let go of."""
         self._observers = Observers(self._feed)
         self._actions: list[Action] = []
         self._addresses = PeerAddresses(config, raft)

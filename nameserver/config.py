@@ -46,7 +46,7 @@ class NamesrvConfig(ServerConfig):
     lite_heartbeat_timeout_millis: int = 5_000
     """Own. A broker that sends lite heartbeats (904, each second) is removed after so long a silence."""
     register_broker_timeout_millis: int = 120_000
-    """Own. The same for a broker that only registers, each 30 s, and says nothing else of itself."""
+    """Own. Bound (ms) of a broker that only registers, each 30 s, and says nothing else of itself."""
     scan_not_active_broker_interval: int = 500
     """Period at which silent brokers are looked for. RocketMQ: 5000."""
     enable_controller_in_namesrv: bool = False

@@ -19,7 +19,7 @@ from rmqha.wire.lenient_json import loads
 
 WAIT_MS = 20_000
 ANSWER_MS = 3_000
-"""What a controller may take beyond WAIT_MS."""
+"""Time (ms) that a controller may take beyond WAIT_MS."""
 RETRY_S = 0.2
 UNSUPPORTED_RETRY_S = 30.0
 
@@ -33,7 +33,7 @@ class ElectionFollower:
         self._routes = routes
         self._tracer = tracer
         self._place: int | None = None
-        """Where the next page of all groups begins; None: no listing is under way."""
+        """Place at which the next page of all groups begins; None: no listing is under way."""
         self._page_index = 0
         self._quiet = False
         """The trouble has been traced already."""

@@ -47,9 +47,9 @@ class _Group:
     topics_from: tuple[str, TopicTableVersion] | None = None
     """Address and version of the topic table that was applied last."""
     topics: dict[str, QueueData] = field(default_factory=dict)
-    """Those that have queues on it."""
+    """Topics that have queues on it."""
     topics_digest: str = ""
-    """Of the topic table that was applied last and has not been touched since; "" if unknown."""
+    """Digest of the topic table that was applied last and has not been touched since; "" if unknown."""
     refused: dict[str, int] = field(default_factory=dict)
     """State version of each address whose claim of an occupied id was ignored; bounds the trace to one line each."""
 

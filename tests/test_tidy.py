@@ -89,6 +89,15 @@ def test_constructors_take_the_callbacks_that_they_need() -> None:
     assert not problems, "\n".join(problems)
 
 
+def test_docstrings_begin_with_their_subject() -> None:
+    problems = []
+    for path in modules(*PACKAGES):
+        findings = list(tidy.docstrings_without_subject(ast.parse(path.read_text())))
+        if findings:
+            problems.append(report(path, findings))
+    assert not problems, "\n".join(problems)
+
+
 def test_modules_and_functions_are_short() -> None:
     problems = []
     for path in modules(*PACKAGES, "tests"):
@@ -140,6 +149,10 @@ def test_every_tests_folder_is_a_package() -> None:
         (tidy.float_times, "if now_ms > 1.0: pass"),
         (tidy.float_times, "x = clock.now_ms() * 2.0"),
         (tidy.prints, "print('x')"),
+        (tidy.docstrings_without_subject, '"""What a thing is."""'),
+        (tidy.docstrings_without_subject, 'def f():\n    """\n    Of a thing.\n    """'),
+        (tidy.docstrings_without_subject, 'class C:\n    x: int\n    """Own. How many there are."""'),
+        (tidy.docstrings_without_subject, 'class C:\n    async def f(self):\n        """The same, later."""'),
         (tidy.swallowed_errors, "try:\n    f()\nexcept OSError:\n    pass"),
         (tidy.late_callbacks, "class C:\n    def f(self):\n        self.a: Callable[[int], None] = lambda x: None"),
         (tidy.late_callbacks, "class C:\n    def f(self):\n        self.a: Callable[[], dict[str, int]] = dict"),
@@ -163,13 +176,16 @@ def test_a_check_sees_what_it_is_for(check: Callable[[ast.Module], Iterator[Find
         "d = {1: 2}\nfor x in d: f(d.pop(x))",
         "x = delay_ms // 2\ny = size_bytes / 2\nratio = 0.5",
         "try:\n    f()\nexcept OSError as error:\n    log(error)",
+        '"""Offsets of a thing, as it has them."""\nx = "What"',
         "class C:\n    def f(self, a: Callable[[], None]):\n        self.a: Callable[[], None] = a",
     ],
 )
 def test_a_check_lets_good_code_pass(good: str) -> None:
     tree = ast.parse(good)
     assert [
-        finding for check in (*PURE_CHECKS, tidy.swallowed_errors, tidy.late_callbacks) for finding in check(tree)
+        finding
+        for check in (*PURE_CHECKS, tidy.swallowed_errors, tidy.late_callbacks, tidy.docstrings_without_subject)
+        for finding in check(tree)
     ] == []
 
 

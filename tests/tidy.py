@@ -1,4 +1,4 @@
-"""The house rules as checks over syntax trees: the determinism law of pure and simulated code, and sizes.
+"""The house rules as checks over syntax trees: the determinism law of pure and simulated code, docstrings, sizes.
 
 Pure code sees time, chance, disk and network only through rmqha.port, so that one seed decides a whole simulation.
 Types are not known here: a name counts as a set if its module annotates it as one or gives it one.
@@ -7,6 +7,7 @@ Types are not known here: a name counts as a set if its module annotates it as o
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -236,6 +237,44 @@ def late_callbacks(tree: ast.Module) -> Iterator[Finding]:
         )
         if "Callable" in names and empty:
             yield Finding(node.lineno, f"{node.target.attr} is a callback with a silent default; make it an argument")
+
+
+_SUBJECTLESS = re.compile(
+    r"(What|Whatever|Of|How|As|Whether|Those|Who|Whom|Whose|Whoever|That|The same|So|Where|When|Why|Which)\b"
+)
+"""Beginnings of a first line that names no subject: the reader must guess what the rest is said of."""
+
+
+def docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
+    """Texts that stand first in a module, class or function, or below an assignment."""
+    for node in ast.walk(tree):
+        body: list[ast.stmt] = getattr(node, "body", []) if isinstance(getattr(node, "body", None), list) else []
+        for item in body:
+            match item:
+                case ast.Expr(value=ast.Constant(value=str()) as text):
+                    yield text
+                case _:
+                    pass
+
+
+def docstrings_without_subject(tree: ast.Module) -> Iterator[Finding]:
+    """First lines that begin with a relative pronoun or a question word; `Own.` marks a key and is passed over."""
+    for text in docstrings(tree):
+        found = _SUBJECTLESS.match(str(text.value).strip().removeprefix("Own. "))
+        if found:
+            yield Finding(text.lineno, f"a docstring begins with {found[0]!r}; begin with its subject or an imperative")
+
+
+def public_functions_without_docstring(tree: ast.Module) -> Iterator[Finding]:
+    """Functions and methods of a library that users may call. Properties and methods of a Protocol count too."""
+    classes = (node for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_"))
+    for item in (*tree.body, *(item for scope in classes for item in scope.body)):
+        if (
+            isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)
+            and not item.name.startswith("_")
+            and ast.get_docstring(item) is None
+        ):
+            yield Finding(item.lineno, f"{item.name} has no docstring")
 
 
 def sizes(tree: ast.Module, line_count: int) -> Iterator[Finding]:

@@ -9,7 +9,8 @@ from controller.state.replicas_info import BrokerGroup
 from rmqha.model.offset import BrokerId
 
 LEVEL_BYTES = 8 * 1024 * 1024
-"""What a replica that is caught up may lack of the master's log, as last reported: a hand-over waits for the rest."""
+"""Bytes that a replica which is caught up may lack of the master's log, as last reported: a hand-over waits for the
+rest."""
 
 
 def preferred_master(group: BrokerGroup, traits: Mapping[BrokerId, Traits]) -> BrokerId | None:

@@ -31,11 +31,11 @@ MAX_REASON_CHARS = 255
 HANDED_OVER = frozenset({Cause.DESIGNATED, Cause.DISK_FAILED, Cause.DRAINED, Cause.MAINTENANCE, Cause.PREFERRED})
 """Elections ahead of which a live master of ours hands over."""
 SWITCH_PATIENCE = 10
-"""So many times probeTimeoutMs may the target of a switch take: on a busy machine a Java broker needs over 50 ms."""
+"""Factor of probeTimeoutMs that the target of a switch may take: on a busy machine a Java broker needs over 50 ms."""
 SILENT_WITH_MORE_MS = 1000
-"""So long an election waits for a candidate that has reported more than any that answers (ruling 8)."""
+"""Time (ms) for which an election waits for a candidate that has reported more than any that answers (ruling 8)."""
 LEAVES_A_LIVE_MASTER = frozenset({Cause.DISK_FAILED, Cause.DRAINED, Cause.MAINTENANCE})
-"""Of our own accord, and only for a replica that is well."""
+"""Causes of our own accord, and only for a replica that is well."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class CandidateProbe:
     handed_over: bool = False
     """The master refuses messages because of it."""
     timeout_ms: int = 0
-    """What candidates are given to answer."""
+    """Time (ms) that candidates are given to answer."""
     patient_until_ms: int = 0
     asked_again: tuple[BrokerId, ...] = ()
     """Silent candidates that must hold more."""

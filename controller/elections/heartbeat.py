@@ -74,14 +74,15 @@ class BrokerLive:
     log_end: LogEnd = NO_LOG
     confirm_offset: PhyOffset = NO_LOG.max_offset
     disk_problem: str = ""
-    """What its disk probe found; it then hands its mastership over and is elected only if nobody else can be."""
+    """Problem that its disk probe found; it then hands its mastership over and is elected only if nobody else can
+    be."""
     slaves: str = ""
     total_replicas: int = 0
     """The number that it goes by at present."""
     accepted_epoch: Epoch = NO_LOG.epoch
     """The highest master epoch that it has accepted, with or without a record of it in its log."""
     death: str = ""
-    """Why it was called dead last."""
+    """The reason why it was called dead last."""
 
     @property
     def is_eligible(self) -> bool:

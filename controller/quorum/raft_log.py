@@ -45,7 +45,7 @@ from rmqha.wire.raft_codec import decode_entry, encode_entry
 from rmqha.wire.raft_message import ZERO_INDEX, Entry, EntryKind, HardState, Snapshot
 
 VERSION = 2
-"""Of segments and the snapshot. Version 1, without incarnation, was in no release."""
+"""Version of segments and the snapshot. Version 1, without incarnation, was in no release."""
 FRAME_VERSION = 1
 SEGMENT_BYTES = 16 * 1024 * 1024
 TEMPORARY_SNAPSHOT = "snapshot.new"

@@ -71,7 +71,7 @@ class BrokerGroup:
     cluster_name: str
     broker_name: str
     place: int = 0
-    """How many groups are older; the same on every member."""
+    """Number of groups that are older; the same on every member."""
     next_broker_id: BrokerId = FIRST_BROKER_ID
     replicas: dict[BrokerId, ReplicaInfo] = field(default_factory=dict)
     """By id, ascending."""

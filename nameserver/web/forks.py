@@ -19,7 +19,7 @@ from rmqha.model.offset import OPEN_END, PhyOffset
 MAX_INTERVALS = 24
 """Intervals between neighbouring boundaries that are drawn, the newest; what is older is left out and counted."""
 MAX_CUTS = 5
-"""Of one replica, the newest."""
+"""Most cuts of one replica, the newest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from rmqha.wire.command import Command
 TIMEOUT_MS = 3_000
 MAX_MESSAGES = 32
 MAX_READ_MESSAGES = 4 * MAX_MESSAGES
-"""Of one answer; an honest broker sends MAX_MESSAGES at most."""
+"""Most messages of one answer; an honest broker sends MAX_MESSAGES at most."""
 MAX_GROUPS = 64
 """Groups that one lookup asks."""
 MAX_KEY_CHARS = 512
@@ -45,7 +45,7 @@ MAX_WAITING = 16
 """More are answered that too many wait."""
 MAX_GROUPS_AT_ONCE = 4
 LOOKUP_TIMEOUT_S = 10.0
-"""What has been found by then is shown."""
+"""Time (s) of a lookup. What has been found by then is shown."""
 PULL_BYTES = 1024 * 1024
 PULL_GROUP = "TOOLS_CONSUMER"
 """RocketMQ's own name for the consumer group of tools; nothing is committed for it."""

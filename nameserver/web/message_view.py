@@ -13,7 +13,8 @@ from typing import Any
 from rmqha.client.consumers.message import Message
 
 BODY_LIMIT_BYTES = 16 * 1024
-"""Of the body, in an answer with one message; with more messages each has a share of it, at least BODY_LEAST_BYTES."""
+"""Bytes of the body, in an answer with one message; with more messages each has a share of it, at least
+BODY_LEAST_BYTES."""
 BODY_LEAST_BYTES = 1024
 VALUE_LIMIT_CHARS = 1024
 MAX_PROPERTIES = 100

@@ -25,7 +25,7 @@ VERSION = 1
 MAX_GROUPS = 200
 """On the cluster's page."""
 MAX_EVENTS = 40
-"""Of a group, the newest."""
+"""Most events of a group, the newest."""
 TOLD_EVENTS = frozenset(
     (
         "config_overridden",
@@ -50,7 +50,7 @@ TOLD_EVENTS = frozenset(
         "writable",
     )
 )
-"""What the group page tells of a replica's events; the rest is for `rmqha history`."""
+"""Events of a replica that the group page tells; the rest is for `rmqha history`."""
 
 
 @dataclass(slots=True)

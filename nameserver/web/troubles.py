@@ -12,7 +12,8 @@ from rmqha.ops.health.findings import HealthFinding, judge
 from rmqha.ops.health.survey import NodeReport, ServerKind
 
 ODD = (KeyError, TypeError, ValueError, AttributeError, IndexError)
-"""What an answer of a release that is older, newer or foreign may lead to; the part that needs it is left out then."""
+"""Errors that an answer of a release that is older, newer or foreign may lead to; the part that needs it is left out
+then."""
 MAX_FINDINGS = 200
 
 

@@ -37,7 +37,8 @@ BEAT_S = 2.0
 """However long a round takes, a page hears so often that the name server is there; dom.js waits three times as long."""
 MAX_VIEWERS = 32
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
-"""Of one node: five thousand groups are some 3 MB of a controller's state. More ends the connection."""
+"""Most bytes of one node's answer: five thousand groups are some 3 MB of a controller's state. More ends the
+connection."""
 CLUSTER = ""
 """Name of the cluster's document; a group's is its name."""
 _BEAT = event(0, "beat")

@@ -54,7 +54,7 @@ from rmqha.wire.state.replica_state import ReplicaState
 
 
 class _GroupView:
-    """What the metadata leader sees of its group."""
+    """The metadata leader's view of its group."""
 
     def __init__(self, replica: Replica | StaticReplica, store: Store, driver: ReplicaDriver) -> None:
         self._replica = replica
@@ -71,8 +71,8 @@ class _GroupView:
         return self._replica.epoch
 
     def end_of(self, topic: str, queue_id: int, epoch: int) -> int:
-        """Where the queue ends, for what a consumer has told a master of `epoch`: if that was another master, where it
-        ended when this one took over, since what that one had behind may be lost."""
+        """End of the queue as it counts for what a consumer has told a master of `epoch`: if that was another master,
+        where it ended when this one took over, since what that one had behind may be lost."""
         low, high = (int(bound) for bound in self._store.queue_range(topic, queue_id))
         last = self._store.epochs.last
         if last is None or epoch >= last.epoch:

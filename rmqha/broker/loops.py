@@ -9,13 +9,13 @@ from rmqha.broker.replication.slice_size import SliceSize
 from rmqha.port import Clock
 
 HOLD_TICK_MS = 100
-"""How late a held pull may be told that its time is up."""
+"""Longest time (ms) until a held pull may be told that its time is up."""
 SCHEDULE_TICK_MS = 100
-"""How late a delayed message may be."""
+"""Longest delay (ms) of a delayed message beyond its time."""
 TRANSACTION_TICK_MS = 200
-"""How late a check may be, and how often the offsets of transactions move."""
+"""Longest delay (ms) of a check, and the interval at which the offsets of transactions move."""
 INDEX_DELAY_MS = 20
-"""How long dispatched records gather before they are indexed together."""
+"""Time (ms) for which dispatched records gather before they are indexed together."""
 INDEX_STEP_BYTES = 64 * 1024
 """Log indexed in one slice: 64 records of 1 KiB take half a millisecond."""
 MAX_INDEX_STEP_BYTES = 4 * INDEX_STEP_BYTES

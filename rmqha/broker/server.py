@@ -62,9 +62,10 @@ PEER_RULES = PeerRules(
     refuses=lambda command: command.code == RequestCode.RMQHA_HAND_OVER,
     doubts=lambda command: command.code == RequestCode.NOTIFY_BROKER_ROLE_CHANGED,
 )
-"""What a broker takes of controllers. Apache's send notices without a proof: such a one is a reason to ask them."""
+"""Rules on what a broker takes of controllers. Apache's send notices without a proof: such a one is a reason to ask
+them."""
 HAND_OVER_MS = 6000
-"""Of the ten seconds that a stop may take (ruling 24), what is left for handing over; the rest is for the flush."""
+"""Part for handing over of the ten seconds that a stop may take (ruling 24); the rest is for the flush."""
 
 
 class Ports(NamedTuple):
@@ -85,9 +86,9 @@ class _Gate:
         self.core: BrokerCore | None = None
         self.ha: HaService | None = None
         self.remoting = Statistics()
-        """Of both ports for clients."""
+        """Statistics of both ports for clients."""
         self.boundary = Boundary(self.remoting, tracer)
-        """Of all ports."""
+        """The boundary of all ports."""
 
     def opened(self, session: Session) -> None:
         self.advertised.came(LISTEN, session.peer)

@@ -1,4 +1,4 @@
-"""What a broker's core asks of the shell around it."""
+"""Ports that a broker's core asks of the shell around it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from rmqha.wire.command import Command
 
 @dataclass(frozen=True, slots=True)
 class HostFacts:
-    """What the host tells of itself and the process. `local_hour` None: it is UTC's. `memory_bytes` 0: unknown."""
+    """Facts that the host tells of itself and the process. `local_hour` None: it is UTC's. `memory_bytes` 0:
+    unknown."""
 
     process: Mapping[str, Any]
     disk_usage: Callable[[], tuple[int, int, int]]
@@ -23,7 +24,7 @@ class HostFacts:
 
 
 NO_HOST = HostFacts({}, lambda: (0, 0, 0), list)
-"""Of a broker in a simulation."""
+"""Facts of a broker in a simulation."""
 
 
 class BrokerShell(Protocol):

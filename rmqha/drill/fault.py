@@ -22,11 +22,11 @@ from rmqha.drill.traffic import DirectAnswers
 STALL_BOUND_MS = 2000
 """haAckStallBoundMs, as it stands by default."""
 NOISE_MS = 1500
-"""What a busy machine may add to a bound."""
+"""Time (ms) that a busy machine may add to a bound."""
 ON_ITS_WAY_MS = 500
 """An acknowledgement from before the cut may reach the client that much later."""
 DOWN_S = 2.0
-"""How long killed brokers stay down when nobody can take over."""
+"""Time (s) for which killed brokers stay down when nobody can take over."""
 SLOW_STEP_S = 0.1
 SLOW_RUNS = 0.1
 

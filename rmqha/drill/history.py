@@ -36,7 +36,7 @@ class Attempt:
     called_at_ms: int
     outcome: AttemptOutcome = AttemptOutcome.UNKNOWN
     ended_at_ms: int | None = None
-    """When the client was told; None if never."""
+    """Time (ms) at which the client was told; None if never."""
     queue: str = ""
     """With queue_offset: where an acknowledged message lies."""
     queue_offset: int = -1

@@ -14,7 +14,7 @@ from rmqha.drill.traffic import Acked, DrillTraffic
 
 LATENCY_BUCKETS_MS = (5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 AP_WINDOW_MS = 1000
-"""What an AP master acknowledged so short before a fault, or under it, may be lost with it."""
+"""Time (ms) of the window: what an AP master acknowledged so short before a fault, or under it, may be lost with it."""
 SHOWN_LOST = 20
 
 
@@ -27,13 +27,13 @@ class Round:
     old_master: str
     fault_at_ms: int
     master: str = ""
-    """Who led (or, of the controllers, leads) after the fault."""
+    """The node that led (or, of the controllers, leads) after the fault."""
     healed_at_ms: int = 0
     well_at_ms: int = 0
     phases: dict[str, int | None] = field(default_factory=dict)
     failover_ms: int | None = None
     cut_bytes: int = 0
-    """Of its log, by which the node that was hit had to come back to the others."""
+    """Bytes of its log, by which the node that was hit had to come back to the others."""
     stale_acked: int = 0
     """Sends that a cut-off master acknowledged to a client on its side of the cut."""
     direct: dict[str, int] = field(default_factory=dict)

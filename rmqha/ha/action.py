@@ -21,7 +21,7 @@ class AckStatus(Enum):
     FLUSH_DISK_TIMEOUT = "flush disk timeout"
     FLUSH_SLAVE_TIMEOUT = "flush slave timeout"
     SLAVE_NOT_AVAILABLE = "no slave to wait for"
-    """Of a static group's SYNC_MASTER: written, and nobody near enough to copy it in time."""
+    """End of a wait of a static group's SYNC_MASTER: written, and nobody near enough to copy it in time."""
     SERVICE_NOT_AVAILABLE = "no longer master"
 
 

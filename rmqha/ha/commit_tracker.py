@@ -36,7 +36,7 @@ class CommitTracker:
         self._set = keeper
         self._tracer = tracer
         self._needed_count: int | None = None
-        """What enableAutoInSyncReplicas last asked for; None before the first look."""
+        """Number that enableAutoInSyncReplicas last asked for; None before the first look."""
 
     # --- quorum ---------------------------------------------------------------------------------------------------
     @property

@@ -48,7 +48,7 @@ class Vitals(NamedTuple):
     """Values that heartbeats tell, read afresh at each: at every step of a replica, so it is made cheaply."""
 
     epoch: Epoch
-    """Of the log's last byte; −1 without any."""
+    """Epoch of the log's last byte; −1 without any."""
     accepted_epoch: Epoch
     max_phy_offset: PhyOffset
     confirm_offset: PhyOffset
@@ -76,7 +76,7 @@ class ControllerClient:
         self.state = LinkState.REGISTERING if self.broker_id is not None else LinkState.APPLYING
         self.answered_at_ms: int | None = None
         self.refusal = ""
-        """Why the controllers refuse this replica, in their words; empty when they do not."""
+        """The reason why the controllers refuse this replica, in their words; empty when they do not."""
         self._told_unclean = False
         self._must_read_config = config.mode is HaMode.CP
         self._config = config

@@ -13,7 +13,7 @@ class DiskHealth:
         self._begun_ms: int | None = None
         self._error = ""
         self.last_ms: int | None = None
-        """How long the last probe that ended well took."""
+        """Time (ms) that the last probe that ended well took."""
 
     def begun(self, now_ms: int) -> None:
         self._begun_ms = now_ms

@@ -18,7 +18,7 @@ HOLD_MAX_MS = 10_000
 HOLD_NEEDED_MAX_MS = 1000
 """While the set is too small for sends nobody is held back for longer."""
 MAX_LEAVES_PER_WINDOW = 12
-"""What comes of these numbers: no slave leaves the set more often within WINDOW_MS, as long as it is not needed."""
+"""Consequence of these numbers: no slave leaves the set more often within WINDOW_MS, as long as it is not needed."""
 
 
 class FlapGuard:

@@ -15,7 +15,7 @@ from rmqha.ha.action import HandedOver, Token
 from rmqha.model.offset import BrokerId, PhyOffset
 
 RESUME_AFTER_MS = 1000
-"""How long a master that has told its readiness waits to be replaced."""
+"""Time (ms) that a master which has told its readiness waits to be replaced."""
 MAX_TIMEOUT_MS = 10_000
 
 

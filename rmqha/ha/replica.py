@@ -82,10 +82,10 @@ class Replica:
         self._slaves = Slaves(config, log, self._link, self._copy_limit, tracer)
         self._disk_problem, self._disk_hangs = "", False
         self._epoch_refusal = ""
-        """Why the disk has not taken the newest epoch."""
+        """The reason why the disk has not taken the newest epoch."""
         self._stale_count = 0
         self.disk_refusal = ""
-        """Why the disk takes no more sends; the shell looks at it, and the controllers hear of it."""
+        """The reason why the disk takes no more sends; the shell looks at it, and the controllers hear of it."""
         self._actions: list[Action] = []
 
     # --- time -----------------------------------------------------------------------------------------------------

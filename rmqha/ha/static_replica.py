@@ -38,7 +38,8 @@ class StaticReplica:
         self._role = Role.STARTING
         last = log.epochs.last
         self._epoch = Epoch(max(log.highest_epoch, last.epoch if last else 0))
-        """Of the time before this group became static, if there was one: name servers must not take it for older."""
+        """Epoch of the time before this group became static, if there was one: name servers must not take it for
+        older."""
         self._start_offset = PhyOffset(0)
         self._connections: dict[int, LegacyHaConnection] = {}
         self._client = LegacyHaClient(config, log, tracer)
@@ -49,7 +50,7 @@ class StaticReplica:
         self._stop_waited = False
         self._disk_problem = ""
         self.disk_refusal = ""
-        """Why the disk takes no more sends; the shell looks at it."""
+        """The reason why the disk takes no more sends; the shell looks at it."""
         self._actions: list[Action] = []
 
     # --- time -----------------------------------------------------------------------------------------------------
@@ -283,7 +284,7 @@ class StaticReplica:
 
     @property
     def unacknowledged_bytes(self) -> int:
-        """The same value as `Replica`'s."""
+        """Bytes of the log that are not acknowledged, as `Replica` has them."""
         if not self.is_master:
             return 0
         return self._log.max_phy_offset - (self._releasable or self._log.confirm_offset)

@@ -36,10 +36,10 @@ class SyncStateSet:
         self.unknown = False
         """An answer was lost: only a higher set epoch shows that the request can no longer be applied."""
         self.blind = False
-        """As `unknown`, but it was a former life of this master that asked, so the union may lack a member: in CP
-        nothing is committed before the controller has applied a request of this life. That it shows a higher set epoch
-        is no proof: what this life knew before may have been old news (docs/internals/spec, "an old notice
-        settles")."""
+        """True if the union is `unknown`, but it was a former life of this master that asked, so the union may lack a
+        member: in CP nothing is committed before the controller has applied a request of this life. That it shows a
+        higher set epoch is no proof: what this life knew before may have been old news (docs/internals/spec, "an old
+        notice settles")."""
         self.unconfirmed_since_ms: int | None = None
         """AP with the controllers away: since when the local set is ahead of the confirmed one (ruling 5)."""
 

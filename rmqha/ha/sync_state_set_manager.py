@@ -39,7 +39,7 @@ LOST_RETRY_MS = 500
 
 
 LeaveCause = Literal["disconnected", "too_far_behind", "not_level", "no_acks", "controllers"]
-"""Why a member left the set, one word for metrics; `controllers`: not by this master's wish."""
+"""The reason why a member left the set, one word for metrics; `controllers`: not by this master's wish."""
 LEAVE_CAUSES: tuple[LeaveCause, ...] = get_args(LeaveCause)
 
 
@@ -63,21 +63,21 @@ class SyncStateSetManager:
         """`may_join`: a condition on newcomers that is not the log's."""
         self.state = SyncStateSet()
         self.total_replicas = config.total_replicas
-        """What the controller says of the group, the configured number before that."""
+        """Number of replicas by the controller's word, the configured number before that."""
         self._config = config
         self._log = log
         self._link = link
         self._tracer = tracer
         self._leave_causes: dict[BrokerId, LeaveCause] = {}
-        """Why the last proposal leaves members out."""
+        """The reason why the last proposal leaves members out."""
         self._may_join = may_join
         self.drained_ids: Members = ()
         """Replicas that the controllers let into no set."""
         self._own_id = BrokerId(0)
         self._epoch = Epoch(0)
         self._inherited_end = PhyOffset(0)
-        """What lies below it may have been acknowledged: by earlier masters, or by this one before a restart, whose
-        confirm offset on disk is older than its last acknowledgements."""
+        """Offset below which records may have been acknowledged: by earlier masters, or by this one before a restart,
+        whose confirm offset on disk is older than its last acknowledgements."""
         self._alter_call_id: int | None = None
         self._alter_at_ms = 0
         self._refusal_count = 0

@@ -56,7 +56,7 @@ class EventCounts:
         self._cut_bytes = 0
         self._phases: dict[str, Histogram] = {}
         self._began_ms: dict[tuple[str, str], int] = {}
-        """When (phase, group) began."""
+        """Time (ms) at which (phase, group) began."""
         tracer.listeners.append(self._heard)
 
     def expect(

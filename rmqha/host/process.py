@@ -19,7 +19,7 @@ thousands of connections arrive, all that is new stays alive and is walked throu
 GRACE_MS = 10_000
 KILLED_EXIT_CODE = 130
 PRIVATE_UMASK = 0o027
-"""Whatever a server makes is closed to others, also where a library makes it."""
+"""Umask of servers: whatever one makes is closed to others, also where a library makes it."""
 RESERVED_FILES = 256
 WANTED_SESSIONS = 10_000
 FEW_FILES_ADVICE = "raise the limit of open files: LimitNOFILE=65536 in the systemd unit, or ulimit -Hn 65536"

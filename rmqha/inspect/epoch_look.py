@@ -33,7 +33,7 @@ class EpochLook:
     committed_end: PhyOffset | None
     live: bool
     notes: tuple[str, ...]
-    """What is not as it should be, each a sentence."""
+    """Notes on what is not as it should be, each a sentence."""
 
     @property
     def is_empty(self) -> bool:
@@ -131,9 +131,9 @@ class Following:
     case: str
     ap: Alignment
     cp: Alignment
-    """As `ap`, but nothing that the slave knows to be committed is cut."""
+    """The alignment as `ap`, but nothing that the slave knows to be committed is cut."""
     cut_bytes: int | None
-    """Of an alignment that cuts; None if the slave's end is not known."""
+    """Bytes of an alignment that cuts; None if the slave's end is not known."""
     loses: bool
     """Bytes would be cut or set aside, or an operator is asked."""
 
@@ -145,7 +145,7 @@ class Comparison:
     b_follows_a: Following
     a_follows_b: Following
     a_is_newer: bool | None
-    """Which of the two an election would take; None if they are equal."""
+    """True if an election would take the first of the two; None if they are equal."""
 
     @property
     def is_fork(self) -> bool:

@@ -42,7 +42,7 @@ from rmqha.store.queue.reput import valid_topic
 from rmqha.wire import lenient_json
 
 MAX_GAP_COUNT = 1 << 20
-"""So many entries are filled in at most where records are missing."""
+"""Most entries that are filled in where records are missing."""
 EXTENSION_DIRECTORY = "consumequeue_ext"
 """With enableConsumeQueueExt the tagsCode of an entry is an address in there."""
 LITE_PREFIX = "%LMQ%"
@@ -249,7 +249,7 @@ class Judge:
         self.live = look.live
         self.log_min = look.min_offset
         self.end = end
-        """Where the valid log ends; of a live store, where the check does."""
+        """Offset at which the valid log ends; of a live store, where the check does."""
         self.stored_ms = 0
         """Store time of the record at hand."""
         self.lacking: list[tuple[QueueCursor, int, int]] = []

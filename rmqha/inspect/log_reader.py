@@ -73,7 +73,7 @@ class Stop:
     expected: str = ""
     found: str = ""
     size_bytes: int = 0
-    """Of the bad record, if its frame holds: the next one may stand behind it."""
+    """Size of the bad record, if its frame holds: the next one may stand behind it."""
 
 
 class LogReader:

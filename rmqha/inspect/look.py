@@ -38,7 +38,7 @@ PREFILL = UNIT.pack(0, PREFILL_SIZE, 0)
 UNIT_BYTES = UNIT.size
 BATCH_UNIT_BYTES = BATCH_UNIT.size
 HEAD = struct.Struct(">qi")
-"""How the entries of both kinds of queue begin: physical offset, size."""
+"""Head of the entries of both kinds of queue: physical offset, size."""
 STEP_BACK_COUNT = 64
 """Damaged entries at the end of a queue over which the newest good one is looked for."""
 SIZE_UNIT_BYTES = 4096
@@ -68,7 +68,7 @@ class LogListing:
 
     files: tuple[LogPiece, ...]
     file_size_bytes: int
-    """As the names say, or if there is only one, its own size; 0 for a log without files."""
+    """Size as the names say, or if there is only one, its own size; 0 for a log without files."""
     sizes: dict[str, int]
     strangers: tuple[str, ...]
     unreadable: dict[str, str]

@@ -53,7 +53,8 @@ class StoreCopy:
     same_until: int = 0
     differs: bool = False
     copies_again: bool = False
-    """As it is it would cut bytes that are right, or set its log aside, and copy the master's: their epochs differ."""
+    """True if it would, as it is, cut bytes that are right, or set its log aside, and copy the master's: their epochs
+    differ."""
     problems: list[Problem] = field(default_factory=list)
 
     @property

@@ -39,7 +39,7 @@ MIXED_TOPICS = frozenset(
         "rmq_sys_wheel_timer",
     }
 )
-"""Where a broker keeps messages of all topics: a default permission is none on these."""
+"""Topics in which a broker keeps messages of all topics: a default permission is none on these."""
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 """Before the groups whose offsets are the broker's own: a default permission is none on them either."""
 

@@ -115,7 +115,7 @@ class RequestCode(IntEnum):
 
 
 SEE_FAQ = "\nSee https://rocketmq.apache.org/docs/bestPractice/06FAQ for further details."
-"""How RocketMQ ends some of its remarks."""
+"""The end of some of its remarks."""
 
 
 class ResponseCode(IntEnum):

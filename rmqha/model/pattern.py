@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MAX_PATTERN_CHARS = 1000
 MAX_MEMORY_BYTES = 8 << 20
-"""Of a compiled pattern and its automata."""
+"""Most bytes of a compiled pattern and its automata."""
 
 
 class Pattern:

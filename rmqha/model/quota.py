@@ -13,7 +13,7 @@ from typing import NamedTuple
 from rmqha.model.error import ConfigError
 
 MAX_BUCKET_COUNT = 10_000
-"""Of accounts or of addresses; the one that was made first is forgotten, and begins anew."""
+"""Most buckets of accounts or of addresses; the one that was made first is forgotten, and begins anew."""
 _FORM = "account:NAME=REQUESTS/BYTES or address:HOST=REQUESTS/BYTES, separated by ;"
 
 

@@ -24,9 +24,9 @@ from typing import NamedTuple
 
 MAX_EXPRESSION_LENGTH = 65_536
 MAX_TOKEN_COUNT = 1024
-"""Of an expression, a list of texts counted as one: 250 comparisons, which take 5 ms to parse."""
+"""Most tokens of an expression, a list of texts counted as one: 250 comparisons, which take 5 ms to parse."""
 MAX_CONTAINS_LENGTH = 1024
-"""Of all texts behind CONTAINS in an expression: to look for one takes its length times that of the property."""
+"""Length of all texts behind CONTAINS in an expression: to look for one takes its length times that of the property."""
 MIN_CONTAINS_LENGTH = 8
 """A shorter one counts as so long."""
 MAX_DEPTH = 100
@@ -64,7 +64,7 @@ _JAVA_DOUBLE = re.compile(
 _JAVA_SPACES = "".join(map(chr, range(33)))
 _SMALLEST_DOUBLE = 5e-324
 _MAX_DIGITS = 19
-"""Of a number of 64 bits."""
+"""Digits of a number of 64 bits."""
 
 
 class SelectorError(ValueError):
@@ -518,7 +518,7 @@ class _Parser:
         raise SelectorError(f"expected a value, found {token or 'the end'} before position {self._at}")
 
     def _text_list(self) -> frozenset[str]:
-        """What follows IN. Read as one piece, for it may have thousands of texts; where comments stand in it, word by
+        """The texts that follow IN. Read as one piece, for it may have thousands of texts; where comments stand in it, word by
         word."""
         found = _TEXT_LIST.match(self._text, self._at) if self._is("(") else None
         if found is not None:

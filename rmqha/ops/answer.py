@@ -15,7 +15,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
 
 UNREADABLE = (RemoteProtocolError, ValueError, TypeError, AttributeError, KeyError, IndexError)
-"""What reading an answer of another shape raises."""
+"""Errors that reading an answer of another shape raises."""
 
 
 @contextmanager

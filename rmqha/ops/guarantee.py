@@ -14,7 +14,7 @@ PRESETS: dict[str, dict[str, str]] = {
     "ap": {"brokerRole": "ASYNC_MASTER", "allAckInSyncStateSet": "false"},
     "cp": {"brokerRole": "SYNC_MASTER", "allAckInSyncStateSet": "true"},
 }
-"""What haMode writes into every broker's properties file besides itself."""
+"""Keys that haMode writes into every broker's properties file besides itself."""
 
 
 ACK_KEYS = (

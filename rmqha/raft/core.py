@@ -88,11 +88,12 @@ class Leader:
     rounds: deque[tuple[int, int]] = field(default_factory=deque)
     """(round, sent at) of rounds from the last one that a majority answered."""
     quorum_at_ms: int = 0
-    """When the newest round that a majority answered was sent; the time of election before there is one."""
+    """Time (ms) at which the newest round that a majority answered was sent; the time of election before there is
+    one."""
     paused_ms: int = 0
-    """How long this process has stood still since then: nobody could be heard meanwhile."""
+    """Time (ms) for which this process has stood still since then: nobody could be heard meanwhile."""
     lease_at_ms: int | None = None
-    """The same, None before there is one."""
+    """Time (ms) at which that round was sent; None until a majority has answered a round: an election is no lease."""
     reads: list[PendingRead] = field(default_factory=list)
     transfer: LeadershipTransfer | None = None
 

@@ -109,7 +109,7 @@ class RaftNode:
         self._persisting: Ready | None = None
         """Taken, to be made durable, not advanced."""
         self._beside: Ready | None = None
-        """The same of one that needs no disk."""
+        """Taken, not advanced, and needs no disk."""
         if self._core.is_sole_voter:
             election.campaign(self._core, now_ms)
 

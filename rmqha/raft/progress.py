@@ -30,7 +30,7 @@ class Progress:
     state: ProgressState = ProgressState.PROBE
     acked_round: int = 0
     heard_at_ms: int | None = None
-    """When it last answered anything; None before that."""
+    """Time (ms) at which it last answered anything; None before that."""
     probe_sent: bool = False
     """PROBE: wait for an answer; a heartbeat's answer also frees it."""
     inflight: deque[RaftIndex] = field(default_factory=deque)

@@ -84,7 +84,7 @@ CORRUPT = "_corrupt"
 BODY_MAX_BYTES = 64 * 1024 * 1024
 """A decompressed body beyond it is refused, so that a few stored bytes cannot fill the memory."""
 BATCH_BODY_MAX_BYTES = 32 * 1024 * 1024
-"""Of all decompressed bodies of a batch, unless it is one record: so a task's memory is bounded."""
+"""Most bytes of all decompressed bodies of a batch, unless it is one record: so a task's memory is bounded."""
 
 COMPRESSED, BORN_V6, STORE_V6 = 0x1, 0x10, 0x20
 COMPRESSION_NAMES = {0: "zlib", 1: "lz4", 2: "zstd", 3: "zlib"}

@@ -44,7 +44,7 @@ class Looking:
     uncommitted: bool = False
     """Also what stands behind the confirm offset."""
     all_epochs: bool = False
-    """Of the uncommitted records also those of epochs that have nothing committed."""
+    """True: of the uncommitted records also those of epochs that have nothing committed."""
     pass_damage: bool = False
     """Damage is for the readers to tell; else it is a StoreError as soon as it is seen."""
     pass_loss: bool = False
@@ -62,14 +62,14 @@ class StoreView:
     cluster: str | None
     broker_name: str | None
     broker_id: str | None
-    """Of the replica; null, as the names, without `brokerIdentity`."""
+    """Id of the replica; null, as the names, without `brokerIdentity`."""
     files: tuple[FileName, ...]
     starts: tuple[int, ...]
     """Physical offset of the first record of each file."""
     end_offset: int
     """Committed end, or the end of the valid log if uncommitted records were asked for."""
     written_end: int
-    """Where whole records end, committed or not."""
+    """Offset at which whole records end, committed or not."""
     epochs: tuple[tuple[int, int], ...]
 
     @property

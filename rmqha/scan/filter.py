@@ -19,7 +19,7 @@ NUMBERS = ("queueId", "queueOffset", "physicalOffset", "bornTimestamp", "storeTi
 a null passes no filter."""
 
 FEW_TOPICS = 8
-"""So many are compared one after the other; more are looked up among all topics of a window."""
+"""Number of topics that are compared one after the other; more are looked up among all topics of a window."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,9 +52,9 @@ class ReadCounts:
     """Costs of a read; they add up over ranges."""
 
     log_bytes: int = 0
-    """Of CommitLog files."""
+    """Bytes of CommitLog files."""
     queue_bytes: int = 0
-    """Of ConsumeQueue files used as an index."""
+    """Bytes of ConsumeQueue files used as an index."""
     walked: dict[str, int] = field(default_factory=dict)
     """By reason: bytes of ranges in which a filter that the queues could have answered had to walk the log."""
 

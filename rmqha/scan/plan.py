@@ -18,7 +18,7 @@ from rmqha.scan.storage import storage_of
 from rmqha.scan.walk import RECORD_MAX_BYTES
 
 TRIES = 8
-"""Of so many things that look like records one must be in its queue; a topic that was deleted has none."""
+"""Number of things that look like records of which one must be in its queue; a topic that was deleted has none."""
 
 
 class Boundaries:

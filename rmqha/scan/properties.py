@@ -76,7 +76,7 @@ class Properties:
     first: I64
     last: I64
     unclosed: I64
-    """Where the properties end that do not end with 0x02."""
+    """Positions at which the properties end that do not end with 0x02."""
 
     def value(self, name: bytes) -> Any:
         """StringArray of one property, null where a record lacks it."""

@@ -17,7 +17,7 @@ from rmqha.scan.walk import I64, RECORD_MAX_BYTES, RECORD_MIN_BYTES, Chain, Wind
 WINDOW_BYTES = 4 * 1024 * 1024
 """Makes one RecordBatch."""
 FILTERED_WINDOW_BYTES = 8 * 1024 * 1024
-"""Where a filter leaves few rows of each."""
+"""Window where a filter leaves few rows of each."""
 DENSE_BYTES = 32 * 1024
 """A stretch of which a piece is wanted in every so many bytes is fetched from the disk as a whole."""
 PROBE_BYTES = 256 * 1024
@@ -58,7 +58,7 @@ class LogFile:
             raise UsageError(f"{name.path} cannot be read: permission denied") from None
         self._buffer = bytearray()
         self.read_bytes = 0
-        """So many were read until now."""
+        """Bytes that were read until now."""
 
     def __enter__(self) -> LogFile:
         return self

@@ -30,7 +30,7 @@ BLANK_HEADER_BYTES = 8
 
 LANE_SPACING_BYTES = 32 * 1024
 LANE_SEARCH_BYTES = 2 * 1024
-"""Where no record starts in so many bytes, there is no lane."""
+"""Bytes searched for a lane: where no record starts in so many, there is no lane."""
 FEW_LANES = 8
 STEPS_UNCHECKED = 4
 
@@ -72,7 +72,7 @@ class Window:
     path: str
     base_offset: int
     raw: bytearray | memoryview
-    """The same bytes; may be longer than `data`, which counts."""
+    """Bytes of `data`; may be longer than `data`, which counts."""
     data: NDArray[np.uint8]
     behind_bytes: int = 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rmqha.sim.scheduler import Scheduler
 
 EPOCH_AT_MS = 1_700_000_000_000
-"""What wall clocks show when a simulation begins."""
+"""Time (ms) that wall clocks show when a simulation begins."""
 _MILLION = 1_000_000
 
 

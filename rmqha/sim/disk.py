@@ -38,7 +38,7 @@ class _File:
         self.modified_at_ms = modified_at_ms
         self.bad_sectors: set[int] = set()
         self.named = True
-        """Whether its directory durably has it."""
+        """True if its directory durably has it."""
         self.unlike: list[tuple[int, int]] = []
         """Ranges that the cache holds as clean, and that are other ones on the medium."""
 
@@ -241,11 +241,11 @@ class SimDisk:
         self.failing: frozenset[str] = frozenset()
         """EIO for these kinds of operation: "read", "write", "sync", "create", "rename", "remove"."""
         self.forgetting_syncs = 0
-        """So many more syncs of files with something to write fail, and the pages are clean afterwards."""
+        """Number of further syncs of files with something to write fail, and the pages are clean afterwards."""
         self.lying_syncs = 0
-        """So many more return, and have lost or misdirected a sector."""
+        """Number of further syncs that return, and have lost or misdirected a sector."""
         self.misdirects = True
-        """What such a sync loses may stand elsewhere in the file."""
+        """True: what such a sync loses may stand elsewhere in the file."""
         self.used_bytes = 0
         self.read_only_views = True
         """Views cannot be written. PyPy is slow then: it copies all of such a view at each look into a part of it."""

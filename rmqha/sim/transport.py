@@ -61,11 +61,11 @@ class Connection:
         self.owner = owner
         self.other: Connection | None = None
         self.queue: list[bytes | None] = []
-        """What has been sent and has not arrived; None is the end."""
+        """Bytes that have been sent and have not arrived; None is the end."""
         self.is_under_way = False
-        """Whether a segment is: one at a time, which keeps the order."""
+        """True if a segment is under way: one at a time, which keeps the order."""
         self.draws: SimPrng | None = None
-        """Of its link, from the first segment on."""
+        """Random numbers of its link, from the first segment on."""
         self.is_open = True
         self.announced = True
         """False while the dialing side has not been told yet that it is connected; nothing reaches it before."""

@@ -29,10 +29,10 @@ class Audit:
     """Acknowledged and not in the log: lost."""
     misplaced_count: int
     misplaced: list[dict[str, Any]]
-    """Where the acknowledgement said the message is, the log holds another one, or none."""
+    """Messages for which the log holds another one, or none, where the acknowledgement said it is."""
     duplicate_count: int
     duplicates: list[dict[str, Any]]
-    """The same msgId more than once in one topic: a producer's retry. Not a loss."""
+    """Messages with the same msgId more than once in one topic: a producer's retry. Not a loss."""
     disorder_count: int
     disorder: list[dict[str, Any]]
     """Records whose queueOffset does not follow that of the record before them in their queue."""

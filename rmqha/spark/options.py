@@ -84,7 +84,7 @@ class ReadOptions:
 
     paths: tuple[str, ...]
     rows: RowFilter = ALL_ROWS
-    """What the options alone already leave out."""
+    """Filter of the rows that the options alone leave."""
     columns: tuple[str, ...] = tuple(TYPES)
     uncommitted: bool = False
     properties_as: str = "json"

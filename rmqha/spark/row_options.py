@@ -12,7 +12,7 @@ from rmqha.model.pattern import compiled
 from rmqha.scan.api import Interval, RowFilter
 
 EARLIEST, LATEST = -2, -1
-"""As numbers inside JSON, as Kafka's source has them."""
+"""The two ends as numbers inside JSON, as Kafka's source has them."""
 TOPIC_OPTIONS = ("topic", "subscribe", "subscribePattern", "assign")
 
 

@@ -36,7 +36,7 @@ from rmqha.store.queue.dispatcher import DispatchedRecord, DispatchedRun
 from rmqha.store.queue.reput import QueueOffsets, valid_topic
 
 _FIXED_BYTES = 82
-"""Of each record, beside hosts, body, topic field and properties."""
+"""Fixed bytes of each record, beside hosts, body, topic field and properties."""
 
 
 class Appended(NamedTuple):

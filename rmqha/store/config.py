@@ -29,7 +29,7 @@ class StoreConfig:
     enabled_append_prop_crc: bool = False
     """Each record ends with a checksum of all of it, in the property __CRC32#."""
     delay_levels_ms: tuple[int, ...] = parse_delay_levels(DEFAULT_DELAY_LEVELS)
-    """How long each level of the schedule topic waits."""
+    """Time (ms) for which each level of the schedule topic waits."""
 
     @property
     def commit_least_bytes(self) -> int:

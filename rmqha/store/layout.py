@@ -18,7 +18,7 @@ from rmqha.store.queue.consume_queue import DIRECTORY as QUEUE_DIRECTORY
 LOCK_PATH = "lock"
 REPLACED = "replaced-"
 OTHERS_DERIVED = ("timerlog", "timerwheel", "compaction")
-"""What RocketMQ makes from the log and we do not."""
+"""Directories that RocketMQ makes from the log and we do not."""
 _MARKS = (LOG_DIRECTORY, CHECKPOINT_PATH, LOCK_PATH, identity_file.PATH, identity_file.PENDING_PATH)
 _KNOWN = (
     *_MARKS,

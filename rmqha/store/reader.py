@@ -40,13 +40,13 @@ class PullResult:
     max_offset: QueueOffset
     records: list[memoryview]
     remark: str = ""
-    """Why nothing can be given, for another status than those of RocketMQ's pull."""
+    """The reason why nothing can be given, for another status than those of RocketMQ's pull."""
     is_repaired_soon: bool = False
     """Nothing can be given now: the record is damaged, and a replica is asked for it."""
 
 
 MAX_MATCHED_COUNT = 1000
-"""The same where each record itself is looked at."""
+"""Most messages where each record itself is looked at."""
 
 
 class Matches(Protocol):
@@ -59,11 +59,11 @@ class Matches(Protocol):
 
 
 IsWhole = Callable[[Record], bool]
-"""Whether a record has what each of its kind was written with, which no CRC covers."""
+"""Test that is True if a record has what each of its kind was written with, which no CRC covers."""
 
 
 Unit = tuple[int, int, int]
-"""Of a queue: physical offset, size, tagsCode."""
+"""A unit of a queue: physical offset, size, tagsCode."""
 
 
 def any_record(record: Record) -> bool:

@@ -65,9 +65,9 @@ class Registration:
     topics: Mapping[str, QueueData]
     enable_acting_master: bool = False
     timeout_ms: int | None = None
-    """How long the broker may stay silent before it counts as gone; None: the name server's own bound."""
+    """Time (ms) for which the broker may stay silent before it counts as gone; None: the name server's own bound."""
     digest: str = ""
-    """Of the topics without their version, from a broker of ours. `topics` is empty if it is the known one."""
+    """Digest of the topics without their version, from a broker of ours. `topics` is empty if it is the known one."""
 
 
 def register_broker_request(

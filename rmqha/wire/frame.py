@@ -43,7 +43,7 @@ class FrameParser:
         self._buffer = bytearray()
         self._wanted = 8
         self.has_more = False
-        """What has been fed holds more than was asked for: `feed` without new data goes on."""
+        """True if what has been fed holds more than was asked for: `feed` without new data goes on."""
 
     @property
     def buffered_bytes(self) -> int:

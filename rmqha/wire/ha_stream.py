@@ -142,9 +142,9 @@ class MasterStreamParser:
 
     def __init__(self, max_transfer_bytes: int = 4 * MAX_TRANSFER_BYTES) -> None:
         self._head = bytearray()
-        """Of a frame whose header, or handshake, is not complete."""
+        """Bytes of a frame whose header, or handshake, is not complete."""
         self._transfer: TransferHeader | None = None
-        """What is still to come of a transfer."""
+        """Header of a transfer of which more is to come."""
         self._max_transfer_bytes = max_transfer_bytes
 
     def feed(self, data: Buffer) -> list[MasterFrame]:

@@ -110,7 +110,7 @@ class SendForwarder:
         self._until_ms = 0
         self._young_until_ms = 0
         self._told = False
-        """That sends are passed on in this window."""
+        """True if it was traced in this window that sends are passed on."""
         self._held: dict[Channel, deque[tuple[int, Command]]] = {}
         """By connection: (deadline, request), the oldest first; the first one is being worked on."""
         self._held_count = 0

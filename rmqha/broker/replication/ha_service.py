@@ -30,12 +30,12 @@ from rmqha.wire import legacy_ha as plain_ha
 from rmqha.wire.ha_stream import HaState
 
 READ_BYTES = 1024 * 1024
-"""Of a master's stream, which is written to the log out of this one buffer. Receiving into the mapped file instead is
-slower: each page of it that is touched for the first time costs a fault (docs/operate/performance.md)."""
+"""Read size for a master's stream, which is written to the log out of this one buffer. Receiving into the mapped file
+instead is slower: each page of it that is touched for the first time costs a fault (docs/operate/performance.md)."""
 ENCRYPT_BYTES = 128 * 1024
 """Copied for TLS at a time."""
 ACK_READ_BYTES = 4096
-"""Of a slave's stream, which holds only acks."""
+"""Read size for a slave's stream, which holds only acks."""
 DIAL_TIMEOUT_MS = 1000
 HANDSHAKE_TIMEOUT_MS = 3000
 HANDSHAKE_BYTES = 16
@@ -56,7 +56,7 @@ class _Connection:
 
     def __init__(self) -> None:
         self.handle: int | None = None
-        """Of a plain socket that is connected: what is written goes there directly."""
+        """File descriptor of a plain socket that is connected: what is written goes there directly."""
         self.is_writing = False
         """The writer is in the midst of an item: nothing may come in between."""
         self.queue: deque[bytes | _Log] = deque()
@@ -297,7 +297,7 @@ class HaService:
         return await self._write_log_encrypted(conn_id, item, stream)
 
     async def _write_log_encrypted(self, conn_id: int, item: _Log, stream: trio.abc.Stream) -> bool:
-        """The same as `_write_log`, by way of a copy, which is what gets encrypted."""
+        """Write as `_write_log` does, by way of a copy, which is what gets encrypted."""
         data, offset, left = item.header, item.phy_offset, item.size_bytes
         while data or left:
             size_bytes = min(left, ENCRYPT_BYTES)

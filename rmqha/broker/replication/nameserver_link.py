@@ -29,7 +29,7 @@ PAUSE_FACTOR = 9
 """After a registration whose body took t to make, changes of topics gather for 9 t: somebody may make topics all the
 time, and each registration has them all."""
 RELEASED_COUNT = 200
-"""Those who wait that are told in one turn of the event loop: some milliseconds."""
+"""Number of waiting registrations that are told in one turn of the event loop: some milliseconds."""
 
 
 class NameServerLink:
@@ -57,7 +57,7 @@ class NameServerLink:
         self._urgent = trio.Event()
         """The role changes: nothing waits for company."""
         self._body_s = 0.0
-        """How long the last body took to be made."""
+        """Time (s) that the last body took to be made."""
         self._unreachable: set[str] = set()
         """Traced as such: one line when it starts, none per attempt."""
         self._waits: deque[tuple[int, Callable[[], None]]] = deque()

@@ -55,7 +55,7 @@ class ReadRepair:
         self._told: set[str] = set()
         """Addresses that do not know the request, told once."""
         self._claims: dict[PhyOffset, None] = {}
-        """Where peers have asked for a record that is not sound here, or is none."""
+        """Offsets at which peers have asked for a record that is not sound here, or is none."""
 
     # --- whoever is asked -------------------------------------------------------------------------------------------
     def handlers(self) -> dict[int, Handler]:

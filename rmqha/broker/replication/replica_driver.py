@@ -46,8 +46,8 @@ DISPATCH_BYTES = 512 * 1024
 COPY_BYTES = 4 * 1024 * 1024
 """A slave that is so far behind is copying, and dispatches so much at a time, in bulk."""
 BACKLOG_BYTES = 16 * 1024 * 1024
-"""So is done too with a backlog that would take a tenth of a second record by record. With less a broker never waits
-for NumPy to be imported."""
+"""Backlog that is dispatched in bulk too: record by record it would take a tenth of a second. With less a broker never
+waits for NumPy to be imported."""
 MIN_DISPATCH_BYTES = 4 * 1024
 DISPATCH_MS = 8
 """A slice that takes longer is followed by a smaller one: the first record of a queue makes a file, which costs as much
@@ -76,7 +76,7 @@ class ControllerPort(Protocol):
 
 
 class DriverEvents(Protocol):
-    """What the parts of a broker hear of its replica and log."""
+    """Events of which the parts of a broker hear of its replica and log."""
 
     def role_changed(self, action: RoleChanged) -> None: ...
 

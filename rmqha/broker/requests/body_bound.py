@@ -17,7 +17,7 @@ class BodyBound(NamedTuple):
 
 
 DEFAULT_BOUND: Final = BodyBound(64 * 1024, 16 * 1024)
-"""Of most codes, which need no body at all."""
+"""Bound for most codes, which need no body at all."""
 BOUNDS: Final[dict[int, BodyBound]] = {
     # A client of 256 groups with ten subscriptions each has 400 KB and 26,000 values.
     RequestCode.HEART_BEAT: BodyBound(512 * 1024, 40_000),

@@ -20,7 +20,7 @@ from rmqha.store.integrity.record_starts import StoredRecord
 from rmqha.wire.command import Command
 
 CALL_TIMEOUT_MS = 10_000
-"""As long as Apache's broker waits for a client."""
+"""Wait for a client, as long as Apache's broker's."""
 MAX_CALL_COUNT = 100
 """Requests passed on at a time."""
 

@@ -148,7 +148,7 @@ class PullProcessor:
         self._readers = readers
         self._holds: dict[_Queue, list[_Hold]] = {}
         self._held: dict[Channel, dict[_Queue, int]] = {}
-        """How many of them each connection has, by queue."""
+        """Number of them that each connection has, by queue."""
         self._due: dict[int, dict[_Queue, None]] = {}
         """The queues of holds whose time is up in a tick."""
         self._refusing = False

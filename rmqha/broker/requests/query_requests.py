@@ -16,7 +16,7 @@ from rmqha.wire.command import Command
 DEFAULT_QUERY_MAX_COUNT = 32
 """RocketMQ's defaultQueryMaxNum: how many messages of one unique key are given."""
 FRAME_SPARE_BYTES = 64 * 1024
-"""What a frame may hold besides its body."""
+"""Bytes that a frame may hold besides its body."""
 MAX_SEARCH_COUNT = 256
 """Long searches at the same time; more are answered SYSTEM_BUSY."""
 MAX_SEARCH_COUNT_OF_ONE = 4

@@ -22,7 +22,7 @@ class Channel(Protocol):
 
     peer: str
     waited_ms: int
-    """How long what is being received has waited to be read."""
+    """Time (ms) for which what is being received has waited to be read."""
 
     def send(self, command: Command) -> None: ...
 

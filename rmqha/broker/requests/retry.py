@@ -40,7 +40,7 @@ from rmqha.wire.command import Command
 
 DLQ_QUEUE_COUNT = 1
 MAX_RECONSUME_TIMES = 2**31 - 1
-"""What a record can hold; a client may have stored it."""
+"""Largest count that a record can hold; a client may have stored it."""
 FIRST_RETRY_LEVEL = 3
 """Delay level of the first retry when the consumer leaves it to the broker: 10 s by default."""
 

@@ -13,7 +13,7 @@ from rmqha.wire import lenient_json
 from rmqha.wire.command import Command
 
 MAX_EVALUATED = 5_000
-"""What the selector of one pull may use: two or three milliseconds."""
+"""Cost that the selectors of one pull may have: two or three milliseconds."""
 
 
 def require_property_filter(config: BrokerConfig, expression_type: str) -> None:

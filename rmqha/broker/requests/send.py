@@ -63,7 +63,7 @@ MAX_BATCH_MESSAGES = 32768
 _SHARDING_KEY = b"__SHARDINGKEY\x01"
 _INNER_HEAD_BYTES = 20
 _inner_head = struct.Struct(">i8xii").unpack_from
-"""Of a message in a batch: totalSize, flag, bodyLength."""
+"""Head of a message in a batch: totalSize, flag, bodyLength."""
 _LEAST_INNER_BYTES = _INNER_HEAD_BYTES + 2
 _INT16 = struct.Struct(">h")
 
@@ -168,7 +168,7 @@ class SendProcessor:
         self.put_bytes = 0
         self.refused_count = 0
         self.failed_count = 0
-        """Those of the refused that nothing was wrong with: the group could not take them."""
+        """Number of refused sends that nothing was wrong with: the group could not take them."""
 
     def configure(self, config: BrokerConfig) -> None:
         self._config = config

@@ -139,7 +139,8 @@ class TableRequests:
         answer_when(self._held_and_routed, channel, command.reply())
 
     def _held_and_routed(self, done: Callable[[str], None]) -> None:
-        """Who sends at once must find the topic's route, or it might be made by the first send, in any group."""
+        """Hold the answer until the topic is routed: a client that sends at once must find its route, or it might be
+        made by the first send, in any group."""
         self._feed.wait(lambda fault: done(fault) if fault else self._when_routed(lambda: done("")))
 
     def _delete_topic(self, channel: Channel, command: Command) -> None:

@@ -20,7 +20,7 @@ MAX_PAIRS = 1000
 """Pairs of topic and group whose lag is shown."""
 PAIRS_PER_STEP, PLACES_PER_STEP = 25, 50
 QUEUES_PER_STEP = 32
-"""Whose first waiting message is looked up: it may have to come from the disk."""
+"""Number of queues a step whose first waiting message is looked up: it may have to come from the disk."""
 _LAG_LABELS = ("consumer_group", "topic", "is_retry", "is_system")
 _STORAGE = ("storage_type", "storage_medium")
 _LOCAL_DISK = ("local", "disk")

@@ -20,7 +20,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.state.replica_state import ReplicaState
 
 LOOKS_ON_DEMAND = 20
-"""How many looks a request of an operator lasts, as in RocketMQ: a batch at each."""
+"""Number of looks that a request of an operator lasts, as in RocketMQ: a batch at each."""
 
 
 class Retention:

@@ -12,7 +12,7 @@ from rmqha.model.series import Histogram
 MAX_PLACES = 1000
 OTHER = "other"
 SIZE_BOUNDS_BYTES = (1024, 4096, 512 * 1024, 1024 * 1024, 2 * 1024 * 1024, 4 * 1024 * 1024)
-"""Those of RocketMQ."""
+"""Bounds of RocketMQ's histogram."""
 
 
 class Flow:

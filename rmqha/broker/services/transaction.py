@@ -49,7 +49,8 @@ MAX_MARK_COUNT = 1 << 16
 MAX_REMEMBERED_COUNT = 1 << 16
 REMOVE_TAG = "d"
 PROPERTY_WAITING_FROM = "RMQHA_WAITING_FROM"
-"""Own. Of a mark: "half,op", the offsets from which on half messages and marks say what waits when it is stored."""
+"""Own. Property of a mark: "half,op", the offsets from which on half messages and marks say what waits when it is
+stored."""
 _MARK_PROPERTIES = encode_properties({PROPERTY_WAIT: "true", PROPERTY_TAGS: REMOVE_TAG})
 
 
@@ -216,7 +217,7 @@ class Reconciliation:
         """(offset of a mark, the last half message that it or those up to the next entry list), of marks that may still
         be needed."""
         self._ended: OrderedDict[int, int] = OrderedDict()
-        """Those that producers have ended, the latest; their marks may not be read yet."""
+        """Half messages that producers have ended, the latest; their marks may not be read yet."""
         self._copies: OrderedDict[int, int] = OrderedDict()
         """The copy that waited instead of a half message, for ends that name the older one."""
 

@@ -62,7 +62,7 @@ SLICE_COUNT = 256
 """Marks or half messages that one step looks at."""
 MAX_CHECK_COUNT = 64
 MAX_CHECK_BYTES = 1024 * 1024
-"""Of bodies that one step stores again; one message at least."""
+"""Bytes of bodies that one step stores again; one message at least."""
 HOUR_MS = 3_600_000
 MAX_WITHHELD_COUNT = 1000
 _NOT_FOUND = "Find prepared transaction message failed"
@@ -143,7 +143,7 @@ class TransactionService:
         self._store_host = store_host
         self._broker_name = config.broker_name
         self._state: Reconciliation | None = None
-        """Of this mastership; None until the first step of it."""
+        """State of this mastership; None until the first step of it."""
         self.configure(config)
         self._next_round_ms = 0
         self._looked_at_ms = 0

@@ -19,10 +19,10 @@ from rmqha.wire.command import FLAG_ONEWAY, Command, Language
 
 MAX_GROUPS_PER_CHANNEL = 256
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+")
-"""Of groups and topics, as RocketMQ's clients check them."""
+"""Names of groups and topics, as RocketMQ's clients check them."""
 MAX_SUBSCRIPTIONS = 1024
 MAX_NAME_LENGTH = 255
-"""Of a group or a client, as in RocketMQ."""
+"""Longest name of a group or a client, as in RocketMQ."""
 MAX_SUBSCRIPTION_LENGTH = 256 * 1024
 """Topics and expressions of one group, together."""
 TAG, SQL92 = "TAG", "SQL92"

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class TableEvents(Protocol):
-    """What tables tell the broker of their changes."""
+    """Events by which tables tell the broker of their changes."""
 
     def moved(self) -> None:
         """The version of a table has: slaves want to know."""

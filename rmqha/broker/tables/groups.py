@@ -19,7 +19,7 @@ from rmqha.wire.lenient_json import Entries
 MAX_GROUP_LENGTH = MAX_TOPIC_LENGTH - len(RETRY_PREFIX)
 """The name of its retry topic is a topic's."""
 MAX_GROUP_BYTES = 64 * 1024
-"""Of the settings of one group, as JSON."""
+"""Most bytes of the settings of one group, as JSON."""
 _TABLE = "subscriptionGroupTable"
 
 
@@ -61,7 +61,7 @@ def settings_fault(group: Mapping[str, Any]) -> str:
 
 
 CREATION_SHARE = 5
-"""So many groups may first uses make for each topic that they may: a group costs no file of its own."""
+"""Number of groups that first uses may make for each topic that they may make: a group costs no file of its own."""
 
 
 class GroupTable:

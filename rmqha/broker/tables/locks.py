@@ -19,7 +19,7 @@ LOCK_LIFETIME_MS = 60_000
 DROP_INTERVAL_MS = 1000
 """A full table is looked through for expired locks so often at most."""
 MAX_NAME_LENGTH = 255
-"""Of the group, the client, a topic and a broker that a lock names."""
+"""Longest name of the group, the client, a topic and a broker that a lock names."""
 MAX_LOCK_COUNT = 100_000
 """Bound on all locks together, since any client may name new queues."""
 

@@ -36,11 +36,11 @@ RETRY_MS = 5
 MAX_RETRY_MS = 500
 CALL_TIMEOUT_MS = 3000
 UNALIGNED_HOLD_MS = 200
-"""How long a poll is held while the logs are not aligned yet."""
+"""Time (ms) for which a poll is held while the logs are not aligned yet."""
 SLICE_COUNT = 2000
 """Topics or groups asked of Apache's master at once, as its slaves do."""
 OWN_SLICE_COUNT = 10_000
-"""The same of ours: fewer slices, so that a table seldom changes between them."""
+"""Slice size for masters of ours: fewer slices, so that a table seldom changes between them."""
 MAX_SLICES = 1000
 MAX_TABLE_TRIES = 5
 """A table that changes while its slices are read is read anew."""
@@ -106,11 +106,11 @@ class MetadataFollower:
         self._delays_heard = NO_STAMP
         """The version of the delay offsets that this master has told."""
         self._compared = False
-        """What this replica has newer than its master is known, or will be once that has told all."""
+        """True once it is known what this replica has newer than its master, or will be once that has told all."""
         self._untold: dict[Place, TableVersion] | None = None
         """Offsets of this replica for which the master has told nothing as new, while it tells its own."""
         self._back: list[OffsetChange] = []
-        """What the master is to take back: it has lost them by a kill."""
+        """Changes that the master is to take back: it has lost them by a kill."""
         self._failed = False
 
     # --- a master that is rmqha ---------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class _Wait:
     (it may be killed, come back and still be the master); else with the reason."""
 
     of_set: tuple[TableVersion, TableVersion, TableVersion] | None
-    """Of topics, groups and offsets; None: the set is not waited for."""
+    """Versions of topics, groups and offsets; None: the set is not waited for."""
     own: tuple[int, int]
     """Changes of topics and groups, as their files count them."""
     own_offsets: TableVersion
@@ -80,7 +80,7 @@ class _Wait:
 
 
 class GroupView(Protocol):
-    """What is known, and told, of the group and its log."""
+    """Port of what is known, and told, of the group and its log."""
 
     @property
     def is_master(self) -> bool: ...
@@ -135,7 +135,7 @@ class MetadataLeader:
         self._foreign: set[BrokerId] = set()
         self._holds: dict[BrokerId, _Hold] = {}
         self._lines: dict[Line, deque[_Wait]] = {}
-        """Those of one kind, in the order of what they wait for: while the first waits, so do the others."""
+        """Waits of one kind, in the order of what they wait for: while the first waits, so do the others."""
         self._answered = NO_STAMP
         """Offsets that were answered under offsetSync=strict, or may have been by a master before."""
 
@@ -245,7 +245,7 @@ class MetadataLeader:
         return follower is not None and self._holds_tables(follower)
 
     def unknown(self, connected: list[BrokerId]) -> list[BrokerId]:
-        """Those of `connected` that do not follow the tables though they could be ones of ours."""
+        """Slaves in `connected` that do not follow the tables though they could be ones of ours."""
         now_ms = self._clock.now_ms()
         silent = []
         for broker_id in connected:
@@ -288,7 +288,7 @@ class MetadataLeader:
         self._wait_tables((self._topics.version.stamp, self._groups.version.stamp, NO_STAMP), done)
 
     def wait_reset(self, done: Callable[[str], None]) -> None:
-        """The same wait as `wait`, and for the offsets too, of the set: an operator has set or removed some."""
+        """Wait as `wait` does, and for the offsets too, of the set: an operator has set or removed some."""
         self._wait_tables((self._topics.version.stamp, self._groups.version.stamp, self._offsets.stamp), done)
 
     def _wait_tables(
@@ -298,7 +298,7 @@ class MetadataLeader:
         self._wait(of_set if self.is_strict else None, own, NO_STAMP, done)
 
     def wait_commit(self, done: Callable[[str], None]) -> None:
-        """The same wait as `wait`, for offsets alone, under offsetSync=strict."""
+        """Wait as `wait` does, for offsets alone, under offsetSync=strict."""
         if self._config.offset_sync == "strict":
             self.changed()
             self._saver.save_offsets_soon()

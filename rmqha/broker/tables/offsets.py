@@ -28,7 +28,7 @@ MAX_REMOVED_COUNT = 100_000
 """Bound on remembered removals; the oldest are forgotten first."""
 
 CUT_STAMP = TableVersion(0, 0)
-"""Of an offset that a cut of this replica's log has lowered."""
+"""Stamp of an offset that a cut of this replica's log has lowered."""
 
 _TABLE = "consumerOffset"
 _VERSIONS = "rmqhaOffsetVersions"
@@ -67,7 +67,7 @@ class PendingOffsetWrite(NamedTuple):
 
     file: table_file.PendingTableWrite
     stamp: TableVersion
-    """Of the newest change in it."""
+    """Stamp of the newest change in it."""
 
 
 class OffsetTable:
@@ -86,7 +86,7 @@ class OffsetTable:
         self._floor = 0
         self._offsets: dict[str, dict[int, int]] = {}
         self._stamps: dict[Place, TableVersion] = {}
-        """Of the present offsets, in order: what changed last stands last."""
+        """Stamps of the present offsets, in order: what changed last stands last."""
         self._removed = Removals()
         self._pairs = Pairs()
         self._resets: dict[Place, int] = {}
@@ -106,7 +106,7 @@ class OffsetTable:
         if _lacks_quotes(disk) or (not is_synced and self._knows_any):
             self._file.touch()
         self.saved_stamp = self.stamp if is_synced else NO_STAMP
-        """Of the newest change that is on the disk."""
+        """Stamp of the newest change that is on the disk."""
 
     @property
     def stamp(self) -> TableVersion:

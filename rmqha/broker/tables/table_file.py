@@ -65,16 +65,16 @@ class TableFile:
         self.changed_count = 0
         """Changes of rows so far."""
         self.saved_count = 0
-        """Those of them that are on the disk."""
+        """Number of changes that are on the disk."""
         self.trouble = ""
-        """Why the last write failed, "" if it did not."""
+        """The reason why the last write failed, "" if it did not."""
         self.is_behind = False
         self._made_count = 0
         self._changed: dict[str, dict[str, Any]] = {table: {} for table in tables}
         self._whole: set[str] = set()
         """Tables of which every row is in `_changed`."""
         self._deltas: deque[_Delta] = deque()
-        """What `write` has not seen yet, in order."""
+        """Changes that `write` has not seen yet, in order."""
         self._writing = Lock()
         self._written_order = 0
         self._attempted: PendingTableWrite | None = None

@@ -45,7 +45,7 @@ class Quorum:
 
     leader: dict[str, Any] | None
     word: dict[str, Any]
-    """Of the leader, else of whoever answered."""
+    """Word of the leader, else of whoever answered."""
     members: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Own word by id, {} of a member that does not answer."""
 

@@ -21,7 +21,7 @@ class Figures:
 
     kind: str
     measured: str
-    """What the latency is the time of."""
+    """The event whose latency is measured."""
     topic: str
     size_bytes: int
     rate: float | None = None

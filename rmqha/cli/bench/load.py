@@ -33,7 +33,7 @@ from rmqha.wire.command import Command
 
 GROUP = "rmqha-bench"
 HEADER = struct.Struct(">16sq")
-"""Of a body: which run, which message; −1: only to see that the way is open."""
+"""Head of a body: which run, which message; −1: only to see that the way is open."""
 PROBE = -1
 WARM_UP_S = 15.0
 DRAIN_S = 5.0

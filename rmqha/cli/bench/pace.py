@@ -38,9 +38,9 @@ class Run:
     """Outcome of a run. Times in microseconds from the intended begin."""
 
     latency: LatencyHistogram = field(default_factory=LatencyHistogram)
-    """Of answered requests, and of those without an answer as far as they had come."""
+    """Latencies of answered requests, and of those without an answer as far as they had come."""
     late: LatencyHistogram = field(default_factory=LatencyHistogram)
-    """How late requests began: the part of the latency that is this client's."""
+    """Delays with which requests began: the part of the latency that is this client's."""
     offered: int = 0
     unanswered: int = 0
     elapsed_s: float = 0.0

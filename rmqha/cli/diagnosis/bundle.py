@@ -49,9 +49,9 @@ STORE_FILES = (
     "rmqha.*",
     "config/*",
 )
-"""Of a store; `rmqha.*` are our own small files."""
+"""Files of a store; `rmqha.*` are our own small files."""
 PROBE_FILE = "rmqha.probe"
-"""What the disk probe writes: zeros."""
+"""File that the disk probe writes: zeros."""
 MACHINE_FILES = (
     "/etc/os-release",
     "/proc/loadavg",
@@ -66,7 +66,7 @@ MACHINE_FILES = (
 )
 LIBRARIES = ("trio", "cbor2", "click", "rich", "pyyaml", "pyspark", "pyarrow", "numpy", "lz4", "zstandard", "h11")
 PAGES = ("metrics", "readyz", "role")
-"""Of a server's httpPort."""
+"""Pages of a server's httpPort."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ WARM_UP_COUNT = 3
 IMPOSSIBLE_SYNC_US = 40
 """No disk makes a write durable faster; memory does."""
 SYNC_SHARE = 0.6
-"""Of the time: the rest is for the long write."""
+"""Share of the time: the rest is for the long write."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class DiskFigures:
     syncs: LatencyHistogram = field(default_factory=LatencyHistogram)
     written_bytes: int = 0
     write_us: int = 0
-    """Of the long write and the sync at its end."""
+    """Time (µs) of the long write and the sync at its end."""
 
     @property
     def bytes_per_second(self) -> int:

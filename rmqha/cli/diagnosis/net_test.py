@@ -20,7 +20,7 @@ from rmqha.wire.command import Command
 
 TIMEOUT_MS = 3_000
 TRIP_SHARE = 0.5
-"""Of the time: the rest is for the throughput."""
+"""Share of the time: the rest is for the throughput."""
 MAX_TRIP_COUNT = 20_000
 BODY_BYTES = 256 * 1024
 AT_ONCE = 4

@@ -17,7 +17,7 @@ from rmqha.model.identity import parse_address
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _MAX_LABEL_LENGTH = 63
 _MAX_SET_LENGTH = 52
-"""Of a StatefulSet's name: Kubernetes labels its pods with it and a hash of ten characters more."""
+"""Longest name of a StatefulSet: Kubernetes labels its pods with it and a hash of ten characters more."""
 _SIZE = re.compile(r"[1-9][0-9]*(\.[0-9]+)?([KMGTPE]i|[kMGTPE])?")
 
 

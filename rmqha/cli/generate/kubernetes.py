@@ -46,7 +46,7 @@ class KubernetesOptions(NamedTuple):
     ha_mode: str = "cp"
     storage: str = "50Gi"
     secret: str = "0" * 64
-    """Of haSecretFile; each cluster has its own."""
+    """Content of haSecretFile; each cluster has its own."""
 
     @property
     def controller_set(self) -> str:

@@ -11,7 +11,7 @@ KINDS = {
     "namesrv": "rmqha name server, with or without a controller",
 }
 HIDDEN = tuple(Path(name) for name in ("/home", "/root", "/run/user", "/tmp", "/var/tmp"))
-"""What ProtectHome and PrivateTmp take out of a unit's sight."""
+"""Directories that ProtectHome and PrivateTmp take out of a unit's sight."""
 SECRET = """
 # What all servers of a cluster share: `rmqha generate secret /etc/rmqha/ha.secret`, the same file on every machine, and
 # haSecretFile=/run/credentials/rmqha-{kind}@NAME.service/ha.secret in the configuration.

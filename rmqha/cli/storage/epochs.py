@@ -26,7 +26,7 @@ CASES = {
     "2-3": "its log ends beyond the other's",
     "3-3": "its log begins beyond the other's end",
 }
-"""Where a slave's log lies against its master's."""
+"""Words for where a slave's log lies against its master's."""
 
 
 @click.group()

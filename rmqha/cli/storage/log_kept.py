@@ -39,7 +39,7 @@ _NAME = re.compile(f"({'|'.join(map(re.escape, WHAT))})[1-9][0-9]{{0,8}}")
 _AGE = re.compile(r"([0-9]{1,9})([smhd])")
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 LIVE_LEAST_MS = 3_600_000
-"""What is younger may still be written by the broker that runs on the store."""
+"""Age (ms) below which files may still be written by the broker that runs on the store."""
 _BLOCK_BYTES = 512
 
 

@@ -43,7 +43,8 @@ COMMIT_MS = 5_000
 REBALANCE_MS = 20_000
 RETRY_MS = 1_000
 RETRY_LOOKS = 5
-"""How often a consumer looks for its group's retry topic at short intervals; then as often as for any route."""
+"""Number of times that a consumer looks for its group's retry topic at short intervals; then as often as for any
+route."""
 ROUTE_MS = 5_000
 """A consumer asks for the route more often than a producer: its long poll to a frozen master shows nothing for 15 s."""
 EMPTY_ANSWER_MS = 50

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from rmqha.model.offset import BrokerId
 
 AHEAD_MS = 2
-"""So much may go before its time: a transfer for each millisecond would cost more than it evens out."""
+"""Time (ms) that a transfer may go early: a transfer for each millisecond would cost more than it evens out."""
 BEHIND_MS = 100
-"""So much that was not used, because the timer was late, may be made up for."""
+"""Time (ms) that was not used, because the timer was late, may be made up for."""
 SLICES_PER_S = 20
 LEAST_BYTES = 1024
 

@@ -29,10 +29,10 @@ from rmqha.wire.ha_stream import SlaveHandshake, SlaveStreamParser
 from rmqha.wire.state.replica_state import DoorState
 
 WAIT_MS = 3000
-"""How long a peer may stand at the door."""
+"""Time (ms) for which a peer may stand at the door."""
 MAX_WAITING_COUNT = 16
 MAX_WAITING_BYTES = 256
-"""Of one visitor: a handshake, and perhaps the first acks."""
+"""Most bytes of one visitor: a handshake, and perhaps the first acks."""
 ASK_INTERVAL_MS = 200
 """Between two questions to the controllers, whoever knocks how often."""
 TRACE_INTERVAL_MS = 1000
@@ -60,7 +60,7 @@ class Door:
         self._waiting: dict[int, Visitor] = {}
         """In the order of arrival."""
         self._inside: dict[int, Visitor] = {}
-        """Who has been let in."""
+        """Visitors that have been let in."""
         self._question = 0
         """Number of the newest question to the controllers."""
         self._is_asking = False

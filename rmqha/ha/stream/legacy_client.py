@@ -32,7 +32,7 @@ class LegacyHaClient(ReplicationClient):
         super().__init__(config, log, tracer)
         self._parser = PlainTransferParser()
         self._proven = False
-        """Whether bytes have come that begin where this log ends."""
+        """True if bytes have come that begin where this log ends."""
         self._reported_offset = PhyOffset(-1)
 
     # --- connection events ----------------------------------------------------------------------------------------

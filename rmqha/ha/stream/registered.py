@@ -17,7 +17,7 @@ from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps, loads
 
 Addresses = tuple[str, ...]
-"""Where a replica is: its broker address, and its HA address if the controllers know that too."""
+"""Addresses of a replica: its broker address, and its HA address if the controllers know that too."""
 MAX_REPLICA_COUNT = 64
 
 

@@ -28,10 +28,10 @@ from rmqha.wire.command import Command
 QUEUE_COUNT = 10_000
 """Half of it is open to refused requests: a flood of them leaves room for what was let in."""
 GATHER_S = 0.2
-"""How long entries wait for others that are the same."""
+"""Time (s) for which entries wait for others that are the same."""
 CLOSE_TIMEOUT_S = 2.0
 MAX_REFUSED_LINES = 20
-"""Of one address in each GATHER_S; the rest is one line with their number."""
+"""Most lines of one address in each GATHER_S; the rest is one line with their number."""
 MAX_TEXT_CHARS = 256
 MAX_FACT_COUNT = 20
 MAX_BODY_BYTES = 64 * 1024

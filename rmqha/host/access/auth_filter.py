@@ -40,10 +40,10 @@ class AuthFilter:
         self._statistics = statistics
         self._audit = audit
         self._principals: dict[Session, dict[str, Principal]] = {}
-        """Of the accounts that have asked, by connection."""
+        """Principals of the accounts that have asked, by connection."""
         self._wanted = wanted
         self._own_forms: dict[Session, SessionSignatures] = {}
-        """Of connections that have asked for a random number."""
+        """Signature state of connections that have asked for a random number."""
 
     def opened(self, session: Session) -> None:
         self._service.opened(session)

@@ -59,7 +59,7 @@ class PeerFilter:
         self._statistics = statistics
         self._audit = audit
         self._own_forms: dict[Session, SessionSignatures] = {}
-        """Of connections that have asked for a random number."""
+        """Signature state of connections that have asked for a random number."""
 
     def opened(self, session: Session) -> None:
         self._service.opened(session)

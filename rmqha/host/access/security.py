@@ -68,15 +68,15 @@ class Security:
         self._credentials = credentials
         self.accounts = accounts
         self.acl_signature = acl_signature
-        """Which form of signatures the accounts must use (aclSignature)."""
+        """The form of signatures that the accounts must use (aclSignature)."""
         self.own_form_only = own_form_only
         self.secret = secret
-        """What the servers of this cluster share (haSecretFile)."""
+        """The secret that the servers of this cluster share (haSecretFile)."""
         self.audit: AuditLog | None = None
-        """Where requests are noted; each process sets it once, before it serves."""
+        """The log in which requests are noted; each process sets it once, before it serves."""
         given = (server_tls, client_tls, credentials, accounts, secret)
         self.files: list[LiveFiles[Any]] = [item for item in given if isinstance(item, LiveFiles)]
-        """What somebody should look at now and then (`rmqha.host.access.security_watch`)."""
+        """Files that somebody should look at now and then (`rmqha.host.access.security_watch`)."""
 
     @property
     def server_tls(self) -> ServerTls | None:
@@ -112,8 +112,8 @@ def _now(given: T | LiveFiles[T] | None) -> T | None:
 
 NO_SECURITY = Security()
 ambient: ContextVar[Security] = ContextVar("security", default=NO_SECURITY)
-"""What servers and clients without a `security` of their own use: each process sets it once, when it has read its
-configuration."""
+"""The security of servers and clients without a `security` of their own: each process sets it once, when it has read
+its configuration."""
 
 
 def use(config: ServerConfig) -> None:

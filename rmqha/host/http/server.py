@@ -47,7 +47,7 @@ IDLE_TIMEOUT_S = 75.0
 """Between two requests of a connection: scrapes come each 15 to 60 s."""
 HANDLER_TIMEOUT_S = 30.0
 WRITE_TIMEOUT_S = 20.0
-"""How long a client may take to read one piece of an answer."""
+"""Time (s) that a client may take to read one piece of an answer."""
 TROUBLE_CHARS = 1000
 _READ_BYTES = 16 * 1024
 _CLOSE_GRACE_S = 1.0
@@ -168,7 +168,7 @@ class _Crowd:
     def __init__(self) -> None:
         self._members: set[trio.CancelScope] = set()
         self._silent: dict[trio.CancelScope, None] = {}
-        """Those that wait for their client, the longest first."""
+        """Connections that wait for their client, the longest first."""
         self._gate = trio.Lock()
 
     @property

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 NEW_SHARE = 0.25
-"""Of the last slice in what is known of a place."""
+"""Weight of the last slice in what is known of a place."""
 GRAIN_US = 64
 """Slices below it count as equally short, those up to twice as long too, and so on."""
 

@@ -22,7 +22,7 @@ MAX_NEWCOMER_COUNT = 4096
 LONG_FRAME_TIMEOUT_MS = 10_000
 """For the whole of a first frame that is longer than FIRST_BYTES."""
 MAX_HALF_BYTES = 64 * 1024 * 1024
-"""Of half frames of all connections of a server."""
+"""Most bytes of half frames of all connections of a server."""
 KNOWN_CODES = frozenset(map(int, RequestCode))
 
 
@@ -67,7 +67,7 @@ class Newcomer:
     """For its first request."""
     long_frame_deadline_s: float
     is_plausible: Callable[[Command], bool] = has_known_code
-    """Of the header of a long first frame: worth to be read on."""
+    """Test of a long first frame's header: True if it is worth to be read on."""
     is_guarded: bool = False
     """A guard says which request counts; else that is for its code to say."""
     came: Callable[[], None] = lambda: None

@@ -24,11 +24,12 @@ SERVED_COUNT = 64
 TURN_S = 0.005
 """After so long a turn ends with the slice that is being served."""
 SLICE_S = 0.002
-"""What one session may take at a time, but for the request that it is at then."""
+"""Time (s) that one session may take at a time, but for the request that it is at then."""
 SHORT_US = 250
 POLL_COUNT = 1024
 LOOK_S = 0.05
-"""How often all of the line is looked at, as long as there is one: so exact is what is told of the time spent in it."""
+"""Interval (s) at which all of the line is looked at, as long as there is one: so exact is what is told of the time
+spent in it."""
 MAX_LINE_COUNT = 32_768
 
 
@@ -40,7 +41,7 @@ class Poller:
         self._urgent = select.epoll()
         self._epoll.register(self._urgent.fileno(), select.EPOLLIN)
         self._wake = -1
-        """What ends the wait for sockets when somebody else wants a turn."""
+        """File descriptor that ends the wait for sockets when somebody else wants a turn."""
         self._readers: dict[int, Place] = {}
         self._line, self._urgent_line = FairQueue(), FairQueue()
         self._is_parked = False
@@ -48,11 +49,11 @@ class Poller:
         self.is_busy = False
         """Several are served in this turn: what can be done for all together should wait for its end."""
         self._cpu_us = self._short_us = 0.0
-        """Of this thread at the last look in a busy turn, and what short slices have taken since: a slice that the
-        system has interrupted for another process was no longer for that. The look itself takes a microsecond or two,
-        so short slices go without."""
+        """CPU time (µs) of this thread at the last look in a busy turn, and what short slices have taken since: a slice
+        that the system has interrupted for another process was no longer for that. The look itself takes a microsecond
+        or two, so short slices go without."""
         self.waited_ms = 0
-        """How long the session that is being served has stood in line."""
+        """Time (ms) for which the session that is being served has stood in line."""
         self._looked_at_s = 0.0
 
     def add(self, handle: int, place: Place) -> None:

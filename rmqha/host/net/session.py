@@ -45,7 +45,7 @@ MAX_QUEUED_BYTES = 64 * 1024 * 1024
 """Replies that wait for one reader; beyond it the session is closed."""
 IDLE_TIMEOUT_MS = 120_000
 _LAST_WORDS_S = 1.0
-"""How long a closing session may take to write what is queued."""
+"""Time (s) that a closing session may take to write what is queued."""
 
 
 class _Call:
@@ -84,25 +84,25 @@ class Session:
         self.is_urgent = False
         """For the service to set: this session shall not stand in line."""
         self.waited_ms = 0
-        """How long what is being received has waited to be read; known of sockets with a poller only."""
+        """Time (ms) for which what is being received has waited to be read; known of sockets with a poller only."""
         self._stream = stream
         self._handle = stream.socket.fileno() if isinstance(stream, trio.SocketStream) else None
-        """Of a socket: reading and writing it directly takes half of what its stream takes."""
+        """File descriptor of a socket: reading and writing it directly takes half of what its stream takes."""
         self._poller = poller
         self._newcomer = newcomer
         self._half_bytes = 0
-        """Of a frame that is not complete, as counted in the statistics."""
+        """Bytes of a frame that is not complete, as counted in the statistics."""
         self._place = Place(self._serve)
         self._unread = b""
-        """What was received, but has not been fed to the parser."""
+        """Bytes that were received, but has not been fed to the parser."""
         self._left: list[Command] = []
         """Requests that wait for the next slice."""
         self._works: deque[Iterator[Pause | None]] = deque()
-        """What requests have begun and goes on before the next ones."""
+        """Work that requests have begun and that goes on before the next ones."""
         self._is_paused = False
         """The peer does not take its replies: it is not read either."""
         self._is_held = False
-        """What one of its requests waits for has not come: it has no turns."""
+        """True while what one of its requests waits for has not come: it has no turns."""
         self._go_on = trio.Event()
         """Set when it is held no more; for what a task of its own has read."""
         self._statistics = statistics
@@ -112,11 +112,11 @@ class Session:
         self._max_queued_bytes = max_queued_bytes
         self._tls = tls
         self._sealed, self._sealed_bytes = b"", 0
-        """What the socket has not taken of encrypted bytes, and for how many clear ones it counts as queued."""
+        """Encrypted bytes that the socket has not taken, and for how many clear ones it counts as queued."""
         self._queue: list[bytes] = []
         self._queued_bytes = 0
         self._is_noted = False
-        """As a slow reader."""
+        """True if it is noted as a slow reader."""
         self._corked = False
         self._writing = False
         self._half_written = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-"""Where messages wait: queue n - 1 for level n."""
+"""Topic in which messages wait: queue n - 1 for level n."""
 DEFAULT_DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

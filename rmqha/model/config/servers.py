@@ -19,7 +19,7 @@ from rmqha.model.quota import Limit, QuotaLimits, parse_overrides
 
 HA_SECURITY_MODES = ("auto", "open", "disabled", "permissive", "enforcing")
 CLOSED = ("auto", "enforcing")
-"""Those in which a server that has a secret takes nobody who does not prove it."""
+"""Values with which a server that has a secret takes nobody who does not prove it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,14 +29,14 @@ class ServerConfig(Config):
     listen_address: str = "127.0.0.1"
     """Own. The address to bind; loopback unless told otherwise."""
     log_file: str = ""
-    """Own. Where the log goes; empty = standard error. Reopened on SIGHUP."""
+    """Own. File of the log; empty = standard error. Reopened on SIGHUP."""
     log_max_bytes: int = 16 * 1024 * 1024
     """Own. Size at which the log rotates; three old files are kept."""
     audit_log_level: str = "auto"
-    """Own. What the audit log keeps (docs/operate/security.md): off; changes: refused requests and those that change
-    something; all: every request; auto: changes if aclEnable, else off."""
+    """Own. Requests that the audit log keeps (docs/operate/security.md): off; changes: refused requests and those that
+    change something; all: every request; auto: changes if aclEnable, else off."""
     audit_log_file: str = ""
-    """Own. Where the audit log goes; empty: audit.log beside logFile, else standard error. Reopened on SIGHUP."""
+    """Own. File of the audit log; empty: audit.log beside logFile, else standard error. Reopened on SIGHUP."""
     audit_log_max_bytes: int = 16 * 1024 * 1024
     """Own. Size at which the audit log rotates."""
     audit_log_file_count: int = 10
@@ -64,11 +64,11 @@ class ServerConfig(Config):
     quota_account_requests_per_second: int = key_field("quota.account.requestsPerSecond", 0)
     """Own. Most requests of one account; beyond, the answer is SYSTEM_BUSY (docs/operate/security.md). 0: no bound."""
     quota_account_bytes_per_second: int = key_field("quota.account.bytesPerSecond", 0)
-    """Own. The same for the bytes of its requests."""
+    """Own. Most bytes of its requests a second; 0: no bound."""
     quota_address_requests_per_second: int = key_field("quota.address.requestsPerSecond", 0)
     """Own. Most requests from one address; admins' do not count."""
     quota_address_bytes_per_second: int = key_field("quota.address.bytesPerSecond", 0)
-    """Own. The same for the bytes of requests."""
+    """Own. Most bytes of its requests a second; 0: no bound."""
     quota_overrides: str = key_field("quota.overrides", "")
     """Own. Other bounds for some: `account:orders=500/1048576;address:10.0.0.7=0/0`, requests and bytes a second."""
     tls_server_mode: str = key_field("tls.server.mode", "permissive")
@@ -93,7 +93,7 @@ class ServerConfig(Config):
     """Private key of that certificate, PEM, not encrypted; empty: it is in the same file."""
 
     acl_signature: str = "any"
-    """Own. Which signatures accounts may use: `any`, also Apache's form, which covers less; `admin`: accounts that may
+    """Own. Signatures that accounts may use: `any`, also Apache's form, which covers less; `admin`: accounts that may
     everything only rmqha's own form; `own`: all accounts (docs/operate/security.md)."""
     ha_secret_file: str = ""
     """Own. A file with the secret that the servers of a cluster share, 0600: replicas prove it on their HA ports, and
@@ -230,8 +230,8 @@ class BrokerConfig(ServerConfig):
     ha_mode: str = ""
     """Own. `ap` or `cp` (docs/start/guarantees.md); empty is AP with the plain keys as they stand."""
     ha_security: str = "auto"
-    """Own. Who may connect to the HA port. `auto`: replicas that prove the secret of haSecretFile, by TLS too if that
-    is set up; without that file whoever reaches it, so only on loopback. `open`: whoever reaches it; groups with
+    """Own. Peers that may connect to the HA port. `auto`: replicas that prove the secret of haSecretFile, by TLS too if
+    that is set up; without that file whoever reaches it, so only on loopback. `open`: whoever reaches it; groups with
     Apache's replicas need that. `enforcing`: replicas that come by TLS (with tls.enable) and prove the secret, or the
     account of credentialsFile; `permissive` takes all kinds and connects plainly. `disabled` is an older name of open.
     """
@@ -279,9 +279,9 @@ class BrokerConfig(ServerConfig):
     scrub_bytes_per_second: int = 2 * 1024 * 1024
     """Own. Log bytes a second that are read again and checked, so that rot is found and mended; 0: none are."""
     ha_ack_stall_bound_ms: int = 2000
-    """Own. How long a slave in the set may hold back acks before it is shrunk out; below slaveTimeout."""
+    """Own. Time (ms) for which a slave in the set may hold back acks before it is shrunk out; below slaveTimeout."""
     slave_timeout: int = 3000
-    """How long a send waits for replicas before FLUSH_SLAVE_TIMEOUT."""
+    """Time (ms) for which a send waits for replicas before FLUSH_SLAVE_TIMEOUT."""
     wait_time_mills_in_send_queue: int = 1000
     """A send that has waited longer until the broker could read it is refused with SYSTEM_BUSY, so that nothing is
     written that its client has given up; 0: none is. RocketMQ: 200."""
@@ -290,19 +290,19 @@ class BrokerConfig(ServerConfig):
     have asked for the route again (Java: each 30 s); 0: it refuses them with code 14, from the beginning of a directed
     switch."""
     sync_flush_timeout: int = 5000
-    """How long a send waits for the disk before FLUSH_DISK_TIMEOUT."""
+    """Time (ms) for which a send waits for the disk before FLUSH_DISK_TIMEOUT."""
     flush_interval_commit_log: int = 500
     """Period of syncs under ASYNC_FLUSH."""
     transient_store_pool_enable: bool = False
     """Messages that nobody waits for (oneway, WAIT=false) are collected in memory and written to the log in one call; a
     kill loses those, a send that waits never."""
     transient_store_pool_size: int = 5
-    """How many times commitCommitLogLeastPages may be collected while the requests of one read are worked on. RocketMQ:
-    the number of buffers of one log file each."""
+    """Multiple of commitCommitLogLeastPages that may be collected while the requests of one read are worked on.
+    RocketMQ: the number of buffers of one log file each."""
     commit_commit_log_least_pages: int = 4
-    """So many pages of 4 KiB are written at once, without waiting for commitIntervalCommitLog."""
+    """Number of pages of 4 KiB that are written at once, without waiting for commitIntervalCommitLog."""
     commit_interval_commit_log: int = 200
-    """How long a message may be collected."""
+    """Time (ms) for which a message may be collected."""
 
     mapped_file_size_commit_log: int = 1024 * 1024 * 1024
     """Size of a CommitLog file; the same on all replicas of a group."""
@@ -337,7 +337,7 @@ class BrokerConfig(ServerConfig):
     disk_space_warning_level_ratio: int = 90
     """Percent of the disk in use above which sends are refused and cleaning by force does not wait for slaves."""
     clean_file_forcibly_enable: bool = True
-    """Whether log files that are not expired may go when the disk is full."""
+    """True: log files that are not expired may go when the disk is full."""
     delete_file_batch_max: int = 10
     """Most log files removed at one look."""
     clean_resource_interval: int = 10000
@@ -345,7 +345,8 @@ class BrokerConfig(ServerConfig):
     delete_commit_log_files_interval: int = 100
     """Pause between two removed log files."""
     destroy_maped_file_interval_forcibly: int = 120000
-    """How long a removed log file may stay on the disk, under another name, because a reader still uses it."""
+    """Time (ms) for which a removed log file may stay on the disk, under another name, because a reader still uses
+    it."""
     redelete_hanged_file_interval: int = 120000
     """After a log file could not be removed, how long until it is tried again."""
     auto_create_topic_enable: bool = True
@@ -371,12 +372,12 @@ class BrokerConfig(ServerConfig):
     """A reset of consumer offsets is kept by the broker and told with the next pull; false: only members of the group
     that are connected are told, at once (request 220)."""
     message_delay_level: str = DEFAULT_DELAY_LEVELS
-    """How long each level of a delayed message waits, level 1 first; the same on all replicas of a group."""
+    """Time that each level of a delayed message waits, level 1 first; the same on all replicas of a group."""
     reject_transaction_message: bool = False
     """Refuse transactional messages (16). What waits already is gone on with."""
     transaction_time_out: int = 6000
-    """How long after its birth a transactional message waits before its producer is asked how the transaction ended; a
-    message may say CHECK_IMMUNITY_TIME_IN_SECONDS for itself."""
+    """Time (ms) after its birth for which a transactional message waits before its producer is asked how the
+    transaction ended; a message may say CHECK_IMMUNITY_TIME_IN_SECONDS for itself."""
     transaction_check_interval: int = 30_000
     """Pause between two rounds of questions to producers."""
     transaction_check_max: int = 15
@@ -387,7 +388,7 @@ class BrokerConfig(ServerConfig):
     offset_sync: str = "periodic"
     """Own. `strict`: the same for each commit of a consumer's offset; costs a write of the table on each slave."""
     metadata_sync_timeout_ms: int = 3000
-    """Own. How long a strict change waits for a silent member before it is answered with an error."""
+    """Own. Time (ms) for which a strict change waits for a silent member before it is answered with an error."""
     slave_read_enable: bool = True
     """Slaves serve pulls, up to their confirm offset: of consumers that see no master, and of those whom the master
     sends since what they read is no longer in its memory (accessMessageInMemoryMaxRatio). RocketMQ: false."""
@@ -399,7 +400,7 @@ class BrokerConfig(ServerConfig):
     controller_heartbeat_interval_millis: int = 500
     """Own. Period of heartbeats to the controller."""
     controller_heart_beat_timeout_mills: int = 2000
-    """How long after the last heartbeat the controller holds this broker for alive (ruling 17)."""
+    """Time (ms) after the last heartbeat for which the controller holds this broker for alive (ruling 17)."""
     broker_heartbeat_interval: int = 1000
     """Period of lite heartbeats to the name servers."""
     register_name_server_period: int = 30000

@@ -21,7 +21,7 @@ class Agreement(Enum):
     DIVERGENT = "DIVERGENT"
     """Two of them say different things."""
     PARTIAL = "PARTIAL"
-    """Those that answered say the same, others did not answer."""
+    """The nodes that answered say the same, others did not answer."""
     UNAVAILABLE = "UNAVAILABLE"
     """Nobody answered."""
 

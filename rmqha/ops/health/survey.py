@@ -50,27 +50,27 @@ class NodeReport:
     kind: ServerKind
     address: str
     name: str = ""
-    """Of a node of the cluster directory; "" of any other."""
+    """Name of a node of the cluster directory; "" of any other."""
     groups: frozenset[str] = frozenset()
-    """Of a broker: where it was heard of."""
+    """Groups in which a broker was heard of."""
     runs: bool | None = None
-    """Whether its process lives; None: it is none of the cluster directory."""
+    """True if its process lives; None: it is none of the cluster directory."""
     error: str = ""
     is_ours: bool = True
     keys: dict[str, str] = field(default_factory=dict)
-    """Of a broker, by request 26."""
+    """Keys of a broker, by request 26."""
     state: dict[str, Any] = field(default_factory=dict)
-    """Of a broker 52000, of a controller 52003; {} of Apache's."""
+    """State of a broker by 52000, of a controller 52003; {} of Apache's."""
     before: dict[str, Any] = field(default_factory=dict)
-    """Of a broker: `state` a moment earlier, if there was a second look."""
+    """State of a broker: `state` a moment earlier, if there was a second look."""
     routes: dict[str, dict[int, str]] = field(default_factory=dict)
-    """Of a name server: group → broker id → address; the master is id 0."""
+    """Routes of a name server: group → broker id → address; the master is id 0."""
     security: list[dict[str, Any]] = field(default_factory=list)
     """Rows of 52017: the files of certificates, accounts and credentials; [] of a node that has no such request."""
     leads: bool = False
-    """Of a controller: it says so."""
+    """True of a controller that says so."""
     replicas: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Of Apache's leading controller: group → row of request 1006."""
+    """Replicas by the word of Apache's leading controller: group → row of request 1006."""
 
     @property
     def answers(self) -> bool:

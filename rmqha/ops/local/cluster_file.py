@@ -291,7 +291,7 @@ class _Layout:
     controllers: list[tuple[str, int]]
     security: Mapping[str, str]
     ha_security: str
-    """Of [broker]: brokers that need not prove the secret to each other need not prove it to the controllers."""
+    """Key of [broker]: brokers that need not prove the secret to each other need not prove it to the controllers."""
 
     def addresses(self, nodes: list[tuple[str, int]]) -> str:
         return ";".join(join_address(self.ip, port) for _, port in nodes)

@@ -41,7 +41,7 @@ class NodeRecord:
     kind: str
     address: str
     controller_address: str = ""
-    """Where its controller listens, its own or an embedded one; "" if it has none."""
+    """Address at which its controller listens, its own or an embedded one; "" if it has none."""
     group: str = ""
     pid: int = 0
     process_start: str = ""

@@ -88,7 +88,7 @@ class Index:
         self.durable_timestamp_ms = 0
         """Store timestamp of the newest entry in a file that was synced when it was full or closed; 0 if unknown."""
         self.cut_count = 0
-        """How often entries or files were taken away: a search that began before is of no use."""
+        """Number of times that entries or files were taken away: a search that began before is of no use."""
         self._store_durable_offset = store_durable_offset
 
     def __iter__(self) -> Iterator[IndexFile]:

@@ -26,7 +26,7 @@ MAX_QUERY_COUNT = 64
 WALK_COUNT = 100_000
 """Entries that one query passes over: of other times, or of other keys with the same slot."""
 WALK_STEP_COUNT = 2_000
-"""Of them in one step: two milliseconds."""
+"""Number of entries that a walk sees in one step: two milliseconds."""
 HIT_COST_COUNT = 50
 """Entries that a record costs as much as: it is read and all its keys are hashed."""
 QUERY_STEP_BYTES = 64 * 1024

@@ -31,7 +31,7 @@ class DamagedRecord:
     """By its queue's entry; 0: unknown."""
     reason: str
     lacked: str = ""
-    """Why no replica has given it back, "" while that may come."""
+    """The reason why no replica has given it back, "" while that may come."""
     is_as_written: bool = False
     """A replica has the same bytes: they were written so, and nobody can mend them."""
 
@@ -42,7 +42,8 @@ class DamageTable:
         self._records: dict[int, DamagedRecord] = {}
         self.found_count = self.repaired_count = 0
         self.refused: tuple[int, str] | None = None
-        """Of a slave: where its log ends because its master sent a record that is not sound, and what was wrong."""
+        """End of a slave's log, which ends there because its master sent a record that is not sound, and what was
+        wrong."""
         self.refused_count = 0
         self._repairers: list[Callable[[], None]] = []
 

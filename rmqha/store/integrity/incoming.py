@@ -53,7 +53,7 @@ class IncomingRecords:
         self._checked = 0
         """Start of the record that is under way; all below it that came here is sound."""
         self._end = -1
-        """Of the log when that was true; another end means that somebody else has changed it."""
+        """End of the log when that was true; another end means that somebody else has changed it."""
 
     def append(self, data: Buffer) -> str:
         """Append `data` up to the first record that is not sound, and say what is wrong with that one; "" if all was

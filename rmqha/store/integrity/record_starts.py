@@ -21,8 +21,8 @@ from rmqha.store.queue.reput import Reput, bad_record, walk
 MAX_WALK_COUNT = 1024
 """Records that one question passes over, about a millisecond's work; what it has found shortens the next one's way."""
 MAX_OLD_WALK_COUNT = 32
-"""The same among records that have been dispatched: only those of a kind that no queue takes are found so, which
-RocketMQ has not stored since 4.3, and anybody can name an offset that is none."""
+"""Most records to walk among those that have been dispatched: only those of a kind that no queue takes are found so,
+which RocketMQ has not stored since 4.3, and anybody can name an offset that is none."""
 LANDMARK_COUNT = 64
 """One record of so many that are passed over is remembered."""
 MAX_LANDMARKS = 1024

@@ -73,7 +73,7 @@ class RecordRepair:
             raise bad_record(log, phy_offset, error, size) from None
 
     def end_of(self, phy_offset: int) -> int:
-        """Of the sound record, or the blank one, that begins there."""
+        """End of the sound record, or the blank one, that begins there."""
         view, file_start, _ = self._log.file_view(phy_offset)
         size: int = BLANK.unpack_from(view, phy_offset - file_start)[0]
         return phy_offset + size

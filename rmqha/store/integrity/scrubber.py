@@ -21,7 +21,7 @@ from rmqha.wire.state.replica_state import ScrubState
 PIECE_BYTES = 256 * 1024
 """A millisecond's work for records of some hundred bytes."""
 MAX_SEARCH_BYTES = 8 * 1024 * 1024
-"""How far behind a damaged record the next one is looked for; then the walk goes on with the next file."""
+"""Bytes behind a damaged record in which the next one is looked for; then the walk goes on with the next file."""
 _TO_FILE_END = 1 << 40
 _MAGIC = re.compile(rb"\xda\xa3\x20[\xa7\xab]")
 _OWN_OFFSET = struct.Struct(">q")
@@ -52,7 +52,7 @@ class Scrubber:
         self.pass_count = 0
         self.checked_bytes = 0
         self.unreadable = ""
-        """What the disk could not read in this pass or the last one."""
+        """Place that the disk could not read in this pass or the last one."""
         self._unreadable_now = ""
 
     def next_piece(self, limit_bytes: int = PIECE_BYTES) -> tuple[int, int] | None:

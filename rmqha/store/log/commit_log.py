@@ -51,7 +51,7 @@ class CommitLog:
         self.disk = disk
         self.files = MappedFiles(disk, DIRECTORY, file_size_bytes, reserve=True)
         self.mark = EndMark(disk)
-        """How far the log was written, on disk."""
+        """The end mark: how far the log was written, on disk."""
         self.end_offset = self.write_offset = 0
         self._pool = bytearray()
         self._pool_bytes = pool_bytes

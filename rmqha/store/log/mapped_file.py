@@ -173,7 +173,7 @@ class MappedFiles:
         self.strangers: list[str] = []
         """Names in the directory that are no file of the run; left alone."""
         self.short_offset: int | None = None
-        """Where the last file had ended before it was completed with zeros; None if it was whole."""
+        """Offset at which the last file had ended before it was completed with zeros; None if it was whole."""
 
     def load(self, key: str, choices: str) -> list[str]:
         """Find the files on disk. `key` is the configuration key of their size. Returns one sentence per finding.

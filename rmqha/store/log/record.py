@@ -40,7 +40,7 @@ CRC_PROPERTY = b"__CRC32#\x01"
 _CRC_ROOM = CRC_PROPERTY + b"0" * 10 + b"\x02"
 CRC_PROPERTY_BYTES = len(_CRC_ROOM)
 _CRC_FIXED = tuple((index, byte) for index, byte in enumerate(_CRC_ROOM) if not 9 <= index < 19)
-"""Where the bytes of that property that are always the same stand."""
+"""Places of that property's bytes that are always the same."""
 
 HEAD = struct.Struct(">iIIiiqqiq")
 """totalSize, magic, bodyCRC, queueId, flag, queueOffset, physicalOffset, sysFlag, bornTimestamp."""
@@ -58,7 +58,7 @@ _LATE = {4: struct.Struct(">qq20sq").pack_into, 16: struct.Struct(">qq32sq").pac
 """By bytes of the born address: from queueOffset to storeTimestamp, what the two enclose as one piece."""
 
 _UNDERSCORE = CRC_PROPERTY[0]
-"""Of the two at the beginning of __CRC32# one is left if a bit has flipped."""
+"""Character of which, of the two at the beginning of __CRC32# one is left if a bit has flipped."""
 MIN_RECORD_BYTES = 91
 
 Buffer = bytes | bytearray | memoryview

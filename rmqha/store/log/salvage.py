@@ -44,7 +44,7 @@ class Tail(NamedTuple):
     torn: bool
     """It is no more than one record that was being written when the process or the machine died."""
     record_offset: int | None
-    """Where a whole, valid record of this log stands in it; None if there is none."""
+    """Offset at which a whole, valid record of this log stands in it; None if there is none."""
 
     @property
     def size_bytes(self) -> int:

@@ -132,11 +132,12 @@ class ProgressFile:
         self.position: int | None = None
         self.index_offset = 0
         self.unit_count = 0
-        """How many entries the queues have below `position`. Fewer at the next start: some are missing."""
+        """Number of entries that the queues have below `position`. Fewer at the next start: some are missing."""
         self.is_foreign = False
         """Another program has used the store since."""
         self.cut_offset: int | None = None
-        """Where a cut that may not have been finished was to end: zeros there may be followed by what it dropped."""
+        """Offset at which a cut that may not have been finished was to end: zeros there may be followed by what it
+        dropped."""
 
     def load(self, checkpoint: Checkpoint) -> list[str]:
         """Set `position` to the highest usable one, None if there is none. Returns one sentence per finding."""

@@ -73,7 +73,7 @@ def _nothing(disk: Disk, path: str, wrong: dict[str, str]) -> Loaded[Any]:
 
 TABLE_LIMIT_BYTES = 256 * 1024 * 1024
 OWN_PREFIX = "rmqha"
-"""How members of a table begin that Apache's brokers do not know."""
+"""Prefix of members of a table that Apache's brokers do not know."""
 
 
 def unreadable_members(data: bytes) -> list[str]:

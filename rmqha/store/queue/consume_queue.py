@@ -317,7 +317,8 @@ class ConsumeQueues:
         """Entries of all queues together, counted from 0 on also where the first were removed."""
         self._runs: dict[tuple[str, int], list[tuple[int, bytearray]]] = {}
         self.to_make_count = 0
-        """What was collected: per queue, runs of consecutive units with the entry number of the first."""
+        """Entries to make of what was collected: per queue, runs of consecutive units with the entry number of the
+        first."""
         self._dirty: set[tuple[str, int]] = set()
         self._dirty_guard = Lock()
         """The flusher takes the dirty queues in its own thread."""

@@ -42,9 +42,9 @@ class DispatchedRun(NamedTuple):
     sys_flag: int
     store_timestamp_ms: int
     bounds: list[int]
-    """Where each record begins in the log, and the end of the last one."""
+    """Offsets at which each record begins in the log, and the end of the last one."""
     tails: list[bytes]
-    """Of each record: the encoded properties with their length in front, two bytes."""
+    """Tails of each record: the encoded properties with their length in front, two bytes."""
 
     def count_to(self, stop: int, end_offset: int) -> int:
         """Number of the first records begin below `stop` and end at or below `end_offset`."""

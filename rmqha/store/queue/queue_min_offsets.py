@@ -32,7 +32,7 @@ class QueueMinOffsets:
         self.lacks = False
         """This log was begun behind 0, and nobody has told where the queues end that have no record in it."""
         self.restart_count = 0
-        """How often the log was begun anew."""
+        """Number of times that the log was begun anew."""
         self._learners: list[Callable[[], None]] = []
 
     def hear(self, learner: Callable[[], None]) -> None:

@@ -25,9 +25,9 @@ BLOCK_BYTES = 64 * 1024 * 1024
 PIECE_COUNT = 4 * 1024
 """Records at a time: their arrays stay in the processor's cache."""
 MAX_PROPERTIES_BYTES = 4 * 1024 * 1024
-"""Of one piece; with more than a kilobyte for each record the plain way costs no more."""
+"""Most bytes of properties in one piece; with more than a kilobyte for each record the plain way costs no more."""
 MAX_GATHERED_BYTES = 512
-"""Of the longest properties in a piece, for them to be gathered by words."""
+"""Most bytes of the longest properties in a piece, for them to be gathered by words."""
 MAX_TAG_BYTES = 255
 _HEAD = np.dtype(
     [

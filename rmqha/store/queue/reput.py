@@ -84,7 +84,7 @@ class QueueOffsets:
         self._queue_end = queue_end
         self.next: dict[tuple[str, int], int] = {}
         self.fresh = FreshRecords()
-        """Those of the remembered records that this broker has appended itself."""
+        """Remembered records that this broker has appended itself."""
         self.covered = 0
         self._base = 0
         self.last_store_timestamp_ms = 0

@@ -40,7 +40,7 @@ class NodeUnderTest:
     name: str
     kind: NodeKind
     source: str
-    """Which file a user changes."""
+    """The file that a user changes."""
     config_path: Path | None
     properties: Mapping[str, str]
     problem: str = ""
@@ -48,7 +48,7 @@ class NodeUnderTest:
     host: str = ""
     ports: tuple[ListeningPort, ...] = ()
     address: str = ""
-    """Where it is asked; "" if that is not known."""
+    """Address at which it is asked; "" if that is not known."""
     controller_address: str = ""
     data: Path | None = None
     process: Process | None = None
