@@ -98,6 +98,15 @@ def test_docstrings_begin_with_their_subject() -> None:
     assert not problems, "\n".join(problems)
 
 
+def test_public_functions_of_the_libraries_have_a_docstring() -> None:
+    problems = []
+    for path in modules("rmqha/client", "rmqha/spark", "rmqha/scan", "rmqha/wire"):
+        findings = list(tidy.public_functions_without_docstring(ast.parse(path.read_text())))
+        if findings:
+            problems.append(report(path, findings))
+    assert not problems, "\n".join(problems)
+
+
 def test_modules_and_functions_are_short() -> None:
     problems = []
     for path in modules(*PACKAGES, "tests"):
@@ -149,6 +158,7 @@ def test_every_tests_folder_is_a_package() -> None:
         (tidy.float_times, "if now_ms > 1.0: pass"),
         (tidy.float_times, "x = clock.now_ms() * 2.0"),
         (tidy.prints, "print('x')"),
+        (tidy.public_functions_without_docstring, "class C:\n    @property\n    def f(self): return 1"),
         (tidy.docstrings_without_subject, '"""What a thing is."""'),
         (tidy.docstrings_without_subject, 'def f():\n    """\n    Of a thing.\n    """'),
         (tidy.docstrings_without_subject, 'class C:\n    x: int\n    """Own. How many there are."""'),

@@ -262,6 +262,7 @@ class Admin:
         return answer
 
     def statistics(self) -> dict[str, int]:
+        """Counts since the client was opened: `asked` requests, `failed` ones."""
         return {"asked": self._ask_count, "failed": self._failure_count}
 
     async def _ask_json(self, address: str, code: RequestCode) -> dict[str, Any]:

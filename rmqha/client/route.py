@@ -66,6 +66,7 @@ class TopicRoute:
     """True if the topic does not exist yet and this is the route of AUTO_CREATE_TOPIC."""
 
     def master(self, broker_name: str) -> str | None:
+        """Address of the group's master, "host:port"; None if the route has none."""
         return self.addresses.get(broker_name, {}).get(0)
 
     def reader(self, broker_name: str, preferred_id: int = 0) -> str | None:
@@ -164,6 +165,7 @@ class Backoff:
         return FIRST_BACKOFF_MS if self.failures == 2 else BACKOFF_MS
 
     def reset(self) -> None:
+        """Forget the failures: an attempt has succeeded."""
         self.failures = 0
 
 
@@ -184,9 +186,11 @@ class ClientRoutes:
 
     @property
     def name_servers(self) -> list[str]:
+        """Addresses of the name servers, "host:port"."""
         return list(self._name_servers)
 
     def cached(self, topic: str) -> TopicRoute | None:
+        """The cached route, which may be old; None if nobody has asked for the topic."""
         return self._routes.get(topic)
 
     async def get(self, topic: str) -> TopicRoute:
@@ -235,6 +239,7 @@ class ClientRoutes:
                     await self.refresh(topic)
 
     def statistics(self) -> dict[str, int]:
+        """Counts: cached `topics`, `refreshes` of routes, `changes` that they brought."""
         return {"topics": len(self._routes), "refreshes": self._refresh_count, "changes": self._change_count}
 
     async def _fly(self, topic: str) -> TopicRoute:

@@ -518,7 +518,7 @@ class _Parser:
         raise SelectorError(f"expected a value, found {token or 'the end'} before position {self._at}")
 
     def _text_list(self) -> frozenset[str]:
-        """The texts that follow IN. Read as one piece, for it may have thousands of texts; where comments stand in it, word by
+        """The texts that follow IN. Read as one piece, for there may be thousands; where comments stand in it, word by
         word."""
         found = _TEXT_LIST.match(self._text, self._at) if self._is("(") else None
         if found is not None:

@@ -139,6 +139,7 @@ class Decoding:
 
     @property
     def schema(self) -> Any:
+        """Arrow schema of the columns."""
         types = TYPES | {CORRUPT: pa.string()} | ({"properties": STRING_MAP} if self.properties_as == "map" else {})
         return pa.schema([(name, types[name]) for name in self.columns])
 
@@ -168,6 +169,7 @@ class Records:
         return len(self.starts)
 
     def select(self, chosen: NDArray[np.bool_]) -> Records:
+        """The records at which `chosen` (a mask) is True."""
         if chosen.all():
             return self
         places = np.flatnonzero(chosen)
@@ -187,6 +189,7 @@ class Records:
         return fields[name].astype(fields.dtype[name].newbyteorder("="))
 
     def column(self, name: str, decoding: Decoding) -> Any:
+        """Arrow array of a column, one value for each record."""
         match name:
             case "topic":
                 return self.topic
@@ -359,6 +362,7 @@ class Records:
 
     @cached_property
     def properties(self) -> Properties:
+        """Properties of all records, not yet parsed by name."""
         _, _, _, _, start = self._parts
         return parse(self._spans(start, self.starts + self.fixed["storeSize"]))
 

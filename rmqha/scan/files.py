@@ -74,6 +74,7 @@ class StoreView:
 
     @property
     def min_offset(self) -> int:
+        """Physical offset of the first byte that is there."""
         return self.starts[0] if self.starts else self.end_offset
 
     @property

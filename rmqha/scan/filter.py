@@ -30,6 +30,7 @@ class Interval:
     high: int = 2**63 - 1
 
     def meet(self, other: Interval) -> Interval:
+        """The part that lies in both intervals."""
         return Interval(max(self.low, other.low), min(self.high, other.high))
 
 
@@ -51,20 +52,25 @@ class RowFilter:
     """A row needs one of them."""
 
     def with_topics(self, topics: frozenset[str]) -> RowFilter:
+        """This filter, and only these topics."""
         return replace(self, topics=topics if self.topics is None else self.topics & topics)
 
     def with_interval(self, name: str, interval: Interval) -> RowFilter:
+        """This filter, and only values of column `name` in the interval."""
         met = self.intervals.get(name, Interval()).meet(interval)
         return replace(self, intervals=self.intervals | {name: met})
 
     def with_queue_offsets(self, bounds: dict[tuple[str, int], Interval]) -> RowFilter:
+        """This filter, and only these offsets of these (topic, queue)s."""
         met = {queue: self.queue_offsets.get(queue, Interval()).meet(limit) for queue, limit in bounds.items()}
         return replace(self, queue_offsets=self.queue_offsets | met)
 
     def with_tags(self, tags: frozenset[str]) -> RowFilter:
+        """This filter, and only these tags."""
         return replace(self, tags=tags if self.tags is None else self.tags & tags)
 
     def with_values(self, name: str, values: frozenset[int]) -> RowFilter:
+        """This filter, and only these values of column `name`."""
         return replace(self, values=self.values | {name: self.values.get(name, values) & values})
 
     @property
@@ -95,6 +101,7 @@ class RowFilter:
         return bounds if values is None else bounds.meet(Interval(min(values, default=0), max(values, default=-1)))
 
     def apply(self, records: Records) -> Records:
+        """The records that pass, cheap tests first."""
         for name in NUMBERS:
             interval, values = self.intervals.get(name), self.values.get(name)
             if interval is None and values is None:

@@ -59,6 +59,7 @@ class ReadCounts:
     """By reason: bytes of ranges in which a filter that the queues could have answered had to walk the log."""
 
     def walk(self, reason: str, size_bytes: int) -> None:
+        """Count `size_bytes` that were read by a walk, and why."""
         self.walked[reason] = self.walked.get(reason, 0) + size_bytes
 
 
@@ -112,6 +113,7 @@ class QueueIndex:
             raise DoubtError("too many queues for so small a range")
 
     def close(self) -> None:
+        """Close the files of all queues."""
         for queue in self._queues:
             queue.close()
 

@@ -31,9 +31,11 @@ class Boundaries:
 
     @property
     def can_tell(self) -> bool:
+        """True if the store has consume queues to ask."""
         return self._queues.exist
 
     def close(self) -> None:
+        """Close the file that was read last."""
         if self._file is not None:
             self._file.close()
 
@@ -87,6 +89,7 @@ class LogRange:
 
     @property
     def size_bytes(self) -> int:
+        """Bytes of the log in the range."""
         return self.end - self.start
 
 

@@ -109,6 +109,7 @@ class Properties:
 
     @cached_property
     def pieces(self) -> Pieces:
+        """All pieces `name 0x01 value`, without those that are no pair."""
         start, end = self.first, self.last
         middle = _first_separators(np.flatnonzero(self.octets == NAME_END), start, end, len(self.octets))
         counts = (middle > start) & (middle < end - 1)

@@ -35,6 +35,7 @@ class FileName:
 
     @property
     def end_offset(self) -> int:
+        """Physical offset at which the file ends."""
         return self.base_offset + self.size_bytes
 
 
@@ -69,6 +70,7 @@ class LogFile:
         self.close()
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
     def window(self, start: int, stop: int, *, reused: bool = False) -> Window:

@@ -21,9 +21,14 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
 
 class StorageFile(Protocol):
-    def seek(self, position: int, /) -> int: ...
-    def readinto(self, buffer: Any, /) -> int | None: ...
-    def close(self) -> None: ...
+    def seek(self, position: int, /) -> int:
+        """Go to `position` (bytes)."""
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        """Read into `buffer`; the number of bytes, 0 at the end."""
+
+    def close(self) -> None:
+        """Close the file."""
 
 
 class Storage(Protocol):
@@ -46,18 +51,21 @@ class Storage(Protocol):
 
 class LocalStorage:
     def entries(self, path: str) -> list[tuple[str, int | None]] | None:
+        """Entries of a local directory."""
         directory = Path(path)
         if not directory.is_dir():
             return None
         return [(item.name, None if item.is_dir() else item.stat().st_size) for item in directory.iterdir()]
 
     def content(self, path: str) -> bytes | None:
+        """Bytes of a local file; None if there is no such file."""
         try:
             return Path(path).read_bytes()
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return None
 
     def open(self, path: str) -> StorageFile:
+        """Open a local file, unbuffered."""
         return Path(path).open("rb", buffering=0)
 
 
@@ -68,6 +76,7 @@ class FsspecStorage:
         self._filesystem = filesystem
 
     def entries(self, path: str) -> list[tuple[str, int | None]] | None:
+        """Entries of a directory of the file system, asked anew each time."""
         try:
             found = self._filesystem.ls(path, detail=True, refresh=True)
         except (FileNotFoundError, NotADirectoryError):
@@ -89,12 +98,14 @@ class FsspecStorage:
         return int(size)
 
     def content(self, path: str) -> bytes | None:
+        """Bytes of a file; None if there is no such file."""
         try:
             return bytes(self._filesystem.cat_file(path))
         except (FileNotFoundError, IsADirectoryError):
             return None
 
     def open(self, path: str) -> StorageFile:
+        """Open a file without read-ahead."""
         opened: StorageFile = self._filesystem.open(path, "rb", cache_type="none")
         return opened
 

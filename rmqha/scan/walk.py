@@ -78,6 +78,7 @@ class Window:
 
     @property
     def size_bytes(self) -> int:
+        """Bytes of the window."""
         return len(self.data)
 
     def after(self, position: int) -> Window:

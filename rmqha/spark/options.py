@@ -148,9 +148,11 @@ class ReadOptions:
 
     @property
     def looking(self) -> Looking:
+        """Options of the look at the stores."""
         return Looking(self.uncommitted, self.all_epochs, self.on_corrupt != "fail", not self.fail_on_data_loss)
 
     def decoding(self, columns: Sequence[str], properties_as: str) -> Decoding:
+        """Choices for the columns of this read."""
         return Decoding(tuple(columns), properties_as, self.decompress, self.verify_crc, self.on_corrupt)
 
     def check_paths(self) -> None:

@@ -39,6 +39,7 @@ class Sizing:
 
     @property
     def least_tasks(self) -> int:
+        """Number of tasks that keep all cores busy."""
         return TASKS_PER_CORE * (self.core_count or os.cpu_count() or 1)
 
     def task_bytes(self, log_bytes: int, cut_tasks: int) -> int:

@@ -38,14 +38,17 @@ class CommitLogSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """Name of the data source in `spark.read.format`."""
         return "commitlog"
 
     def schema(self) -> str:
+        """Columns as DDL. Raises UsageError for a wrong option or path."""
         options = ReadOptions.parse(self.options)
         options.check_paths()
         return options.ddl
 
     def reader(self, schema: StructType) -> CommitLogReader:
+        """Reader of a batch query. Raises UsageError for wrong options or columns."""
         options, properties_as = self._checked(schema)
         if options.from_latest:
             raise UsageError("startingOffsets = 'latest' is for a streaming query; here it would read nothing")
@@ -53,12 +56,14 @@ class CommitLogSource(DataSource):
         return kind(options, schema.fieldNames(), properties_as, self.sizing)
 
     def streamReader(self, schema: StructType) -> CommitLogStreamReader:  # noqa: N802 - the base class's name
+        """Reader of a streaming query. Raises UsageError for wrong options or columns."""
         options, properties_as = self._checked(schema)
         if options.has_ending_offsets:
             raise UsageError("endingOffsets is not for a streaming query, which has no end: leave it out")
         return CommitLogStreamReader(options, schema.fieldNames(), properties_as, self.sizing)
 
     def writer(self, schema: StructType, overwrite: bool) -> CommitLogWriter:
+        """Writer of a new or an existing store. Raises UsageError for wrong options or columns."""
         path, config = parse_write_options(self.options)
         check_schema({field.name: field.dataType.simpleString() for field in schema.fields})
         return CommitLogWriter(path, config, overwrite=overwrite)
@@ -88,6 +93,7 @@ class CommitLogReader(DataSourceReader):
         self._rows: RowFilter = options.rows
 
     def partitions(self) -> list[LogPartition]:
+        """Ranges of the log, one for each task. Raises UsageError or StoreError."""
         with told_of(", ".join(self._options.paths)):
             return self._partitions()
 
@@ -102,6 +108,7 @@ class CommitLogReader(DataSourceReader):
         return partitions(self._options, kept, self._rows, self._sizing)
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Rows of one partition as Arrow record batches; runs in a task."""
         return read(self._options, partition, self._decoding, self._rows)
 
 

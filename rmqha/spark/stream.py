@@ -94,6 +94,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     # --- offsets ------------------------------------------------------------------------------------------------------
     def initialOffset(self) -> Offset:  # noqa: N802 - the base class's name
+        """Place at which a query begins that has no checkpoint."""
         low = self._options.rows.physical_offsets.low
         found: Offset = {}
         views = self._open()
@@ -108,10 +109,12 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return found
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """The bytes that one batch may have: maxBytesPerTrigger, or all there is."""
         limit = self._options.max_bytes_per_trigger
         return ReadAllAvailable() if limit is None else ReadMaxBytes(limit)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802
+        """End of the next batch that begins at `start`, at most `limit` bytes on."""
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
         views = self._open()
         found: Offset = {}
@@ -126,9 +129,11 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return found
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802
+        """Ends of the stores as they are now, for Spark's statistics."""
         return {log_name(view): _place(view, view.end_offset) for view in self._open()}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the end of the query: what is there now."""
         self._target = self.reportLatestOffset()
 
     def _begin(self, view: StoreView, place: Place | None) -> int:
@@ -150,6 +155,7 @@ class CommitLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     # --- rows ---------------------------------------------------------------------------------------------------------
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        """Ranges of the batch from `start` to `end`, one for each task."""
         views = self._open()
         kept, ends = [], list[End]()
         for view, place, until in zip(views, _places(views, start), _places(views, end), strict=True):

@@ -60,6 +60,7 @@ class CommitLogWriter(DataSourceArrowWriter):
         self._staging = self._root.parent / f".{self._root.name}.rmqha-write-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Put a task's rows aside in a file beside the store; runs in the task."""
         context = TaskContext.get()
         assert context is not None
         self._staging.mkdir(parents=True, exist_ok=True)
@@ -76,6 +77,7 @@ class CommitLogWriter(DataSourceArrowWriter):
         return StagedPart(context.partitionId(), str(path), row_count)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Append what all tasks have put aside, and remove it."""
         parts = sorted((item for item in messages if isinstance(item, StagedPart)), key=lambda item: item.partition)
         try:
             self._append([item for item in parts if item.row_count])
@@ -83,6 +85,7 @@ class CommitLogWriter(DataSourceArrowWriter):
             self._discard()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Remove what tasks have put aside."""
         self._discard()
 
     def _discard(self) -> None:

@@ -30,6 +30,7 @@ class TopicTableVersion(NamedTuple):
     timestamp: int = 0
 
     def to_json(self) -> dict[str, int]:
+        """The three numbers by the names of RocketMQ's DataVersion."""
         return {"counter": self.counter, "stateVersion": self.state_version, "timestamp": self.timestamp}
 
 

@@ -72,10 +72,12 @@ class Command:
 
     @property
     def is_response(self) -> bool:
+        """True for an answer, False for a request."""
         return bool(self.flag & FLAG_RESPONSE)
 
     @property
     def is_oneway(self) -> bool:
+        """True if the sender wants no answer."""
         return bool(self.flag & FLAG_ONEWAY)
 
     def reply(

@@ -45,6 +45,7 @@ class SlaveHandshake:
     async_learner: bool = False
 
     def encode(self) -> bytes:
+        """The frame's bytes."""
         return _SLAVE_HANDSHAKE.pack(HaState.HANDSHAKE, self.sync_from_last_file, self.async_learner, self.broker_id)
 
 
@@ -55,6 +56,7 @@ class SlaveAck:
     max_offset: PhyOffset
 
     def encode(self) -> bytes:
+        """The frame's bytes."""
         return _SLAVE_ACK.pack(HaState.TRANSFER, self.max_offset)
 
 
@@ -65,6 +67,7 @@ class MasterHandshake:
     entries: EpochHistory
 
     def encode(self) -> bytes:
+        """The frame's bytes."""
         head = _MASTER_HANDSHAKE.pack(
             HaState.HANDSHAKE, _ENTRY.size * len(self.entries), self.max_phy_offset, self.last_epoch
         )
@@ -82,6 +85,7 @@ class TransferHeader:
     confirm_offset: PhyOffset
 
     def encode(self) -> bytes:
+        """The header's bytes; the log's bytes follow it."""
         return _TRANSFER.pack(
             HaState.TRANSFER,
             self.size_bytes,
@@ -111,6 +115,7 @@ class SlaveStreamParser:
         self._buffer = bytearray()
 
     def feed(self, data: Buffer) -> list[SlaveFrame]:
+        """Frames that are complete with `data`; the rest is kept."""
         self._buffer += data
         frames: list[SlaveFrame] = []
         position = 0

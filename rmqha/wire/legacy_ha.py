@@ -52,6 +52,7 @@ class ReportParser:
         self._rest = b""
 
     def feed(self, data: Buffer) -> list[PhyOffset]:
+        """Offsets of the reports that are complete with `data`; the rest is kept."""
         data = self._rest + bytes(data)
         whole_bytes = len(data) - len(data) % REPORT_BYTES
         self._rest = data[whole_bytes:]
@@ -70,6 +71,7 @@ class PlainTransferParser:
         self._max_transfer_bytes = max_transfer_bytes
 
     def feed(self, data: Buffer) -> list[PlainTransfer]:
+        """Transfers that are complete with `data`; the rest is kept."""
         self._buffer += data
         frames: list[PlainTransfer] = []
         position = 0

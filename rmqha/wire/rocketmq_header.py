@@ -23,6 +23,7 @@ def fits(command: Command) -> bool:
 
 
 def encode_rocketmq_header(command: Command) -> bytes:
+    """Header bytes of a command. The caller has checked that its numbers fit (`fits`)."""
     remark = command.remark.encode() if command.remark else b""
     parts = [
         _FIXED.pack(command.code, command.language, command.version, command.opaque, command.flag, len(remark)),

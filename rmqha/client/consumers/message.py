@@ -60,14 +60,17 @@ class Message:
 
     @property
     def keys(self) -> str:
+        """Keys, joined by spaces; "" without any."""
         return self.properties.get(PROPERTY_KEYS, "")
 
     @property
     def tags(self) -> str:
+        """Tags; "" without any."""
         return self.properties.get(PROPERTY_TAGS, "")
 
     @property
     def msg_id(self) -> str:
+        """The producer's unique id, or the offset message id of a message without one."""
         return self.properties.get(PROPERTY_UNIQUE_KEY) or self.offset_msg_id
 
 
@@ -84,39 +87,48 @@ class MessageView:
 
     @property
     def broker_name(self) -> str:
+        """Name of the broker group that the message came from."""
         return self._batch.broker_name
 
     @property
     def topic(self) -> str:
+        """Topic, as the application knows it."""
         _, _, _, _, _, _, at, size, _, _, _ = self._parts
         return self._batch.topic_of(str(self._batch.buffer[at : at + size], "utf-8", "replace"), self.raw_properties)
 
     @property
     def queue_id(self) -> int:
+        """Queue of the topic that the message is in."""
         return self._parts[2]
 
     @property
     def queue_offset(self) -> QueueOffset:
+        """Offset in the queue, in messages."""
         return QueueOffset(self._parts[3])
 
     @property
     def stored_at_ms(self) -> int:
+        """Time (ms since 1970) at which the broker stored the message."""
         return self._parts[10]
 
     @property
     def born_at_ms(self) -> int:
+        """Time (ms since 1970) at which the producer made the message."""
         return int(_INT64.unpack_from(self._batch.buffer, self._start + _BORN_AT)[0])
 
     @property
     def phy_offset(self) -> PhyOffset:
+        """Offset (bytes) of the record in the CommitLog."""
         return PhyOffset(_INT64.unpack_from(self._batch.buffer, self._start + _PHY_OFFSET_AT)[0])
 
     @property
     def flag(self) -> int:
+        """The application's flag, a number of 32 bits."""
         return int(_INT32.unpack_from(self._batch.buffer, self._start + _FLAG_AT)[0])
 
     @property
     def reconsume_times(self) -> int:
+        """Number of times that a consumer has handed the message back."""
         return int(_INT32.unpack_from(self._batch.buffer, self._parts[4] - 16)[0])
 
     @property
@@ -134,22 +146,27 @@ class MessageView:
 
     @property
     def properties(self) -> dict[str, str]:
+        """Properties by name."""
         return decode_properties(self.raw_properties)
 
     @property
     def keys(self) -> str:
+        """Keys, joined by spaces; "" without any."""
         return _text(find_property(self.raw_properties, _KEYS))
 
     @property
     def tags(self) -> str:
+        """Tags; "" without any."""
         return _text(find_property(self.raw_properties, _TAGS))
 
     @property
     def msg_id(self) -> str:
+        """The producer's unique id, or the offset message id of a message without one."""
         return _text(find_property(self.raw_properties, _UNIQUE_KEY)) or self.offset_msg_id
 
     @property
     def offset_msg_id(self) -> str:
+        """Id made of the storing broker's address and the physical offset, as request 33 takes it."""
         return offset_message_id(self._store_host(), self.phy_offset)
 
     @property

@@ -29,7 +29,8 @@ class Offsets(Protocol):
         """Raises RmqhaError."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release what is held."""
 
 
 class BrokerOffsets:
@@ -39,6 +40,7 @@ class BrokerOffsets:
         self._ask = ask
 
     async def load(self, queue: MessageQueue) -> int | None:
+        """Ask the broker for the committed offset; None if it has none."""
         try:
             return answered_offset(await self._ask(queue, RequestCode.QUERY_CONSUMER_OFFSET, {}))
         except RemoteError as error:
@@ -47,6 +49,7 @@ class BrokerOffsets:
         return None
 
     async def store(self, queue: MessageQueue, offset: int) -> None:
+        """Commit at the broker."""
         await self._ask(queue, RequestCode.UPDATE_CONSUMER_OFFSET, {"commitOffset": str(offset)})
 
     def close(self) -> None:
@@ -90,14 +93,17 @@ class FileOffsets:
         return _entries(where, fields)
 
     async def load(self, queue: MessageQueue) -> int | None:
+        """The offset of the file; None if it has none."""
         return self._offsets.get((queue.broker_name, queue.topic, queue.queue_id))
 
     async def store(self, queue: MessageQueue, offset: int) -> None:
+        """Replace the file, durably."""
         self._offsets[queue.broker_name, queue.topic, queue.queue_id] = offset
         entries = [[*place, offset] for place, offset in sorted(self._offsets.items())]
         sidecar.write(self._disk, self._name, {"group": self._group, "offsets": entries})
 
     def close(self) -> None:
+        """Let another reader have the file."""
         self._unlock()
 
 

@@ -142,6 +142,7 @@ class Outgoing:
         return self.key is not None or self.queue_id is not None
 
     def request(self, queue: MessageQueue) -> Command:
+        """The request that sends this message to `queue`."""
         return Command(self.code, {**self.ext, "e": str(queue.queue_id), "n": queue.broker_name}, self.body)
 
 

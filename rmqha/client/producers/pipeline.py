@@ -28,6 +28,7 @@ class Pipeline:
         self._lanes: dict[tuple[str, str | int], deque[tuple[int, OutgoingMessage]]] = {}
 
     async def run(self, messages: Iterable[OutgoingMessage] | AsyncIterable[OutgoingMessage], window: int) -> SendTally:
+        """Send all `messages`, at most `window` of them at a time. Raises UsageError for a window below 1."""
         if window < 1:
             raise UsageError("the window must be 1 or more")
         room = trio.Semaphore(window)

@@ -45,6 +45,7 @@ class SendResult:
 
     @property
     def duplicate_possible(self) -> bool:
+        """True if the log may hold the message more than once."""
         return self.copies_possible > 0
 
 
@@ -60,6 +61,7 @@ class SendTally:
     duplicates_possible: int = 0
 
     def add(self, result: SendResult) -> None:
+        """Count an acknowledged message."""
         self.acknowledged += 1
         self.retried += result.tries > 1
         self.duplicates_possible += result.copies_possible

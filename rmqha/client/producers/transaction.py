@@ -84,6 +84,7 @@ class Transaction:
 
     @property
     def msg_id(self) -> str:
+        """The id that the message of this transaction has."""
         return self.half.msg_id
 
     def rollback(self) -> None:

@@ -50,13 +50,15 @@ def _java_order(name: str) -> bytes:
 class OwnForm(Protocol):
     """Signatures of our own form on one connection (`rmqha.wire.auth.session_signature`)."""
 
-    def is_good(self, command: Command, secret_key: str) -> bool: ...
+    def is_good(self, command: Command, secret_key: str) -> bool:
+        """True if the command is signed with this key."""
 
 
 OWN_FORM_FIELDS = ("SignatureForm", "SignatureCount")
 
 
 def sign(command: Command, credentials: Credentials) -> None:
+    """Sign a command in Apache's form, in place of what it was signed with."""
     for name in OWN_FORM_FIELDS:
         command.ext.pop(name, None)
     command.ext[ACCESS_KEY] = credentials.access_key

@@ -86,6 +86,7 @@ _NOTHING = Needs()
 
 
 def needs(command: Command) -> Needs:
+    """Rights that the request needs. An admin's if its fields do not say what it is about."""
     code, ext = command.code, command.ext
     try:
         if (names := _NAMES.get(code)) is not None:

@@ -33,6 +33,7 @@ class HaClaim(NamedTuple):
     epoch: int = 0
 
     def to_ext(self) -> dict[str, str]:
+        """The claim as fields of the greeting."""
         return {
             "brokerId": str(self.broker_id),
             "address": self.address,
@@ -65,6 +66,7 @@ class Greeting(NamedTuple):
     binding: bytes
 
     def proof(self, prover: Prover, secret: bytes) -> str:
+        """HMAC-SHA256 over the greeting, in hex, by which `prover` shows that it knows `secret`."""
         mac = hmac.new(secret, digestmod=sha256)
         items = (_LABEL, prover, *self.claim.to_ext().values(), self.slave_nonce, self.master_nonce)
         for item in (*(text.encode() for text in items), self.binding):
@@ -73,4 +75,5 @@ class Greeting(NamedTuple):
         return mac.hexdigest()
 
     def is_proof(self, given: str, prover: Prover, secret: bytes) -> bool:
+        """True if `given` is the proof of `prover`; compared in constant time."""
         return hmac.compare_digest(given.encode(), self.proof(prover, secret).encode())

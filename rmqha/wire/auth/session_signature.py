@@ -48,6 +48,7 @@ class SessionSigner:
         self._count = 0
 
     def sign(self, command: Command, credentials: Credentials) -> None:
+        """Sign a command in our own form, with the next count of this connection."""
         self._count += 1
         command.ext |= {ACCESS_KEY: credentials.access_key, FORM: VERSION, COUNT: str(self._count)}
         command.ext[SIGNATURE] = session_signature(command, self._nonce, credentials.secret_key)

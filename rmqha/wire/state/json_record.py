@@ -17,6 +17,7 @@ class JsonRecord:
     """Base of such a dataclass."""
 
     def to_json(self) -> dict[str, Any]:
+        """JSON-ready values by member; a None is left out if its anchor, the member that it belongs to, is None too."""
         return {
             item.member: _encoded(value)
             for item in _plan(type(self))
@@ -76,6 +77,7 @@ def _plan(cls: type[JsonRecord]) -> tuple[_Item, ...]:
 
 
 def camel(name: str) -> str:
+    """A Python name in camelCase, as JSON has it."""
     head, *tail = name.split("_")
     return head + "".join(word.capitalize() for word in tail)
 

@@ -222,4 +222,5 @@ class ReplicaState(JsonRecord):
 
     @property
     def is_static(self) -> bool:
+        """True if the replica's group has no controller."""
         return self.ha_mode == "static"
