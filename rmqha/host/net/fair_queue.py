@@ -15,6 +15,9 @@ from collections.abc import Callable
 
 NEW_SHARE = 0.25
 """Weight of the last slice in what is known of a place."""
+NEW_COST_US = 250.0
+"""Cost of one who has had no slice: a hundred newcomers do not stand before those who are known to ask for little."""
+DRAINED_DIVISOR = 8
 GRAIN_US = 64
 """Slices below it count as equally short, those up to twice as long too, and so on."""
 
@@ -23,16 +26,19 @@ class Place:
     """The place of one who is served again and again by `serve`, a slice of its work in each call; True: there is
     more."""
 
-    __slots__ = ("_cost_us", "_ticket", "came_at_s", "is_urgent", "is_waiting", "serve")
+    __slots__ = ("_cost_us", "_is_new", "_ticket", "came_at_s", "is_drained", "is_urgent", "is_waiting", "serve")
 
     def __init__(self, serve: Callable[[], bool | None]) -> None:
         self.serve = serve
         self.is_waiting = False
         """In a queue. Who leaves one early sets it to False."""
         self.is_urgent = False
+        self.is_drained = False
+        """For `serve` to set: its last slice has left nothing, in its socket neither."""
         self.came_at_s = 0.0
         """Since when it has waited."""
-        self._cost_us = 0.0
+        self._cost_us = NEW_COST_US
+        self._is_new = True
         self._ticket = 0
 
     @property
@@ -41,8 +47,12 @@ class Place:
         return (int(self._cost_us) // GRAIN_US).bit_length()
 
     def charge(self, cost_us: float) -> None:
-        """A slice of it took so long."""
-        self._cost_us += (cost_us - self._cost_us) * NEW_SHARE
+        """A slice of it took so long. One that has handled all there was counts as shorter: what gathers while somebody
+        waits must not make him wait among those who always want more."""
+        if self.is_drained:
+            cost_us /= DRAINED_DIVISOR
+        self._cost_us += (cost_us - self._cost_us) * (1 if self._is_new else NEW_SHARE)
+        self._is_new = False
 
 
 class FairQueue:

@@ -93,6 +93,8 @@ class Session:
         self._half_bytes = 0
         """Bytes of a frame that is not complete, as counted in the statistics."""
         self._place = Place(self._serve)
+        self._is_all_read = False
+        """The last read has left nothing in the socket."""
         self._unread = b""
         """Bytes that were received, but has not been fed to the parser."""
         self._left: list[Command] = []
@@ -329,6 +331,7 @@ class Session:
         """The poller's call: read once if nothing is left of before, handle a slice, answer. Whether there is more."""
         handle, poller = self._handle, self._poller
         assert handle is not None and poller is not None
+        self._place.is_drained = False
         if self._closing or self._aborted or self._has_no_turns:
             return False
         self.waited_ms = poller.waited_ms
@@ -346,6 +349,7 @@ class Session:
                 poller.remove(handle)
             elif self.is_urgent:
                 poller.hurry(handle)
+            self._place.is_drained = self._is_all_read and not self._has_backlog and not self._has_no_turns
             return self._has_backlog and not self._has_no_turns
         except RemoteProtocolError:
             self._foreign_words()
@@ -358,6 +362,7 @@ class Session:
         """Read once; True if something came. Raises OSError."""
         try:
             self._unread = data = os.read(handle, READ_BYTES)
+            self._is_all_read = len(data) < READ_BYTES
         except BlockingIOError:
             return False
         if data and self._tls is not None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rmqha.host.net.fair_queue import GRAIN_US, FairQueue, Place
+from rmqha.host.net.fair_queue import GRAIN_US, NEW_COST_US, FairQueue, Place
 
 SLICE_S = 0.002
 
@@ -91,7 +91,7 @@ def test_nobody_is_left_out_however_many_ask_for_little() -> None:
 
 def test_what_a_slice_takes_counts_by_doublings() -> None:
     place = Place(lambda: True)
-    assert place.length == 0
+    assert place.length == (int(NEW_COST_US) // GRAIN_US).bit_length()
     for _ in range(100):
         place.charge(2000)
     assert 2000 / 2**place.length < GRAIN_US <= 2000 / 2 ** (place.length - 1)
@@ -146,3 +146,45 @@ def test_what_was_taken_by_age_does_not_pile_up() -> None:
         assert place is not None
         server.queue.join(place)
     assert len(server.queue._by_use) <= 2 * 3 + 64
+
+
+HONEST_S = 0.0001
+
+
+@pytest.mark.parametrize("flood_count", [1, 10, 100, 1000])
+def test_newcomers_stand_behind_those_who_are_known_to_ask_for_little(flood_count: int) -> None:
+    """A hundred new connections with a costly request each held up an honest one until all had been served once."""
+    server = Server()
+    (honest,) = server.places(1)
+    honest.is_drained = True
+    for _ in range(3):
+        server.serve(lambda place: HONEST_S)
+    flood = set(server.places(flood_count))
+    for _ in range(20):
+        server.queue.join(honest)
+        assert honest in [server.serve(lambda place: 0.01 if place in flood else HONEST_S) for _ in range(3)]
+
+
+@pytest.mark.parametrize("flood_count", [1, 10, 100])
+def test_what_gathered_while_somebody_waited_does_not_make_him_wait_again(flood_count: int) -> None:
+    """Its slice is as long as those of the flood, but has handled all there was."""
+    server = Server()
+    (honest,) = server.places(1, waiting=False)
+    server.places(flood_count)
+    for _ in range(30):
+        server.queue.join(honest)
+        served = []
+        while honest not in served:
+            honest.is_drained = True
+            served.append(server.serve(lambda place: SLICE_S, lambda place: place is not honest))
+        waited_for = len(served)
+    assert waited_for <= 3
+
+
+def test_who_is_drained_by_costly_requests_is_no_better_than_others() -> None:
+    server = Server()
+    costly, cheap = server.places(2)
+    costly.is_drained = True
+    costly.charge(50_000)
+    cheap.charge(SLICE_S * 1e6)
+    assert costly.length > cheap.length
