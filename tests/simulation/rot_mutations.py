@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 from rmqha.store.integrity.incoming import IncomingRecords
 from rmqha.store.integrity.repair import RecordRepair
+from rmqha.store.log import record
 from rmqha.store.log.record import Record, decode
 from rmqha.store.reader import IsWhole, Reader, Unit, any_record
 
@@ -29,5 +30,8 @@ ROT_MUTATIONS: dict[str, Callable[[], Any]] = {
     "slaves append what is rotten (ruling 30)": lambda: patch.object(IncomingRecords, "append", _all_of_it),
     "whatever a replica offers is written over rot (ruling 30)": lambda: patch.object(
         RecordRepair, "refusal", lambda self, *args: ""
+    ),
+    "a record's own checksum is not compared (ruling 30)": lambda: patch.object(
+        record, "_tail_crc_holds", lambda buffer, at, size, properties_size: True
     ),
 }

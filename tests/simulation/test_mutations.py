@@ -96,6 +96,7 @@ FOUND_BY = {
     "a delayed message is made of a rotten one (ruling 30)": "rotting:2",
     "slaves append what is rotten (ruling 30)": "rotting:1",
     "whatever a replica offers is written over rot (ruling 30)": "rotting:2",
+    "a record's own checksum is not compared (ruling 30)": "noise:4",
     "what has no answer is passed on again": "forwards:1",
     "a refusal after the write is passed on again": "forwards:6",
     "one vote elects a leader (Raft)": "plain:2",
