@@ -438,3 +438,48 @@ async def test_what_is_removed_while_it_is_served_is_not_called() -> None:
     for pair in pairs.values():
         for end in pair:
             end.close()
+
+
+class Charged(Slow):
+    """Notes after each slice whether it has left nothing."""
+
+    def __init__(self, turn: TurnCount) -> None:
+        super().__init__(turn)
+        self.drained: list[bool] = []
+
+    def charged(self, place: Place, cost_us: float) -> None:
+        self.drained.append(place.is_drained)
+
+
+@pytest.mark.parametrize("secure", [False, True])
+async def test_the_last_slice_of_what_has_come_counts_as_one_that_left_nothing(
+    secure: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Charged(TurnCount())
+    monkeypatch.setattr(module, "time", service)
+    monkeypatch.setattr(session_module, "time", service)
+    monkeypatch.setattr(Place, "charge", lambda place, cost_us: service.charged(place, cost_us))
+    server_tls, client_tls = _contexts()
+    security = Security(server_tls=ServerTls(server_tls, only=True)) if secure else Security()
+    async with trio.open_nursery() as nursery:
+        port: int = await nursery.start(
+            lambda task_status: serve(
+                service, "127.0.0.1:0", max_frame_bytes=65536, security=security, task_status=task_status
+            )
+        )
+        plain = await trio.open_tcp_stream("127.0.0.1", port)
+        stream: trio.abc.Stream = trio.SSLStream(plain, client_tls) if secure else plain
+        await stream.send_all(FRAME)
+        await stream.receive_some(65536)
+        assert service.drained[-1]
+        service.drained.clear()
+        await stream.send_all(b"".join(encode_frame(Command(1, opaque=n)) for n in range(12)))
+        parser, count = FrameParser(65536), 0
+        with trio.fail_after(10):
+            while count < 12:
+                count += len(parser.feed(bytes(await stream.receive_some(65536))))
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert len(service.drained) > 2
+        assert service.drained[-1] and not any(service.drained[:-1])
+        await trio.aclose_forcefully(stream)
+        nursery.cancel_scope.cancel()
