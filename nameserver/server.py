@@ -41,8 +41,8 @@ from rmqha.wire.bodies import Registration, encode_cluster_info, encode_topic_ro
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import ConfigAnswer
 from rmqha.wire.lenient_json import dumps
+from rmqha.wire.state.name_server_state import NameServerState
 
-STATE_VERSION = 1
 MAX_SAVE_PAUSE_S = 0.2
 MANY_ROUTES_COUNT = 10_000
 OVERRIDES_FILE = "config-overrides.properties"
@@ -283,17 +283,14 @@ class NameServer:
         return request.reply(ext={"kept": str(self.live.is_kept).lower()})
 
     def _state(self, request: Command) -> Command:
-        """`follows` and `eventIndex`: the controller whose elections it follows, and the version reached; null if it
-        follows none."""
         follower = self.follower
-        view = {
-            "version": STATE_VERSION,
-            "follows": None if follower is None else follower.leader,
-            "eventIndex": None if follower is None else follower.index,
-            "addressProblem": self.address_problem(),
-            "statistics": self.statistics(),
-        }
-        return request.reply(body=dumps(view))
+        state = NameServerState(
+            follows=None if follower is None else follower.leader,
+            event_index=None if follower is None else follower.index,
+            address_problem=self.address_problem(),
+            statistics=self.statistics(),
+        )
+        return request.reply(body=dumps(state.to_json()))
 
     def address_problem(self) -> str:
         """ "" or a sentence: clients elsewhere get routes that lead them to their own machine (ruling 23)."""

@@ -17,9 +17,12 @@ from rmqha.model.epoch import EpochEntry, EpochHistory
 from rmqha.model.error import RmqhaError
 from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.ops.cluster_view import copy_words
-from rmqha.ops.group_view import BrokerView, GroupLook, promise_of
+from rmqha.ops.group_view import GroupLook, promise_of
+from rmqha.ops.health.findings import told_group
 from rmqha.ops.health.survey import NodeReport, ServerKind
 from rmqha.ops.wait_explanation import view_of
+from rmqha.wire.state.controller_state import GroupState, RegisteredReplica
+from rmqha.wire.state.replica_state import SlaveState
 
 VERSION = 1
 MAX_GROUPS = 200
@@ -67,12 +70,12 @@ class Closer:
 
 @dataclass(slots=True)
 class GroupSeen:
-    """A group: its replicas' answers, what the controllers say (`told` as in request 52003), where clients go."""
+    """A group: its replicas' answers, what the controllers say (`told`), where clients go."""
 
     name: str
     cluster: str = ""
-    brokers: dict[str, BrokerView] = field(default_factory=dict)
-    told: dict[str, Any] = field(default_factory=dict)
+    brokers: dict[str, NodeReport] = field(default_factory=dict)
+    told: GroupState | None = None
     routes: dict[int, str] = field(default_factory=dict)
     closer: Closer = field(default_factory=Closer)
 
@@ -81,7 +84,7 @@ class GroupSeen:
         return GroupLook(self.name, self.cluster, [self.brokers[address] for address in sorted(self.brokers)])
 
     @property
-    def master(self) -> BrokerView | None:
+    def master(self) -> NodeReport | None:
         return next((view for view in self.look.masters if not view.error), None)
 
 
@@ -106,40 +109,14 @@ def seen_of(
         if word.kind is ServerKind.BROKER and word.group:
             group = groups.setdefault(word.group, GroupSeen(word.group))
             routed = {where: broker_id for broker_id, where in group.routes.items()}
-            error = "" if word.answers else word.error
-            view = BrokerView(word.address, routed.get(word.address), word.state, word.keys, word.is_ours, error)
-            group.brokers[word.address] = view
+            word.routed_id = routed.get(word.address)
+            group.brokers[word.address] = word
             group.cluster = group.cluster or str(word.keys.get("brokerClusterName") or "")
-    controllers = [word for word in words if word.kind is ServerKind.CONTROLLER and word.answers and word.state]
-    controllers.sort(key=lambda word: not word.leads)
     for name, group in groups.items():
-        group.told = _told(controllers, name)
-        group.cluster = group.cluster or str(group.told.get("clusterName") or "")
+        group.told = told_group(words, name)
+        group.cluster = group.cluster or (group.told.cluster_name if group.told is not None else "")
         group.closer = closer.get(name, group.closer)
-        _drop_odd(group)
     return Seen(name_server, words, groups)
-
-
-def _drop_odd(group: GroupSeen) -> None:
-    """An answer that cannot be shown counts as none, and its node as one that does not answer."""
-    for address, view in group.brokers.items():
-        try:
-            _group(GroupSeen(group.name, group.cluster, {address: view}))
-        except ODD as error:
-            view.state, view.error = {}, short(f"the answer of {address} is not known to this release: {error!r}")
-    try:
-        _group(group)
-    except ODD:
-        group.told = {}
-
-
-def _told(controllers: list[NodeReport], name: str) -> dict[str, Any]:
-    """The leading controller's word, else any controller's; {} if none told of the group, or all are Apache's."""
-    for word in controllers:
-        groups = word.state.get("groups")
-        if isinstance(groups, dict) and isinstance(groups.get(name), dict):
-            return dict(groups[name])
-    return {}
 
 
 # --- the cluster ------------------------------------------------------------------------------------------------------
@@ -158,52 +135,55 @@ def cluster_document(seen: Seen) -> dict[str, Any]:
 
 
 def _controller(word: NodeReport) -> dict[str, Any]:
-    raft = word.state.get("raft", {})
+    raft = word.controller.raft if word.controller is not None else None
     return {
         "address": word.address,
-        "node": raft.get("node"),
-        "role": raft.get("role") if raft else None if word.error else "APACHE",
-        "term": raft.get("term"),
-        "leader": raft.get("leader"),
-        "commitIndex": raft.get("commitIndex"),
-        "isLearner": raft.get("node") in raft.get("learners", ()),
+        "node": raft.node if raft else None,
+        "role": raft.role if raft else None if word.error else "APACHE",
+        "term": raft.term if raft else None,
+        "leader": raft.leader if raft else None,
+        "commitIndex": raft.commit_index if raft else None,
+        "isLearner": raft is not None and raft.node in raft.learners,
         "error": visible(word.error) or None,
     }
 
 
 def _group(group: GroupSeen) -> dict[str, Any]:
+    """Its master's word counts, else the controllers'."""
     master, told = group.master, group.told
-    state = master.state if master is not None else {}
-    members = state.get("syncStateSet", told.get("syncStateSet"))
-    has_none = master is None and bool(told) and told["masterBrokerId"] is None
-    return {
+    state = master.replica if master is not None else None
+    has_none = master is None and told is not None and told.master_broker_id is None
+    why_not = (state.why_not_writable if state else "") or (told.why_no_master if told else "")
+    row: dict[str, Any] = {
         "name": visible(group.name),
         "cluster": visible(group.cluster),
-        "masterId": state.get("brokerId", told.get("masterBrokerId")),
-        "masterAddress": master.address if master is not None else told.get("masterAddress") or None,
-        "epoch": state.get("epoch", told.get("masterEpoch")),
-        "set": members,
-        "totalReplicas": state.get("totalReplicas") or told.get("totalReplicas"),
-        "writable": False if has_none else state.get("writable"),
-        "whyNotWritable": visible(state.get("whyNotWritable") or told.get("whyNoMaster") or "") or None,
-        "oneCopySynced": bool(state.get("oneCopySynced")),
-        "waitingCount": state.get("waitingCount"),
-        "putTps": state.get("putTps"),
-        "getTps": state.get("getTps"),
-        "maxOffset": state.get("maxPhyOffset"),
-        "confirmOffset": state.get("confirmOffset"),
+        "masterId": told.master_broker_id if told else None,
+        "masterAddress": master.address if master is not None else (told.master_address if told else None) or None,
+        "epoch": told.master_epoch if told else None,
+        "set": told.sync_state_set if told else None,
+        "totalReplicas": ((state.total_replicas if state else None) or (told.total_replicas if told else None)),
+        "writable": False if has_none else state.writable if state else None,
+        "whyNotWritable": visible(why_not or "") or None,
+        "oneCopySynced": state is not None and bool(state.one_copy_synced),
+        "waitingCount": state.waiting_count if state else None,
+        "putTps": state.put_tps if state else None,
+        "getTps": state.get_tps if state else None,
+        "maxOffset": state.max_phy_offset if state else None,
+        "confirmOffset": state.confirm_offset if state else None,
         "replicas": [_replica(group, group.brokers[address]) for address in _in_order(group)],
     }
+    if state is not None:
+        row |= {"masterId": state.broker_id, "epoch": state.epoch}
+        row["set"] = row["set"] if state.sync_state_set is None else state.sync_state_set
+    return row
 
 
 def _in_order(group: GroupSeen) -> list[str]:
     """By broker id where it is known, as the controllers have it or the broker says."""
-    ids = {str(item["address"]): int(item["brokerId"]) for item in group.told.get("replicas", ())}
-    ids |= {
-        address: int(view.state["brokerId"])
-        for address, view in group.brokers.items()
-        if view.state.get("brokerId") is not None
-    }
+    ids: dict[str, int] = {item.address: item.broker_id for item in (group.told.replicas if group.told else ())}
+    for address, view in group.brokers.items():
+        if view.replica is not None and view.replica.broker_id is not None:
+            ids[address] = view.replica.broker_id
     return sorted(group.brokers, key=lambda address: (ids.get(address, 1 << 62), address))
 
 
@@ -218,48 +198,52 @@ def _kind(group: GroupSeen) -> str | None:
     return None
 
 
-def _replica(group: GroupSeen, view: BrokerView) -> dict[str, Any]:
-    state, master = view.state, group.master
-    told: dict[str, Any] = next((row for row in group.told.get("replicas", ()) if row["address"] == view.address), {})
-    broker_id = state.get("brokerId", told.get("brokerId"))
-    members = master.state.get("syncStateSet") if master is not None else None
-    members = group.told.get("syncStateSet") if members is None else members
-    slaves = master.state.get("slaves", ()) if master is not None else ()
-    row: dict[str, Any] = next(
-        (item for item in slaves if item.get("brokerId") == broker_id and broker_id is not None), {}
-    )
-    is_master = bool(state) and view.is_master
+def _replica(group: GroupSeen, view: NodeReport) -> dict[str, Any]:
+    state = view.replica
+    leading = group.master.replica if group.master is not None else None
+    told = next((item for item in group.told.replicas if item.address == view.address), None) if group.told else None
+    broker_id = state.broker_id if state is not None else told.broker_id if told is not None else None
+    members = leading.sync_state_set if leading is not None else None
+    if members is None and group.told is not None:
+        members = group.told.sync_state_set
+    slaves = (leading.slaves if leading is not None else None) or ()
+    slave = next((item for item in slaves if item.broker_id == broker_id is not None), SlaveState())
+    unknown = None if view.is_ours else "APACHE"
     return {
         "address": view.address,
         "id": broker_id,
-        "role": "DOWN" if view.error else state.get("role") if state else "APACHE" if not view.is_ours else None,
-        "epoch": state.get("epoch"),
-        "maxOffset": state.get("maxPhyOffset"),
-        "confirmOffset": state.get("confirmOffset"),
+        "role": "DOWN" if view.error else state.role if state is not None else unknown,
+        "epoch": state.epoch if state is not None else None,
+        "maxOffset": state.max_phy_offset if state is not None else None,
+        "confirmOffset": state.confirm_offset if state is not None else None,
         "inSet": None if members is None or broker_id is None else broker_id in members,
-        "isEligible": broker_id in group.told.get("eligible", ()),
-        "lagBytes": 0 if is_master else row.get("lagBytes"),
-        "lagMs": row.get("lagMs") if row.get("lagBytes") else None,
+        "isEligible": group.told is not None and broker_id in group.told.eligible,
+        "lagBytes": 0 if state is not None and state.leads else slave.lag_bytes,
+        "lagMs": slave.lag_ms if slave.lag_bytes else None,
         "routed": view.address in group.routes.values(),
-        "zone": visible(str(told.get("zone") or "")) or None,
+        "zone": visible((told.zone if told is not None else None) or "") or None,
         "error": visible(view.error) or None,
         "notes": [visible(note) for note in _notes(group, view, told)],
     }
 
 
-def _notes(group: GroupSeen, view: BrokerView, told: Mapping[str, Any]) -> list[str]:
+def _notes(group: GroupSeen, view: NodeReport, told: RegisteredReplica | None) -> list[str]:
     """Notes on what else is special about a replica, in words."""
-    state = view.state
-    found = [
-        "never in the set (asyncLearner)" if state.get("asyncLearner") or told.get("asyncLearner") else "",
-        "kept out of the set by an operator (drained)" if told.get("drained") else "",
-        "unclean: after a loss of power it leads nobody until it has followed a master" if state.get("unclean") else "",
-        f"disk: {state['diskProblem']}" if state.get("diskProblem") else "",
-        f"refuses to follow: {state['refusal']}" if state.get("refusal") else "",
-        copy_words(state.get("copy")),
-        "the controllers are away" if state.get("controller") == "away" else "",
-        f"hands over to replica {state['handsOverTo']}" if state.get("handsOverTo") else "",
-    ]
+    state = view.replica
+    found = []
+    if (state is not None and state.async_learner) or (told is not None and told.async_learner):
+        found.append("never in the set (asyncLearner)")
+    if told is not None and told.drained:
+        found.append("kept out of the set by an operator (drained)")
+    if state is not None:
+        found += [
+            "unclean: after a loss of power it leads nobody until it has followed a master" if state.unclean else "",
+            f"disk: {state.disk_problem}" if state.disk_problem else "",
+            f"refuses to follow: {state.refusal}" if state.refusal else "",
+            copy_words(state.copy),
+            "the controllers are away" if state.controller == "away" else "",
+            f"hands over to replica {state.hands_over_to}" if state.hands_over_to else "",
+        ]
     why_not = next(
         (
             item.get("notElectable")
@@ -322,13 +306,13 @@ def _election(item: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _log(group: GroupSeen, view: BrokerView) -> Log | None:
+def _log(group: GroupSeen, view: NodeReport) -> Log | None:
     """None for a replica that tells no history."""
-    state, java = view.state, group.closer.epochs.get(view.address, {})
+    state, java = view.replica, group.closer.epochs.get(view.address, {})
     try:
-        if state:
-            entries = [(int(epoch), int(start)) for epoch, start in state.get("epochs", ())]
-            low, end = int(state["minPhyOffset"]), int(state["maxPhyOffset"])
+        if state is not None:
+            entries = [(epoch, start) for epoch, start in state.epochs]
+            low, end = state.min_phy_offset, state.max_phy_offset
         elif java:
             entries = [(int(item["epoch"]), int(item["startOffset"])) for item in java["epochList"] or ()]
             low, end = entries[0][1] if entries else 0, int(java["maxOffset"])
@@ -338,9 +322,9 @@ def _log(group: GroupSeen, view: BrokerView) -> Log | None:
     except ODD:
         return None
     cuts = cuts_of(group.closer.events.get(view.address, ()))
-    broker_id = state.get("brokerId", view.routed_id)
+    broker_id = view.routed_id if state is None else state.broker_id
     name = f"replica {broker_id}" if broker_id is not None else view.address
-    return Log(name, history, low, end, view.is_master, cuts)
+    return Log(name, history, low, end, view.leads_group, cuts)
 
 
 def _promise(group: GroupSeen) -> dict[str, Any] | None:

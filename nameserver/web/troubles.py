@@ -60,9 +60,9 @@ def _judged(words: list[NodeReport], groups: list[str], about: str) -> tuple[lis
 
 def _narrowed(word: NodeReport, name: str) -> NodeReport:
     """A controller's or name server's word about one group."""
-    told = word.state.get("groups")
-    if isinstance(told, dict):
-        word = replace(word, state={**word.state, "groups": {name: told[name]} if name in told else {}})
+    if word.controller is not None:
+        told = word.controller.groups
+        word = replace(word, controller=replace(word.controller, groups={name: told[name]} if name in told else {}))
     return replace(word, routes={name: word.routes[name]} if name in word.routes else {})
 
 

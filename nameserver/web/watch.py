@@ -24,6 +24,7 @@ from rmqha.ops.health.survey import BootstrapAddresses, NodeReport, ServerKind, 
 from rmqha.port import Clock, Tracer
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
+from rmqha.wire.state.replica_state import ReplicaState
 
 PERIOD_S = 1.0
 ROUND_S = 2.0
@@ -65,7 +66,7 @@ class ClusterWatch:
         self._documents: dict[str, bytes] = {}
         self._answered: dict[tuple[ServerKind, str], tuple[str, int]] = {}
         """Group and time of the last answer."""
-        self._states: dict[tuple[ServerKind, str], dict[str, Any]] = {}
+        self._states: dict[str, ReplicaState | None] = {}
         self._closer: dict[str, Closer] = {}
         self._events_at_ms: dict[str, int] = {}
         self.round_count = 0
@@ -184,17 +185,14 @@ class ClusterWatch:
             key = (word.kind, word.address)
             if word.answers:
                 self._answered[key] = (word.group, now_ms)
-            if word.kind is ServerKind.BROKER:
-                word.before = self._states.get(key, {})
-        self._states = {(word.kind, word.address): word.state for word in words if word.kind is ServerKind.BROKER}
+            word.before = self._states.get(word.address)
+        self._states = {word.address: word.replica for word in words if word.kind is ServerKind.BROKER}
 
     # --- one group --------------------------------------------------------------------------------------------------
     async def _look_closer(self, client: RemotingClient, words: list[NodeReport], name: str, now_ms: int) -> None:
         """Ask for what only the group's own page shows. Who does not answer has said so in the survey already."""
         brokers = [word for word in words if word.kind is ServerKind.BROKER and word.group == name and word.answers]
-        leader = next(
-            (word for word in words if word.kind is ServerKind.CONTROLLER and word.leads and word.state), None
-        )
+        leader = next((word for word in words if word.controller is not None and word.leads), None)
         known = self._closer.get(name, Closer())
         fresh = Closer(events=known.events)
         with_events = now_ms - self._events_at_ms.get(name, -EVENTS_PERIOD_MS) >= EVENTS_PERIOD_MS

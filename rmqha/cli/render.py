@@ -58,11 +58,11 @@ def _cell(value: Any) -> Text:
 
 def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:
     """The values that are shown of a node, JSON-ready; None where it does not apply or is not known."""
-    state = node.state
+    state = node.replica
     row: dict[str, Any] = {
         "node": node.node.name,
         "kind": node.node.kind,
-        "role": str(state.get("role") or "?").lower() if node.alive else "down",
+        "role": (state.role.lower() if state is not None else "?") if node.alive else "down",
         "brokerId": None,
         "epoch": None,
         "maxOffset": None,
@@ -75,17 +75,18 @@ def node_row(view: ClusterView, node: NodeView) -> dict[str, Any]:
     }
     if node.node.is_broker:
         info = view.groups[node.node.group].info
-        broker_id = state.get("brokerId")
-        row |= {"asyncLearner": bool(state.get("asyncLearner")), "drained": False}
+        broker_id = state.broker_id if state is not None else None
+        row |= {"asyncLearner": state is not None and bool(state.async_learner), "drained": False}
         row |= {"inMaintenance": view.is_maintained(node)}
-        row |= {"brokerId": broker_id, "epoch": state.get("epoch")}
-        row |= {"maxOffset": state.get("maxPhyOffset"), "confirmOffset": state.get("confirmOffset")}
+        if state is not None:
+            row |= {"brokerId": broker_id, "epoch": state.epoch}
+            row |= {"maxOffset": state.max_phy_offset, "confirmOffset": state.confirm_offset}
         if info is not None and info.members is not None and broker_id is not None:
             row["inSync"] = broker_id in info.members
             row["drained"] = broker_id in info.drained_ids
     elif node.answers:
-        raft = state.get("raft", {})
-        row |= {"role": str(raft.get("role", node.node.kind)).lower(), "epoch": raft.get("term")}
+        raft = node.controller.raft if node.controller is not None else None
+        row |= {"role": raft.role.lower() if raft else node.node.kind, "epoch": raft.term if raft else None}
     return row
 
 
@@ -128,12 +129,12 @@ def print_cluster(view: ClusterView, out: Console) -> None:
     where = f"cluster {view.state.name}, haMode={view.state.ha_mode}; data in {view.state.directory}/NODE"
     out.print(Text(where), soft_wrap=True)
     for name, node in view.nodes.items():
-        told = node.state.get("nameServer", node.state)
-        if told.get("eventIndex") is not None:
-            leader = told["follows"] or "nobody yet"
-            out.print(f"{name} routes by the elections of {leader} up to {told['eventIndex']}", soft_wrap=True)
+        told = node.name_server
+        if told is not None and told.event_index is not None:
+            leader = told.follows or "nobody yet"
+            out.print(f"{name} routes by the elections of {leader} up to {told.event_index}", soft_wrap=True)
     for name, node in view.nodes.items():
-        if node.state.get("oneCopySynced"):
+        if node.replica is not None and node.replica.one_copy_synced:
             words = "one copy, synced: it acknowledges alone, each message from its disk, until the other is back"
             out.print(Text(f"{name}: {words}", "yellow"), soft_wrap=True)
     for name, words in notes(view).items():
@@ -153,7 +154,7 @@ def cluster_json(view: ClusterView) -> dict[str, Any]:
         "healthy": not problems(view),
         "problems": problems(view),
         "notes": notes(view),
-        "nodes": [node_row(view, node) | {"state": node.state} for node in view.nodes.values()],
+        "nodes": [node_row(view, node) | {"state": node.state_json()} for node in view.nodes.values()],
         "groups": [
             {
                 "name": group.name,

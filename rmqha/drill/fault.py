@@ -383,7 +383,9 @@ class KillController(Fault):
 
     async def _leader(self, cluster: Cluster, without: str = "") -> str:
         nodes = (await cluster.look()).nodes.values()
-        names = [node.node.name for node in nodes if node.alive and node.state.get("leading")]
+        names = [
+            node.node.name for node in nodes if node.alive and node.controller is not None and node.controller.leading
+        ]
         return next((name for name in names if name != without), "")
 
     @asynccontextmanager

@@ -7,9 +7,9 @@ the name servers' about where clients go (106). A group is healthy when they agr
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -17,29 +17,50 @@ from rmqha.ha.group_info import GroupInfo, parse_group_info
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError
-from rmqha.ops.answer import json_object
+from rmqha.ops.answer import reading
 from rmqha.ops.local.cluster_file import NodeKind
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
+from rmqha.wire.state.controller_state import ControllerState, ExplainedGroup
+from rmqha.wire.state.json_record import JsonRecord
+from rmqha.wire.state.name_server_state import NameServerState
+from rmqha.wire.state.replica_state import CopyState, DamageState, ReplicaState
 
 ASK_TIMEOUT_MS = 1000
 DAMAGE_FIX = 'start a replica that has it, or see "A record that nobody has" in docs/operate/recovery.md'
-_NAMESRV_STATE = RequestCode.RMQHA_GET_NAMESRV_STATE
+_STATES: dict[type[JsonRecord], tuple[RequestCode, str]] = {
+    ReplicaState: (RequestCode.RMQHA_GET_REPLICA_STATE, "a broker's"),
+    ControllerState: (RequestCode.RMQHA_GET_CONTROLLER_STATE, "a controller's"),
+    NameServerState: (RequestCode.RMQHA_GET_NAMESRV_STATE, "a name server's"),
+}
+StateT = TypeVar("StateT", ReplicaState, ControllerState, NameServerState)
 
 
 @dataclass(slots=True)
 class NodeView:
-    """A node as it was a moment ago. `state` is the body of its own state request, {} if it did not answer."""
+    """A node as it was a moment ago: what its servers said of themselves, None of those that it has not or that did not
+    answer."""
 
     node: NodeRecord
     alive: bool
-    state: dict[str, Any] = field(default_factory=dict)
+    replica: ReplicaState | None = None
+    controller: ControllerState | None = None
+    name_server: NameServerState | None = None
     error: str = ""
 
     @property
     def answers(self) -> bool:
-        return bool(self.state)
+        return any(item is not None for item in (self.replica, self.controller, self.name_server))
+
+    def state_json(self) -> dict[str, Any]:
+        """The node's answers as JSON, {} if it did not answer."""
+        if self.replica is not None:
+            return self.replica.to_json()
+        told = {} if self.name_server is None else self.name_server.to_json()
+        if self.controller is None:
+            return {"kind": "namesrv"} | told if self.name_server is not None else {}
+        return self.controller.to_json() | ({"nameServer": told} if self.node.kind == NodeKind.NAMESRV.value else {})
 
 
 @dataclass(slots=True)
@@ -125,28 +146,25 @@ async def look(client: RemotingClient, state: ClusterState) -> ClusterView:
 
 async def _look_at_node(client: RemotingClient, view: NodeView) -> None:
     async def state() -> None:
-        code = RequestCode.RMQHA_GET_REPLICA_STATE if view.node.is_broker else RequestCode.RMQHA_GET_CONTROLLER_STATE
-        address = view.node.address if view.node.is_broker else view.node.controller_address
-        if address:
-            reply = await ask(client, address, Command(code))
-            view.state = json_object(reply, address, f"a {view.node.kind}'s")
-        else:
-            view.state = {"kind": "namesrv"} | await _name_server_state(client, view.node.address)
-        if address and view.node.kind == NodeKind.NAMESRV.value:
-            view.state["nameServer"] = await _name_server_state(client, view.node.address)
+        if view.node.is_broker:
+            view.replica = await state_of(client, view.node.address, ReplicaState)
+        if view.node.controller_address and not view.node.is_broker:
+            view.controller = await state_of(client, view.node.controller_address, ControllerState)
+        if view.node.kind == NodeKind.NAMESRV.value:
+            view.name_server = await state_of(client, view.node.address, NameServerState)
 
     view.error = await _said(state)
 
 
-async def _name_server_state(client: RemotingClient, address: str) -> dict[str, Any]:
-    """The body of request 52014; {} of a name server that does not have it but answers."""
-    try:
-        reply = await ask(client, address, Command(_NAMESRV_STATE))
-    except RemoteError as error:
-        if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            raise
-        return {}
-    return json_object(reply, address, "a name server's")
+async def state_of(client: RemotingClient, address: str, schema: type[StateT]) -> StateT:
+    """A server's own state. Raises UnreachableError or RemoteError."""
+    with reading(address, _STATES[schema][1]):
+        return await ask_state(client, address, schema)
+
+
+async def ask_state(client: RemotingClient, address: str, schema: type[StateT]) -> StateT:
+    """As `state_of`, but raises ValueError for an answer that is no such state."""
+    return schema.from_json(json.loads(bytes((await ask(client, address, Command(_STATES[schema][0]))).body)))
 
 
 async def _look_at_group(client: RemotingClient, state: ClusterState, view: GroupView) -> None:
@@ -159,8 +177,8 @@ async def _look_at_group(client: RemotingClient, state: ClusterState, view: Grou
         reply, _ = await ask_leader(
             client, state.controller_addresses, lambda: Command(RequestCode.RMQHA_EXPLAIN_GROUP, dict(request))
         )
-        told = json.loads(bytes(reply.body))["replicas"]
-        view.in_maintenance = frozenset(item["address"] for item in told if item.get("inMaintenance"))
+        explained = ExplainedGroup.from_json(json.loads(bytes(reply.body)))
+        view.in_maintenance = frozenset(item.address for item in explained.replicas if item.in_maintenance)
 
     async def name_servers() -> None:
         for address in state.namesrv_addresses.split(";"):
@@ -220,22 +238,20 @@ def notes(view: ClusterView) -> dict[str, str]:
 
 
 def _is_static(replicas: Iterable[NodeView]) -> bool:
-    return any(node.state.get("haMode") == "static" for node in replicas)
+    return any(node.replica is not None and node.replica.is_static for node in replicas)
 
 
-def damage_words(state: Mapping[str, Any]) -> str:
+def damage_words(state: ReplicaState) -> str:
     """A sentence on damage in a replica's log that does not mend by itself, "" if nothing is."""
-    damage = state.get("damage") or {}
-    refused = damage.get("refused")
-    if refused:
-        return f"its log ends at {refused['phyOffset']}: {refused['reason']}"
-    count = damage.get("lackedCount", 0)
-    if not count:
-        unreadable: str = (state.get("scrub") or {}).get("unreadable", "")
-        return unreadable
-    first = damage["records"][0]
+    damage = state.damage or DamageState()
+    if damage.refused is not None:
+        return f"its log ends at {damage.refused.phy_offset}: {damage.refused.reason}"
+    count = damage.lacked_count
+    if not count or not damage.records:
+        return state.scrub.unreadable if state.scrub is not None else ""
+    first = damage.records[0]
     which = "one record of its log is" if count == 1 else f"{count} records of its log are"
-    return f"{which} damaged, the one at {first['phyOffset']} among them: {first['reason']} ({first['lacked']})"
+    return f"{which} damaged, the one at {first.phy_offset} among them: {first.reason} ({first.lacked})"
 
 
 def _leaderless(group: GroupView, replicas: Iterable[NodeView]) -> str:
@@ -253,41 +269,43 @@ def _group_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[str
         return {group.name: _leaderless(group, replicas.values())}
     found = {}
     for name, node in replicas.items():
-        broker_id, role = node.state.get("brokerId"), node.state.get("role")
+        state = node.replica
+        if state is None:
+            continue  # `problems` tells that it does not answer
+        broker_id, role = state.broker_id, state.role
         is_master = broker_id == info.master_id
         if broker_id is None:
-            found[name] = node.state.get("controllerRefusal") or "has no id from the controller yet"
+            found[name] = state.controller_refusal or "has no id from the controller yet"
         elif role == "STARTING":
-            found[name] = node.state.get("controllerRefusal") or "has no role from the controller yet"
+            found[name] = state.controller_refusal or "has no role from the controller yet"
         elif is_master and role != "MASTER":
             found[name] = f"elected, its role is still {role}"
-        elif is_master and not node.state.get("writable"):
-            found[name] = f"master, not writable: {node.state.get('whyNotWritable') or 'no reason given'}"
+        elif is_master and not state.writable:
+            found[name] = f"master, not writable: {state.why_not_writable or 'no reason given'}"
         elif not is_master and role != "SLAVE":
             found[name] = f"its role is {role}, the controller's master is broker id {info.master_id}"
-        elif broker_id in info.drained_ids or node.state.get("asyncLearner"):
-            if node.state.get("followState") != "following":
-                found[name] = node.state.get("refusal") or "does not follow the master yet"
+        elif broker_id in info.drained_ids or state.async_learner:
+            if state.follow_state != "following":
+                found[name] = state.refusal or "does not follow the master yet"
         elif info.members is not None and broker_id not in info.members:
-            trouble = node.state.get("diskProblem") or node.state.get("refusal")
-            found[name] = trouble or copy_words(node.state.get("copy")) or outside_words(node.state)
+            found[name] = state.disk_problem or state.refusal or copy_words(state.copy) or outside_words(state)
         elif is_master and group.routes.get(0) != node.node.address:
             found[group.name] = f"the name server does not route to the master {name} yet"
     return found
 
 
-def copy_words(copy: Mapping[str, Any] | None) -> str:
+def copy_words(copy: CopyState | None) -> str:
     """A sentence on the progress of a replica that copies its master's log, "" for one that does not."""
     if not copy:
         return ""
-    done, wanted = copy["copiedBytes"] / 1e6, (copy["copiedBytes"] + copy["leftBytes"]) / 1e6
-    words = f"copies the log: {done:,.0f} of {wanted:,.0f} MB, {copy['bytesPerSecond'] / 1e6:,.1f} MB/s"
-    return words if copy["etaMs"] is None else f"{words}, {-(-copy['etaMs'] // 1000)} s left"
+    done, wanted = copy.copied_bytes / 1e6, (copy.copied_bytes + copy.left_bytes) / 1e6
+    words = f"copies the log: {done:,.0f} of {wanted:,.0f} MB, {copy.bytes_per_second / 1e6:,.1f} MB/s"
+    return words if copy.eta_ms is None else f"{words}, {-(-copy.eta_ms // 1000)} s left"
 
 
-def outside_words(state: Mapping[str, Any]) -> str:
+def outside_words(state: ReplicaState) -> str:
     """A sentence on a replica that follows, has all and is no member."""
-    if state.get("lacksQueueEnds"):
+    if state.lacks_queue_ends:
         return "not in the SyncStateSet: asks its master where idle queues end (request 52032)"
     return "not in the SyncStateSet"
 
@@ -296,12 +314,14 @@ def _static_problems(group: GroupView, replicas: dict[str, NodeView]) -> dict[st
     """A static group: the master is writable and routed, every slave follows it."""
     found = {}
     for name, node in replicas.items():
-        state = node.state
-        if state.get("role") in ("MASTER", "PROMOTING"):
-            if not state.get("writable"):
-                found[name] = f"master, not writable: {state.get('whyNotWritable') or 'no reason given'}"
+        state = node.replica
+        if state is None:
+            continue
+        if state.leads:
+            if not state.writable:
+                found[name] = f"master, not writable: {state.why_not_writable or 'no reason given'}"
             elif group.routes.get(0) != node.node.address:
                 found[group.name] = f"the name server does not route to the master {name} yet"
-        elif state.get("followState") != "following":
-            found[name] = state.get("refusal") or "does not follow its master yet"
+        elif state.follow_state != "following":
+            found[name] = state.refusal or "does not follow its master yet"
     return found

@@ -6,8 +6,7 @@ Partial results count: a broker that does not answer has its error instead, and 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 import trio
 
@@ -17,43 +16,26 @@ from rmqha.model.config.servers import parse_properties
 from rmqha.model.error import RemoteError, RemoteProtocolError, RmqhaError, UnreachableError
 from rmqha.ops.cluster_view import ask
 from rmqha.ops.guarantee import Effective, Promise, effective_keys, promise
+from rmqha.ops.health.survey import NodeReport, ServerKind
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
-
-
-@dataclass(slots=True)
-class BrokerView:
-    """One broker's own word. `state` is {} if it is not ours or did not answer, `keys` what request 26 told."""
-
-    address: str
-    routed_id: int | None = None
-    """The id under which clients are routed to it; the master is 0. None: the name servers do not know it."""
-    state: dict[str, Any] = field(default_factory=dict)
-    keys: dict[str, str] = field(default_factory=dict)
-    is_ours: bool = True
-    error: str = ""
-
-    @property
-    def is_master(self) -> bool:
-        if self.state:
-            return self.state.get("role") in ("MASTER", "PROMOTING")
-        return self.routed_id == 0
+from rmqha.wire.state.replica_state import ReplicaState
 
 
 @dataclass(slots=True)
 class GroupLook:
     name: str
     cluster: str
-    brokers: list[BrokerView]
+    brokers: list[NodeReport]
 
     @property
-    def masters(self) -> list[BrokerView]:
+    def masters(self) -> list[NodeReport]:
         """Normally one; two for a moment after a cut-off master came back."""
-        found = [view for view in self.brokers if view.is_master]
-        return sorted(found, key=lambda view: -(view.state.get("epoch") or 0))
+        found = [view for view in self.brokers if view.leads_group]
+        return sorted(found, key=lambda view: -((view.replica.epoch if view.replica is not None else None) or 0))
 
     @property
-    def answering(self) -> list[BrokerView]:
+    def answering(self) -> list[NodeReport]:
         return [view for view in self.brokers if not view.error]
 
 
@@ -68,7 +50,10 @@ async def find_groups(client: RemotingClient, namesrv: str) -> dict[str, GroupLo
                 name: GroupLook(
                     name,
                     str(row.get("cluster", "")),
-                    [BrokerView(where, int(broker_id)) for broker_id, where in sorted(row["brokerAddrs"].items())],
+                    [
+                        NodeReport(ServerKind.BROKER, where, routed_id=int(broker_id))
+                        for broker_id, where in sorted(row["brokerAddrs"].items())
+                    ],
                 )
                 for name, row in sorted(table.items())
             }
@@ -87,16 +72,13 @@ async def look_at_groups(client: RemotingClient, groups: list[GroupLook]) -> Non
                 nursery.start_soon(look_at_broker, client, view)
 
 
-async def look_at_broker(client: RemotingClient, view: BrokerView) -> None:
+async def look_at_broker(client: RemotingClient, view: NodeReport) -> None:
     """Fill in its state and keys; never raises for a broker that does not answer."""
     try:
         reply = await ask(client, view.address, Command(RequestCode.GET_BROKER_CONFIG))
         view.keys = parse_properties(bytes(reply.body).decode(), f"the configuration of {view.address}")
         reply = await ask(client, view.address, Command(RequestCode.RMQHA_GET_REPLICA_STATE))
-        state = json.loads(bytes(reply.body))
-        if not isinstance(state, dict):
-            raise ValueError("it is no JSON object")
-        view.state = state
+        view.replica = ReplicaState.from_json(json.loads(bytes(reply.body)))
     except RemoteError as error:
         if error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             view.is_ours = False
@@ -135,16 +117,16 @@ async def elects_uncleanly(client: RemotingClient, addresses: list[str]) -> bool
     return None
 
 
-def promise_of(view: BrokerView) -> tuple[dict[str, Effective], Promise]:
+def promise_of(view: NodeReport) -> tuple[dict[str, Effective], Promise]:
     """The keys as they count for this broker, and what they promise in its state."""
-    state = view.state
-    keys = effective_keys(view.keys, state.get("totalReplicas"))
-    members = state.get("ackUnion" if state.get("haMode") == "ap" else "syncStateSet")
+    state = view.replica
+    keys = effective_keys(view.keys, state.total_replicas if state is not None else None)
+    members = None if state is None else state.ack_union if state.ha_mode == "ap" else state.sync_state_set
     found = promise(
         keys,
         set_size=None if members is None else len(members),
-        one_copy_synced=bool(state.get("oneCopySynced")),
-        needed=state.get("ackRule", {}).get("needed"),
+        one_copy_synced=state is not None and bool(state.one_copy_synced),
+        needed=state.ack_rule.needed if state is not None and state.ack_rule is not None else None,
         is_static=view.keys.get("enableControllerMode") == "false",
     )
     return keys, found

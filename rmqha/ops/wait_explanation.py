@@ -2,164 +2,164 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from rmqha.ops.group_view import GroupLook
+from rmqha.wire.state.replica_state import AckRule, ReplicaState, SetMember, Waits
 
 LONG_WAIT_MS = 500
 """A send that waits longer is something wrong."""
+_SHOWN = (
+    "epoch",
+    "writable",
+    "whyNotWritable",
+    "waits",
+    "ackRule",
+    "ackUnion",
+    "setMembers",
+    "setProposed",
+    "heldBack",
+)
 
 
 def view_of(group: GroupLook) -> dict[str, Any]:
     """JSON-ready: the master's numbers and what they mean."""
     master = group.masters[0] if group.masters else None
-    state = master.state if master is not None else {}
-    if not state:
+    state = master.replica if master is not None else None
+    if state is None:
         where = "no broker of it says that it is master"
         if master is not None and not master.is_ours:
             where = f"its master {master.address} is Apache RocketMQ's, which does not tell for whom it waits"
         elif master is not None and master.error:
             where = f"its master does not answer: {master.error}"
         return {"group": group.name, "wrong": True, "sentences": [f"{group.name}: {where}"]}
-    names = (
-        "epoch",
-        "writable",
-        "whyNotWritable",
-        "waits",
-        "ackRule",
-        "ackUnion",
-        "setMembers",
-        "setProposed",
-        "heldBack",
-    )
+    told = state.to_json()
     return {
         "group": group.name,
         "master": group.masters[0].address,
-        **{name: state.get(name) for name in names},
+        **{name: told.get(name) for name in _SHOWN},
         "wrong": is_wrong(state),
         "sentences": sentences(group.name, state),
     }
 
 
-def is_wrong(state: Mapping[str, Any]) -> bool:
-    oldest_ms = state.get("waits", {}).get("oldestAgeMs") or 0
-    return not state["writable"] or oldest_ms > LONG_WAIT_MS
+def is_wrong(state: ReplicaState) -> bool:
+    oldest_ms = (state.waits.oldest_age_ms if state.waits is not None else None) or 0
+    return not state.writable or oldest_ms > LONG_WAIT_MS
 
 
 # --- what it means ----------------------------------------------------------------------------------------------------
-def sentences(name: str, state: Mapping[str, Any]) -> list[str]:
+def sentences(name: str, state: ReplicaState) -> list[str]:
     """The first says whether anything waits, the others for whom and how that ends. `state`: a master's of 52000."""
     lines = []
-    waits, rule = state.get("waits"), state.get("ackRule")
+    waits, rule = state.waits, state.ack_rule
     if waits is None or rule is None:
         lines += _without_set(name, state)
-    elif not waits["count"]:
+    elif not waits.count:
         lines.append(f"{name}: no send waits; {_rule_words(state, rule)}")
     else:
-        sends = "1 send waits" if waits["count"] == 1 else f"{waits['count']} sends wait"
+        sends = "1 send waits" if waits.count == 1 else f"{waits.count} sends wait"
         lines.append(
-            f"{name}: {sends}, the oldest for {waits['oldestAgeMs']} ms, until offset {waits['oldestEndOffset']} "
+            f"{name}: {sends}, the oldest for {waits.oldest_age_ms} ms, until offset {waits.oldest_end_offset} "
             "is acknowledged"
         )
         lines.append(_rule_words(state, rule))
         lines += _waited_for(state, rule, waits)
-        lines.append(f"at the latest in {waits['endsInMs']} ms the oldest is answered {waits['endsWith']}")
-    for broker_id, joins_in_ms in sorted((state.get("heldBack") or {}).items()):
+        lines.append(f"at the latest in {waits.ends_in_ms} ms the oldest is answered {waits.ends_with}")
+    for broker_id, joins_in_ms in sorted((state.held_back or {}).items()):
         lines.append(f"replica {broker_id} came and went: it may join the set in {joins_in_ms} ms if it stays")
-    if not state["writable"]:
-        lines.append(f"no new send is taken: {state['whyNotWritable']}")
+    if not state.writable:
+        lines.append(f"no new send is taken: {state.why_not_writable}")
     return lines
 
 
-def _without_set(name: str, state: Mapping[str, Any]) -> list[str]:
+def _without_set(name: str, state: ReplicaState) -> list[str]:
     """A static group has no set, and an older release does not tell of it: then only who owes bytes is known."""
-    lines = [f"{name}: {state['waitingCount']} sends wait"]
-    needed = state.get("neededSlaves")
+    lines = [f"{name}: {state.waiting_count or 0} sends wait"]
+    needed = state.needed_slaves
     if needed is not None:
         lines.append(
             f"rule: the master and {needed} slaves must have it" if needed else "rule: the master must have it"
         )
-    for item in state.get("slaves", []) if state["waitingCount"] else []:
-        if item["lagBytes"] is None:
-            lines.append(f"slave at {item['peer']} has acknowledged nothing yet")
-        elif item["lagBytes"] > 0:
-            lines.append(f"slave at {item['peer']} owes {item['lagBytes']} bytes and was level {item['lagMs']} ms ago")
+    for item in (state.slaves or ()) if state.waiting_count else ():
+        if item.lag_bytes is None:
+            lines.append(f"slave at {item.peer} has acknowledged nothing yet")
+        elif item.lag_bytes > 0:
+            lines.append(f"slave at {item.peer} owes {item.lag_bytes} bytes and was level {item.lag_ms} ms ago")
     return lines
 
 
-def _rule_words(state: Mapping[str, Any], rule: Mapping[str, Any]) -> str:
-    where = " on disk" if rule["synced"] else ""
-    if rule["wholeSet"]:
-        least = f", at least {rule['majority']} of {state['totalReplicas']}" if rule["majority"] is not None else ""
-        return f"rule: every member of the set {state['ackUnion']}{least} must have it{where}"
-    if rule["needed"] == 1:
+def _rule_words(state: ReplicaState, rule: AckRule) -> str:
+    where = " on disk" if rule.synced else ""
+    if rule.whole_set:
+        least = f", at least {rule.majority} of {state.total_replicas}" if rule.majority is not None else ""
+        return f"rule: every member of the set {state.ack_union}{least} must have it{where}"
+    if rule.needed == 1:
         return f"rule: the master must have it{where}"
-    fallen = f" ({rule['inSyncReplicas']} while enough live)" if rule["needed"] < rule["inSyncReplicas"] else ""
-    return f"rule: {rule['needed']} replicas of the set {state['ackUnion']} must have it{where}{fallen}"
+    fallen = f" ({rule.in_sync_replicas} while enough live)" if rule.needed < rule.in_sync_replicas else ""
+    return f"rule: {rule.needed} replicas of the set {state.ack_union} must have it{where}{fallen}"
 
 
-def _waited_for(state: Mapping[str, Any], rule: Mapping[str, Any], waits: Mapping[str, Any]) -> list[str]:
-    end_offset = waits["oldestEndOffset"]
+def _waited_for(state: ReplicaState, rule: AckRule, waits: Waits) -> list[str]:
+    end_offset = waits.oldest_end_offset or 0
+    members = state.set_members or ()
     lines = []
-    if rule["synced"] and state["syncedOffset"] < end_offset:
-        lines.append(f"waited for: the master's own disk, which holds everything up to {state['syncedOffset']}")
-    lacking = [item for item in state["setMembers"] if item["ackOffset"] is None or item["ackOffset"] < end_offset]
-    if not rule["wholeSet"]:
-        missing = rule["needed"] - 1 - (len(state["setMembers"]) - len(lacking))
+    if rule.synced and state.synced_offset < end_offset:
+        lines.append(f"waited for: the master's own disk, which holds everything up to {state.synced_offset}")
+    lacking = [item for item in members if item.ack_offset is None or item.ack_offset < end_offset]
+    if not rule.whole_set:
+        missing = rule.needed - 1 - (len(members) - len(lacking))
         if missing <= 0:
             lacking = []
         else:
-            ids = [item["brokerId"] for item in lacking]
+            ids = [item.broker_id for item in lacking]
             lines.append(
                 f"waited for: {missing} of the replicas {ids}" if ids else f"waited for: {missing} more replicas"
             )
     lines += [_member_words(item, end_offset) for item in lacking]
-    if state["setProposed"] is not None:
-        lines.append(f"the controllers have been asked to make the set {state['setProposed']}; their answer is due")
-    elif state.get("setOutcomeUnknown"):
+    if state.set_proposed is not None:
+        lines.append(f"the controllers have been asked to make the set {state.set_proposed}; their answer is due")
+    elif state.set_outcome_unknown:
         lines.append("an answer of the controllers was lost: until they show the set, both the old and the new count")
-    if state["controller"] == "away" and rule["wholeSet"] and lacking and rule["majority"] is not None:
+    if state.controller == "away" and rule.whole_set and lacking and rule.majority is not None:
         lines.append("the controllers are away: without them nobody leaves the set")
     elif lacking:
         lines += _outcome(state, rule, waits, lacking)
     return lines
 
 
-def _member_words(item: Mapping[str, Any], end_offset: int) -> str:
-    who = f"waited for: replica {item['brokerId']}"
-    if not item["connected"]:
-        return f"{who}, not connected for {item['silentForMs']} ms"
-    owed = end_offset - (item["ackOffset"] or 0)
-    return f"{who}, it owes {owed} bytes and acknowledged nothing for {item['silentForMs']} ms"
+def _member_words(item: SetMember, end_offset: int) -> str:
+    who = f"waited for: replica {item.broker_id}"
+    if not item.connected:
+        return f"{who}, not connected for {item.silent_for_ms} ms"
+    owed = end_offset - (item.ack_offset or 0)
+    return f"{who}, it owes {owed} bytes and acknowledged nothing for {item.silent_for_ms} ms"
 
 
-def _outcome(
-    state: Mapping[str, Any], rule: Mapping[str, Any], waits: Mapping[str, Any], lacking: list[Mapping[str, Any]]
-) -> list[str]:
+def _outcome(state: ReplicaState, rule: AckRule, waits: Waits, lacking: list[SetMember]) -> list[str]:
     """A sentence on when those leave the set, and what that changes."""
-    leaving = [item for item in lacking if item["leavesInMs"] is not None]
+    leaving = [(item, item.leaves_in_ms) for item in lacking if item.leaves_in_ms is not None]
     if not leaving:
         return []
     lines = [
-        f"replica {item['brokerId']} leaves the set in {item['leavesInMs']} ms, because {item['leavesBecause']}"
-        for item in leaving
+        f"replica {item.broker_id} leaves the set in {leaves_in_ms} ms, because {item.leaves_because}"
+        for item, leaves_in_ms in leaving
     ]
-    if not rule["wholeSet"] and not rule["adaptive"]:
-        return [*lines, f"that does not help these sends: {rule['needed']} replicas must have them"]
-    left = len(state["ackUnion"]) - len(leaving)
-    total, majority = state["totalReplicas"], rule["majority"]
-    last_ms = max(item["leavesInMs"] for item in leaving)
+    if not rule.whole_set and not rule.adaptive:
+        return [*lines, f"that does not help these sends: {rule.needed} replicas must have them"]
+    left = len(state.ack_union or ()) - len(leaving)
+    total, majority = state.total_replicas, rule.majority
+    last_ms = max(leaves_in_ms for _, leaves_in_ms in leaving)
     alone = total == 2 and left == 1 and majority is not None
     if majority is not None and left < majority and not alone:
         lines.append(
             f"then {left} of {total} are left, fewer than {majority}: these sends fail and new ones are refused"
         )
-    elif majority is None and left < rule["minInSyncReplicas"]:
+    elif majority is None and left < rule.min_in_sync_replicas:
         lines.append(
-            f"then {left} are left, fewer than minInSyncReplicas = {rule['minInSyncReplicas']}: sends are refused"
+            f"then {left} are left, fewer than minInSyncReplicas = {rule.min_in_sync_replicas}: sends are refused"
         )
-    elif last_ms >= waits["endsInMs"]:
+    elif last_ms >= (waits.ends_in_ms or 0):
         lines.append("that is too late for the oldest of these sends; newer ones go on with those that are left")
     else:
         synced = ", each message synced first" if alone else ""

@@ -78,7 +78,9 @@ async def test_the_leading_controller_and_the_master_die_together(tmp_path: Path
 
         async def leader() -> str:
             nodes = (await cluster.look()).nodes.values()
-            return next((node.node.name for node in nodes if node.state.get("leading")), "")
+            return next(
+                (node.node.name for node in nodes if node.controller is not None and node.controller.leading), ""
+            )
 
         async with traffic.running(cluster.spec.namesrv_addresses):
             await traffic.goes_on()

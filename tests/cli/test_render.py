@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -12,10 +11,11 @@ from rich.console import Console
 from rmqha.cli.render import print_cluster
 from rmqha.ops.cluster_view import ClusterView, GroupView, NodeView
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+from rmqha.wire.state.replica_state import ReplicaState
 from tests.ha.group import started
 
 
-def shown(state: dict[str, Any]) -> str:
+def shown(state: ReplicaState) -> str:
     record = NodeRecord("g-1", "broker", "127.0.0.1:10911", group="g")
     cluster = ClusterState(Path("/nowhere"), "c", "cp", "c.toml", {"g-1": record})
     view = ClusterView(cluster, {"g-1": NodeView(record, True, state)}, {"g": GroupView("g")})
@@ -31,4 +31,4 @@ def test_one_copy_synced_is_said_while_it_lasts(alone: bool) -> None:
     if alone:
         group.kill(2)
         group.run(1000)
-    assert ("one copy, synced" in shown(group[1].replica.state(group.now_ms).to_json())) == alone
+    assert ("one copy, synced" in shown(group[1].replica.state(group.now_ms))) == alone

@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -29,6 +28,8 @@ from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
 from rmqha.ops.local.supervisor import start_stamp
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
+from rmqha.wire.state.name_server_state import NameServerState
+from rmqha.wire.state.replica_state import ReplicaState
 
 HOSTILE = "x\x1b[2J\x1b]0;t\x07\x9b31m\r\u202e\u2066\x00[red]y[/red][link=http://z]:skull:"
 ROOT = Path(__file__).parent.parent.parent
@@ -141,23 +142,20 @@ def test_whatever_a_server_answers_no_command_is_steered(
         assert not any(line.startswith("forged") for line in text.splitlines()), text
 
 
-def view_of(state: dict[str, Any]) -> ClusterView:
+def view_of(replica: ReplicaState, name_server: NameServerState) -> ClusterView:
     record = NodeRecord("g-1", "broker", f"127.0.0.1:1{HOSTILE}", group="g", pid=0)
     cluster = ClusterState(Path("/nowhere"), HOSTILE, "cp", "c.toml", {"g-1": record})
-    return ClusterView(cluster, {"g-1": NodeView(record, True, state=state)}, {"g": GroupView("g")})
+    return ClusterView(
+        cluster, {"g-1": NodeView(record, True, replica, name_server=name_server)}, {"g": GroupView("g")}
+    )
 
 
 def test_status_shows_hostile_states(capsys: pytest.CaptureFixture[str]) -> None:
-    state = {
-        "role": HOSTILE,
-        "eventIndex": HOSTILE,
-        "follows": HOSTILE,
-        "oneCopySynced": True,
-        "whyNotWritable": HOSTILE,
-    }
+    replica = ReplicaState(role=HOSTILE, epoch=1, max_phy_offset=0, confirm_offset=0, writable=False)
+    replica.one_copy_synced, replica.why_not_writable, replica.controller_refusal = True, HOSTILE, HOSTILE
     out = console()
     out.width = 500
-    print_cluster(view_of(state), out)
+    print_cluster(view_of(replica, NameServerState(follows=HOSTILE, event_index=7)), out)
     assert is_harmless(capsys.readouterr().out)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -23,6 +24,7 @@ from rmqha.ops.cluster_view import (
     problems_of,
 )
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+from rmqha.wire.state.replica_state import ReplicaState
 
 
 @pytest.mark.parametrize(
@@ -38,12 +40,17 @@ def test_a_copy_in_words(at_ms: int, own_max: int, words: str) -> None:
     progress.begin(0, PhyOffset(0), PhyOffset(3_000_000_000))
     progress.moved(at_ms, PhyOffset(own_max))
     state = progress.state(at_ms, PhyOffset(own_max))
-    assert copy_words(state.to_json() if state else None) == words
+    assert copy_words(state) == words
+
+
+def state_of(**told: Any) -> ReplicaState:
+    least = {"role": "SLAVE", "epoch": 1, "maxPhyOffset": 0, "confirmOffset": 0, "writable": False}
+    return ReplicaState.from_json(least | told)
 
 
 def test_who_has_all_and_is_no_member() -> None:
-    assert outside_words({"lacksQueueEnds": False}) == "not in the SyncStateSet"
-    assert "asks its master where idle queues end" in outside_words({"lacksQueueEnds": True})
+    assert outside_words(state_of(lacksQueueEnds=False)) == "not in the SyncStateSet"
+    assert "asks its master where idle queues end" in outside_words(state_of(lacksQueueEnds=True))
 
 
 def group_of_two(*, second_runs: bool, maintained: bool) -> ClusterView:
@@ -51,8 +58,8 @@ def group_of_two(*, second_runs: bool, maintained: bool) -> ClusterView:
     records = [NodeRecord(f"g-{number}", "broker", f"127.0.0.1:1091{number}", group="g") for number in (1, 2)]
     ids = BrokerId(1), BrokerId(2)
     info = GroupInfo(ids[0], records[0].address, "", Epoch(3), ids if second_runs else ids[:1], 4, 2, False)
-    master = {"brokerId": 1, "role": "MASTER", "writable": True}
-    slave = {"brokerId": 2, "role": "SLAVE"} if second_runs else {}
+    master = state_of(brokerId=1, role="MASTER", writable=True)
+    slave = state_of(brokerId=2, role="SLAVE") if second_runs else None
     absent = frozenset({records[1].address} if maintained else ())
     return ClusterView(
         ClusterState(Path("/nowhere"), "c", "cp", "c.toml", {record.name: record for record in records}),
@@ -91,7 +98,7 @@ def test_a_replica_is_not_back_while_nobody_can_say_that_it_is_in_the_set(info: 
     view = group_of_two(second_runs=True, maintained=False)
     assert problems_of(view, ["g-2"]) == {}
     view.groups["g"].info = info
-    view.nodes["g-2"].state["role"] = "STARTING"
+    view.nodes["g-2"].replica = state_of(brokerId=2, role="STARTING")
     trouble = "has no master" if info else "no controller answers"
     assert problems_of(view, ["g-2"]) == {"g-2": f"group g: {trouble}; see rmqha explain g"}
     assert problems_of(view, ["g", "g-2"]) == problems(view) == {"g": trouble}, "once"

@@ -7,6 +7,7 @@ from typing import Any
 
 from rmqha.ha.action import AckStatus
 from rmqha.ops.wait_explanation import is_wrong, sentences
+from rmqha.wire.state.replica_state import ReplicaState, SlaveState
 from tests.ha.group import Group, started
 
 AP_COUNT: dict[str, Any] = {"ha_mode": "", "broker_role": "SYNC_MASTER", "in_sync_replicas": 3}
@@ -20,10 +21,9 @@ def told(group: Group) -> list[str]:
     return sentences("g", state_of(group))
 
 
-def state_of(group: Group) -> dict[str, Any]:
+def state_of(group: Group) -> ReplicaState:
     """As it comes over the wire."""
-    state: dict[str, Any] = json.loads(json.dumps(group[1].replica.state(group.now_ms).to_json()))
-    return state
+    return ReplicaState.from_json(json.loads(json.dumps(group[1].replica.state(group.now_ms).to_json())))
 
 
 def test_nothing_waits() -> None:
@@ -139,25 +139,28 @@ def test_a_lost_answer_of_the_controllers_is_said() -> None:
 
 
 def test_a_static_group_tells_who_owes_bytes() -> None:
-    slaves = [
-        {"peer": "10.0.0.2:1", "lagBytes": 70, "lagMs": 900},
-        {"peer": "10.0.0.3:1", "lagBytes": 0, "lagMs": 0},
-        {"peer": "10.0.0.4:1", "lagBytes": None, "lagMs": 5},
+    state = ReplicaState(role="MASTER", epoch=0, max_phy_offset=90, confirm_offset=90, writable=True)
+    state.slaves = [
+        SlaveState(peer="10.0.0.2:1", lag_bytes=70, lag_ms=900),
+        SlaveState(peer="10.0.0.3:1", lag_bytes=0, lag_ms=0),
+        SlaveState(peer="10.0.0.4:1", lag_bytes=None, lag_ms=5),
     ]
-    state = {"waitingCount": 3, "writable": True, "neededSlaves": 1, "slaves": slaves}
+    state.waiting_count, state.needed_slaves = 3, 1
     assert sentences("g", state) == [
         "g: 3 sends wait",
         "rule: the master and 1 slaves must have it",
         "slave at 10.0.0.2:1 owes 70 bytes and was level 900 ms ago",
         "slave at 10.0.0.4:1 has acknowledged nothing yet",
     ]
-    assert sentences("g", {**state, "waitingCount": 0, "neededSlaves": 0}) == [
+    state.waiting_count = state.needed_slaves = 0
+    assert sentences("g", state) == [
         "g: 0 sends wait",
         "rule: the master must have it",
     ]
 
 
 def test_an_older_release_tells_how_many_wait() -> None:
-    state = {key: value for key, value in state_of(started()).items() if key not in ("waits", "ackRule", "setMembers")}
+    state = state_of(started())
+    state.waits = state.ack_rule = state.set_members = None
     assert sentences("g", state) == ["g: 0 sends wait"]
     assert not is_wrong(state)

@@ -19,7 +19,6 @@ from rmqha.model.error import UnreachableError, UsageError
 from rmqha.model.identity import parse_address
 from rmqha.ops.cluster_view import damage_words
 from rmqha.ops.group_view import (
-    BrokerView,
     GroupLook,
     controllers_are_ours,
     elects_uncleanly,
@@ -29,6 +28,7 @@ from rmqha.ops.group_view import (
     promise_of,
 )
 from rmqha.ops.guarantee import conditions
+from rmqha.ops.health.survey import NodeReport, ServerKind
 from rmqha.ops.local.cluster_state import ClusterState
 
 REPLICA_COLUMNS = [
@@ -89,34 +89,34 @@ async def _conditions(client: RemotingClient, group: GroupLook) -> list[str]:
     )
 
 
-def _speaker(group: GroupLook) -> BrokerView | None:
+def _speaker(group: GroupLook) -> NodeReport | None:
     """The node whose keys count: the master, else those of any broker that answers."""
     found = [view for view in group.masters if not view.error] or group.answering
     return found[0] if found else None
 
 
-def _replica_json(view: BrokerView, group: GroupLook | None) -> dict[str, Any]:
+def _replica_json(view: NodeReport, group: GroupLook | None) -> dict[str, Any]:
     """One replica's word of itself, and its master's word of it; None where nobody told."""
-    state = view.state
-    masters = group.masters if group is not None else []
-    members = masters[0].state.get("syncStateSet") if masters else None
-    slaves = masters[0].state.get("slaves", []) if masters else []
-    broker_id = state.get("brokerId")
-    row: dict[str, Any] = next((item for item in slaves if item["brokerId"] == broker_id and broker_id is not None), {})
+    state = view.replica
+    master = group.masters[0].replica if group is not None and group.masters else None
+    members = master.sync_state_set if master is not None else None
+    broker_id = state.broker_id if state is not None else None
+    slaves = (master.slaves if master is not None else None) or ()
+    lag_bytes = next((item.lag_bytes for item in slaves if item.broker_id == broker_id is not None), None)
     return {
         "address": view.address,
         "routedId": view.routed_id,
         "brokerId": broker_id,
-        "role": state.get("role") or ("APACHE" if not view.is_ours else None),
-        "epoch": state.get("epoch"),
-        "maxOffset": state.get("maxPhyOffset"),
-        "confirmOffset": state.get("confirmOffset"),
+        "role": state.role if state else None if view.is_ours else "APACHE",
+        "epoch": state.epoch if state else None,
+        "maxOffset": state.max_phy_offset if state else None,
+        "confirmOffset": state.confirm_offset if state else None,
         "inSet": None if members is None or broker_id is None else broker_id in members,
-        "lagBytes": 0 if view.is_master and state else row.get("lagBytes"),
-        "unclean": state.get("unclean"),
-        "diskProblem": state.get("diskProblem") or None,
-        "damage": damage_words(state) or None,
-        "refusal": state.get("refusal") or None,
+        "lagBytes": 0 if state and state.leads else lag_bytes,
+        "unclean": state.unclean if state else None,
+        "diskProblem": (state.disk_problem if state else None) or None,
+        "damage": (damage_words(state) if state else None) or None,
+        "refusal": (state.refusal if state else None) or None,
         "error": view.error or None,
     }
 
@@ -127,7 +127,9 @@ def _group_json(group: GroupLook, wants: list[str]) -> dict[str, Any]:
         trouble = "; ".join(sorted({view.error for view in group.brokers}))
         raise UnreachableError(f"no broker of group {group.name} answers: {trouble}")
     master = group.masters[0] if group.masters else None
-    state = master.state if master else {}
+    state = master.replica if master else None
+    told = state.to_json() if state else {}
+    total = (state.total_replicas if state else None) or 0
     keys, found = promise_of(speaker)
     counted = sum(1 for view in group.brokers if view.keys.get("asyncLearner") != "true")
     return {
@@ -135,16 +137,12 @@ def _group_json(group: GroupLook, wants: list[str]) -> dict[str, Any]:
         "cluster": group.cluster,
         "toldBy": speaker.address,
         "master": master.address if master else None,
-        "masterId": state.get("brokerId"),
-        "epoch": state.get("epoch"),
-        "totalReplicas": state.get("totalReplicas"),
-        "syncStateSet": state.get("syncStateSet"),
-        "writable": state.get("writable"),
-        "whyNotWritable": state.get("whyNotWritable") or None,
-        "oneCopySynced": state.get("oneCopySynced"),
-        "ackRule": state.get("ackRule"),
+        "masterId": told.get("brokerId"),
+        **{name: told.get(name) for name in ("epoch", "totalReplicas", "syncStateSet", "writable")},
+        "whyNotWritable": told.get("whyNotWritable") or None,
+        **{name: told.get(name) for name in ("oneCopySynced", "ackRule")},
         "replicas": [_replica_json(view, group) for view in group.brokers],
-        "missingReplicas": max(0, state.get("totalReplicas", 0) - counted),
+        "missingReplicas": max(0, total - counted),
         "guarantee": {**asdict(found), "conditions": wants},
         "keys": [asdict(item) for item in keys.values()],
         "contradictions": _differences(group),
@@ -225,14 +223,18 @@ def broker_command(name: str, output: str) -> None:
 
     Exit code: 0 it is well, 1 something is not, 2 nobody to ask.
     """
-    view = BrokerView(_address_of(name))
+    view = NodeReport(ServerKind.BROKER, _address_of(name))
     trio.run(_ask_one, view)
     if view.error:
         raise UnreachableError(view.error)
     keys, found = promise_of(view)
     row = _replica_json(view, None)
     if output == "json":
-        told = {"keys": [asdict(item) for item in keys.values()], "guarantee": asdict(found), "state": view.state}
+        told = {
+            "keys": [asdict(item) for item in keys.values()],
+            "guarantee": asdict(found),
+            "state": view.replica.to_json() if view.replica else {},
+        }
         echo_json({"broker": name, **row, **told})
     else:
         out = console()
@@ -245,7 +247,7 @@ def broker_command(name: str, output: str) -> None:
         sys.exit(1)
 
 
-async def _ask_one(view: BrokerView) -> None:
+async def _ask_one(view: NodeReport) -> None:
     async with RemotingClient() as client:
         await look_at_broker(client, view)
 
@@ -268,14 +270,13 @@ def _address_of(name: str) -> str:
     return name
 
 
-def _role_words(view: BrokerView) -> str:
-    state = view.state
-    if not state:
+def _role_words(view: NodeReport) -> str:
+    state = view.replica
+    if state is None:
         return "a broker of Apache RocketMQ's; it tells its keys and no more"
-    role = str(state.get("role")).lower()
-    words = f"{role} of {state.get('brokerName')}, id {state.get('brokerId')}, epoch {state.get('epoch')}"
-    log = f"log {state.get('minPhyOffset')} to {state.get('maxPhyOffset')}, confirmed to {state.get('confirmOffset')}"
-    follows = f"; follows {state['follows']} ({state.get('followState')})" if state.get("follows") else ""
+    words = f"{state.role.lower()} of {state.broker_name}, id {state.broker_id}, epoch {state.epoch}"
+    log = f"log {state.min_phy_offset} to {state.max_phy_offset}, confirmed to {state.confirm_offset}"
+    follows = f"; follows {state.follows} ({state.follow_state})" if state.follows else ""
     return f"{words}; {log}{follows}"
 
 

@@ -18,7 +18,8 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, RmqhaError, UsageError
 from rmqha.model.offset import MASTER_ID
-from rmqha.ops.group_view import BrokerView, look_at_broker, promise_of
+from rmqha.ops.group_view import look_at_broker, promise_of
+from rmqha.ops.health.survey import NodeReport, ServerKind
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import ObjectKey, loads
 
@@ -71,7 +72,7 @@ async def _look_at_group(
 ) -> dict[str, Any]:
     """The master is asked, else any broker of the group; what went wrong is in `error`."""
     address = addresses.get(MASTER_ID) or next(iter(addresses.values()), "")
-    view = BrokerView(address)
+    view = NodeReport(ServerKind.BROKER, address)
     row: dict[str, Any] = {
         "group": group,
         "askedAt": address,

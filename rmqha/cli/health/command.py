@@ -96,7 +96,7 @@ async def examine(seeds: BootstrapAddresses, group: str | None, timeout_s: float
     words = await look(seeds, timeout_s, group, lambda found: is_unsettled(list(found)))
     known = groups_of(words)
     if group is not None and group not in known and any(word.answers for word in words):
-        told = sorted({name for word in words for name in [*word.routes, *word.state.get("groups", {})]})
+        told = sorted({name for word in words for name in [*word.routes, *word.told_groups]})
         hint = nearest(group, told) or (f"; they know {', '.join(told)}" if told else "; they know no group")
         raise UsageError(f"nobody of {_addresses(words)} knows a group {group!r}{hint}")
     return judge(words, known if group is None else [group] if group in known else []), words

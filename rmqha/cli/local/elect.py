@@ -19,6 +19,7 @@ from rmqha.model.offset import Epoch, PhyOffset
 from rmqha.ops.cluster_view import ClusterView, GroupView, NodeView, ask_leader, look
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.command import Command
+from rmqha.wire.state.replica_state import ReplicaState
 
 ELECT_TIMEOUT_MS = 5000
 
@@ -81,14 +82,14 @@ async def _elect(state: ClusterState, group: str, target: str | None, unclean: b
     async with RemotingClient() as client:
         view = await look(client, state)
         seen = view.groups[group]
-        if any(node.state.get("haMode") == "static" for node in view.replicas(group)):
+        if any(node.replica is not None and node.replica.is_static for node in view.replicas(group)):
             raise UsageError(
                 f"{group} is a static group: its master is fixed by brokerRole; see docs/operate/migration.md"
             )
         if seen.info is None:
             raise UnreachableError(f"no controller of {state.name} answers, so nobody can elect; see rmqha status")
         chosen = view.nodes[target] if target else _best_member(view, seen)
-        if not chosen.answers or chosen.state.get("brokerId") is None:
+        if chosen.replica is None or chosen.replica.broker_id is None:
             raise RmqhaError(f"{chosen.node.name} does not answer, so it cannot be elected: start it first")
         if unclean:
             click.echo(at_stake(view, seen, chosen), err=True)
@@ -97,7 +98,7 @@ async def _elect(state: ClusterState, group: str, target: str | None, unclean: b
         ext = {
             "clusterName": state.name,
             "brokerName": group,
-            "brokerId": str(chosen.state["brokerId"]),
+            "brokerId": str(chosen.replica.broker_id),
             "designateElect": "true",
             "unclean": "true" if unclean else "false",
         }
@@ -113,42 +114,41 @@ def _best_member(view: ClusterView, group: GroupView) -> NodeView:
     assert group.info is not None
     members = group.info.members or ()
     fit = [
-        node
+        (node.replica.max_phy_offset, node)
         for node in view.replicas(group.name)
-        if node.answers and node.state.get("brokerId") in members and node.state.get("brokerId") != group.info.master_id
+        if node.replica is not None and node.replica.broker_id in {*members} - {group.info.master_id}
     ]
     if not fit:
         raise RmqhaError(f"{group.name} has no other member of its SyncStateSet that answers; see rmqha status")
-    return max(fit, key=lambda node: int(node.state.get("maxPhyOffset", 0)))
+    return max(fit, key=lambda item: item[0])[1]
 
 
 def at_stake(view: ClusterView, group: GroupView, chosen: NodeView) -> str:
     """The records that may be lost if `chosen` becomes master although it is not in the set. Epochs come before ends:
     of what was written under an epoch that it has not, nothing is kept, however long its log is."""
-    own_end = int(chosen.state.get("maxPhyOffset", 0))
+    assert chosen.replica is not None, "who does not answer is not chosen"
+    own_end = chosen.replica.max_phy_offset
     parts = []
     for node in view.replicas(group.name):
         if node is chosen:
             continue
-        if not node.answers:
+        if node.replica is None:
             parts.append(f"what {node.node.name} has beyond that is unknown, it does not answer")
-        elif lost := _cut_bytes(node.state, chosen.state):
-            last = _history(node.state).last
+        elif lost := _cut_bytes(node.replica, chosen.replica):
+            last = _history(node.replica).last
             epoch = last.epoch if last is not None else "none"
             parts.append(f"{node.node.name}, whose last epoch is {epoch}, has {lost:,} bytes more, which would be cut")
     loss = "; ".join(parts) or "no replica has more"
-    last = _history(chosen.state).last
+    last = _history(chosen.replica).last
     return f"{chosen.node.name} ends at byte {own_end:,}, epoch {last.epoch if last is not None else 'none'}: {loss}"
 
 
-def _history(state: dict[str, Any]) -> EpochHistory:
-    return EpochHistory(EpochEntry(Epoch(epoch), PhyOffset(start)) for epoch, start in state.get("epochs") or ())
+def _history(state: ReplicaState) -> EpochHistory:
+    return EpochHistory(EpochEntry(Epoch(epoch), PhyOffset(start)) for epoch, start in state.epochs)
 
 
-def _cut_bytes(state: dict[str, Any], master: dict[str, Any]) -> int:
+def _cut_bytes(state: ReplicaState, master: ReplicaState) -> int:
     """Bytes that the replica would cut to follow a master that now ends where `master` does."""
-    end, master_end = (PhyOffset(int(item.get("maxPhyOffset", 0))) for item in (state, master))
+    end = PhyOffset(state.max_phy_offset)
     point = consistent_point(_history(state), end, _history(master))
-    if point is None:
-        return end - int(state.get("minPhyOffset", 0))
-    return end - min(point, master_end)
+    return end - (state.min_phy_offset if point is None else min(point, master.max_phy_offset))

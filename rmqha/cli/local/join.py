@@ -19,12 +19,11 @@ from rmqha.host.disk import make_directories
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode
 from rmqha.model.error import RmqhaError, UnreachableError, UsageError
-from rmqha.ops.answer import json_object
-from rmqha.ops.cluster_view import ask
+from rmqha.ops.cluster_view import state_of
 from rmqha.ops.local.cluster_file import SECRET_FILE, NodeSpec, load, properties_text
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord, last_line, write_atomic
 from rmqha.ops.local.preflight import check_ports
-from rmqha.wire.command import Command
+from rmqha.wire.state.replica_state import ReplicaState
 
 RESIZE_TIMEOUT_S = 15.0
 
@@ -51,7 +50,7 @@ def join(node: str, learner: bool, timeout: float, directory: Path | None, outpu
     record = state.nodes[node]
     view, seen = trio.run(_join, state, record, learner, timeout)
     where = "as an async learner" if learner else "in the SyncStateSet"
-    size = f"{seen.get('maxPhyOffset', 0):,} bytes"
+    size = f"{seen.max_phy_offset if seen else 0:,} bytes"
     count = sum(1 for other in state.brokers if other.group == record.group)
     sentence = (
         f"{node} has copied {size} and is {where}; {redundancy(view, record.group)}; write replicas = {count} into "
@@ -62,7 +61,7 @@ def join(node: str, learner: bool, timeout: float, directory: Path | None, outpu
             {
                 "node": node,
                 "pid": record.pid,
-                "brokerId": seen.get("brokerId"),
+                "brokerId": seen.broker_id if seen else None,
                 "totalReplicas": view["totalReplicas"],
                 "sentence": sentence,
             }
@@ -165,10 +164,10 @@ async def _check_controllers(state: ClusterState, group: str) -> None:
 
 async def _join(
     state: ClusterState, record: NodeRecord, learner: bool, timeout_s: float
-) -> tuple[GroupView, dict[str, Any]]:
+) -> tuple[GroupView, ReplicaState | None]:
     group = record.group
     async with RemotingClient() as client:
-        seen: dict[str, Any] = {}
+        seen: ReplicaState | None = None
         step, goal = "starting", None
         with CopyProgressBar(record.name) as progress, trio.move_on_after(timeout_s) as limit:
             while True:
@@ -183,9 +182,10 @@ async def _join(
                 step = _step(seen, replica)
                 if step == "copying" and goal is None:
                     goal = _end(view)
-                if learner and goal is not None and seen["maxPhyOffset"] >= goal:
+                reached = seen.max_phy_offset if seen is not None else 0
+                if learner and goal is not None and reached >= goal:
                     step = "well"
-                progress.show(step, int(seen.get("maxPhyOffset", 0)), _end(view))
+                progress.show(step, reached, _end(view))
                 if step == "well":
                     break
                 await trio.sleep(POLL_S)
@@ -198,13 +198,12 @@ async def _join(
         return await ask_group(client, state, group), seen
 
 
-async def _state_of(client: RemotingClient, record: NodeRecord) -> dict[str, Any]:
-    """The broker's own word (52000), {} while it does not listen yet."""
+async def _state_of(client: RemotingClient, record: NodeRecord) -> ReplicaState | None:
+    """The broker's own word (52000), None while it does not listen yet."""
     try:
-        reply = await ask(client, record.address, Command(RequestCode.RMQHA_GET_REPLICA_STATE))
+        return await state_of(client, record.address, ReplicaState)
     except UnreachableError:
-        return {}
-    return json_object(reply, record.address, "a broker's")
+        return None
 
 
 def _end(view: GroupView) -> int:
@@ -212,13 +211,13 @@ def _end(view: GroupView) -> int:
     return max((int(item.get("maxOffset") or 0) for item in view["replicas"]), default=0)
 
 
-def _step(seen: dict[str, Any], replica: dict[str, Any] | None) -> str:
-    if not seen:
+def _step(seen: ReplicaState | None, replica: dict[str, Any] | None) -> str:
+    if seen is None:
         return "starting"
-    if replica is None or seen.get("brokerId") is None:
-        return str(seen.get("controllerRefusal") or "registering")
-    if seen.get("refusal"):
-        return str(seen["refusal"])
+    if replica is None or seen.broker_id is None:
+        return seen.controller_refusal or "registering"
+    if seen.refusal:
+        return seen.refusal
     if replica["inSyncStateSet"]:
         return "well"
-    return "copying" if seen.get("followState") == "following" else "aligning"
+    return "copying" if seen.follow_state == "following" else "aligning"

@@ -91,16 +91,17 @@ def start(node: str, directory: Path | None, timeout: float, output: str) -> Non
 def started_story(view: ClusterView, name: str) -> dict[str, Any]:
     """The story of a node's return, as fields and as a sentence."""
     node = view.nodes[name]
-    story: dict[str, Any] = {"node": name, "pid": node.node.pid, "state": node.state}
-    role = str(node.state.get("role", "")).lower()
-    if not node.node.is_broker:
+    story: dict[str, Any] = {"node": name, "pid": node.node.pid, "state": node.state_json()}
+    state = node.replica
+    if state is None:
         return story | {"sentence": f"{name} runs, pid {node.node.pid}"}
-    cut = node.state.get("truncatedBytes") or 0
+    cut = state.truncated_bytes or 0
     fork = f"cut {cut:,} bytes of a fork, " if cut else "nothing to cut, "
-    where = f"{node.state.get('maxPhyOffset', 0):,} bytes, epoch {node.state.get('epoch')}"
+    where = f"{state.max_phy_offset:,} bytes, epoch {state.epoch}"
     return story | {
         "truncatedBytes": cut,
-        "sentence": f"{name} runs as {role}, pid {node.node.pid}: {fork}caught up at {where}, in the SyncStateSet",
+        "sentence": f"{name} runs as {state.role.lower()}, pid {node.node.pid}: {fork}caught up at {where}, "
+        "in the SyncStateSet",
     }
 
 

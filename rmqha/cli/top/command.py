@@ -90,10 +90,9 @@ async def _look(
     """Raises UsageError for a group that nobody knows."""
     at = f"{datetime.now():%H:%M:%S}"
     words = await Survey(client, seeds, timeout_s, group).run()
-    earlier = {word.address: word.state for word in before.words if word.kind is ServerKind.BROKER}
+    earlier = {word.address: word.replica for word in before.words if word.replica is not None}
     for word in words:
-        if word.kind is ServerKind.BROKER:
-            word.before = earlier.get(word.address, {})
+        word.before = earlier.get(word.address)
     known = groups_of(words)
     if group is not None and group not in known and any(word.answers for word in words):
         raise UsageError(f"nobody knows a group {group!r}; see rmqha describe cluster")
@@ -178,7 +177,9 @@ async def obey(client: RemotingClient, order: Order, words: list[NodeReport]) ->
     row = order.row
     controllers = [word.address for word in words if word.kind is ServerKind.CONTROLLER]
     if order.deed is Deed.SWITCH:
-        cluster = next((word.state.get("clusterName", "") for word in words if word.address == row.address), "")
+        cluster = next(
+            (word.replica.cluster_name for word in words if word.address == row.address and word.replica), ""
+        )
         code, ext = RequestCode.CONTROLLER_ELECT_MASTER, {"clusterName": cluster, "designateElect": "true"}
     else:
         code, ext = RequestCode.RMQHA_SET_MAINTENANCE, {"on": str(order.deed is Deed.MAINTENANCE_ON).lower()}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from rmqha.ops.health.agreement import LEADERS, groups_of
+from rmqha.ops.health.agreement import groups_of
+from rmqha.ops.health.findings import told_group
 from rmqha.ops.health.survey import NodeReport, ServerKind
+from rmqha.wire.state.controller_state import RegisteredReplica
+from rmqha.wire.state.json_record import camel
+from rmqha.wire.state.replica_state import LEADING_ROLES, ReplicaState, SlaveState, Waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,101 +42,94 @@ class Row:
 
     @property
     def is_master(self) -> bool:
-        return self.role.upper() in LEADERS
+        return self.role.upper() in LEADING_ROLES
 
     def as_json(self) -> dict[str, Any]:
-        return {_camel(name): value for name, value in asdict(self).items()}
-
-
-def _camel(name: str) -> str:
-    head, *tail = name.split("_")
-    return head + "".join(word.capitalize() for word in tail)
+        return {camel(name): value for name, value in asdict(self).items()}
 
 
 def rows(now: Sequence[NodeReport], before: Sequence[NodeReport], elapsed_s: float) -> list[Row]:
     """All replicas, by group and name. `before`: the words of `elapsed_s` ago, [] at the first look."""
-    earlier = {word.address: word.state for word in before if word.kind is ServerKind.BROKER}
-    told = {key: row for name in groups_of(now) for key, row in _controllers_rows(now, name).items()}
+    earlier = {word.address: word.replica for word in before if word.replica is not None}
     found = []
     for name in groups_of(now):
+        group = told_group(now, name)
+        told = {} if group is None else {item.address: item for item in group.replicas}
         brokers = [word for word in now if word.kind is ServerKind.BROKER and name in word.groups | {word.group}]
         master = _master(brokers)
-        made = [_row(word, name, told.get(word.address, {}), master, earlier, elapsed_s) for word in brokers]
+        made = [
+            _row(word, name, told.get(word.address), master, earlier.get(word.address), elapsed_s) for word in brokers
+        ]
         found += sorted(made, key=lambda row: (row.node, row.address))
     return found
 
 
-def _controllers_rows(words: Iterable[NodeReport], group: str) -> dict[str, Mapping[str, Any]]:
-    """Replicas by address as the leading controller has them, else as any controller."""
-    told = [word for word in words if word.kind is ServerKind.CONTROLLER and group in word.state.get("groups", {})]
-    best = max(told, key=lambda word: (word.leads, word.state["groups"][group]["masterEpoch"]), default=None)
-    return {} if best is None else {item["address"]: item for item in best.state["groups"][group]["replicas"]}
-
-
-def _master(brokers: Iterable[NodeReport]) -> Mapping[str, Any]:
-    """The state that the master of the highest epoch tells; {} if none answers."""
-    masters = [word.state for word in brokers if word.state.get("role") in LEADERS]
-    return max(masters, key=lambda state: state["epoch"] or 0, default={})
+def _master(brokers: Iterable[NodeReport]) -> ReplicaState | None:
+    """The state that the master of the highest epoch tells; None if none answers."""
+    masters = [word.replica for word in brokers if word.replica is not None and word.replica.leads]
+    return max(masters, key=lambda state: state.epoch or 0, default=None)
 
 
 def _row(
     word: NodeReport,
     group: str,
-    told: Mapping[str, Any],
-    master: Mapping[str, Any],
-    earlier: Mapping[str, Mapping[str, Any]],
+    told: RegisteredReplica | None,
+    master: ReplicaState | None,
+    before: ReplicaState | None,
     elapsed_s: float,
 ) -> Row:
-    state = word.state
-    broker_id = state.get("brokerId", told.get("brokerId"))
-    members = master.get("syncStateSet")
-    by_master = None if members is None or broker_id is None else broker_id in members
+    state = word.replica
+    registered_id = told.broker_id if told is not None else None
+    broker_id = registered_id if state is None else state.broker_id
+    members = master.sync_state_set if master is not None else None
+    in_set = None if members is None or broker_id is None else broker_id in members
+    if told is not None and told.in_sync_state_set is not None:
+        in_set = told.in_sync_state_set
     bare = Row(
         word.title,
         word.address,
         group,
         broker_id,
         "down" if word.error else "apache",
-        in_set=told.get("inSyncStateSet", by_master),
-        in_maintenance=bool(told.get("inMaintenance")),
-        drained=bool(told.get("drained")),
+        in_set=in_set,
+        in_maintenance=told is not None and told.in_maintenance,
+        drained=told is not None and told.drained,
         error=word.error,
     )
-    if not state:
+    if state is None:
         return bare
-    is_master = state["role"] in LEADERS
-    slaves: dict[int | None, Mapping[str, Any]] = {item.get("brokerId"): item for item in master.get("slaves", [])}
-    slave = slaves.get(broker_id, {}) if broker_id is not None else {}
-    before = earlier.get(word.address, {})
-    p50, p99 = latencies(state.get("waits") or {}, before.get("waits") or {}) if is_master else (None, None)
+    is_master = state.leads
+    slaves = {item.broker_id: item for item in (master.slaves if master is not None else None) or ()}
+    slave = slaves.get(broker_id, SlaveState()) if broker_id is not None else SlaveState()
+    p50, p99 = latencies(state.waits, before.waits if before is not None else None) if is_master else (None, None)
     return replace(
         bare,
-        role=str(state["role"]).lower(),
-        epoch=state["epoch"],
-        lag_bytes=0 if is_master else slave.get("lagBytes"),
-        lag_ms=0 if is_master else slave.get("lagMs"),
-        max_offset=state["maxPhyOffset"],
-        confirm_offset=state["confirmOffset"],
-        in_per_second=_rate(state, before, "putCount", elapsed_s),
-        out_per_second=_rate(state, before, "getCount", elapsed_s),
+        role=state.role.lower(),
+        epoch=state.epoch,
+        lag_bytes=0 if is_master else slave.lag_bytes,
+        lag_ms=0 if is_master else slave.lag_ms,
+        max_offset=state.max_phy_offset,
+        confirm_offset=state.confirm_offset,
+        in_per_second=_rate(state.put_count, before.put_count if before is not None else None, elapsed_s),
+        out_per_second=_rate(state.get_count, before.get_count if before is not None else None, elapsed_s),
         ack_p50_ms=p50,
         ack_p99_ms=p99,
-        waiting=(state.get("waits") or {}).get("count"),
+        waiting=state.waits.count if state.waits is not None else None,
     )
 
 
-def _rate(state: Mapping[str, Any], before: Mapping[str, Any], name: str, elapsed_s: float) -> float | None:
+def _rate(count: int | None, before: int | None, elapsed_s: float) -> float | None:
     """None at the first look, and after a restart of the broker."""
-    if name not in state or name not in before or state[name] < before[name] or elapsed_s <= 0:
+    if count is None or before is None or count < before or elapsed_s <= 0:
         return None
-    return round((int(state[name]) - int(before[name])) / elapsed_s, 1)
+    return round((count - before) / elapsed_s, 1)
 
 
-def latencies(now: Mapping[str, Any], before: Mapping[str, Any]) -> tuple[int | None, int | None]:
+def latencies(now: Waits | None, before: Waits | None) -> tuple[int | None, int | None]:
     """(p50, p99) of the acknowledgements between two looks; None if there was none."""
-    old, new = before.get("latencyCounts"), now.get("latencyCounts")
-    if old is None or new is None:
+    if now is None or before is None or now.latency_counts is None or before.latency_counts is None:
         return None, None
+    old, new = before.latency_counts, now.latency_counts
     counts = [end - start for end, start in zip_longest(new, old, fillvalue=0)]
     if min(counts, default=0) < 0 or not any(counts):
         return None, None

@@ -5,14 +5,12 @@ Agreement is no health: three controllers may agree that a group has no master.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from rmqha.ops.health.survey import NodeReport, ServerKind
-
-LEADERS = ("MASTER", "PROMOTING")
 
 
 class Agreement(Enum):
@@ -89,13 +87,13 @@ def _controller_says(word: NodeReport, group: str) -> str | None:
             return None
         members = sorted(int(item["brokerId"]) for item in row.get("inSyncReplicas", []))
         return _words(row.get("masterBrokerId"), row.get("masterEpoch"), members, row.get("syncStateSetEpoch"))
-    row = word.state["groups"].get(group)
-    if row is None:
+    known = word.told_groups.get(group)
+    if known is None:
         return "knows no such group"
-    return _words(row["masterBrokerId"], row["masterEpoch"], row["syncStateSet"], row["syncStateSetEpoch"])
+    return _words(known.master_broker_id, known.master_epoch, known.sync_state_set, known.sync_state_set_epoch)
 
 
-def _words(master_id: int | None, epoch: int | None, members: list[int], set_epoch: int | None) -> str:
+def _words(master_id: int | None, epoch: int | None, members: Sequence[int], set_epoch: int | None) -> str:
     master = "no master" if master_id is None else f"master {master_id}"
     return f"{master}, epoch {epoch}, set {members} of set epoch {set_epoch}"
 
@@ -110,8 +108,8 @@ def _name_server_says(word: NodeReport, group: str) -> str:
 
 
 def _replica_says(word: NodeReport, group: str) -> str | None:
-    state = word.state
-    if not state or state.get("role") == "STARTING" or state.get("haMode") == "static":
+    state = word.replica
+    if state is None or state.role == "STARTING" or state.is_static:
         return None
-    master_id = state.get("brokerId") if state.get("role") in LEADERS else state.get("masterId")
-    return "no master" if master_id is None else f"master {master_id}, epoch {state.get('epoch')}"
+    master_id = state.broker_id if state.leads else state.master_id
+    return "no master" if master_id is None else f"master {master_id}, epoch {state.epoch}"

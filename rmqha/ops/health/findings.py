@@ -6,15 +6,16 @@ controllers say, what each replica says of itself and where clients are routed m
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rmqha.host.access.security_watch import RENEW, SOON_MS, expiry_words
 from rmqha.model.identity import is_loopback
 from rmqha.ops.cluster_view import DAMAGE_FIX, copy_words, damage_words, outside_words
-from rmqha.ops.health.agreement import LEADERS, Agreement, View, groups_of, views
+from rmqha.ops.health.agreement import Agreement, View, groups_of, views
 from rmqha.ops.health.survey import NodeReport, ServerKind
+from rmqha.wire.state.controller_state import GroupState, RegisteredReplica
+from rmqha.wire.state.replica_state import ReplicaState
 
 LONG_WAIT_MS = 500
 UNCLEAN_CAUSES = ("UNCLEAN_BY_OPERATOR", "UNCLEAN_AUTOMATIC")
@@ -66,26 +67,29 @@ def judge(words: list[NodeReport], groups: list[str]) -> Health:
                 f"if it stays so for more than some seconds see rmqha explain {view.group} and the logs of those nodes"
             )
             found.append(HealthFinding(view.group, f"its {view.about} do not agree: {told}", fix))
-    announced = {word.title for word in words if word.address in absent and word.state.get("role") not in LEADERS}
+    announced = {word.title for word in words if word.address in absent and not word.leads_group}
     found = [replace(item, note=True) if item.where in announced else item for item in found]
     return Health(found, seen, sum(word.answers for word in words))
 
 
+def told_group(words: Iterable[NodeReport], name: str) -> GroupState | None:
+    """The group as the leading controller has it, else as the controller that knows the highest epoch."""
+    told = [(word.leads, word.told_groups[name]) for word in words if name in word.told_groups]
+    best = max(told, key=lambda item: (item[0], item[1].master_epoch), default=None)
+    return None if best is None else best[1]
+
+
 def is_unsettled(words: list[NodeReport]) -> bool:
     """Something may be a moment's difference only: it takes a second look to tell."""
-    behind = any(
-        word.state.get("role") in LEADERS and word.state["confirmOffset"] < word.state["maxPhyOffset"] for word in words
-    )
+    states = [word.replica for word in words if word.replica is not None]
+    behind = any(state.leads and state.confirm_offset < state.max_phy_offset for state in states)
     return behind or bool(judge(words, groups_of(words)).reasons)
 
 
 def maintained(words: list[NodeReport]) -> set[str]:
     """Addresses of replicas whose absence an operator has announced (`rmqha maintenance on`)."""
-    found = set()
-    for word in words:
-        for row in word.state.get("groups", {}).values() if word.kind is ServerKind.CONTROLLER else ():
-            found |= {item["address"] for item in row["replicas"] if item.get("inMaintenance")}
-    return found
+    groups = [group for word in words for group in word.told_groups.values()]
+    return {item.address for group in groups for item in group.replicas if item.in_maintenance}
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------
@@ -145,23 +149,24 @@ def _quorum(words: list[NodeReport]) -> Iterator[HealthFinding]:
         if answering and not any(word.leads for word in answering):
             yield HealthFinding("controllers", "none of those that answer leads", "start the others")
         return
-    leading = sorted((word for word in answering if word.leads), key=lambda word: -word.state["raft"]["term"])
+    rafts = [(word, word.controller.raft) for word in answering if word.controller is not None]
+    leading = sorted(((word, raft) for word, raft in rafts if word.leads), key=lambda item: -item[1].term)
     if not leading:
-        voters = max((word.state["raft"]["voters"] for word in answering), key=len)
+        voters = max((raft.voters for _, raft in rafts), key=len)
         needed = len(voters) // 2 + 1
         told = f"{len(answering)} of {len(voters)} answer and {needed} must" if voters else "their group is not formed"
         yield HealthFinding(
             "controllers", f"none of them leads: {told}", "start the others, then see rmqha quorum show; no election "
             "and no change of a set is possible until then"
         )  # fmt: skip
-    elif len(leading) > 1 and leading[0].state["raft"]["term"] == leading[1].state["raft"]["term"]:
-        names = " and ".join(word.title for word in leading)
-        yield HealthFinding(
-            "controllers", f"{names} both lead term {leading[0].state['raft']['term']}", "report this bug"
-        )
-    for member in leading[0].state["raft"]["members"] if leading else ():
-        if member["kind"] == "JOINING":
-            what = f"{member['node']} is still catching up and has no vote yet"
+        return
+    raft = leading[0][1]
+    if len(leading) > 1 and raft.term == leading[1][1].term:
+        names = " and ".join(word.title for word, _ in leading)
+        yield HealthFinding("controllers", f"{names} both lead term {raft.term}", "report this bug")
+    for member in raft.members:
+        if member.kind == "JOINING":
+            what = f"{member.node} is still catching up and has no vote yet"
             yield HealthFinding("controllers", what, "wait; see rmqha quorum show", note=True)
 
 
@@ -170,21 +175,11 @@ class _Group:
     def __init__(self, words: list[NodeReport], name: str) -> None:
         self.name = name
         self.brokers = [word for word in words if word.kind is ServerKind.BROKER and name in word.groups | {word.group}]
-        self.ours = [word for word in self.brokers if word.state]
+        self.ours = [(word, word.replica) for word in self.brokers if word.replica is not None]
         self.name_servers = [word for word in words if word.kind is ServerKind.NAME_SERVER and word.answers]
         self.controllers = [word for word in words if word.kind is ServerKind.CONTROLLER and word.answers]
-        self.info = self._info()
+        self.info = told_group(self.controllers, name)
         self.is_static = any(word.keys.get("enableControllerMode") == "false" for word in self.brokers)
-
-    def _info(self) -> Mapping[str, Any] | None:
-        """The group as the leading controller has it, else as the controller that knows the highest epoch."""
-        told = [word for word in self.controllers if self.name in word.state.get("groups", {})]
-        best = max(told, key=lambda word: (word.leads, self._row(word)["masterEpoch"]), default=None)
-        return None if best is None else self._row(best)
-
-    def _row(self, word: NodeReport) -> dict[str, Any]:
-        row: dict[str, Any] = word.state["groups"][self.name]
-        return row
 
     def findings(self) -> Iterator[HealthFinding]:
         if not self.brokers:
@@ -199,136 +194,124 @@ class _Group:
         elif any(word.is_ours for word in self.controllers):
             yield HealthFinding(self.name, "its replicas are registered at no controller", "check their controllerAddr")
         yield from self._two_masters()
-        for word in self.ours:
-            yield from self._replica(word)
+        for word, state in self.ours:
+            yield from self._replica(word, state)
         yield from self._told()
         yield from self._routed()
 
     # the controllers' word against the replicas'
-    def _controlled(self, info: Mapping[str, Any]) -> Iterator[HealthFinding]:
-        if info["masterBrokerId"] is None:
-            why = f": {info['whyNoMaster']}" if info.get("whyNoMaster") else ""
+    def _controlled(self, info: GroupState) -> Iterator[HealthFinding]:
+        if info.master_broker_id is None:
+            why = f": {info.why_no_master}" if info.why_no_master else ""
             yield HealthFinding(self.name, f"has no master{why}", f"see rmqha explain {self.name}")
-        known, total = [item for item in info["replicas"] if not item["asyncLearner"]], info["totalReplicas"]
+        known, total = [item for item in info.replicas if not item.async_learner], info.total_replicas
         if len(known) < total:
             what = f"{len(known)} of {total} replicas have registered"
             yield HealthFinding(self.name, what, "start the others, or rmqha group resize if there are no more")
-        if info.get("nextTotalReplicas"):
-            what = f"totalReplicas is changing from {total} to {info['nextTotalReplicas']}"
+        if info.next_total_replicas:
+            what = f"totalReplicas is changing from {total} to {info.next_total_replicas}"
             yield HealthFinding(self.name, what, note=True)
-        last = info["elections"][-1] if info["elections"] else None
-        if last is not None and last["cause"] in UNCLEAN_CAUSES and last["masterEpoch"] == info["masterEpoch"]:
-            what = f"epoch {last['masterEpoch']} was elected unclean: messages of earlier epochs may be lost"
+        last = info.elections[-1] if info.elections else None
+        if last is not None and last.cause in UNCLEAN_CAUSES and last.master_epoch == info.master_epoch:
+            what = f"epoch {last.master_epoch} was elected unclean: messages of earlier epochs may be lost"
             yield HealthFinding(self.name, what, note=True)
-        for item in info["replicas"]:
+        for item in info.replicas:
             yield from self._registered(info, item)
 
-    def _registered(self, info: Mapping[str, Any], item: Mapping[str, Any]) -> Iterator[HealthFinding]:
-        word = next((word for word in self.brokers if word.address == item["address"]), None)
-        where = word.title if word is not None else f"replica {item['brokerId']} at {item['address']}"
-        if item.get("inMaintenance"):
+    def _registered(self, info: GroupState, item: RegisteredReplica) -> Iterator[HealthFinding]:
+        word = next((word for word in self.brokers if word.address == item.address), None)
+        where = word.title if word is not None else f"replica {item.broker_id} at {item.address}"
+        if item.in_maintenance:
             away = "" if word is None or word.answers else f", does not answer ({word.error})"
             away = ", stopped" if word is not None and word.runs is False else away
             yield HealthFinding(where, f"in maintenance{away}", f"end it with rmqha maintenance off {where}", note=True)
-        if item["drained"]:
+        if item.drained:
             yield HealthFinding(where, "drained: in no set", f"take it back with rmqha drain {where} --undo", note=True)
-        if item["asyncLearner"]:
+        if item.async_learner:
             yield HealthFinding(where, "a learner: in no set and never elected", note=True)
-        if word is None or not word.state:
+        state = word.replica if word is not None else None
+        if state is None or state.broker_id != item.broker_id or state.role == "STARTING":
             return
-        state = word.state
-        if state.get("brokerId") != item["brokerId"] or state.get("role") == "STARTING":
-            return
-        if item["isMaster"]:
-            if state["role"] not in LEADERS:
-                what = f"elected master of epoch {info['masterEpoch']}, its role is still {state['role']}"
+        if item.is_master:
+            if not state.leads:
+                what = f"elected master of epoch {info.master_epoch}, its role is still {state.role}"
                 yield HealthFinding(where, what, f"see rmqha logs {where}")
             return
-        if state["role"] in LEADERS:
+        if state.leads:
             return
-        if state["epoch"] is not None and info["masterBrokerId"] is not None and state["epoch"] < info["masterEpoch"]:
-            what = f"its epoch {state['epoch']} is behind the group's {info['masterEpoch']}"
+        if state.epoch is not None and info.master_broker_id is not None and state.epoch < info.master_epoch:
+            what = f"its epoch {state.epoch} is behind the group's {info.master_epoch}"
             yield HealthFinding(where, what, "it has not heard of the last election: check its way to the controllers")
-        elif info["masterBrokerId"] is None or state.get("diskProblem") or state.get("refusal"):
+        elif info.master_broker_id is None or state.disk_problem or state.refusal:
             return
-        elif item["drained"] or item["asyncLearner"]:
-            if state.get("followState") != "following":
+        elif item.drained or item.async_learner:
+            if state.follow_state != "following":
                 yield HealthFinding(where, "does not follow the master", f"see rmqha logs {where}")
-        elif not item["inSyncStateSet"]:
-            copying = copy_words(state.get("copy"))
+        elif not item.in_sync_state_set:
+            copying = copy_words(state.copy)
             fix = "wait: it comes in when it has all" if copying else f"see rmqha explain-wait {self.name}"
-            if state.get("lacksQueueEnds") and not copying:
+            if state.lacks_queue_ends and not copying:
                 fix = f"wait; if it stays so see queue_ends_not_learned in rmqha logs {where}"
             yield HealthFinding(where, copying or outside_words(state), fix)
 
     def _static(self) -> Iterator[HealthFinding]:
         """A group without a controller: the configured master is there, every slave follows."""
-        if self.ours and not any(word.state["role"] in LEADERS for word in self.ours):
+        if self.ours and not any(state.leads for _, state in self.ours):
             yield HealthFinding(self.name, "no master answers", "start the broker whose brokerRole is no SLAVE")
-        for word in self.ours:
-            state = word.state
-            if state["role"] in LEADERS or state.get("refusal"):
-                continue
-            if state.get("followState") != "following":
+        for word, state in self.ours:
+            if not state.leads and not state.refusal and state.follow_state != "following":
                 yield HealthFinding(word.title, "does not follow its master", f"see rmqha logs {word.title}")
 
     def _two_masters(self) -> Iterator[HealthFinding]:
-        masters = sorted(
-            (word for word in self.ours if word.state["role"] in LEADERS), key=lambda word: -(word.state["epoch"] or 0)
-        )
-        for old in masters[1:]:
-            new = masters[0]
-            what = (
-                f"says that it is master of epoch {old.state['epoch']}, but {new.title} is master of epoch "
-                f"{new.state['epoch']}"
-            )
+        masters = sorted((item for item in self.ours if item[1].leads), key=lambda item: -(item[1].epoch or 0))
+        for old, state in masters[1:]:
+            new, newer = masters[0]
+            what = f"says that it is master of epoch {state.epoch}, but {new.title} is master of epoch {newer.epoch}"
             yield HealthFinding(old.title, what, "check its way to the controllers, or stop it")
 
     # each replica's own word
-    def _replica(self, word: NodeReport) -> Iterator[HealthFinding]:
-        state = word.state
-        if state["role"] == "STARTING":
-            why = state.get("controllerRefusal") or "the controllers have given it no role yet"
+    def _replica(self, word: NodeReport, state: ReplicaState) -> Iterator[HealthFinding]:
+        if state.role == "STARTING":
+            why = state.controller_refusal or "the controllers have given it no role yet"
             yield HealthFinding(word.title, f"starting: {why}", f"see rmqha explain {self.name}")
-        if state.get("diskProblem"):
-            yield HealthFinding(word.title, f"disk: {state['diskProblem']}", "mend or free that disk")
+        if state.disk_problem:
+            yield HealthFinding(word.title, f"disk: {state.disk_problem}", "mend or free that disk")
         if damage := damage_words(state):
             yield HealthFinding(word.title, damage, DAMAGE_FIX)
-        if state.get("addressProblem"):
+        if state.address_problem:
+            fix = "set that key to its machine's address, then restart it"
+            yield HealthFinding(word.title, state.address_problem, fix)
+        if state.refusal:
             yield HealthFinding(
-                word.title, state["addressProblem"], "set that key to its machine's address, then restart it"
+                word.title, f"follows nobody: {state.refusal}", "see rmqha epochs diff of the two stores"
             )
-        if state.get("refusal"):
-            yield HealthFinding(
-                word.title, f"follows nobody: {state['refusal']}", "see rmqha epochs diff of the two stores"
-            )
-        if state.get("unclean"):
+        if state.unclean:
             what = "it lost power, so it leads nobody until it has followed a master to its end"
             yield HealthFinding(word.title, what, f"start its master, or rmqha elect {self.name} --unclean")
-        if state["role"] not in LEADERS:
+        if not state.leads:
             return
-        if not state["writable"] and not (state["role"] == "MASTER" and state.get("handsOverTo")):
-            why = state.get("whyNotWritable") or "no reason given"
+        if not state.writable and not (state.role == "MASTER" and state.hands_over_to):
+            why = state.why_not_writable or "no reason given"
             yield HealthFinding(word.title, f"master, takes no messages: {why}", f"see rmqha explain-wait {self.name}")
-        if state.get("oneCopySynced"):
+        if state.one_copy_synced:
             what = "one copy, synced: it acknowledges alone, each message from its disk, until the other is back"
             yield HealthFinding(word.title, what, note=True)
-        yield from self._standing(word)
+        yield from self._stalled(word, state)
 
-    def _standing(self, word: NodeReport) -> Iterator[HealthFinding]:
+    def _stalled(self, word: NodeReport, state: ReplicaState) -> Iterator[HealthFinding]:
         """Replication that does not move, seen twice."""
-        state, before = word.state, word.before
-        oldest_ms = (state.get("waits") or {}).get("oldestAgeMs") or 0
+        before = word.before
+        oldest_ms = (state.waits.oldest_age_ms if state.waits is not None else None) or 0
         still = (
-            before.get("role") == state["role"]
-            and before.get("maxPhyOffset", 0) > before.get("confirmOffset", 0)
-            and before.get("confirmOffset") == state["confirmOffset"]
+            before is not None
+            and before.role == state.role
+            and before.max_phy_offset > before.confirm_offset == state.confirm_offset
         )
         if oldest_ms > LONG_WAIT_MS:
             what = f"a send has waited for {oldest_ms} ms"
         elif still:
-            behind = state["maxPhyOffset"] - state["confirmOffset"]
-            what = f"its confirm offset stands still at {state['confirmOffset']}, {behind} bytes behind its log"
+            behind = state.max_phy_offset - state.confirm_offset
+            what = f"its confirm offset stands still at {state.confirm_offset}, {behind} bytes behind its log"
         else:
             return
         yield HealthFinding(word.title, what, f"rmqha explain-wait {self.name} tells for whom it waits")
@@ -345,7 +328,7 @@ class _Group:
                     yield HealthFinding(word.title, what, "set brokerIP1 of that broker to its machine's address")
 
     def _routed(self) -> Iterator[HealthFinding]:
-        masters = [word.address for word in self.ours if word.state["role"] == "MASTER" and word.state["writable"]]
+        masters = [word.address for word, state in self.ours if state.role == "MASTER" and state.writable]
         if len(masters) != 1:
             return
         for word in self.name_servers:

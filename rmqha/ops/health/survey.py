@@ -8,10 +8,10 @@ silent costs its own time and nobody else's.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -24,17 +24,18 @@ from rmqha.ops.cluster_view import asked
 from rmqha.ops.local.cluster_state import ClusterState
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import dumps, loads
+from rmqha.wire.state.controller_state import ControllerState, GroupState
+from rmqha.wire.state.replica_state import ReplicaState
 
 NODE_SHARE = 0.4
 """Part of the whole time that one node may take to answer."""
 SECOND_LOOK_S = 0.4
 """Pause ahead of the second look at whatever may be a moment's difference."""
+_REPLICA, _CONTROLLER = RequestCode.RMQHA_GET_REPLICA_STATE, RequestCode.RMQHA_GET_CONTROLLER_STATE
 
-
-_NEEDED = {
-    RequestCode.RMQHA_GET_REPLICA_STATE: {"role", "epoch", "confirmOffset", "maxPhyOffset", "writable"},
-    RequestCode.RMQHA_GET_CONTROLLER_STATE: {"leading", "raft", "groups"},
-}
+LARGE_BYTES = 64 * 1024
+"""A larger answer is parsed beside the event loop."""
+StateT = TypeVar("StateT", ReplicaState, ControllerState)
 
 
 class ServerKind(Enum):
@@ -59,10 +60,14 @@ class NodeReport:
     is_ours: bool = True
     keys: dict[str, str] = field(default_factory=dict)
     """Keys of a broker, by request 26."""
-    state: dict[str, Any] = field(default_factory=dict)
-    """State of a broker by 52000, of a controller 52003; {} of Apache's."""
-    before: dict[str, Any] = field(default_factory=dict)
-    """State of a broker: `state` a moment earlier, if there was a second look."""
+    replica: ReplicaState | None = None
+    """State of a broker, None of Apache's."""
+    before: ReplicaState | None = None
+    """`replica` a moment earlier, if there was a second look."""
+    controller: ControllerState | None = None
+    """State of a controller, None of Apache's."""
+    routed_id: int | None = None
+    """Id under which clients are routed to a broker; the master is 0. None: the name servers do not know it."""
     routes: dict[str, dict[int, str]] = field(default_factory=dict)
     """Routes of a name server: group → broker id → address; the master is id 0."""
     security: list[dict[str, Any]] = field(default_factory=list)
@@ -84,8 +89,18 @@ class NodeReport:
     @property
     def group(self) -> str:
         """Group of a broker; "" if nobody told."""
-        named = self.state.get("brokerName") or self.keys.get("brokerName")
-        return str(named) if named else next(iter(sorted(self.groups)), "")
+        named = (self.replica.broker_name if self.replica is not None else "") or self.keys.get("brokerName")
+        return named or next(iter(sorted(self.groups)), "")
+
+    @property
+    def leads_group(self) -> bool:
+        """True for a master, by its own word; by where clients are routed if it is not ours or is silent."""
+        return self.routed_id == 0 if self.replica is None else self.replica.leads
+
+    @property
+    def told_groups(self) -> Mapping[str, GroupState]:
+        """Groups that a controller of ours knows."""
+        return {} if self.controller is None else self.controller.groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +215,11 @@ class Survey:
         try:
             if word.kind is ServerKind.NAME_SERVER:
                 word.routes = await self._routes(word.address)
-            elif word.kind is ServerKind.CONTROLLER and word.state:
-                word.state = await self._state(word.address, RequestCode.RMQHA_GET_CONTROLLER_STATE)
-            elif word.kind is ServerKind.BROKER and word.state:
-                state = await self._state(word.address, RequestCode.RMQHA_GET_REPLICA_STATE)
-                word.before, word.state = word.state, state
+            elif word.controller is not None:
+                word.controller = await self._state(word.address, _CONTROLLER, ControllerState)
+            elif word.replica is not None:
+                state = await self._state(word.address, _REPLICA, ReplicaState)
+                word.before, word.replica = word.replica, state
         except (RmqhaError, ValueError, TypeError, AttributeError, KeyError):
             return  # the first look counts
 
@@ -212,11 +227,11 @@ class Survey:
     async def _call(self, address: str, code: RequestCode, ext: dict[str, str] | None = None, body: bytes = b"") -> Any:
         return asked(await self._client.call(address, Command(code, ext or {}, body), self._node_ms), address)
 
-    async def _state(self, address: str, code: RequestCode) -> dict[str, Any]:
-        state = json.loads(bytes((await self._call(address, code)).body))
-        if not isinstance(state, dict) or not _NEEDED[code] <= state.keys():
-            raise ValueError("not what that request is answered with")
-        return state
+    async def _state(self, address: str, code: RequestCode, schema: type[StateT]) -> StateT:
+        body = bytes((await self._call(address, code)).body)
+        if len(body) < LARGE_BYTES:
+            return schema.from_json(json.loads(body))
+        return await trio.to_thread.run_sync(lambda: schema.from_json(json.loads(body)))
 
     async def _routes(self, address: str) -> dict[str, dict[int, str]]:
         body = loads(bytes((await self._call(address, RequestCode.GET_BROKER_CLUSTER_INFO)).body))
@@ -235,21 +250,20 @@ class Survey:
     async def _broker(self, word: NodeReport) -> None:
         reply = await self._call(word.address, RequestCode.GET_BROKER_CONFIG)
         word.keys = parse_properties(str(reply.body, "utf-8"), f"the configuration of {word.address}")
-        state = await self._ours(word, RequestCode.RMQHA_GET_REPLICA_STATE)
-        word.state = state
+        word.replica = await self._ours(word, _REPLICA, ReplicaState)
         if word.keys.get("enableControllerMode") == "true":
             self._meet_all(ServerKind.CONTROLLER, word.keys.get("controllerAddr", ""))
         self._meet_all(ServerKind.NAME_SERVER, word.keys.get("namesrvAddr", ""))
 
     async def _controller(self, word: NodeReport) -> None:
-        word.state = await self._ours(word, RequestCode.RMQHA_GET_CONTROLLER_STATE)
-        word.leads = bool(word.state.get("leading"))
-        if not word.is_ours:
+        word.controller = await self._ours(word, _CONTROLLER, ControllerState)
+        if word.controller is None:
             await self._apaches_controller(word)
             return
-        for name, group in word.state["groups"].items():
-            for replica in group["replicas"]:
-                self._meet(ServerKind.BROKER, str(replica["address"]), name)
+        word.leads = word.controller.leading
+        for name, group in word.controller.groups.items():
+            for replica in group.replicas:
+                self._meet(ServerKind.BROKER, replica.address, name)
         quorum = await self._call(word.address, RequestCode.RMQHA_GET_QUORUM, {"version": "1"})
         for address in json.loads(bytes(quorum.body))["addresses"].values():
             self._meet(ServerKind.CONTROLLER, str(address))
@@ -281,15 +295,15 @@ class Survey:
             for row in told["files"]
         ]
 
-    async def _ours(self, word: NodeReport, code: RequestCode) -> dict[str, Any]:
-        """The answer to one of our own requests; {} of a node of Apache's, which has none."""
+    async def _ours(self, word: NodeReport, code: RequestCode, schema: type[StateT]) -> StateT | None:
+        """The answer to one of our own requests; None of a node of Apache's, which has none."""
         try:
-            return await self._state(word.address, code)
+            return await self._state(word.address, code, schema)
         except RemoteError as error:
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
             word.is_ours = False
-            return {}
+            return None
 
     def _meet_all(self, kind: ServerKind, addresses: str) -> None:
         for address in addresses.split(";"):

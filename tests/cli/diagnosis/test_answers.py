@@ -27,6 +27,8 @@ from tests.client.test_admin import Peer, peers
 
 TIMEOUT_S = 3.0
 
+STATE: dict[str, Any] = {"role": "MASTER", "epoch": 1, "maxPhyOffset": 0, "confirmOffset": 0, "writable": True}
+
 
 def broker_at(address: str, **keys: Any) -> NodeUnderTest:
     """A broker that runs (in this process) and listens there."""
@@ -43,7 +45,7 @@ def as_broker(peer: Peer, config: BrokerConfig, *, ahead_ms: int = 0, stepped_ms
     text = "".join(f"{key}={value}\n" for key, value in config.to_properties().items())
     told = {"events": [], "wallMs": time.time_ns() // 1_000_000 + ahead_ms, "clockSteppedMs": stepped_ms}
     peer.replies = {
-        Code.RMQHA_GET_REPLICA_STATE: (0, {}, b'{"role":"MASTER"}'),
+        Code.RMQHA_GET_REPLICA_STATE: (0, {}, json.dumps(STATE).encode()),
         Code.RMQHA_GET_HISTORY: (0, {}, json.dumps(told).encode()),
         Code.GET_BROKER_CONFIG: (0, {}, text.encode()),
     }
@@ -70,7 +72,11 @@ async def test_an_address_that_leads_nowhere() -> None:
         node_under_test = broker_at(peer.address)
         assert node_under_test.broker is not None
         as_broker(peer, node_under_test.broker)
-        peer.replies[Code.RMQHA_GET_REPLICA_STATE] = (0, {}, b'{"role":"MASTER","addressProblem":"brokerIP1: x"}')
+        peer.replies[Code.RMQHA_GET_REPLICA_STATE] = (
+            0,
+            {},
+            json.dumps(STATE | {"addressProblem": "brokerIP1: x"}).encode(),
+        )
         found = await examined(node_under_test)
     assert (found["address"].verdict, found["address"].sentence) == (CheckOutcome.WRONG, "brokerIP1: x")
 

@@ -17,7 +17,7 @@ from rmqha.ops.health.findings import Health
 from rmqha.ops.health.survey import BootstrapAddresses, NodeReport, ServerKind
 from rmqha.wire.lenient_json import dumps
 from tests.cli.admin.test_describe import run
-from tests.cli.health.words import broker, controller
+from tests.cli.health.words import controller, told_by_a_broker
 from tests.cli.hostile import KINDS, hostile
 from tests.client.test_admin import Peer, peers
 
@@ -31,15 +31,16 @@ def tell(peers_: list[Peer]) -> BootstrapAddresses:
     routes = {0 if number == 1 else number: address for number, address in addresses.items()}
     table = {"broker-a": {"cluster": "c", "brokerName": "broker-a", "brokerAddrs": routes}}
     names.replies[Code.GET_BROKER_CLUSTER_INFO] = (0, {}, dumps({"brokerAddrTable": table}))
-    state = controller(1, leads=True).state
-    for row in state["groups"]["broker-a"]["replicas"]:
-        row["address"] = addresses[row["brokerId"]]
-    leader.replies[Code.RMQHA_GET_CONTROLLER_STATE] = (0, {}, dumps(state))
+    state = controller(1, leads=True).controller
+    assert state is not None
+    for row in state.groups["broker-a"].replicas:
+        row.address = addresses[row.broker_id]
+    leader.replies[Code.RMQHA_GET_CONTROLLER_STATE] = (0, {}, dumps(state.to_json()))
     leader.replies[Code.RMQHA_GET_QUORUM] = (0, {}, dumps({"addresses": {"n0": leader.address}}))
     keys = f"enableControllerMode=true\ncontrollerAddr={leader.address}\nnamesrvAddr={names.address}\n"
     for number, peer in enumerate(brokers, 1):
         peer.replies[Code.GET_BROKER_CONFIG] = (0, {}, keys.encode())
-        peer.replies[Code.RMQHA_GET_REPLICA_STATE] = (0, {}, dumps(broker(number).state))
+        peer.replies[Code.RMQHA_GET_REPLICA_STATE] = (0, {}, dumps(told_by_a_broker(number)))
     return BootstrapAddresses(name_servers=(names.address,))
 
 

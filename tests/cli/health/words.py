@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from rmqha.ops.health.survey import NodeReport, ServerKind
+from rmqha.wire.state.controller_state import ControllerState, GroupState
+from rmqha.wire.state.replica_state import ReplicaState
 
 MASTER_ID = 1
 EPOCH = 4
@@ -36,9 +38,9 @@ def controller(number: int, *, leads: bool = False, **more: Any) -> NodeReport:
         "replicas": [replica_row(broker_id) for broker_id in (1, 2, 3)],
     } | more
     raft = {"term": 7, "voters": ["n0", "n1", "n2"], "members": []}
-    state = {"leading": leads, "raft": raft, "groups": {"broker-a": group}}
+    state = ControllerState.from_json({"leading": leads, "raft": raft, "groups": {"broker-a": group}})
     address = f"127.0.0.1:987{number}"
-    return NodeReport(ServerKind.CONTROLLER, address, f"ctl-{number}", runs=True, state=state, leads=leads)
+    return NodeReport(ServerKind.CONTROLLER, address, f"ctl-{number}", runs=True, controller=state, leads=leads)
 
 
 def name_server(number: int, master: str = "127.0.0.1:10911") -> NodeReport:
@@ -64,7 +66,37 @@ def broker(broker_id: int, **more: Any) -> NodeReport:
     } | more
     keys = {"enableControllerMode": "true", "brokerName": "broker-a"}
     groups, address = frozenset({"broker-a"}), f"127.0.0.1:1091{broker_id}"
-    return NodeReport(ServerKind.BROKER, address, f"broker-a-{broker_id}", groups, runs=True, keys=keys, state=state)
+    return NodeReport(
+        ServerKind.BROKER,
+        address,
+        f"broker-a-{broker_id}",
+        groups,
+        runs=True,
+        keys=keys,
+        replica=ReplicaState.from_json(state),
+    )
+
+
+def told_by_a_broker(broker_id: int = MASTER_ID) -> dict[str, Any]:
+    state = broker(broker_id).replica
+    assert state is not None
+    return state.to_json()
+
+
+def tell(word: NodeReport, **more: Any) -> None:
+    """Change what a broker says of itself; as in a survey, an answer that cannot be read is none."""
+    assert word.replica is not None
+    try:
+        word.replica = ReplicaState.from_json(word.replica.to_json() | more)
+    except ValueError:
+        word.replica, word.error = None, f"the answer of {word.address} cannot be read: it is no broker that we know"
+
+
+def tell_group(word: NodeReport, **more: Any) -> None:
+    """Change what a controller says of the group."""
+    assert word.controller is not None
+    groups = word.controller.groups
+    groups["broker-a"] = GroupState.from_json(groups["broker-a"].to_json() | more)
 
 
 def cluster() -> dict[str, NodeReport]:

@@ -8,6 +8,7 @@ import pytest
 from rmqha.cli.local.elect import at_stake
 from rmqha.ops.cluster_view import ClusterView, GroupView, NodeView
 from rmqha.ops.local.cluster_state import ClusterState, NodeRecord
+from rmqha.wire.state.replica_state import ReplicaState
 
 Log = tuple[list[list[int]], int]
 """Epochs with their starts, and the end."""
@@ -18,7 +19,10 @@ def told(*logs: Log | None) -> str:
     records = [NodeRecord(f"g-{number}", "broker", f"h:{number}", group="g") for number in range(1, len(logs) + 1)]
     nodes = {}
     for record, log in zip(records, logs, strict=True):
-        state: dict[str, Any] = {} if log is None else {"epochs": log[0], "maxPhyOffset": log[1], "minPhyOffset": 0}
+        state = None
+        if log is not None:
+            values: dict[str, Any] = {"role": "SLAVE", "epoch": 1, "confirm_offset": 0, "writable": False}
+            state = ReplicaState(epochs=log[0], max_phy_offset=log[1], **values)
         nodes[record.name] = NodeView(record, True, state)
     cluster = ClusterState(Path("/nowhere"), "c", "cp", "c.toml", {record.name: record for record in records})
     view = ClusterView(cluster, nodes, {"g": GroupView("g")})

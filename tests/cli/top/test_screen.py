@@ -10,6 +10,7 @@ from rmqha.cli.top.screen import Deed, Order, Screen, count_words, size_words
 from rmqha.cli.top.terminal import parse_keys
 from rmqha.ops.health.findings import judge
 from rmqha.ops.health.survey import NodeReport
+from rmqha.wire.state.replica_state import Waits
 from tests.cli.health.words import broker, cluster, controller, name_server, replica_row, silent
 
 
@@ -52,9 +53,9 @@ def test_the_first_look_has_no_rates_nor_has_a_restarted_broker() -> None:
 
 
 def test_latencies_of_nothing() -> None:
-    assert latencies({}, {}) == (None, None)
-    assert latencies({"latencyCounts": [1]}, {"latencyCounts": [1]}) == (None, None)
-    assert latencies({"latencyCounts": [2]}, {"latencyCounts": []}) == (0, 0)
+    assert latencies(None, None) == (None, None)
+    assert latencies(Waits(latency_counts=[1]), Waits(latency_counts=[1])) == (None, None)
+    assert latencies(Waits(latency_counts=[2]), Waits(latency_counts=[])) == (0, 0)
 
 
 def test_who_does_not_answer_is_shown_as_the_controllers_know_it() -> None:

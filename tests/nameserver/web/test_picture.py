@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from nameserver.web.picture import MAX_GROUPS, Closer, Seen, cluster_document, group_document, seen_of
 from rmqha.ops.health.survey import NodeReport, ServerKind
-from tests.cli.health.words import broker, cluster, name_server, replica_row, silent
+from rmqha.wire.state.replica_state import ReplicaState
+from tests.cli.health.words import broker, cluster, name_server, replica_row, silent, tell, tell_group, told_by_a_broker
 from tests.ha.group import Group, started
 
 OWN = "127.0.0.1:9861"
@@ -36,10 +37,10 @@ def machine_words(group: Group) -> list[NodeReport]:
     """The words of real machines, with a name server that routes to them."""
     words = []
     for number, node in sorted(group.nodes.items()):
-        state = json.loads(json.dumps(node.replica.state(group.now_ms).to_json()))
+        state = ReplicaState.from_json(json.loads(json.dumps(node.replica.state(group.now_ms).to_json())))
         keys = {**node.config.to_properties(), "brokerName": "broker-a"}
         address = f"127.0.0.1:1091{number}"
-        words.append(NodeReport(ServerKind.BROKER, address, groups=frozenset({"broker-a"}), keys=keys, state=state))
+        words.append(NodeReport(ServerKind.BROKER, address, groups=frozenset({"broker-a"}), keys=keys, replica=state))
     routes = {"broker-a": {0: "127.0.0.1:10911", 2: "127.0.0.1:10912", 3: "127.0.0.1:10913"}}
     return [NodeReport(ServerKind.NAME_SERVER, OWN, routes=routes), *words]
 
@@ -75,8 +76,8 @@ def test_a_silent_node_is_one_sentence_and_the_rest_is_shown() -> None:
 def test_a_group_without_a_master_says_so_and_why() -> None:
     words = cluster()
     for name in ("ctl-1", "ctl-2", "ctl-3"):
-        row = words[name].state["groups"]["broker-a"]
-        row |= {"masterBrokerId": None, "whyNoMaster": "no member of the set is alive", "syncStateSet": [1]}
+        why = "no member of the set is alive"
+        tell_group(words[name], masterBrokerId=None, whyNoMaster=why, syncStateSet=[1])
     words["broker-a-1"] = silent(words["broker-a-1"])
     found = document(list(words.values()))["groups"][0]
     assert (found["writable"], found["masterId"], found["set"]) == (False, None, [1])
@@ -163,9 +164,9 @@ def test_an_unknown_group_is_a_sentence_that_names_the_known() -> None:
 
 def test_a_node_of_another_release_does_not_take_the_page_away() -> None:
     words = cluster()
-    words["broker-a-1"].state = {"role": "MASTER", "epochs": [["x"]], "brokerName": "broker-a"}
+    tell(words["broker-a-1"], epochs=[["x"]])
     found = document(list(words.values()))
-    assert [item["where"] for item in found["health"]["findings"]] == ["broker-a"]
+    assert [item["where"] for item in found["health"]["findings"]] == ["broker-a-1"]
     assert found["groups"][0]["replicas"][1]["role"] == "SLAVE"
     page = group_page(list(words.values()))
     assert page["error"] is None
@@ -178,10 +179,10 @@ VALUES = st.recursive(
 )
 
 
-@given(st.sampled_from([*sorted(broker(1).state), "epochs", "slaves", "syncStateSet", "copy"]), VALUES)
+@given(st.sampled_from([*sorted(told_by_a_broker()), "epochs", "slaves", "syncStateSet", "copy"]), VALUES)
 def test_an_odd_field_of_a_broker_is_survived(field: str, value: Any) -> None:
     words = cluster()
-    words["broker-a-1"].state[field] = value
+    tell(words["broker-a-1"], **{field: value})
     found = document(list(words.values()))
     assert len(found["groups"][0]["replicas"]) == 3 or field == "brokerName"
     group_page(list(words.values()))

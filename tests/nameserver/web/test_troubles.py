@@ -6,7 +6,7 @@ from nameserver.web.troubles import MAX_FINDINGS, troubles
 from rmqha.ops.health.agreement import groups_of
 from rmqha.ops.health.findings import judge
 from rmqha.ops.health.survey import NodeReport, ServerKind
-from tests.cli.health.words import broker, cluster, silent
+from tests.cli.health.words import broker, cluster, silent, tell, tell_group
 
 
 def told(words: list[NodeReport]) -> list[tuple[str, str]]:
@@ -17,8 +17,7 @@ def test_it_says_what_rmqha_health_says() -> None:
     words = cluster()
     words["broker-a-3"] = silent(words["broker-a-3"])
     words["ctl-2"].leads = False
-    words["ctl-2"].state["leading"] = False
-    words["broker-a-1"].state |= {"writable": False, "whyNotWritable": "disk full"}
+    tell(words["broker-a-1"], writable=False, whyNotWritable="disk full")
     every = list(words.values())
     expected = judge(every, groups_of(every)).findings
     assert len(expected) >= 3
@@ -28,7 +27,7 @@ def test_it_says_what_rmqha_health_says() -> None:
 def test_views_that_match_are_left_out_and_others_name_who_says_what() -> None:
     words = cluster()
     assert troubles(list(words.values()), ["broker-a"], {})["views"] == []
-    words["ctl-1"].state["groups"]["broker-a"] |= {"masterBrokerId": 2}
+    tell_group(words["ctl-1"], masterBrokerId=2)
     (view,) = troubles(list(words.values()), ["broker-a"], {})["views"]
     assert (view["about"], view["agreement"]) == ("controllers", "DIVERGENT")
     assert len(view["says"]) == 3
@@ -40,12 +39,13 @@ def test_a_name_server_that_suspects_itself_says_so() -> None:
 
 
 def test_an_odd_answer_spoils_its_own_group_only() -> None:
-    odd = broker(1, brokerName="odd", role="MASTER")
-    odd.address, odd.groups, odd.state["confirmOffset"] = "10.0.0.1:1", frozenset({"odd"}), "x"
-    del odd.state["writable"]
+    apache = NodeReport(ServerKind.CONTROLLER, "10.0.0.1:1", is_ours=False, leads=True)
+    apache.replicas = {"odd": {"inSyncReplicas": 5}}
+    odd = broker(1, brokerName="odd")
+    odd.address, odd.groups = "10.0.0.1:2", frozenset({"odd"})
     words = cluster()
-    words["broker-a-1"].state |= {"writable": False, "whyNotWritable": "disk full"}
-    found = dict(told([*words.values(), odd]))
+    tell(words["broker-a-1"], writable=False, whyNotWritable="disk full")
+    found = dict(told([*words.values(), apache, odd]))
     assert "is not known to this release" in found["odd"]
     assert "disk full" in found["broker-a-1"]
 

@@ -166,9 +166,9 @@ def test_a_confirm_offset_stands_still_only_if_two_looks_say_so() -> None:
     moving = broker(1, maxPhyOffset=2000, confirmOffset=1500)
     assert is_unsettled(list((cluster() | {"broker-a-1": moving}).values()))
     assert judged(moving).healthy
-    moving.before = moving.state | {"confirmOffset": 1400}
+    moving.before = broker(1, maxPhyOffset=2000, confirmOffset=1400).replica
     assert judged(moving).healthy
-    moving.before = dict(moving.state)
+    moving.before = moving.replica
     assert "stands still at 1500, 500 bytes behind" in reasons(moving)[0]
 
 

@@ -20,10 +20,13 @@ from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.config.servers import BrokerConfig, parse_properties
 from rmqha.model.error import RemoteError, RmqhaError, UnreachableError
-from rmqha.ops.cluster_view import DAMAGE_FIX, ask, ask_leader, damage_words
+from rmqha.ops.cluster_view import DAMAGE_FIX, ask, ask_leader, ask_state, damage_words
 from rmqha.ops.local.cluster_file import NodeKind
 from rmqha.wire.command import Command
 from rmqha.wire.lenient_json import loads
+from rmqha.wire.state.controller_state import ControllerState
+from rmqha.wire.state.name_server_state import NameServerState
+from rmqha.wire.state.replica_state import ReplicaState
 
 ANNOUNCED = "absence"
 """The check whose finding says that a node is away on purpose."""
@@ -42,7 +45,6 @@ class Answers:
     """Its clock less ours, give or take `clock_error_ms`."""
     clock_error_ms: float = 0.0
     stepped_ms: int = 0
-    state: dict[str, Any] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     findings: list[DoctorFinding] = field(default_factory=list)
 
@@ -150,19 +152,18 @@ async def _security(client: RemotingClient, node_under_test: NodeUnderTest, foun
 
 async def _ask(client: RemotingClient, node_under_test: NodeUnderTest, found: Answers) -> None:
     # the connection is made first, so that it does not count as distance of the clocks
-    code = {
-        NodeKind.BROKER: RequestCode.RMQHA_GET_REPLICA_STATE,
-        NodeKind.CONTROLLER: RequestCode.RMQHA_GET_CONTROLLER_STATE,
-        NodeKind.NAMESRV: RequestCode.RMQHA_GET_NAMESRV_STATE,
-    }[node_under_test.kind]
-    state = loads(bytes((await ask(client, node_under_test.address, Command(code))).body))
-    if not isinstance(state, dict):
-        raise ValueError("it is no JSON object")
-    found.state = state
-    if state.get("addressProblem"):
+    address, problem, damage = node_under_test.address, None, ""
+    if node_under_test.kind is NodeKind.BROKER:
+        replica = await ask_state(client, address, ReplicaState)
+        problem, damage = replica.address_problem, damage_words(replica)
+    elif node_under_test.kind is NodeKind.NAMESRV:
+        problem = (await ask_state(client, address, NameServerState)).address_problem
+    else:
+        await ask_state(client, address, ControllerState)
+    if problem:
         fix = "set that key to the machine's address as others see it, then restart it"
-        found.findings.append(wrong(node_under_test.name, "address", str(state["addressProblem"]), fix))
-    if damage := damage_words(state):
+        found.findings.append(wrong(node_under_test.name, "address", problem, fix))
+    if damage:
         found.findings.append(wrong(node_under_test.name, "log", damage, DAMAGE_FIX))
     await _security(client, node_under_test, found)
     before_ns = time.time_ns()

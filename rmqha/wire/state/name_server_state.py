@@ -1,0 +1,21 @@
+"""A name server's own state: the body of an answer to request 52014."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from rmqha.wire.state.json_record import JsonRecord
+
+VERSION = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class NameServerState(JsonRecord):
+    """`follows` and `event_index`: the controller whose elections it follows, and the version reached; None if it
+    follows none."""
+
+    version: int = VERSION
+    follows: str | None = None
+    event_index: int | None = None
+    address_problem: str = ""
+    statistics: dict[str, int] = field(default_factory=dict)
