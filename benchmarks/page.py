@@ -31,7 +31,7 @@ def page(results: Sequence[Mapping[str, Any]]) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>rmqha benchmarks</title>',
         f"<style>{STYLE}</style></head><body><h1>Benchmarks</h1>",
         "<p>Compare inside one table: two were not measured at the same time. "
-        "docs/operate/performance.md says how.</p>",
+        "docs/operate/measurements.md says how.</p>",
     ]
     for result in results:
         name, busy = escape(str(result["name"])), result["load_average_after"]

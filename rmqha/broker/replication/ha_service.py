@@ -31,7 +31,7 @@ from rmqha.wire.ha_stream import HaState
 
 READ_BYTES = 1024 * 1024
 """Read size for a master's stream, which is written to the log out of this one buffer. Receiving into the mapped file
-instead is slower: each page of it that is touched for the first time costs a fault (docs/operate/performance.md)."""
+instead is slower: each page of it that is touched for the first time costs a fault (docs/operate/measurements.md)."""
 ENCRYPT_BYTES = 128 * 1024
 """Copied for TLS at a time."""
 ACK_READ_BYTES = 4096
