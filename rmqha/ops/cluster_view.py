@@ -163,7 +163,7 @@ async def state_of(client: RemotingClient, address: str, schema: type[StateT]) -
 
 
 async def ask_state(client: RemotingClient, address: str, schema: type[StateT]) -> StateT:
-    """As `state_of`, but raises ValueError for an answer that is no such state."""
+    """Ask a server for its own state; ValueError for an answer that is no such state."""
     return schema.from_json(json.loads(bytes((await ask(client, address, Command(_STATES[schema][0]))).body)))
 
 
