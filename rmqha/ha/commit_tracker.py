@@ -35,6 +35,11 @@ class CommitTracker:
         self._link = link
         self._set = keeper
         self._tracer = tracer
+        self._whole_set = config.mode is HaMode.CP or config.all_ack_in_sync_state_set
+        self._last_confirm = PhyOffset(0)
+        """Of this mastership."""
+        self.check_count = 0
+        """Invariants that were checked since the start."""
         self._needed_count: int | None = None
         """Number that enableAutoInSyncReplicas last asked for; None before the first look."""
 
@@ -60,7 +65,7 @@ class CommitTracker:
 
     def sync_required(self, *, is_master: bool) -> bool:
         """True while acks wait for the disk: the shell then syncs at once instead of at intervals."""
-        return self._config.sync_flush or (is_master and self.is_one_copy_synced)
+        return self._config.sync_flush or (is_master and self._set.total_replicas == 2 and self.is_one_copy_synced)
 
     def shortage(self, now_ms: int, connections: Sequence[HaConnection]) -> str:
         """The reason why too few replicas are in the set for a send, or ""."""
@@ -82,31 +87,42 @@ class CommitTracker:
         return ""
 
     # --- progress -------------------------------------------------------------------------------------------------
-    def advance_confirm(self, acks: Acks) -> None:
-        """Raise the confirm offset to what every member of the union holds."""
-        log = self._log
-        if self._config.mode is HaMode.CP and not self.has_quorum():
-            return
-        synced = self.sync_required(is_master=True) and self._config.mode is HaMode.CP
-        own = log.synced_offset if synced else log.max_phy_offset
-        offset = confirm_offset(log.confirm_offset, (own, *acks))
-        if offset > log.confirm_offset:
-            log.set_confirm_offset(offset)
+    def progress(self, now_ms: int, acks: Acks, connections: Sequence[HaConnection]) -> list[Complete]:
+        """Raise the confirm offset to what every member of the union holds; acknowledge what the ack rule allows."""
+        log, cp = self._log, self._config.mode is HaMode.CP
+        own_max, confirm = log.max_phy_offset, log.confirm_offset
+        synced = self.sync_required(is_master=True)
+        own_synced = log.synced_offset if synced else own_max
+        if not cp or self.has_quorum():
+            offset = confirm_offset(confirm, (own_synced if cp else own_max, *acks))
+            if offset > confirm:
+                log.set_confirm_offset(offset)
+                confirm = log.confirm_offset
+        if cp:
+            releasable = min(confirm, own_synced)
+        else:
+            releasable = acked_offset(
+                self._config,
+                confirm=confirm,
+                own_max=own_max,
+                own_synced=own_synced,
+                member_acks=acks,
+                live_count=self._live_count(now_ms, connections),
+                sync_required=synced,
+            )
+        self.releasable = releasable
+        self._check(confirm, own_max, releasable)
+        return self.waits.release(now_ms, releasable)
 
-    def release(self, now_ms: int, acks: Acks, connections: Sequence[HaConnection]) -> list[Complete]:
-        """Acknowledge what the ack rule allows."""
-        log = self._log
-        live_count = self._live_count(now_ms, connections)
-        self.releasable = acked_offset(
-            self._config,
-            confirm=log.confirm_offset,
-            own_max=log.max_phy_offset,
-            own_synced=log.synced_offset,
-            member_acks=acks,
-            live_count=live_count,
-            sync_required=self.sync_required(is_master=True),
-        )
-        return self.waits.release(now_ms, self.releasable)
+    def _check(self, confirm: PhyOffset, own_max: PhyOffset, releasable: PhyOffset) -> None:
+        """Whatever is wrong about it, no acknowledgement may follow."""
+        assert confirm <= own_max, f"confirm offset {confirm} beyond the log's end {own_max}"
+        assert releasable <= own_max, f"{releasable} could be acknowledged, the log ends at {own_max}"
+        if self._whole_set:
+            assert releasable <= confirm, f"{releasable} could be acknowledged, the set holds {confirm}"
+        assert confirm >= self._last_confirm, f"confirm offset {confirm} after {self._last_confirm} in one mastership"
+        self._last_confirm = confirm
+        self.check_count += 4
 
     def _live_count(self, now_ms: int, connections: Sequence[HaConnection]) -> int:
         """Number of live replicas; of interest to enableAutoInSyncReplicas alone, which says when the number that it
@@ -144,7 +160,7 @@ class CommitTracker:
 
     def abandon(self) -> list[Complete]:
         """This replica is no longer master of the epoch in which the waits began."""
-        self.releasable = PhyOffset(0)
+        self.releasable = self._last_confirm = PhyOffset(0)
         self._needed_count = None
         return self.waits.abandon()
 

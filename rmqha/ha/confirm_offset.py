@@ -15,10 +15,13 @@ from rmqha.model.offset import PhyOffset
 
 def confirm_offset(current: PhyOffset, acked: Iterable[PhyOffset | None]) -> PhyOffset:
     """The smallest offset that every member has, never below `current`; `current` while any member's is unknown."""
-    known = list(acked)
-    if not known or any(offset is None for offset in known):
-        return current
-    return max(current, min(offset for offset in known if offset is not None))
+    least: PhyOffset | None = None
+    for offset in acked:
+        if offset is None:
+            return current
+        if least is None or offset < least:
+            least = offset
+    return current if least is None or least < current else least
 
 
 def needed_count(config: BrokerConfig, live_count: int) -> int:

@@ -416,15 +416,15 @@ class Replica:
             if look:
                 self._set.maintain(now_ms, connections)
             acks = self._set.member_acks(connections)
-            self._commitment.advance_confirm(acks)
-            self._actions += self._commitment.release(now_ms, acks, connections)
+            self._actions += self._commitment.progress(now_ms, acks, connections)
             if self._role is Role.PROMOTING:
                 self._open()
             self._slaves.pump(now_ms)
             if self._switch.target is not None:
                 self._look_at_switch(now_ms)
         self._actions += self._slaves.take()
-        self._hand_over(now_ms)
+        if self._stopping_at_ms is not None:
+            self._hand_over(now_ms)
         self._actions += self._link.take()
 
     def _look_at_switch(self, now_ms: int) -> None:
@@ -448,7 +448,8 @@ class Replica:
             self._settle(now_ms)
 
     def _hand_over(self, now_ms: int) -> None:
-        if self._stopping_at_ms is None or self._hand_over_told:
+        assert self._stopping_at_ms is not None
+        if self._hand_over_told:
             return
         done = not self.is_master or (not len(self._commitment.waits) and self._set.is_level(self._slaves.connections))
         if done or now_ms >= self._stopping_at_ms + HAND_OVER_AFTER_MS:

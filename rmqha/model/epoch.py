@@ -26,11 +26,12 @@ class EpochHistory:
     An epoch under which nothing was written has no entry (legal, apache/rocketmq 9942). The last entry's end is open.
     """
 
-    __slots__ = ("_entries",)
+    __slots__ = ("_entries", "_starts")
 
     def __init__(self, entries: Iterable[EpochEntry] = ()) -> None:
         """ValueError if epochs or starts do not strictly rise."""
         self._entries = tuple(entries)
+        self._starts = tuple(entry.start_offset for entry in self._entries)
         for older, newer in zip(self._entries, self._entries[1:], strict=False):
             if newer.epoch <= older.epoch or newer.start_offset <= older.start_offset:
                 raise ValueError(f"epoch entries do not rise: {older} then {newer}")
@@ -80,10 +81,10 @@ class EpochHistory:
 
     def at(self, phy_offset: PhyOffset) -> EpochEntry | None:
         """The entry under which the byte at `phy_offset` was or would be written; None below the first."""
-        index = bisect_right([entry.start_offset for entry in self._entries], phy_offset) - 1
+        index = bisect_right(self._starts, phy_offset) - 1
         return self._entries[index] if index >= 0 else None
 
     def next_start(self, phy_offset: PhyOffset) -> PhyOffset:
         """Start of the first entry beyond `phy_offset`, OPEN_END if there is none: a transfer stops there."""
-        index = bisect_right([entry.start_offset for entry in self._entries], phy_offset)
-        return self._entries[index].start_offset if index < len(self._entries) else OPEN_END
+        index = bisect_right(self._starts, phy_offset)
+        return self._starts[index] if index < len(self._starts) else OPEN_END

@@ -313,7 +313,8 @@ class Store:
         """Write what `append` left waiting in memory (transientStorePoolEnable); unless `everything`, only if it is
         worth a call (commitCommitLogLeastPages). Only then it can be read, synced and sent to slaves: max_phy_offset
         moves. True if it did. Raises StoreError; all of it waits still."""
-        if not everything and self.uncommitted_bytes < self._commit_least_bytes:
+        waiting_bytes = self.uncommitted_bytes
+        if not waiting_bytes or (not everything and waiting_bytes < self._commit_least_bytes):
             return False
         with disk_errors(self._disk, LOG_DIRECTORY, "append"):
             return self._log.commit()

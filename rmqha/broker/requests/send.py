@@ -576,6 +576,7 @@ def _parse(command: Command) -> _Request:
         raise _Refused(ResponseCode.SYSTEM_ERROR, f"request {command.code}: {error}") from None
 
 
+@lru_cache(maxsize=1024)
 def _int32(value: str) -> int:
     number = int(value)
     if not -(1 << 31) <= number < 1 << 31:

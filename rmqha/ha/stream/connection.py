@@ -126,6 +126,16 @@ class HaConnection:
         """The shell has handed the last transfer to the kernel."""
         self._in_flight = False
 
+    def is_idle(self, now_ms: int, end: PhyOffset, confirm: PhyOffset) -> bool:
+        """Nothing is due: `pump` would only look. `end` and `confirm` are the log's."""
+        if self.state is not ConnectionState.TRANSFER or self._in_flight:
+            return True
+        return (
+            self.next_offset == end
+            and self._told_confirm == confirm
+            and now_ms < self._spoke_at_ms + self._config.ha_send_heartbeat_interval
+        )
+
     def pump(self, now_ms: int) -> list[Action]:
         """The next transfer, heartbeat or confirm-offset push, if one is due and the shell is free."""
         if self.state is not ConnectionState.TRANSFER or self._in_flight:

@@ -26,18 +26,18 @@ class Slaves:
         self._actions: list[Action] = []
 
     def take(self) -> list[Action]:
-        self._perform(self.door.actions())
+        if actions := self.door.actions():
+            self._perform(actions)
         actions, self._actions = self._actions, []
         return actions
 
     def _perform(self, actions: list[Action]) -> None:
         """Hand on what a connection wants; forget it when it closes itself."""
-        if actions:
-            for action in actions:
-                if isinstance(action, CloseHa):
-                    self._connections.pop(action.conn_id, None)
-                    self.door.left(action.conn_id)
-            self._actions += actions
+        for action in actions:
+            if isinstance(action, CloseHa):
+                self._connections.pop(action.conn_id, None)
+                self.door.left(action.conn_id)
+        self._actions += actions
 
     @property
     def connections(self) -> list[HaConnection]:
@@ -66,18 +66,22 @@ class Slaves:
         connection = self._connections.get(conn_id)
         if connection is None:
             self.admit(now_ms, self.door.received(now_ms, conn_id, data), epoch)
-        else:
-            self._perform(connection.received(now_ms, data, epoch))
+        elif actions := connection.received(now_ms, data, epoch):
+            self._perform(actions)
 
     def sent(self, now_ms: int, conn_id: int) -> None:
         connection = self._connections.get(conn_id)
         if connection is not None:
             connection.sent()
-            self._perform(connection.pump(now_ms))
+            if actions := connection.pump(now_ms):
+                self._perform(actions)
 
     def pump(self, now_ms: int) -> None:
+        log = self._log
+        end, confirm = log.max_phy_offset, log.confirm_offset
         for connection in self.connections:
-            self._perform(connection.pump(now_ms))
+            if not connection.is_idle(now_ms, end, confirm) and (actions := connection.pump(now_ms)):
+                self._perform(actions)
 
     def closed(self, conn_id: int) -> bool:
         """Remove a connection; True if a slave is gone by it."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, Self
 
 from rmqha.model.config.base import Config as Config
@@ -413,7 +414,7 @@ class BrokerConfig(ServerConfig):
         """deleteWhen as hours from 0 to 23."""
         return tuple(int(hour) for hour in self.delete_when.split(";") if hour.strip())
 
-    @property
+    @cached_property
     def mode(self) -> HaMode:
         return HaMode.CP if self.ha_mode == "cp" else HaMode.AP
 
@@ -427,11 +428,11 @@ class BrokerConfig(ServerConfig):
         """True if slaves serve pulls: those of a static group always do, nobody else could when the master is away."""
         return self.slave_read_enable or not self.enable_controller_mode
 
-    @property
+    @cached_property
     def metadata_strict(self) -> bool:
         return self.metadata_sync == "strict" or (self.metadata_sync == "" and self.mode is HaMode.CP)
 
-    @property
+    @cached_property
     def sync_flush(self) -> bool:
         return self.flush_disk_type == "SYNC_FLUSH"
 
