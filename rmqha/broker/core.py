@@ -36,6 +36,7 @@ from rmqha.broker.tables.offsets import OffsetTable
 from rmqha.broker.tables.queue_max_offsets import QueueMaxOffsets
 from rmqha.broker.tables.topics import TopicTable
 from rmqha.ha.action import RoleChanged
+from rmqha.ha.machine import ReplicaMachine
 from rmqha.ha.replica import Replica
 from rmqha.ha.static_replica import StaticReplica
 from rmqha.model.code import RequestCode
@@ -56,15 +57,12 @@ from rmqha.wire.state.replica_state import ReplicaState
 class _GroupView:
     """The metadata leader's view of its group."""
 
-    def __init__(self, replica: Replica | StaticReplica, store: Store, driver: ReplicaDriver) -> None:
+    def __init__(self, replica: ReplicaMachine, store: Store, driver: ReplicaDriver) -> None:
         self._replica = replica
         self._store = store
         self.slave_is_level = driver.timeout
         self.other_members = replica.other_members
-
-    @property
-    def is_master(self) -> bool:
-        return self._replica.is_master
+        self.may_follow_tables = replica.may_follow_tables
 
     @property
     def epoch(self) -> Epoch:
@@ -110,7 +108,7 @@ class BrokerCore:
         self.quotas.configure(config.quotas)
         self.store = store
         self._tracer, self._clock, self._shell = tracer, clock, shell
-        self.replica: Replica | StaticReplica
+        self.replica: ReplicaMachine
         if config.enable_controller_mode:
             self.replica = Replica(config, store, identity, tracer, self._may_join, clock.wall_ms() - clock.now_ms())
         else:
@@ -275,11 +273,7 @@ class BrokerCore:
     def _readers(self) -> dict[int, int]:
         """Replicas that a consumer of old messages may read from: a master's slaves, or a slave itself."""
         if self.replica.is_master:
-            acks: dict[int, int] = dict(self.replica.slave_acks())
-            if self.config.enable_controller_mode:
-                return acks
-            # Nobody says which slave of a static group is which: what all of them hold each of them can serve.
-            return dict.fromkeys(acks, min(acks.values(), default=0))
+            return self.replica.slave_ends()
         own_id = self.replica.broker_id
         return {} if own_id is None else {own_id: self.store.confirm_offset}
 

@@ -32,7 +32,6 @@ from rmqha.broker.services.disk_probe import DiskProbe, DiskProof, write_block
 from rmqha.broker.services.retention_loop import RetentionLoop
 from rmqha.broker.services.scrub_loop import ScrubLoop
 from rmqha.broker.shell import BrokerShell, HostFacts
-from rmqha.ha.replica import Replica
 from rmqha.ha.sync_state_set_manager import LEAVE_CAUSES
 from rmqha.host.access import security
 from rmqha.host.access.peer_filter import PeerRules
@@ -341,7 +340,7 @@ def _forwarder(
 ) -> SendForwarder | None:
     """None: no master of this group ever hands over, or sends are not to be passed on."""
     replica, window_ms = core.replica, core.config.forward_sends_millis
-    if not isinstance(replica, Replica) or not window_ms:
+    if not core.config.enable_controller_mode or not window_ms:
         return None
     return SendForwarder(
         core.config.address,

@@ -37,7 +37,7 @@ class CommitTracker:
         self._tracer = tracer
         self._whole_set = config.mode is HaMode.CP or config.all_ack_in_sync_state_set
         self._last_confirm = PhyOffset(0)
-        """Of this mastership."""
+        """The newest confirm offset of this mastership."""
         self.check_count = 0
         """Invariants that were checked since the start."""
         self._needed_count: int | None = None
@@ -115,7 +115,7 @@ class CommitTracker:
         return self.waits.release(now_ms, releasable)
 
     def _check(self, confirm: PhyOffset, own_max: PhyOffset, releasable: PhyOffset) -> None:
-        """Whatever is wrong about it, no acknowledgement may follow."""
+        """Invariants of each step: no acknowledgement may follow a step that breaks one."""
         assert confirm <= own_max, f"confirm offset {confirm} beyond the log's end {own_max}"
         assert releasable <= own_max, f"{releasable} could be acknowledged, the log ends at {own_max}"
         if self._whole_set:

@@ -22,6 +22,7 @@ from rmqha.ha.commit_tracker import CommitTracker
 from rmqha.ha.controller_client import ControllerClient, Vitals
 from rmqha.ha.group_info import GroupInfo, parse_group_info
 from rmqha.ha.hand_over import HandOver
+from rmqha.ha.machine import Master, Promoting, RoleHolder, Slave
 from rmqha.ha.stream.client import HaClient
 from rmqha.ha.stream.copy_rate import CopyLimit
 from rmqha.ha.stream.copy_speed import CopySpeed
@@ -42,7 +43,7 @@ HAND_OVER_AFTER_MS = 1000
 """A stopping master tells the controller when its slaves have everything, or after this long."""
 
 
-class Replica:
+class Replica(RoleHolder):
     """One per broker. Connection numbers: the shell's accepted ones from 1 up, those of OpenHa below 0."""
 
     def __init__(
@@ -61,13 +62,7 @@ class Replica:
         self._tracer = tracer
         self._link = ControllerClient(config, identity, tracer, self._vitals, wall_offset_ms, self._report)
         last = log.epochs.last
-        self._role = Role.STARTING
-        self._epoch = Epoch(max(log.highest_epoch, last.epoch if last else 0))
-        self._epoch_start = PhyOffset(0)
-        self._opens_at = PhyOffset(0)
-        """A new master serves once its log is committed up to there: to where it was taken over."""
-        self._master_id: BrokerId | None = None
-        self._master_address = ""
+        super().__init__(Epoch(max(log.highest_epoch, last.epoch if last else 0)))
         self._has_master = False
         self._set = SyncStateSetManager(config, log, self._link, tracer, may_join)
         self._commitment = CommitTracker(config, log, self._link, self._set, tracer)
@@ -126,7 +121,7 @@ class Replica:
             if code is RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET:
                 self._set.replied(now_ms, call_id, reply)
             elif code is RequestCode.CONTROLLER_GET_SYNC_STATE_DATA:
-                self._slaves.admit(now_ms, self._slaves.door.answered(now_ms, reply), self._epoch)
+                self._slaves.admit(now_ms, self._slaves.door.answered(now_ms, reply), self.epoch)
             elif code is not None and reply is not None:
                 info = parse_group_info(reply)
                 if info is not None:
@@ -154,7 +149,7 @@ class Replica:
         last = log.epochs.last
         return Vitals(
             last.epoch if last else Epoch(-1),
-            self._epoch,
+            self.epoch,
             log.max_phy_offset,
             log.confirm_offset,
             log.unclean,
@@ -173,6 +168,9 @@ class Replica:
             "slaves": self._speed.report(now_ms, self._log.max_phy_offset, slaves),
         }
 
+    def master_told(self, now_ms: int, master_address: str, ha_address: str) -> None:
+        """Ignore a name server: the controllers know better."""
+
     def disk_looked_at(self, now_ms: int, problem: str, *, hangs: bool = False) -> None:
         """The disk probe's finding, "" for none. News go to the controllers at once; every heartbeat repeats them."""
         if problem != self._disk_problem:
@@ -184,8 +182,8 @@ class Replica:
     def hand_over(self, now_ms: int, epoch: Epoch, target: BrokerId | None, timeout_ms: int, token: Token) -> None:
         """Request 52012: take no messages until replica `target` holds all; HandedOver(token, …) follows. `target` None
         ends a hand-over: messages are taken again."""
-        if not self.is_master or epoch != self._epoch:
-            refusal = f"this broker is not the master of epoch {epoch}, its own is {self._epoch}"
+        if not self.is_master or epoch != self.epoch:
+            refusal = f"this broker is not the master of epoch {epoch}, its own is {self.epoch}"
             self._actions.append(HandedOver(token, refusal))
             return
         if target is None:
@@ -199,14 +197,14 @@ class Replica:
         """Level-triggered: make the role what the controller says, unless that is old news."""
         own_id = self._link.broker_id
         assert own_id is not None, "a replica without an id asks for nothing about its group"
-        if info.epoch < self._epoch:
+        if info.epoch < self.epoch:
             self._stale_count += 1
             return
         if info.total_replicas is not None and info.total_replicas != self._set.total_replicas:
             self._set.total_replicas = info.total_replicas
             self._link.register_anew(now_ms)  # the controllers also go by what a master declares
         self._set.drained_ids = info.drained_ids
-        self._slaves.admit(now_ms, self._slaves.door.told(now_ms, info.registered), self._epoch)
+        self._slaves.admit(now_ms, self._slaves.door.told(now_ms, info.registered), self.epoch)
         if info.master_id is None:
             self._has_master = False
             return
@@ -214,14 +212,14 @@ class Replica:
             if self._log.unclean and not self._unclean_election(info):
                 return
             self._has_master = True
-            if self.is_master and info.epoch == self._epoch:
+            if self.is_master and info.epoch == self.epoch:
                 if info.members is not None:
                     self._set.shown(now_ms, info.members, info.set_epoch)
             else:
                 self._become_master(now_ms, info, own_id)
             return
         self._has_master = True
-        if self.is_master and info.epoch == self._epoch:
+        if self.is_master and info.epoch == self.epoch:
             self._stale_count += 1  # two masters in one epoch: the older answer lost the race
             return
         self._become_slave(now_ms, info, own_id)
@@ -252,36 +250,32 @@ class Replica:
             assert appended, f"epoch {info.epoch} at {log.max_phy_offset} does not follow {log.epochs}"
         last = log.epochs.last
         assert last is not None
-        self._epoch, self._epoch_start = info.epoch, last.start_offset
         # Of a master that goes on within its epoch the confirm offset on disk is older than what consumers have seen.
-        self._opens_at = log.max_phy_offset
-        self._role = Role.PROMOTING
-        self._master_id, self._master_address = own_id, self._config.address
+        self._enter(Promoting(info.epoch, own_id, self._config.address, last.start_offset, log.max_phy_offset))
         members = info.members if info.members else (own_id,)
         self._set.begin(now_ms, own_id, info.epoch, members, info.set_epoch, resumed=info.epoch == before)
         if self._config.mode is HaMode.AP or self._commitment.total_replicas == 1:
             log.set_confirm_offset(log.max_phy_offset)
-        self._actions.append(RoleChanged(Role.MASTER, self._epoch, own_id, self._master_address))
+        self._actions.append(RoleChanged(Role.MASTER, self.epoch, own_id, self.master_address))
 
     def _become_slave(self, now_ms: int, info: GroupInfo, own_id: BrokerId) -> None:
         assert info.master_id is not None
         ha_address = info.master_ha_address or _ha_address_of(info.master_address)
-        unchanged = self._role is Role.SLAVE and self._epoch == info.epoch and self._master_id == info.master_id
+        before = self._in
+        unchanged = isinstance(before, Slave) and (before.epoch, before.master_id) == (info.epoch, info.master_id)
         if unchanged and self._client is not None and self._client.master_address == ha_address:
             return
         self._leave_role(f"broker {info.master_id} is master of epoch {info.epoch}")
         self.newest_master_address = info.master_address
         if not self._accept(info.epoch):
             return
-        self._epoch = info.epoch
-        self._role = Role.SLAVE
-        self._master_id, self._master_address = info.master_id, info.master_address
+        self._enter(Slave(info.epoch, info.master_id, info.master_address))
         if self._client is None:
             self._client = HaClient(self._config, self._log, own_id, self._tracer)
         if ha_address:
             self._actions += self._client.follow(now_ms, ha_address)
         if not unchanged:
-            self._actions.append(RoleChanged(Role.SLAVE, self._epoch, self._master_id, self._master_address))
+            self._actions.append(RoleChanged(Role.SLAVE, info.epoch, info.master_id, info.master_address))
 
     def _accept(self, epoch: Epoch) -> bool:
         """Make the epoch durable before anything is done in it (ruling 4). While the disk does not take it this replica
@@ -292,9 +286,9 @@ class Replica:
             self._log.accept_epoch(epoch)
         except StoreError as error:
             if not self._epoch_refusal:
-                self._role, self._master_id, self._master_address = Role.SLAVE, None, ""
+                self._enter(Slave(self.epoch, None, ""))
                 self._tracer.event("epoch_not_accepted", epoch=epoch, reason=str(error))
-                self._actions.append(RoleChanged(Role.SLAVE, self._epoch, None, ""))
+                self._actions.append(RoleChanged(Role.SLAVE, self.epoch, None, ""))
             self._epoch_refusal = str(error)
             return False
         self._epoch_refusal = ""
@@ -319,7 +313,7 @@ class Replica:
         self._actions += self._slaves.take()
 
     def ha_resolved(self, now_ms: int, numbers: Mapping[str, tuple[str, ...]]) -> None:
-        self._slaves.admit(now_ms, self._slaves.door.resolved(now_ms, numbers), self._epoch)
+        self._slaves.admit(now_ms, self._slaves.door.resolved(now_ms, numbers), self.epoch)
         self._settle(now_ms)
 
     def ha_opened(self, now_ms: int, conn_id: int) -> None:
@@ -342,7 +336,7 @@ class Replica:
         else:
             connection = self._slaves.get(conn_id)
             known = connection is not None and connection.slave_id in self._set.state.union
-            self._slaves.received(now_ms, conn_id, data, self._epoch)
+            self._slaves.received(now_ms, conn_id, data, self.epoch)
             self._settle(now_ms, look=not known)
             return
         self._settle(now_ms)
@@ -395,7 +389,7 @@ class Replica:
         short = self._commitment.shortage(now_ms, self._slaves.connections)
         if short:
             return ResponseCode.SYSTEM_ERROR, f"in-sync replicas not enough: {short}"
-        if self._role is Role.PROMOTING:
+        if self.role is Role.PROMOTING:
             return ResponseCode.SERVICE_NOT_AVAILABLE, "the new master has not taken over yet"
         return ResponseCode.SUCCESS, ""
 
@@ -417,8 +411,8 @@ class Replica:
                 self._set.maintain(now_ms, connections)
             acks = self._set.member_acks(connections)
             self._actions += self._commitment.progress(now_ms, acks, connections)
-            if self._role is Role.PROMOTING:
-                self._open()
+            if isinstance(self._in, Promoting):
+                self._open(self._in)
             self._slaves.pump(now_ms)
             if self._switch.target is not None:
                 self._look_at_switch(now_ms)
@@ -433,12 +427,12 @@ class Replica:
         ack = acks[0] if acks else None
         self._actions += self._switch.look(now_ms, self._log.max_phy_offset, ack, len(self._commitment.waits))
 
-    def _open(self) -> None:
+    def _open(self, promoting: Promoting) -> None:
         """PROMOTING ends when everything that was there before is committed and in the queues."""
         log = self._log
-        if log.confirm_offset >= self._opens_at and log.dispatched_offset >= self._opens_at:
-            self._role = Role.MASTER
-            self._tracer.event("serving", epoch=self._epoch, max_phy_offset=log.max_phy_offset)
+        if log.confirm_offset >= promoting.opens_at and log.dispatched_offset >= promoting.opens_at:
+            self._enter(promoting.opened())
+            self._tracer.event("serving", epoch=self.epoch, max_phy_offset=log.max_phy_offset)
 
     # --- leaving --------------------------------------------------------------------------------------------------
     def stopping(self, now_ms: int) -> None:
@@ -472,10 +466,16 @@ class Replica:
         """True while acks wait for the disk: the shell then syncs at once instead of at intervals."""
         return self._commitment.sync_required(is_master=self.is_master)
 
+    def slave_ends(self) -> dict[int, int]:
+        return dict(self._slaves.acks())
+
+    def may_follow_tables(self, epoch: int) -> bool:
+        return self.is_master and epoch == self.epoch
+
     def holders(self, phy_offset: PhyOffset) -> list[str]:
         """Addresses of the replicas that have the record there: of a master its slaves, of a slave its master."""
         if not self.is_master:
-            return [self._master_address] if self._master_address else []
+            return [self.master_address] if self.master_address else []
         acks = self._slaves.acks()
         known = (self._slaves.door.address_of(slave_id) for slave_id, end_offset in acks if end_offset > phy_offset)
         return [address for address in known if address]
@@ -488,12 +488,14 @@ class Replica:
         return tuple(member for member in self._set.state.union if member != self._link.broker_id)
 
     @property
-    def role(self) -> Role:
-        return self._role
+    def seeks_master(self) -> bool:
+        """The controllers say who it is."""
+        return False
 
     @property
-    def is_master(self) -> bool:
-        return self._role is Role.MASTER or self._role is Role.PROMOTING
+    def is_listed_unaligned(self) -> bool:
+        """A slave that does not follow yet is fenced."""
+        return False
 
     @property
     def hands_over(self) -> bool:
@@ -503,10 +505,6 @@ class Replica:
     @property
     def broker_id(self) -> BrokerId | None:
         return self._link.broker_id
-
-    @property
-    def epoch(self) -> Epoch:
-        return self._epoch
 
     @property
     def releasable_offset(self) -> PhyOffset:
@@ -539,10 +537,6 @@ class Replica:
         """Bytes that a slave still lacks of the log that its master had when they shook hands."""
         return 0 if self._client is None else self._client.left_bytes
 
-    @property
-    def master_address(self) -> str:
-        return self._master_address
-
     def state(self, now_ms: int) -> ReplicaState:
         """Everything, for request 52000 and `rmqha status`."""
         log = self._log
@@ -553,12 +547,12 @@ class Replica:
             broker_id=self._link.broker_id,
             address=self._config.address,
             ha_address=self._config.ha_address,
-            role=self._role.name,
+            role=self.role.name,
             ha_mode=self._config.mode.name.lower(),
             total_replicas=self._commitment.total_replicas,
-            epoch=self._epoch,
-            master_id=self._master_id,
-            master_address=self._master_address,
+            epoch=self.epoch,
+            master_id=self._in.master_id,
+            master_address=self.master_address,
             min_phy_offset=log.min_phy_offset,
             max_phy_offset=log.max_phy_offset,
             confirm_offset=log.confirm_offset,
@@ -577,7 +571,8 @@ class Replica:
             hands_over_to=self._switch.target,
         )
         if self.is_master:
-            state.epoch_start_offset = self._epoch_start
+            assert isinstance(self._in, Promoting | Master)
+            state.epoch_start_offset = self._in.start_offset
             state.releasable_offset = self._commitment.releasable
             state.one_copy_synced = self._commitment.is_one_copy_synced
             state.door = self._slaves.door.state()

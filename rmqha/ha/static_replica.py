@@ -9,8 +9,11 @@ for so many slaves as are near, whichever they are. It answers to the same calls
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from rmqha.ha.ack import AckQueue
 from rmqha.ha.action import AckStatus, Action, CloseHa, Complete, HandedOver, RoleChanged, Token
+from rmqha.ha.machine import Promoting, RoleHolder, Slave
 from rmqha.ha.stream.legacy_client import LegacyHaClient
 from rmqha.ha.stream.legacy_connection import LegacyHaConnection, PlainConnectionState
 from rmqha.ha.stream.replication_client import ClientState
@@ -30,20 +33,16 @@ STOP_AFTER_MS = 3000
 NO_CONTROLLER = "this broker belongs to a static group (enableControllerMode=false)"
 
 
-class StaticReplica:
+class StaticReplica(RoleHolder):
     def __init__(self, config: BrokerConfig, log: ReplicaLog, tracer: Tracer) -> None:
         self._config = config
         self._log = log
         self._tracer = tracer
-        self._role = Role.STARTING
         last = log.epochs.last
-        self._epoch = Epoch(max(log.highest_epoch, last.epoch if last else 0))
-        """Epoch of the time before this group became static, if there was one: name servers must not take it for
-        older."""
-        self._start_offset = PhyOffset(0)
+        # of the time before this group became static, if there was one: name servers must not take it for older
+        super().__init__(Epoch(max(log.highest_epoch, last.epoch if last else 0)))
         self._connections: dict[int, LegacyHaConnection] = {}
         self._client = LegacyHaClient(config, log, tracer)
-        self._master_address = ""
         self._acks = AckQueue(config.sync_flush_timeout if config.sync_flush else config.slave_timeout)
         self._releasable = PhyOffset(0)
         self._stopping_at_ms: int | None = None
@@ -57,9 +56,9 @@ class StaticReplica:
     def start(self, now_ms: int) -> None:
         log = self._log
         if self._config.broker_role == "SLAVE":
-            self._role = Role.SLAVE
+            self._enter(Slave(self.epoch, MASTER_ID, ""))
             log.set_confirm_offset(log.max_phy_offset)
-            self._actions.append(RoleChanged(Role.SLAVE, self._epoch, MASTER_ID, ""))
+            self._actions.append(RoleChanged(Role.SLAVE, self.epoch, MASTER_ID, ""))
             if self._config.ha_master_address:
                 self._actions += self._client.follow(now_ms, self._config.ha_master_address)
             return
@@ -67,11 +66,10 @@ class StaticReplica:
             log.truncate(log.record_end_offset)
         if log.unclean:
             log.mark_clean()  # the configuration says that this log is the group's, whatever a power loss took
-            self._tracer.event("unclean_accepted", epoch=self._epoch, max_phy_offset=log.max_phy_offset)
-        self._role = Role.PROMOTING
-        self._start_offset = log.max_phy_offset
-        self._master_address = self._config.address
-        self._actions.append(RoleChanged(Role.MASTER, self._epoch, MASTER_ID, self._master_address))
+            self._tracer.event("unclean_accepted", epoch=self.epoch, max_phy_offset=log.max_phy_offset)
+        end = log.max_phy_offset
+        self._enter(Promoting(self.epoch, MASTER_ID, self._config.address, end, end))
+        self._actions.append(RoleChanged(Role.MASTER, self.epoch, MASTER_ID, self.master_address))
         self._settle(now_ms)
 
     def timeout(self, now_ms: int) -> None:
@@ -102,11 +100,11 @@ class StaticReplica:
     def master_told(self, now_ms: int, master_address: str, ha_address: str) -> None:
         """A name server's answer to a slave's registration; "" for what it does not know. haMasterAddress comes first
         where it is set; the broker address, by which tables are pulled, is always the name server's."""
-        if self._role is not Role.SLAVE or not master_address:
+        if self.role is not Role.SLAVE or not master_address:
             return
-        if master_address != self._master_address:
-            self._master_address = master_address
-            self._actions.append(RoleChanged(Role.SLAVE, self._epoch, MASTER_ID, master_address))
+        if master_address != self.master_address:
+            self._enter(Slave(self.epoch, MASTER_ID, master_address))
+            self._actions.append(RoleChanged(Role.SLAVE, self.epoch, MASTER_ID, master_address))
         ha_address = self._config.ha_master_address or ha_address
         if ha_address and ha_address != self._client.master_address:
             self._actions += self._client.follow(now_ms, ha_address)
@@ -136,6 +134,9 @@ class StaticReplica:
             self._actions.append(CloseHa(conn_id, "too many connections" if self.is_master else "not master"))
             return
         self._connections[conn_id] = LegacyHaConnection(now_ms, conn_id, peer, self._config, self._log)
+
+    def ha_resolved(self, now_ms: int, numbers: Mapping[str, tuple[str, ...]]) -> None:
+        raise AssertionError("a static replica asks for no host's numbers")
 
     def ha_opened(self, now_ms: int, conn_id: int) -> None:
         self._actions += self._client.opened(now_ms, conn_id)
@@ -193,7 +194,7 @@ class StaticReplica:
             return ResponseCode.SERVICE_NOT_AVAILABLE, "this broker is stopping"
         if self.disk_refusal:
             return ResponseCode.SERVICE_NOT_AVAILABLE, self.disk_refusal
-        if self._role is Role.PROMOTING:
+        if self.role is Role.PROMOTING:
             return ResponseCode.SERVICE_NOT_AVAILABLE, "the master is still building its queues"
         return ResponseCode.SUCCESS, ""
 
@@ -230,9 +231,9 @@ class StaticReplica:
         held = log.max_phy_offset if not needed else acks[needed - 1] if len(acks) >= needed else PhyOffset(0)
         self._releasable = min(held, log.synced_offset) if self.sync_required else held
         self._actions += self._acks.release(now_ms, self._releasable)
-        if self._role is Role.PROMOTING and log.dispatched_offset >= self._start_offset:
-            self._role = Role.MASTER
-            self._tracer.event("serving", epoch=self._epoch, max_phy_offset=log.max_phy_offset)
+        if isinstance(self._in, Promoting) and log.dispatched_offset >= self._in.opens_at:
+            self._enter(self._in.opened())
+            self._tracer.event("serving", epoch=self.epoch, max_phy_offset=log.max_phy_offset)
         for connection in list(self._connections.values()):
             connection.note_level(now_ms)
             self._perform(connection.pump(now_ms))
@@ -257,25 +258,41 @@ class StaticReplica:
         known = [item.acked_offset for item in self._connections.values() if item.acked_offset is not None]
         return [(BrokerId(number), offset) for number, offset in enumerate(known, 1)]
 
+    def slave_ends(self) -> dict[int, int]:
+        """Nobody says which slave of a static group is which: what all of them hold each of them can serve."""
+        acks = dict(self.slave_acks())
+        return dict.fromkeys(acks, min(acks.values(), default=0))
+
+    def may_follow_tables(self, epoch: int) -> bool:
+        """A static group has no epochs."""
+        return self.is_master
+
     def holders(self, phy_offset: PhyOffset) -> list[str]:
         """Addresses of the replicas that have the record there: nobody tells a master where its slaves are."""
-        return [] if self.is_master or not self._master_address else [self._master_address]
+        return [] if self.is_master or not self.master_address else [self.master_address]
 
     @property
-    def role(self) -> Role:
-        return self._role
+    def seeks_master(self) -> bool:
+        """A slave that does not follow: it learns the master's address by registering."""
+        return not self.is_master and not self.is_following
 
     @property
-    def is_master(self) -> bool:
-        return self._role in (Role.PROMOTING, Role.MASTER)
+    def is_listed_unaligned(self) -> bool:
+        """Else it would never hear where its master is."""
+        return True
+
+    @property
+    def hands_over(self) -> bool:
+        """There is nobody to hand over to."""
+        return False
+
+    @property
+    def newest_master_address(self) -> str:
+        return self.master_address
 
     @property
     def broker_id(self) -> BrokerId | None:
         return BrokerId(self._config.static_broker_id)
-
-    @property
-    def epoch(self) -> Epoch:
-        return self._epoch
 
     @property
     def releasable_offset(self) -> PhyOffset:
@@ -310,10 +327,6 @@ class StaticReplica:
         """A master of a static group does not say where its log ends."""
         return 0
 
-    @property
-    def master_address(self) -> str:
-        return self._master_address
-
     def state(self, now_ms: int) -> ReplicaState:
         """Everything, for request 52000 and `rmqha status`."""
         log = self._log
@@ -324,12 +337,12 @@ class StaticReplica:
             broker_id=self.broker_id,
             address=self._config.address,
             ha_address=self._config.ha_address,
-            role=self._role.name,
+            role=self.role.name,
             ha_mode="static",
             broker_role=self._config.broker_role,
-            epoch=self._epoch,
+            epoch=self.epoch,
             master_id=MASTER_ID,
-            master_address=self._master_address,
+            master_address=self.master_address,
             min_phy_offset=log.min_phy_offset,
             max_phy_offset=log.max_phy_offset,
             confirm_offset=log.confirm_offset,

@@ -36,6 +36,7 @@ from rmqha.ha.action import AckStatus, Action, Complete
 from rmqha.ha.commit_tracker import CommitTracker
 from rmqha.ha.controller_client import ControllerClient
 from rmqha.ha.group_info import GroupInfo
+from rmqha.ha.machine import Promoting
 from rmqha.ha.replica import Replica
 from rmqha.ha.stream import client as ha_client
 from rmqha.ha.stream.alignment import Alignment, AlignmentVerdict, align
@@ -165,8 +166,8 @@ _REAL_APPLY = Replica._apply
 
 
 def _old_news_too(self: Replica, now_ms: int, info: GroupInfo) -> None:
-    if info.master_id is not None and info.epoch < self._epoch and not self.is_master:
-        self._epoch = info.epoch
+    if info.master_id is not None and info.epoch < self.epoch and not self.is_master:
+        self._show(replace(self._in, epoch=info.epoch))
     _REAL_APPLY(self, now_ms, info)
 
 
@@ -250,7 +251,8 @@ _REAL_BECOME_MASTER = Replica._become_master
 
 def _serves_what_is_on_disk(self: Replica, now_ms: int, info: GroupInfo, own_id: BrokerId) -> None:
     _REAL_BECOME_MASTER(self, now_ms, info, own_id)
-    self._opens_at = self._epoch_start
+    if isinstance(self._in, Promoting):
+        self._in = replace(self._in, opens_at=self._in.start_offset)
 
 
 _REAL_LEARN = QueueMinOffsets.learn

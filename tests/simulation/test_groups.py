@@ -149,7 +149,7 @@ def test_no_replica_follows_a_master_of_another_group(
     first, second = world.groups[:2]
     (slave, *_) = [broker for broker in first.brokers if not broker.replica.is_master]
     crosstalk.stepped(slave)
-    monkeypatch.setattr(slave.replica, "_master_address", second.brokers[0].config.address)
+    monkeypatch.setattr(slave.replica, "master_address", second.brokers[0].config.address)
     with pytest.raises(InvariantError, match="takes b4:10911 for its master"):
         crosstalk.stepped(slave)
 

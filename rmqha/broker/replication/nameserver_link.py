@@ -120,15 +120,10 @@ class NameServerLink:
             return AdvertisedState(None, self._revision)
         if replica.is_master:
             return AdvertisedState(MASTER_ID, self._revision)
-        if not self._config.enable_controller_mode:
+        if replica.is_listed_unaligned:
             return AdvertisedState(replica.broker_id, self._revision)  # the answer says where the master is
         self._aligned = self._aligned or replica.is_following
         return AdvertisedState(replica.broker_id if self._aligned else None, self._revision)
-
-    def _seeks_master(self) -> bool:
-        """A slave of a static group that does not follow: it learns the master's address by registering."""
-        replica = self._driver.replica
-        return not self._config.enable_controller_mode and not replica.is_master and not replica.is_following
 
     # --- tasks ------------------------------------------------------------------------------------------------------
     async def run(self, client: RemotingClient) -> None:
@@ -185,7 +180,7 @@ class NameServerLink:
             self._unreachable.discard(address)
             known_as = registration.known_as
             registration.done(self._clock.now_ms(), step, standing)
-            if step is Step.REGISTER and self._seeks_master():
+            if step is Step.REGISTER and self._driver.replica.seeks_master:
                 registration.repeat_soon(self._clock.now_ms())
             if registration.known_as != known_as:
                 self._tracer.event(f"name_server_{step.value}ed", address=address, broker_id=standing.wanted)

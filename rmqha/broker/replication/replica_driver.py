@@ -25,8 +25,7 @@ from rmqha.ha.action import (
     SendHa,
     SendLog,
 )
-from rmqha.ha.replica import Replica
-from rmqha.ha.static_replica import StaticReplica
+from rmqha.ha.machine import ReplicaMachine
 from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import interrupted, whole
@@ -103,7 +102,7 @@ class DriverShell(Protocol):
 class ReplicaDriver:
     def __init__(
         self,
-        replica: Replica | StaticReplica,
+        replica: ReplicaMachine,
         store: Store,
         room: TailRoom,
         clock: Clock,
@@ -211,9 +210,8 @@ class ReplicaDriver:
     @whole
     def master_told(self, master_address: str, ha_address: str) -> None:
         """A name server has said who the master of this static group is."""
-        if isinstance(self.replica, StaticReplica):
-            self.replica.master_told(self._clock.now_ms(), master_address, ha_address)
-            self._perform()
+        self.replica.master_told(self._clock.now_ms(), master_address, ha_address)
+        self._perform()
 
     @whole
     def role_notified(self, command: Command) -> None:
@@ -234,7 +232,6 @@ class ReplicaDriver:
     @whole
     def ha_resolved(self, numbers: Mapping[str, tuple[str, ...]]) -> None:
         """The answer to ResolveHosts, which only groups with controllers ask for."""
-        assert isinstance(self.replica, Replica)
         self.replica.ha_resolved(self._clock.now_ms(), numbers)
         self._perform()
 

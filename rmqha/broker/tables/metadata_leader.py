@@ -83,10 +83,11 @@ class GroupView(Protocol):
     """Port of what is known, and told, of the group and its log."""
 
     @property
-    def is_master(self) -> bool: ...
-
-    @property
     def epoch(self) -> Epoch: ...
+
+    def may_follow_tables(self, epoch: int) -> bool:
+        """True if this replica is the master of `epoch`, or of a group without epochs."""
+        ...
 
     def other_members(self) -> tuple[BrokerId, ...] | None:
         """All but this replica that are, or may by now be, in the SyncStateSet; None while the set is too small for
@@ -147,8 +148,7 @@ class MetadataLeader:
         version, epoch = number(command, "version"), number(command, "masterEpoch")
         if version != VERSION:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"version {version} of request 52030 is not known here")
-        is_static = not self._config.enable_controller_mode
-        if not self._group.is_master or (epoch != self._group.epoch and not is_static):
+        if not self._group.may_follow_tables(epoch):
             raise RequestError(
                 ResponseCode.SYSTEM_ERROR,
                 f"this broker is not the master of epoch {epoch}, its own is {self._group.epoch}",
