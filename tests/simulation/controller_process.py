@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from controller.config import ControllerConfig
@@ -111,6 +112,26 @@ class ControllerProcess(DiskProcess):
         """The disk is replaced by an empty one."""
         self.wipe_count += 1
         self.disk = SimDisk(self._prng.child(f"disk-{self.life}"))
+
+    def renew_disk(self, peers: str) -> None:
+        """The same of one that is no member: nothing is forgotten. `peers` are its new controllerDLegerPeers: one that
+        names itself alone would form a group of its own."""
+        self.config = replace(self.config, controller_dleger_peers=peers)
+        self.disk = SimDisk(self._prng.child(f"renewed-{self.life}"))
+
+    @property
+    def member(self) -> str:
+        """Its identity in the group: id and disk."""
+        return self._raft.node_id
+
+    @property
+    def configuration(self) -> Configuration:
+        """The group of controllers as it knows it."""
+        return self._raft.configuration
+
+    @property
+    def applied_index(self) -> int:
+        return int(self.machine._feed.index)
 
     @property
     def led_term(self) -> int | None:

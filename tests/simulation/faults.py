@@ -21,6 +21,7 @@ from .disk_faults import DiskFaults
 from .moments import Moments
 from .name_server_process import NameServerProcess
 from .options import Options
+from .quorum_faults import QuorumFaults
 from .strikes import Strikes
 from .tuning import tuned_broker, tuned_controller
 
@@ -41,6 +42,7 @@ class Faults(Strikes):
         super().__init__(options, scheduler, transport, prng, tracer, groups, controllers, name_servers, only)
         self._rolling = False
         self._disks = DiskFaults(self)
+        self._quorum = QuorumFaults(self)
         self.moments = Moments(self, self._disks)
 
     def start(self) -> None:
@@ -95,6 +97,7 @@ class Faults(Strikes):
             ("wipe-broker", options.wipe_broker_per_mille, self._wipe_broker),
             ("isolate", options.isolate_per_mille, self._isolate),
             *self._disks.kinds,
+            *self._quorum.kinds,
         ):
             if per_mille:
                 self.chance(name, str(self.scheduler.now_ms), per_mille, act)

@@ -139,6 +139,10 @@ class Options:
     """A process dies, and in its next life finds a sector of a small file to be another one, or to be unreadable."""
     isolate_per_mille: int = 0
     """A master is cut off from controllers and replicas, and goes on with its clients."""
+    spare_controller_count: int = 0
+    """Controllers that are no members of the group at first."""
+    change_members_per_mille: int = 0
+    """An operator adds a controller to the group, or removes one."""
     forwards: bool = False
     """Brokers pass sends on to a new master, as on the host (`forwardSendsMillis`)."""
     bereave: bool = False

@@ -12,6 +12,7 @@ from rmqha.broker.replication.forward import SendForwarder
 from rmqha.broker.requests.request import UNWRITTEN, Channel
 from rmqha.model.code import ResponseCode
 from rmqha.model.error import UnreachableError
+from rmqha.raft import reconfiguration
 from rmqha.wire.command import Command
 
 REAL_SETTLE = SendForwarder._settle
@@ -40,4 +41,7 @@ async def _settle_believing(self: SendForwarder, channel: Channel, command: Comm
 SHELL_MUTATIONS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "what has no answer is passed on again": lambda: patch.object(forward, "NotSentError", UnreachableError),
     "a refusal after the write is passed on again": lambda: patch.object(SendForwarder, "_settle", _settle_believing),
+    "a removed leader leads on (Raft)": lambda: patch.object(
+        reconfiguration, "leave", lambda core, role, now_ms: False
+    ),
 }

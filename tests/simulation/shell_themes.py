@@ -36,6 +36,31 @@ def forwards(options: Options) -> Options:
     )
 
 
+def quorum(options: Options) -> Options:
+    """Operators change the controllers' own group, the leader too, while controllers die, stand still and are cut off,
+    links are slow, and brokers know all of them, members or not; snapshots are written often."""
+    return replace(
+        rough(options),
+        cp=options.cp,
+        controller_count=3 if options.client_count > 1 else 1,
+        spare_controller_count=2,
+        change_members_per_mille=250,
+        client_count=1,
+        send_interval_ms=40,
+        max_delay_ms=20,
+        chaos_ms=20_000,
+        kill_broker_per_mille=60,
+        pause_broker_per_mille=20,
+        slow_per_mille=150,
+        stick_per_mille=60,
+        kill_controller_per_mille=120,
+        pause_controller_per_mille=60,
+        restart_after_ms=1000,
+        snapshot_after_entries=20,
+    )
+
+
 SHELL_THEMES: dict[str, Callable[[Options], Options]] = {
     "forwards": forwards,
+    "quorum": quorum,
 }

@@ -99,6 +99,7 @@ FOUND_BY = {
     "a record's own checksum is not compared (ruling 30)": "noise:4",
     "what has no answer is passed on again": "forwards:1",
     "a refusal after the write is passed on again": "forwards:6",
+    "a removed leader leads on (Raft)": "quorum:7",
     "one vote elects a leader (Raft)": "plain:2",
     "votes are forgotten (Raft)": "controllers:1",
     "one copy commits (Raft)": "rough:7",

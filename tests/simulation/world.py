@@ -28,6 +28,7 @@ from .history import InvariantError
 from .marks import MarkingTracer
 from .name_server_process import NameServerProcess
 from .options import Options, seed_options
+from .quorum_faults import missing_members
 from .rescue import Rescue
 from .tuning import tuned_controller, tuned_controllers
 
@@ -71,7 +72,8 @@ class World:
         self.transport = Transport(self.scheduler, prng.child("transport"), delays)
         self.transport.split_per_mille = self.options.split_per_mille
         self._ground = Ground(self.scheduler, self.transport, self.tracer, prng, self.options.clock_drift_ppm)
-        self.controllers = [self._controller(number) for number in range(1, self.options.controller_count + 1)]
+        controller_count = self.options.controller_count + self.options.spare_controller_count
+        self.controllers = [self._controller(number) for number in range(1, controller_count + 1)]
         self.name_servers = [self._name_server(number) for number in range(1, self.options.name_server_count + 1)]
         self.groups = self._groups()
         self.brokers = [broker for group in self.groups for broker in group.brokers]
@@ -150,12 +152,14 @@ class World:
             if any(host in group.hosts for host in hosts) or all(host not in hosts_of_brokers for host in hosts):
                 group.causes.disturbed()
 
-    def _peers(self) -> str:
-        return ";".join(f"c{number}-c{number}:9878" for number in range(1, self.options.controller_count + 1))
+    def _peers(self, own: int) -> str:
+        """The group as it is formed, and a controller of its own that is to be added later."""
+        numbers = range(1, self.options.controller_count + 1)
+        return ";".join(f"c{number}-c{number}:9878" for number in sorted({*numbers, own}))
 
     def _controller(self, number: int) -> ControllerProcess:
         host, ground = f"c{number}", self._ground
-        config = ControllerConfig(controller_dleger_peers=self._peers(), controller_dleger_self_id=host)
+        config = ControllerConfig(controller_dleger_peers=self._peers(number), controller_dleger_self_id=host)
         if self.options.snapshot_after_entries:
             config = replace(config, snapshot_after_entries=self.options.snapshot_after_entries)
         prng = ground.prng.child(host)
@@ -288,7 +292,9 @@ class World:
     def _missing(self) -> str:
         lacks = (group.missing() for group in self.groups)
         unrouted = (group.missing_routes() for group in self.groups)
-        return next(filter(None, lacks), "") or next(filter(None, unrouted), "")
+        lack = next(filter(None, lacks), "") or next(filter(None, unrouted), "")
+        unlevel = self.options.change_members_per_mille and not lack
+        return missing_members(self.controllers) if unlevel else lack
 
     def _unread(self) -> str:
         return next(filter(None, (group.unread() for group in self.groups)), "")
