@@ -146,7 +146,7 @@ class ControllerMachine:
             self._update_config(token, command)
             return
         else:
-            self._actions.append(Reply(token, self._any_node_answer(now_ms, command)))
+            self._answer(token, command, self._any_node_answer(now_ms, command))
             return
         self._settle(now_ms)
 
@@ -267,6 +267,10 @@ class ControllerMachine:
     def _leader_address(self) -> str:
         return self._addresses.of(self._raft.leader_id)
 
+    def _answer(self, token: Token, command: Command, reply: Command) -> None:
+        if not command.is_oneway:
+            self._actions.append(Reply(token, reply))
+
     def _not_leader(self, command: Command) -> Command:
         ext = {"controllerLeaderAddress": "" if self._raft.is_leader else self._leader_address()}
         remark = f"the controllers' leader is {id_of(self._raft.leader_id) or 'not elected yet'}"
@@ -279,8 +283,7 @@ class ControllerMachine:
             return
         if self._requests is not None and command.code == RequestCode.BROKER_HEARTBEAT:
             self._requests.observe(now_ms, asked)
-        if not command.is_oneway:
-            self._actions.append(Reply(asked.token, self._not_leader(command)))
+        self._answer(asked.token, command, self._not_leader(command))
 
     def _any_node_answer(self, now_ms: int, command: Command) -> Command:
         match command.code:
@@ -315,7 +318,7 @@ class ControllerMachine:
         except (UnicodeDecodeError, ConfigError) as problem:
             remark = str(problem) if isinstance(problem, ConfigError) else "the body is no UTF-8 text"
             refusal = command.reply(ResponseCode.CONTROLLER_INVALID_REQUEST, remark=remark)
-            self._actions.append(Reply(token, refusal))
+            self._answer(token, command, refusal)
             return
         # a key that needs a restart may be named with the value that it has; it is not kept
         changes = config.live_part(changes)[0]
@@ -385,8 +388,7 @@ class ControllerMachine:
     def _refuse_changes(self, changes: list[Proposal]) -> None:
         for change in changes:
             for asked in change.asked:
-                if not asked.command.is_oneway:
-                    self._actions.append(Reply(asked.token, self._not_leader(asked.command)))
+                self._answer(asked.token, asked.command, self._not_leader(asked.command))
 
     def _begin_image(self, now_ms: int) -> RaftIndex:
         """A snapshot of what is applied, if none is under way; the index that it will reach."""

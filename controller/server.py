@@ -234,10 +234,14 @@ class ControllerServer:
     def _serve(self, machine: ControllerMachine, now_ms: int, session: Session, command: Command) -> None:
         if command.code == RequestCode.RMQHA_RAFT_MESSAGE and self._refuses(machine, session):
             return
+        shown: object = None
         if command.code == RequestCode.RMQHA_GET_HISTORY:
-            session.send(command.reply(body=lenient_json.dumps(self._tracer.told())))
+            shown = self._tracer.told()
         elif command.code == RequestCode.RMQHA_GET_SECURITY_STATE:
-            session.send(command.reply(body=lenient_json.dumps(security_watch.view(security.ambient.get()))))
+            shown = security_watch.view(security.ambient.get())
+        if shown is not None:
+            if not command.is_oneway:
+                session.send(command.reply(body=lenient_json.dumps(shown)))
         else:
             if command.code == RequestCode.RMQHA_RAFT_MESSAGE and not session.is_urgent:
                 session.is_urgent = machine.may_have_peer_at(session.peer.rpartition(":")[0].strip("[]"))

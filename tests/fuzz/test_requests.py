@@ -4,6 +4,7 @@ once, with a code, and lives."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -14,9 +15,11 @@ from nameserver.kv_config import KvConfig
 from nameserver.server import NameServer
 from rmqha.host.tracer import HostTracer
 from rmqha.model.code import RequestCode
+from rmqha.model.error import RemoteProtocolError
 from rmqha.wire.command import FLAG_RESPONSE, Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from tests.broker.support import Broker, FakeChannel
+from tests.controller.harness import group_of
 from tests.fuzz.budget import fuzz
 from tests.golden.reader import frames, raw
 from tests.support.clock import ManualClock
@@ -115,3 +118,39 @@ def test_a_name_server_lives_through_any_request(commands: list[Command]) -> Non
         clock.ms += 100
         server.routes.scan(clock.ms)
     server.routes.session_closed(1)
+
+
+@pytest.fixture(scope="module")
+def slave(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    found = Broker(tmp_path_factory.mktemp("fuzz-slave"), total_replicas=2, slave_read_enable=True)
+    found.controller.master_id = 7
+    found.start()
+    assert not found.core.replica.is_master
+    yield found
+    found.close()
+
+
+@fuzz
+@given(changed_requests().filter(lambda command: command.code not in ROLE_CODES))
+def test_a_slave_lives_through_any_request_and_appends_none(slave: Broker, command: Command) -> None:
+    channel, end = FakeChannel(), slave.store.max_phy_offset
+    slave.core.processor.received(channel, [command])
+    slave.run(20)
+    check(command, [item for item in channel.take() if item.flag & FLAG_RESPONSE])
+    slave.core.processor.closed(channel)
+    assert slave.store.max_phy_offset == end and not slave.core.replica.is_master
+
+
+@fuzz
+@given(st.lists(changed_requests(), min_size=1, max_size=4))
+def test_a_controller_lives_through_any_request(commands: list[Command]) -> None:
+    """What is no Raft message is the end of its session."""
+    cluster, _ = group_of(2)
+    for session_id, command in enumerate(commands, 1):
+        token = 0
+        with suppress(RemoteProtocolError):
+            token = cluster.send(command, session_id)
+        cluster.run(100)
+        check(command, [cluster.replies[token]] if token in cluster.replies else [])
+        cluster.leader.machine.session_closed(cluster.now_ms, session_id)
+    assert cluster.call(RequestCode.CONTROLLER_GET_METADATA_INFO).ext["isLeader"] == "true"

@@ -12,7 +12,7 @@ from .run import Run
 
 PAGE = Path(__file__).parents[2] / "docs" / "internals" / "simulation.md"
 FOUND_BY = {
-    "what a sync failed on is only synced (ruling 29)": "forgotten:5",
+    "what a sync failed on is only synced (ruling 29)": "forgotten:10",
     "acks against the shrunk set (ruling 1)": "rough:1",
     "no majority needed (ruling 1)": "rough:1",
     "the fastest member decides (ruling 1)": "rough:1",

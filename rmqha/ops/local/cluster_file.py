@@ -242,6 +242,10 @@ def parse(
         ) from None
     root = directory or Path(cluster.directory or f"rmqha-data/{cluster.name}")
     root = root.expanduser().absolute()
+    if any(0xD800 <= ord(letter) < 0xE000 for letter in str(root)):
+        raise reader.wrong(
+            f"directory = {str(root)!r} is no UTF-8 text, as the servers' files must be; choose another name"
+        )
 
     groups = _read_groups(reader)
     static = [group.name for group in groups if group.static]
