@@ -5,6 +5,7 @@ SIM_PYTHON ?= $(BIN)/python
 MODE ?= cp
 SEEDS ?= 200
 N ?= 2000
+RUNS ?= 200
 HOURS ?= 24
 FUZZ_SECONDS ?= 30
 CASES ?= 1000000
@@ -15,7 +16,7 @@ PARALLEL := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # else every server that a test starts, and every collection, compiles what it imports
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help env demo test interop chaos abuse browser spec drills lint types sim sim-many sim-day fuzz fuzz-frames bench lock test-lowest sbom clean
+.PHONY: help env demo test interop chaos abuse browser spec drills lint types sim sim-many sim-day planted fuzz fuzz-frames bench lock test-lowest sbom clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile | expand -t 10
@@ -64,6 +65,9 @@ sim: .venv/stamp ## whole clusters from SEEDS=200 seeds; SEED=n replays one, THE
 
 sim-many: .venv/stamp ## the same from N=2000 seeds, FIRST=1, FAULT_SECONDS=60 of faults each
 	$(SIM_PYTHON) -m tests.simulation --seeds $(N) $(if $(FIRST),--first $(FIRST)) $(if $(FAULT_SECONDS),--seconds $(FAULT_SECONDS))
+
+planted: .venv/stamp ## each planted bug alone through RUNS=200 runs of the rotation, until one fails: found and missed; BUG='name'
+	$(SIM_PYTHON) -m tests.simulation.planting --runs $(RUNS) $(if $(BUG),--bug "$(BUG)")
 
 sim-day: .venv/stamp ## a simulated day (HOURS=24) without a fault: no election, nothing lost; SEED=1
 	$(SIM_PYTHON) -m tests.simulation --day --hours $(HOURS) $(if $(SEED),--seed $(SEED))

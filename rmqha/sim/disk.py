@@ -42,6 +42,13 @@ class _File:
         self.unlike: list[tuple[int, int]] = []
         """Ranges that the cache holds as clean, and that are other ones on the medium."""
 
+    def copy(self) -> _File:
+        made = _File(b"", self.modified_at_ms)
+        made.content, made.durable = bytearray(self.content), bytearray(self.durable)
+        made.dirty, made.unlike = list(self.dirty), list(self.unlike)
+        made.bad_sectors, made.named = set(self.bad_sectors), self.named
+        return made
+
     def sync(self) -> None:
         self.named = True
         if self.unlike:
@@ -247,12 +254,16 @@ class SimDisk:
         self.misdirects = True
         """True: what such a sync loses may stand elsewhere in the file."""
         self.used_bytes = 0
+        self.watch: Callable[[], None] | None = None
+        """Called before every change but a write to a mapped region, in the midst of whatever makes it."""
         self.read_only_views = True
         """Views cannot be written. PyPy is slow then: it copies all of such a view at each look into a part of it."""
 
     # --- faults -----------------------------------------------------------------------------------------------------
     def step(self, kind: str, size_bytes: int = 0, *, grow: bool = False) -> int | None:
         """Count a change; raise its fault. Returns how much of a write happens before the stop, None for all."""
+        if self.watch is not None:
+            self.watch()
         self.operations += 1
         if self.stop_after is not None and self.operations >= self.stop_after:
             if kind == "write" and size_bytes and self.operations == self.stop_after:
@@ -299,6 +310,14 @@ class SimDisk:
             # old views must not see what comes later
             for file in self._files.values():
                 file.content = bytearray(file.content)
+
+    def copy(self, prng: Prng) -> SimDisk:
+        """Another disk with the same content, durable or not, and no faults: what becomes of it stays there."""
+        made = SimDisk(prng, label=self._label, clock=self._clock)
+        made._files = {path: file.copy() for path, file in self._files.items()}
+        made._directories = set(self._directories)
+        made._boots, made.used_bytes, made.read_only_views = self._boots, self.used_bytes, self.read_only_views
+        return made
 
     def rot(self, path: str, position: int, mask: int = 0xFF) -> None:
         """Flip bits of one byte, in memory and on the medium."""

@@ -19,9 +19,11 @@ from .checkers.consumption import Consumption, behind
 from .checkers.copies import Copies
 from .checkers.electable import Electable
 from .checkers.elected import Elected
+from .checkers.hand_overs import HandOvers
 from .checkers.learners import Learners
 from .checkers.roles import Roles
 from .checkers.routes import Routes
+from .checkers.sets import Sets
 from .checkers.survival import Audit, audit
 from .checkers.tables import Tables
 from .checkers.visibility import Visibility
@@ -34,7 +36,7 @@ from .group_client import ClientPlace
 from .history import History
 from .live_rot import LiveRot
 from .name_server_process import NameServerProcess
-from .options import Options
+from .options import IN_SYNC_TWO, WHOLE_SET, Options
 from .routed_client import RoutedClient
 from .table_client import TableClient
 from .transaction_client import TransactionClient
@@ -94,6 +96,8 @@ class BrokerGroup:
         self.copies = Copies(self.members, cp=options.cp, sync_flush=options.sync_flush)
         self.electable = Electable(self.name, self.members, cp=options.cp)
         self.elections = Elected(self.name)
+        self.sets = Sets(self.name, self.members, cp=options.cp)
+        self.hand_overs = HandOvers(self.members)
         self.wholeness = Wholeness(cp=options.cp)
         self.learners = Learners(self.name, learners)
         self.answers = Answers(self.brokers)
@@ -103,7 +107,7 @@ class BrokerGroup:
         processes = [*self._controllers, *self.name_servers, *self.brokers]
         self.causes = Causes(ground.scheduler, ground.transport, processes)
         self.alone = Alone(ground.scheduler, self.causes, self.brokers, self._controllers, cp=options.cp)
-        in_cp = [self.copies.stepped, self.wholeness.stepped] if options.cp else []
+        in_cp = [self.wholeness.stepped] if options.cp else []
         self.live_rot = LiveRot()
         sound = [self.live_rot.stepped] if options.live_rot_per_mille else []
         for broker in self.brokers:
@@ -112,6 +116,9 @@ class BrokerGroup:
                 self.roles.stepped,
                 self.visibility.stepped,
                 self.electable.acknowledges,
+                self.copies.stepped,
+                self.sets.stepped,
+                self.hand_overs.stepped,
                 *in_cp,
                 *sound,
                 self.alone.stepped,
@@ -129,6 +136,9 @@ class BrokerGroup:
             sync_flush_timeout=BrokerConfig().slave_timeout,  # its default is longer than a client waits
             total_replicas=options.broker_count,
             async_learner=is_learner,
+            broker_role="ASYNC_MASTER" if options.ap_level != IN_SYNC_TWO else "SYNC_MASTER",
+            in_sync_replicas=2 if options.ap_level == IN_SYNC_TWO else 1,
+            all_ack_in_sync_state_set=options.ap_level == WHOLE_SET,
             controller_heartbeat_interval_millis=options.heartbeat_ms,
             mapped_file_size_commit_log=options.file_size_bytes,
             mapped_file_size_consume_queue=20 * 100 if options.kept_files else 20 * 1000,
@@ -171,6 +181,7 @@ class BrokerGroup:
         made.unanswered = self.answers.missing
         made.delayed_per_mille = self.options.delayed_per_mille
         made.held_ms = HOLD_MS if self.options.forwards else 0
+        made.acknowledged = self.copies.answered
         if isinstance(made, RoutedClient):
             made.broker_name = self.name
             made.name_servers = tuple(process.address for process in self.name_servers)
@@ -221,6 +232,7 @@ class BrokerGroup:
         """A step of a controller."""
         self.electable.applied(controller)
         self.elections.applied(controller)
+        self.sets.applied(controller)
         self.learners.applied(controller)
 
     @property

@@ -139,16 +139,8 @@ class BrokerProcess(DiskProcess):
 
     def _begin(self) -> None:
         config = self.config
-        store_config = StoreConfig(
-            mapped_file_size_commit_log=config.mapped_file_size_commit_log,
-            mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
-            max_message_size=config.max_message_size,
-            enabled_append_prop_crc=config.enabled_append_prop_crc,
-            max_hash_slot_num=config.max_hash_slot_num,
-            max_index_num=config.max_index_num,
-        )
         try:
-            self.store = Store.open(self.disk, store_config, self._tracer)
+            self.store = Store.open(self.disk, self.store_config, self._tracer)
         except StoreError as error:
             self.failed = str(error)
             self.alive = False
@@ -194,6 +186,18 @@ class BrokerProcess(DiskProcess):
         self._flush_later()
         self._clean_later()
         Scrubbing(self, self.core)
+
+    @property
+    def store_config(self) -> StoreConfig:
+        config = self.config
+        return StoreConfig(
+            mapped_file_size_commit_log=config.mapped_file_size_commit_log,
+            mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
+            max_message_size=config.max_message_size,
+            enabled_append_prop_crc=config.enabled_append_prop_crc,
+            max_hash_slot_num=config.max_hash_slot_num,
+            max_index_num=config.max_index_num,
+        )
 
     @property
     def driver(self) -> ReplicaDriver:

@@ -3,7 +3,7 @@ refused, as one would whose routes are old: that is what a cut-off master must w
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rmqha.broker.replication.forward import MASTER_CHANGED
 from rmqha.drill.history import Attempt, AttemptOutcome
@@ -63,6 +63,8 @@ class ClientProcess(GroupClient):
         self._history = history
         self._target = first_target
         self.delayed_per_mille = 0
+        self.acknowledged: Callable[[str, int], None] = lambda address, phy_offset: None
+        """Told of each SEND_OK: whose it is and where the record lies."""
 
     def boot(self) -> None:
         self.begin_life()
@@ -123,6 +125,7 @@ class ClientProcess(GroupClient):
         if reply is not None and reply.code == ResponseCode.SUCCESS:
             send.acked_at_ms = self.scheduler.now_ms
             send.offset_id = reply.ext["msgId"]
+            self.acknowledged(address, int(send.offset_id[-16:], 16))
             send.queue_id = int(reply.ext["queueId"])
             send.queue_offset = int(reply.ext["queueOffset"])
             send.broker = address

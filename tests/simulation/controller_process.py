@@ -134,6 +134,10 @@ class ControllerProcess(DiskProcess):
         return int(self.machine._feed.index)
 
     @property
+    def durable_log(self) -> DurableRaftLog:
+        return self._log
+
+    @property
     def led_term(self) -> int | None:
         """The Raft term in which this controller leads now."""
         return self._raft.term if self._raft.is_leader else None

@@ -9,6 +9,11 @@ from .options import Options
 from .rough import rough
 
 
+def ap_level(options: Options) -> int:
+    """Each level in a third of the runs in AP."""
+    return 0 if options.cp else options.client_count - 1
+
+
 def stops(options: Options) -> Options:
     """Processes stop, or lose their power, between two changes of their disks, in the midst of a handler; AP and CP,
     ASYNC_FLUSH and SYNC_FLUSH."""
@@ -22,6 +27,8 @@ def stops(options: Options) -> Options:
         cut_per_mille=40,
         switch_per_mille=40,
         restart_after_ms=800,
+        ap_level=ap_level(options),
+        crash_probes=20,
     )
 
 
@@ -33,6 +40,7 @@ def moments(options: Options) -> Options:
         cp=options.cp,
         sync_flush=options.kept_hours == 0,
         max_delay_ms=20,
+        echo_per_mille=200,
         moment_per_mille=80,
         kill_broker_per_mille=40,
         pause_broker_per_mille=20,
@@ -42,6 +50,8 @@ def moments(options: Options) -> Options:
         switch_per_mille=150,
         resize_per_mille=40,
         restart_after_ms=500,
+        ap_level=ap_level(options),
+        crash_probes=20,
     )
 
 
@@ -58,6 +68,8 @@ def splits(options: Options) -> Options:
         pause_broker_per_mille=20,
         cut_per_mille=20,
         slow_per_mille=40,
+        ap_level=options.client_count - 1,
+        crash_probes=20,
     )
 
 

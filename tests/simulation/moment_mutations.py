@@ -43,7 +43,7 @@ def _takes_sends_on(self: Replica, now_ms: int) -> Any:
         self._switch = switch
 
 
-def _any_set_is_news(self: SyncStateSet, members: Members, set_epoch: int) -> bool:
+def _any_set_is_news(self: SyncStateSet, members: Members, set_epoch: int, *, answered: bool) -> bool:
     self.reset(members, set_epoch)
     return True
 
@@ -224,32 +224,32 @@ MOMENT_MUTATIONS: dict[str, Callable[[], Any]] = {
     "a start after a loss of power forgets it at once": lambda: patch.object(BootFile, "running", _new_boot_at_once),
     "an epoch is durable with the next one": lambda: patch.object(Replica, "_accept", _accepted_after),
     "a slave's first word counts as all": lambda: patch.object(HaConnection, "_ack", _first_ack_is_the_end),
-}
-
-UNSEEN: dict[str, Callable[[], Any]] = {
     "what was sent to a target counts as there (ruling 18)": lambda: patch.object(
         HandOver, "look", _what_was_sent_is_there
     ),
     "a master that hands over takes sends on (ruling 18)": lambda: patch.object(Replica, "admission", _takes_sends_on),
     "an older set is news": lambda: patch.object(SyncStateSet, "decided", _any_set_is_news),
-    "an answer to an earlier proposal counts": lambda: patch.object(SyncStateSetManager, "replied", _any_answer_counts),
     "a proposal without an answer is refused": lambda: patch.object(SyncStateSet, "lost", _no_answer_is_a_refusal),
     "the mark of synced bytes survives a cut": lambda: patch.object(Store, "truncate", _synced_mark_stays),
     "the confirm offset survives a cut": lambda: patch.object(Store, "truncate", _confirm_stays),
     "progress and checkpoint survive a cut": lambda: patch.object(Store, "_lower_marks", _marks_stay),
     "queue offsets survive a cut": lambda: patch.object(Store, "truncate", _queue_ends_stay),
     "old files go before they are synced": lambda: patch.object(Store, "settled_offset", property(_unsynced_files_go)),
-    "progress is saved before the queues are synced": lambda: patch.object(Store, "_save", _marks_before_queues),
     "an epoch's entry is written after its bytes": _bytes_before_their_entry,
     "epochs are cut in memory": lambda: patch.object(EpochFile, "_shorten", _shortened_in_memory),
     "unclean is said in memory": lambda: patch.object(BootFile, "set_unclean", _unclean_in_memory),
+    "waits outlive the role": lambda: patch.object(AckQueue, "abandon", _keeps_waiting),
+    "the controllers' log is not synced (Raft)": lambda: patch.object(DurableRaftLog, "_append", _log_in_the_cache),
+}
+
+MOMENT_UNSEEN: dict[str, Callable[[], Any]] = {
+    "an answer to an earlier proposal counts": lambda: patch.object(SyncStateSetManager, "replied", _any_answer_counts),
+    "progress is saved before the queues are synced": lambda: patch.object(Store, "_save", _marks_before_queues),
     "an older connection of a slave counts": lambda: patch.object(SyncStateSetManager, "member_acks", _best_ack_ever),
     "a new master forgets what it has inherited": lambda: patch.object(
         SyncStateSetManager, "begin", _no_grace_for_what_was_inherited
     ),
-    "waits outlive the role": lambda: patch.object(AckQueue, "abandon", _keeps_waiting),
     "a progress is not synced": lambda: patch.object(ProgressFile, "sync", lambda self: None),
     "a checkpoint is not synced": lambda: patch.object(CheckpointFile, "sync", lambda self: None),
-    "the controllers' log is not synced (Raft)": lambda: patch.object(DurableRaftLog, "_append", _log_in_the_cache),
 }
 """Planted, and found by no run so far (docs/internals/simulation.md): `planted` takes their names too."""

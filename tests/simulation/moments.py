@@ -80,12 +80,14 @@ class Moments:
         strikes.chance(f"at-{name}", moment, strikes.options.moment_per_mille, lambda draws: act(draws, process))
 
     def _strike_broker(self, draws: SimPrng, broker: BrokerProcess) -> None:
-        kind = draws.below(6)
+        kind = draws.below(8)
         if kind < 2:
             self._disks.stop_within(broker, draws, draws.between(1, MOST_CHANGES), power_loss=kind == 1)
         elif kind < 4:
             self._kill_soon(draws, broker, power_loss=kind == 3)
-        elif kind == 4:
+        elif kind < 6:
+            self._strike_master(draws, broker)
+        elif kind == 6:
             self._hold(draws, set(self._controllers), {broker.host}, "answers")
         else:
             self._hold(draws, {broker.host}, set(self._controllers), "requests")
@@ -102,6 +104,12 @@ class Moments:
             masters = [item for item in self._brokers.values() if item.alive and item.replica.is_master]
             if masters:
                 self._kill_soon(draws, masters[0], power_loss=draws.chance(1, 2))
+
+    def _strike_master(self, draws: SimPrng, broker: BrokerProcess) -> None:
+        """Of the same group, or `broker` itself if it leads: what has just happened to a slave, its successor meets."""
+        group = self._strikes.group_with(broker).brokers
+        masters = [item for item in group if item.alive and item.replica.is_master] or [broker]
+        self._kill_soon(draws, masters[-1], power_loss=draws.chance(1, 4))
 
     def _kill_soon(self, draws: SimPrng, process: BrokerProcess | ControllerProcess, *, power_loss: bool) -> None:
         strikes, life = self._strikes, process.life

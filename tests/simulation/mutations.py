@@ -64,8 +64,9 @@ from rmqha.wire.command import Command
 from .delay_mutations import DELAY_MUTATIONS
 from .disk_mutations import DISK_MUTATIONS
 from .group_mutations import GROUP_MUTATIONS
-from .moment_mutations import MOMENT_MUTATIONS, UNSEEN
+from .moment_mutations import MOMENT_MUTATIONS, MOMENT_UNSEEN
 from .rot_mutations import ROT_MUTATIONS
+from .rule_mutations import RULE_MUTATIONS, RULE_UNSEEN
 from .run import Run
 from .shell_mutations import SHELL_MUTATIONS
 
@@ -556,6 +557,7 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     **DISK_MUTATIONS,
     **ROT_MUTATIONS,
     **SHELL_MUTATIONS,
+    **RULE_MUTATIONS,
     "one vote elects a leader (Raft)": lambda: patch.object(Configuration, "won", _leads_alone),
     "votes are forgotten (Raft)": lambda: patch.object(Core, "set_hard_state", _one_vote_is_forgotten),
     "one copy commits (Raft)": lambda: patch.object(
@@ -563,6 +565,8 @@ MUTATIONS: dict[str, Callable[[], Any]] = {
     ),
 }
 """What is undone, and the patch that undoes it."""
+UNSEEN: dict[str, Callable[[], Any]] = {**MOMENT_UNSEEN, **RULE_UNSEEN}
+"""The same, found by no run so far: docs/internals/simulation.md says what else sees them."""
 
 
 @contextmanager

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from rmqha.sim.prng import SimPrng
 
+IN_SYNC_TWO, WHOLE_SET = 1, 2
+"""Acknowledgement levels of AP beside the default."""
+
 
 @dataclass(frozen=True)
 class GroupSize:
@@ -137,6 +140,10 @@ class Options:
     """A bit of a broker's log flips while it runs, where a checksum covers it."""
     rot_file_per_mille: int = 0
     """A process dies, and in its next life finds a sector of a small file to be another one, or to be unreadable."""
+    ap_level: int = 0
+    """In AP: 0 as by default, IN_SYNC_TWO or WHOLE_SET."""
+    crash_probes: int = 0
+    """How often in a run it is asked at most what the next start of a process would find (`crash_probes.py`)."""
     isolate_per_mille: int = 0
     """A master is cut off from controllers and replicas, and goes on with its clients."""
     spare_controller_count: int = 0

@@ -22,6 +22,7 @@ from .checkers.leaders import Leaders
 from .checkers.reports import Reports
 from .checkers.survival import Audit
 from .controller_process import ControllerProcess
+from .crash_probes import CrashProbes
 from .faults import Faults
 from .ground import Ground
 from .history import InvariantError
@@ -96,6 +97,13 @@ class World:
         if self.options.moment_per_mille:
             for broker in self.brokers:
                 broker.checks = (*broker.checks, self.faults.moments.stepped)
+        if self.options.crash_probes:
+            probes = CrashProbes(prng.child("crash-probes"), self.brokers, self.controllers, self.options.crash_probes)
+            self.crash_probes: CrashProbes | None = probes
+            for broker in self.brokers:
+                broker.checks = (*broker.checks, probes.stepped)
+        else:
+            self.crash_probes = None
         self.faults.wiped = lambda broker: self.reports.replaced(broker.host)
         for group in self.groups:
             group.elected, group.told, group.cut = self._elected, self.faults.told, self.faults.cut
@@ -138,6 +146,8 @@ class World:
         self.reports.traced(name, fields)
         if self.options.moment_per_mille:
             self.faults.moments.traced(name, fields)
+        if self.crash_probes is not None:
+            self.crash_probes.traced(name, fields)
         if self.crosstalk is not None:
             self.crosstalk.traced(name, fields)
         if name == "master_elected":
@@ -183,6 +193,8 @@ class World:
 
     def _controller_stepped(self, controller: ControllerProcess) -> None:
         self.leaders.stepped(controller)
+        if self.crash_probes is not None:
+            self.crash_probes.controller_stepped(controller)
         for group in self.groups:
             group.applied(controller)
         if self.crosstalk is not None:

@@ -1,5 +1,6 @@
 """CP: at the moment a master may acknowledge up to X, a majority of the group holds X, synced if the mode says so
-(rulings 1 and 6). This is seen at once, where survival needs the unlucky fault to follow."""
+(rulings 1 and 6); AP: as many as its acknowledgement level says. No send is answered that ends behind that. This is
+seen at once, where survival needs the unlucky fault to follow."""
 
 from __future__ import annotations
 
@@ -20,12 +21,18 @@ class Copies:
         self._cp = cp
         self._sync_flush = sync_flush
         self._acked_to: dict[tuple[str, int, int], int] = {}
+        self._may_ack_to = 0
+        """The most that any master has been free to acknowledge: a slave may pass a send on."""
         self._alone_to = 0
         """What one of two has acknowledged alone: it stays acknowledged when they are to be three (ruling 15)."""
 
     def stepped(self, master: BrokerProcess) -> None:
         replica = master.replica
-        if not self._cp or not replica.is_master:
+        if not replica.is_master:
+            return
+        self._may_ack_to = max(self._may_ack_to, replica.releasable_offset)
+        if not self._cp:
+            self._stepped_in_ap(master)
             return
         key = (master.host, master.life, replica.epoch)
         start, end = self._acked_to.get(key, 0), replica.releasable_offset
@@ -53,6 +60,30 @@ class Copies:
             raise InvariantError(
                 f"{master.host} acknowledges up to {end} in epoch {replica.epoch};"
                 f" only {holders} hold{' it synced' if synced else ''}, {needed} are needed"
+            )
+
+    def answered(self, address: str, phy_offset: int) -> None:
+        """A client has got SEND_OK for the record there."""
+        if phy_offset >= self._may_ack_to:
+            raise InvariantError(f"{address} answers SEND_OK for {phy_offset}; {self._may_ack_to} may be acknowledged")
+
+    def _stepped_in_ap(self, master: BrokerProcess) -> None:
+        """What `docs/guarantees.md` says of each acknowledgement level."""
+        config, replica = master.config, master.replica
+        whole_set = config.all_ack_in_sync_state_set
+        if not whole_set and (config.broker_role == "ASYNC_MASTER" or config.enable_auto_in_sync_replicas):
+            return
+        key = (master.host, master.life, replica.epoch)
+        start, end = self._acked_to.get(key, replica._epoch_start), replica.releasable_offset
+        if end <= start:
+            return
+        self._acked_to[key] = end
+        holders = self._holders(master, max(start, master.store.min_phy_offset), end, synced=self._sync_flush)
+        counted = [broker.host for broker in self._brokers if broker.broker_id in replica._set.state.union]
+        lacking = [host for host in counted if host not in holders]
+        if lacking if whole_set else len(holders) < config.in_sync_replicas:
+            raise InvariantError(
+                f"{master.host} acknowledges up to {end} in epoch {replica.epoch}; only {holders} of {counted} hold it"
             )
 
     def _holders(self, master: BrokerProcess, start: int, end: int, *, synced: bool) -> list[str]:

@@ -1,4 +1,5 @@
-"""One master per (group, epoch); epochs of a replica never fall; no confirm offset of a serving master falls."""
+"""One master per (group, epoch); epochs of a replica never fall; no confirm offset of a serving master falls; no send
+waits for a broker that is no master (ruling 13)."""
 
 from __future__ import annotations
 
@@ -32,6 +33,8 @@ class Roles:
         replica = broker.replica
         if not replica.is_master:
             self._confirm_of.pop(broker.host, None)
+            if len(replica.ack_waits):
+                raise InvariantError(f"{broker.host} is no master, and producers wait for its acknowledgements")
             return
         now = (broker.life, replica.epoch, broker.store.confirm_offset)
         before = self._confirm_of.get(broker.host)
