@@ -7,6 +7,8 @@ from itertools import zip_longest
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 settings.register_profile("rmqha", deadline=None)  # a law is not broken by a machine that is busy
 settings.load_profile("rmqha")
@@ -17,6 +19,21 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 WAITING, COMPUTING = ("process", "spark"), ("raft", "simulation", "store")
 """Folders with the longest modules: those that wait for servers and for Spark, and those that keep a core busy."""
+
+TOGETHER = "tests/spark/"
+"""A folder whose modules go to one worker, which starts Spark once for all of them."""
+
+
+class Modules(LoadFileScheduling):  # type: ignore[misc]
+    """A module's tests go to one worker, and so do all of a folder that shares what is dear to start."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return TOGETHER if nodeid.startswith(TOGETHER) else str(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Modules | None:
+    return Modules(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(trylast=True)

@@ -210,6 +210,7 @@ def start_s(process_count: int) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.chaos
 @pytest.mark.parametrize("addresses", ["half-dead"], indirect=True)
 def test_nobody_who_answers(addresses: list[str], tmp_path: Path) -> None:
     """Side by side, since each waits for its time-out; but the lock of the directory is one command's at a time."""

@@ -15,6 +15,8 @@ import pytest
 
 from tests.process.cluster import LocalCluster
 
+pytestmark = pytest.mark.chaos
+
 DEADLINE_S = 30
 
 

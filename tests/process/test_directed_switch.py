@@ -15,6 +15,8 @@ from rmqha.drill.traffic import SEND_OK, DirectAnswers, DirectSender, DrillTraff
 from rmqha.ops.local.cluster_state import ClusterState
 from tests.process.cluster import LocalCluster
 
+pytestmark = pytest.mark.chaos
+
 MESSAGES = 1500
 SWITCHES = 4
 

@@ -78,6 +78,7 @@ async def grow_and_shrink(cluster: LocalCluster, traffic: DrillTraffic) -> str:
     return left[0]
 
 
+@pytest.mark.chaos
 async def test_a_group_grows_to_five_and_shrinks_to_one_under_load(one: LocalCluster) -> None:
     """Another replica is left than the one that began, and it holds every acknowledged message once."""
     assert one.up().returncode == 0
@@ -97,6 +98,7 @@ async def test_a_group_grows_to_five_and_shrinks_to_one_under_load(one: LocalClu
     assert len(traffic.acked) > 200
 
 
+@pytest.mark.chaos
 def test_a_drained_replica_stays_out_over_a_restart_and_joins_again(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path)
     try:
@@ -126,6 +128,7 @@ def test_a_drained_replica_stays_out_over_a_restart_and_joins_again(tmp_path: Pa
         cluster.down()
 
 
+@pytest.mark.chaos
 def test_a_learner_copies_serves_reads_and_is_not_elected(tmp_path: Path) -> None:
     cluster = LocalCluster(tmp_path, replicas=2)
     try:
@@ -178,6 +181,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     found.down()
 
 
+@pytest.mark.chaos
 def test_the_preferred_replica_gets_its_role_back_by_command(tmp_path: Path) -> None:
     """The lowest brokerElectionPriority, set for one node in the cluster file."""
     cluster = LocalCluster(tmp_path)

@@ -6,7 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.process.cluster import LocalCluster
+
+pytestmark = pytest.mark.chaos
 
 
 def told(cluster: LocalCluster, *arguments: str) -> tuple[Any, int]:

@@ -16,6 +16,8 @@ import pytest
 
 from rmqha.ops.local.preflight import free_ports
 
+pytestmark = pytest.mark.chaos
+
 DEADLINE_S = 20
 
 

@@ -11,6 +11,8 @@ import pytest
 
 from tests.process.cluster import LocalCluster
 
+pytestmark = pytest.mark.chaos
+
 BATCH = 200
 
 

@@ -26,6 +26,7 @@ WIPES = Plan(("wipe", "wipe", "crash", "isolate_leader", "cut_from_leader", "hea
 GROUP = Options(node_count=3, spare_count=2)
 
 
+@pytest.mark.sim
 def test_the_same_plans_without_a_bug() -> None:
     for plan in (CHANGES, WIPES):
         assert first_violation(GROUP, plan, seed_count=15) == ""
@@ -148,6 +149,7 @@ def test_forming_a_group_by_majority(monkeypatch: pytest.MonkeyPatch) -> None:
         story()
 
 
+@pytest.mark.sim
 def test_a_wiped_disk_that_votes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: a disk is known by the node's id alone."""
     monkeypatch.setattr(Host, "identity", property(lambda self: identity(self.name, "1")))
@@ -182,6 +184,7 @@ def test_a_configuration_that_stays_when_its_entry_is_cut(monkeypatch: pytest.Mo
         story()
 
 
+@pytest.mark.sim
 def test_a_configuration_that_is_not_in_the_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
     compact = Membership.compact
 
@@ -194,6 +197,7 @@ def test_a_configuration_that_is_not_in_the_snapshot(monkeypatch: pytest.MonkeyP
     assert first_violation(GROUP, plan)
 
 
+@pytest.mark.sim
 def test_a_configuration_that_counts_only_when_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: the leader counts by the old configuration until the new one is committed, its followers by the new one."""
 
@@ -206,6 +210,7 @@ def test_a_configuration_that_counts_only_when_committed(monkeypatch: pytest.Mon
     assert first_violation(GROUP, CHANGES)
 
 
+@pytest.mark.sim
 def test_a_removed_leader_that_counts_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     def count_commits(core: Core, role: Leader) -> None:
         holders = sorted(
@@ -219,11 +224,13 @@ def test_a_removed_leader_that_counts_itself(monkeypatch: pytest.MonkeyPatch) ->
     assert first_violation(GROUP, CHANGES)
 
 
+@pytest.mark.sim
 def test_a_removed_leader_that_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconfiguration, "leave", lambda core, role, now_ms: False)
     assert first_violation(GROUP, CHANGES)
 
 
+@pytest.mark.sim
 def test_a_node_whose_removal_is_open_and_that_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Core, "may_campaign", property(lambda self: self.is_voter))
     found = first_violation(Options(node_count=3, spare_count=1), CHANGES)

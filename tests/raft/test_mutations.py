@@ -57,6 +57,7 @@ class SendsBeforePersisting(RaftNode):
         return early
 
 
+@pytest.mark.sim
 def test_sending_before_persisting(monkeypatch: pytest.MonkeyPatch) -> None:
     def make(*arguments: Any) -> RaftNode:
         return SendsBeforePersisting(*arguments)
@@ -65,6 +66,7 @@ def test_sending_before_persisting(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "votes for" in found or "both lead" in found or "decided" in found, found
 
 
+@pytest.mark.sim
 def test_forgetting_the_vote(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: a restart keeps the term but not the vote."""
 
@@ -83,6 +85,7 @@ def test_forgetting_the_vote(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "votes for" in first_violation(Options(node_count=5, link=LinkOptions(max_delay_ms=40)), plan, make)
 
 
+@pytest.mark.sim
 def test_skipping_the_log_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: a voter does not compare logs."""
     monkeypatch.setattr(RaftLog, "is_up_to_date", lambda self, last_index, last_term: True)
@@ -145,6 +148,7 @@ def next_leader(cluster: Cluster, others_than: tuple[str, ...]) -> str:
     raise AssertionError("nobody was elected")
 
 
+@pytest.mark.sim
 def test_skipping_the_consistency_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: a follower takes an append without comparing the entry before it."""
     on_append = follower.on_append
@@ -157,6 +161,7 @@ def test_skipping_the_consistency_check(monkeypatch: pytest.MonkeyPatch) -> None
     assert first_violation(Options(), QUIET)
 
 
+@pytest.mark.sim
 def test_cutting_the_log_at_every_append(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: an append that arrives late takes acknowledged entries away."""
     monkeypatch.setattr(RaftLog, "first_conflict", lambda self, entries: entries[0] if entries else None)
@@ -165,6 +170,7 @@ def test_cutting_the_log_at_every_append(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found
 
 
+@pytest.mark.sim
 def test_electing_past_a_lease(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: nobody stands by the leader, so that its lease is worth nothing."""
     monkeypatch.setattr(election, "is_sticky", lambda core, now_ms: False)
@@ -207,6 +213,7 @@ def restart_within_a_lease(make: MakeNode) -> None:
         cluster.run(500)
 
 
+@pytest.mark.sim
 def test_ignoring_clock_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: the holder's lease is as long as the granters'."""
     monkeypatch.setattr(RaftConfig, "__post_init__", lambda self: None)
@@ -215,6 +222,7 @@ def test_ignoring_clock_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "lease" in found, found
 
 
+@pytest.mark.sim
 def test_keeping_the_lease_during_a_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bug: the old leader reads on while its successor is elected past the promises."""
 

@@ -7,21 +7,35 @@ import subprocess
 import sys
 from statistics import median
 
-from tests.raft.cluster import Cluster, Options
-from tests.raft.run import Run
+import pytest
 
+from tests.raft.cluster import Cluster, Options
+from tests.raft.run import Outcome, Run
+
+SOME = 10
+"""Seeds in `make test`; `make sim` has the many."""
 CANARY_SEEDS = (3, 50, 77)
 CANARY_PROGRAM = "from tests.raft.run import Run\nfor seed in {seeds}: print(Run(seed).execute(1500))"
 
 
-def test_many_seeds() -> None:
+def outcomes_of(first: int, count: int) -> list[Outcome]:
+    outcomes = [Run(seed).execute() for seed in range(first, first + count)]
+    assert all(outcome.decided_count for outcome in outcomes)
+    return outcomes
+
+
+def test_some_seeds() -> None:
     """One leader per term, nothing decided is lost, logs match, states are equal, lease reads are never stale, and
     the group works again after the faults. A failure names its seed."""
+    outcomes_of(0, SOME)
+
+
+@pytest.mark.sim
+def test_many_seeds() -> None:
+    """The same of so many that the runs must meet what they are for."""
     first, _, count = os.environ.get("RMQHA_SIM_SEEDS", "0:110").partition(":")
-    outcomes = [Run(seed).execute() for seed in range(int(first), int(first) + int(count or "1"))]
-    assert all(outcome.decided_count for outcome in outcomes)
+    outcomes = outcomes_of(int(first), int(count or "1"))
     if len(outcomes) >= 100:
-        # the runs must meet what they are for
         assert sum(outcome.term_count for outcome in outcomes) > 3 * len(outcomes)
         assert sum(outcome.lease_read_count for outcome in outcomes) > 10 * len(outcomes)
         assert sum(outcome.round_read_count for outcome in outcomes) > 10 * len(outcomes)

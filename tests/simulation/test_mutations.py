@@ -133,12 +133,14 @@ FOUND_BY = {
 """Name of the bug to the first run that finds it, as seeds.txt names runs."""
 
 
+@pytest.mark.sim
 @pytest.mark.parametrize("name", sorted(FOUND_BY))
 def test_the_bug_is_found(name: str) -> None:
     with planted(name):
         assert failure_of(Run.parse(FOUND_BY[name])), f"{name} is no longer found by {FOUND_BY[name]}; look for another"
 
 
+@pytest.mark.sim
 @pytest.mark.parametrize("run", sorted(set(FOUND_BY.values())))
 def test_without_the_bug_the_run_is_well(run: str) -> None:
     assert not failure_of(Run.parse(run))

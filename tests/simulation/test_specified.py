@@ -56,6 +56,7 @@ def failure_beside_the_specification(run: Run) -> tuple[str, int]:
     return world.run().failure, sum(item.step_count for item in watches)
 
 
+@pytest.mark.spec
 @pytest.mark.parametrize("name", sorted(FOUND))
 def test_a_wrong_rule_is_no_step_of_the_specification(name: str) -> None:
     run, rule = FOUND[name]
@@ -64,6 +65,7 @@ def test_a_wrong_rule_is_no_step_of_the_specification(name: str) -> None:
     assert "the specification has no such step: " in failure and rule in failure, failure
 
 
+@pytest.mark.spec
 @pytest.mark.parametrize("run", sorted({run for run, _ in FOUND.values()} | {"drains:1", "moments:2", "alone:1"}))
 def test_a_sound_run_is_one_of_the_specification(run: str) -> None:
     failure, step_count = failure_beside_the_specification(Run.parse(run))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from rmqha.model.error import RmqhaError, StoreError, UsageError
 from rmqha.scan.api import TYPES, Decoding, open_store, read_store
-from rmqha.spark import audit, session
+from rmqha.spark import audit
 from rmqha.spark.errors import translate
 from rmqha.spark.java import _launcher_home, bundled_java
 from rmqha.spark.sql import _answer, scan_count
@@ -25,13 +24,6 @@ from tests.scan.test_api import GOLDEN, unpack
 from tests.store.log_writer import LogWriter, Message
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    started = session("tests", cores="2", settings={"spark.sql.shuffle.partitions": "2"})
-    yield started
-    started.stop()
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,6 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from rmqha.host.disk import HostDisk
 from rmqha.model.offset import Epoch, PhyOffset
-from rmqha.spark import session
 from rmqha.spark.errors import translate
 from tests.spark.slow_start import SLOW_START, STARTS
 from tests.spark.test_stream_reader import append, fill
@@ -25,13 +24,6 @@ from tests.store.support import commit_all, open_store
 pytestmark = pytest.mark.spark
 
 TIMEOUT_S = 120
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    started = session("streams", cores="2", settings={"spark.sql.shuffle.partitions": "2"})
-    yield started
-    started.stop()
 
 
 def started(stream: DataStreamWriter) -> StreamingQuery:

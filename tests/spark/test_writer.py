@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 from rmqha.cli.storage.fsck import fsck
 from rmqha.host.disk import HostDisk
 from rmqha.model.error import UsageError
-from rmqha.spark import session
 from rmqha.spark.errors import translate
 from rmqha.spark.write_rows import check_schema, parse_write_options
 from rmqha.spark.writer import CommitLogWriter, StagedPart
@@ -37,13 +35,6 @@ CONFIG = StoreConfig(
     max_hash_slot_num=500,
     max_index_num=2000,
 )
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    started = session("writes", cores="2", settings={"spark.sql.shuffle.partitions": "2"})
-    yield started
-    started.stop()
 
 
 def save(frame: DataFrame, root: Path, mode: str = "append", **options: str) -> None:

@@ -68,7 +68,7 @@ class Copies:
             raise InvariantError(f"{address} answers SEND_OK for {phy_offset}; {self._may_ack_to} may be acknowledged")
 
     def _stepped_in_ap(self, master: BrokerProcess) -> None:
-        """What `docs/guarantees.md` says of each acknowledgement level."""
+        """What `docs/start/guarantees.md` says of each acknowledgement level."""
         config, replica = master.config, master.replica
         whole_set = config.all_ack_in_sync_state_set
         if not whole_set and (config.broker_role == "ASYNC_MASTER" or config.enable_auto_in_sync_replicas):
