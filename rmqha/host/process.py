@@ -54,9 +54,10 @@ def spare_loaded_state() -> None:
 
 
 def give_back_large_memory() -> bool:
-    """Pin glibc's border between memory of its heap and of its own mapping. It moves up to 32 MiB by itself once something
-    large has been freed; bodies and answers then leave holes in the heap, which stays as large as it ever was. False
-    where there is no glibc."""
+    """Pin glibc's border between memory of its heap and of its own mapping; False where there is no glibc.
+
+    The border moves up to 32 MiB by itself once something large has been freed; bodies and answers then leave holes in
+    the heap, which stays as large as it ever was."""
     try:
         return bool(ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES))
     except (AttributeError, OSError):

@@ -41,9 +41,10 @@ class Client:
 
 
 def link_of_master(tracer: Any, topics: Any, *, role: bool = True) -> NameServerLink:
-    driver = SimpleNamespace(
-        replica=SimpleNamespace(is_master=role, is_following=False, broker_id=1), master_told=lambda *_: None
+    replica = SimpleNamespace(
+        is_master=role, is_following=False, is_listed_unaligned=False, seeks_master=False, broker_id=1
     )
+    driver = SimpleNamespace(replica=replica, master_told=lambda *_: None)
     return NameServerLink(BrokerConfig(), cast(Any, driver), topics, ADDRESSES, HostClock(), tracer)
 
 
