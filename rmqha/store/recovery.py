@@ -121,10 +121,13 @@ def _batch_topics(body: Mapping[str, Any]) -> set[str]:
 
 
 def first_timestamp(log: CommitLog, end_offset: int) -> int:
-    """Store timestamp of the first record of the file that holds `end_offset`, where a cut is to end; 0 if that goes
-    too."""
+    """Store timestamp of the first record of the file that holds `end_offset`, where a cut is to end; 0, which only
+    costs time after a kill, if that goes too or is rotten."""
     start = log.file_start(end_offset)
     if start == end_offset:
         return 0
     view, _, end = log.file_view(start)
-    return locate(view, 0, end, start)[10]
+    try:
+        return locate(view, 0, end, start)[10]
+    except BadRecordError:
+        return 0

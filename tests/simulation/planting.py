@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from .disk_themes import OFTEN
-from .mutations import MUTATIONS, UNSEEN, planted
+from .mutations import MUTATIONS, UNSEEN, failure_of, planted
 from .run import ALL, PLAIN, Run, theme_of
 from .test_mutations import FOUND_BY
 
@@ -44,7 +44,7 @@ def look_for(name: str, first: int, run_count: int, try_count: int) -> Planted:
     runs = runs_for(name, first, run_count)[:try_count]
     with planted(name):
         for number, run in enumerate(runs, 1):
-            failure = run.world().run().failure
+            failure = failure_of(run)
             if failure:
                 return Planted(name, f"{run.theme}:{run.seed}", number, failure.strip().splitlines()[-1])
     return Planted(name, "", len(runs), "")

@@ -18,11 +18,11 @@ from rmqha.ha.action import AckStatus
 from rmqha.ha.commit_tracker import CommitTracker
 from rmqha.ha.controller_client import ControllerClient
 from rmqha.ha.hand_over import HandOver
+from rmqha.ha.machine import Promoting
 from rmqha.ha.replica import Replica
 from rmqha.ha.stream.client import HaClient
 from rmqha.ha.stream.slaves import Slaves
 from rmqha.model.epoch import EpochEntry
-from rmqha.model.identity import Role
 from rmqha.model.offset import PhyOffset
 from rmqha.raft import leader as raft_leader
 from rmqha.raft.log import RaftLog
@@ -45,10 +45,10 @@ def _in_the_cache(undone: Callable[..., Any], disk_of: Callable[[Any], Any]) -> 
     return planted
 
 
-def _open_undispatched(self: Replica) -> None:
-    if self._log.confirm_offset >= self._opens_at:
-        self._role = Role.MASTER
-        self._tracer.event("serving", epoch=self._epoch, max_phy_offset=self._log.max_phy_offset)
+def _open_undispatched(self: Replica, promoting: Promoting) -> None:
+    if self._log.confirm_offset >= promoting.opens_at:
+        self._enter(promoting.opened())
+        self._tracer.event("serving", epoch=self.epoch, max_phy_offset=self._log.max_phy_offset)
 
 
 def _give_up_as_clean(self: HaClient, phy_offset: PhyOffset) -> None:

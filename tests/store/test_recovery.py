@@ -392,3 +392,16 @@ def test_a_queue_whose_first_files_went_with_the_power(log_begins_behind: bool) 
     commit_all(store)
     assert bodies(store) == wanted
     assert store.append(message(200), 200).queue_offset == 200
+
+
+def test_a_rotten_head_of_its_file_does_not_forbid_a_cut() -> None:
+    """Where a slave is to cut a fork the file's first record may be rotten; its time only saves work after a kill."""
+    disk = sim_disk()
+    store = written(disk)
+    end = store.append(message(99), 99_000).phy_offset
+    disk.rot(LOG_FILE, 4, 0xFF)
+    store.truncate(PhyOffset(end))
+    assert store.max_phy_offset == end
+    assert store._checkpoint.value.physic_msg_timestamp_ms == 0
+    disk.crash(power_loss=False)
+    assert open_store(disk, ROOMY).max_phy_offset == end

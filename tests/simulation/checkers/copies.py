@@ -74,7 +74,8 @@ class Copies:
         if not whole_set and (config.broker_role == "ASYNC_MASTER" or config.enable_auto_in_sync_replicas):
             return
         key = (master.host, master.life, replica.epoch)
-        start, end = self._acked_to.get(key, replica._epoch_start), replica.releasable_offset
+        # what a master has when it begins, in its epoch again too, nobody waits for any more
+        start, end = self._acked_to.setdefault(key, master.store.max_phy_offset), replica.releasable_offset
         if end <= start:
             return
         self._acked_to[key] = end
