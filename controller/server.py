@@ -48,6 +48,7 @@ from rmqha.raft.config import RaftConfig
 from rmqha.raft.node import RaftNode, Ready
 from rmqha.raft.quorum import Configuration
 from rmqha.wire import lenient_json
+from rmqha.wire.auth.shown import events_shown
 from rmqha.wire.command import Command
 from rmqha.wire.raft_message import Snapshot
 
@@ -236,7 +237,8 @@ class ControllerServer:
             return
         shown: object = None
         if command.code == RequestCode.RMQHA_GET_HISTORY:
-            shown = self._tracer.told()
+            told = self._tracer.told()
+            shown = {**told, "events": events_shown(command.principal, told["events"])}
         elif command.code == RequestCode.RMQHA_GET_SECURITY_STATE:
             shown = security_watch.view(security.ambient.get())
         if shown is not None:

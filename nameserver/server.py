@@ -29,7 +29,6 @@ from rmqha.host.net.remoting import RemotingClient, serve
 from rmqha.host.net.session import Session
 from rmqha.host.net.statistics import Statistics
 from rmqha.host.tracer import HostTracer
-from rmqha.model.access import Needs, Permission
 from rmqha.model.code import SEE_FAQ, RequestCode, ResponseCode
 from rmqha.model.error import ConfigError, RemoteProtocolError, UsageError
 from rmqha.model.identity import is_loopback, join_address
@@ -37,6 +36,7 @@ from rmqha.model.quota import Quotas
 from rmqha.model.readiness import Readiness
 from rmqha.model.series import Collecting
 from rmqha.port import Clock
+from rmqha.wire.auth.shown import events_shown, topics_shown
 from rmqha.wire.bodies import Registration, encode_cluster_info, encode_topic_route, parse_registration, required
 from rmqha.wire.command import Command
 from rmqha.wire.config_answer import ConfigAnswer
@@ -208,7 +208,7 @@ class NameServer:
         return request.reply(body=encode_cluster_info(self.routes.groups()))
 
     def _topic_list(self, request: Command) -> Command:
-        return request.reply(body=dumps({"topicList": _shown(request, self.routes.topic_names)}))
+        return request.reply(body=dumps({"topicList": topics_shown(request.principal, self.routes.topic_names)}))
 
     def _put_kv(self, request: Command) -> Command:
         ext = request.ext
@@ -236,7 +236,7 @@ class NameServer:
 
     def _topics_of_cluster(self, request: Command) -> Command:
         topics = self.routes.topics_of_cluster(required(request.ext, "cluster"))
-        return request.reply(body=dumps({"topicList": _shown(request, topics)}))
+        return request.reply(body=dumps({"topicList": topics_shown(request.principal, topics)}))
 
     def _system_topics(self, request: Command) -> Command:
         """Brokers have a topic of each cluster's and each group's name, and any of them knows the rest."""
@@ -315,7 +315,8 @@ class NameServer:
         return request.reply(body=dumps(security_watch.view(security.ambient.get())))
 
     def _history(self, request: Command) -> Command:
-        return request.reply(body=dumps(self._tracer.told()))
+        told = self._tracer.told()
+        return request.reply(body=dumps({**told, "events": events_shown(request.principal, told["events"])}))
 
 
 _KEPT = (RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG)
@@ -326,15 +327,6 @@ def _answer(session: Session, reply: Command, fault: str) -> None:
     if fault:
         reply.code, reply.remark = ResponseCode.SYSTEM_ERROR, fault
     session.send(reply)
-
-
-def _shown(request: Command, topics: list[str]) -> list[str]:
-    """Names that the account of the request may use."""
-    principal = request.principal
-    if not principal.is_restricted:
-        return topics
-    either = Permission.PUB | Permission.SUB
-    return [topic for topic in topics if not principal.refusal(Needs(topics=((topic, either),)))]
 
 
 def open_kept(config: NamesrvConfig, tracer: HostTracer) -> tuple[KvConfig, LiveConfig[NamesrvConfig]]:

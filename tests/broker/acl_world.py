@@ -120,6 +120,7 @@ class World:
         self.guard = AuthFilter(service, cast(AccessFile, self.accounts), self.statistics)
         self.channels = {side: FakeChannel(f"10.0.0.{number}:1000") for number, side in enumerate((OWN, FOREIGN), 1)}
         self.records = {side: self._fill(side) for side in (OWN, FOREIGN)}
+        self._mix()
 
     def ask(self, command: Command, key: str = OWN.name, channel: FakeChannel | None = None) -> list[Command]:
         """Everything that the account's connection is sent while the request is served."""
@@ -151,6 +152,23 @@ class World:
     def deliver(self) -> None:
         """What waits for a second comes."""
         self.broker.run(2000)
+
+    def _mix(self) -> None:
+        """Each side's group has been at work in the other's topic, with rights that it had then; events name both."""
+        core = self.broker.core
+        for side, other in ((OWN, FOREIGN), (FOREIGN, OWN)):
+            assert core.offsets.commit(side.group, other.topic, 0, 1)
+            both = [{"topic": topic} for topic in (side.topic, side.retry, other.topic)]
+            beat = {
+                "clientID": side.client_id,
+                "consumerDataSet": [{"groupName": side.group, "subscriptionDataSet": both}],
+            }
+            core.processor.received(self.channels[side], [Command(RequestCode.HEART_BEAT, {}, dumps(beat))])
+            self.broker.tracer.event("transaction_check_withheld", producer_group=side.producers, topic=side.topic)
+            self.broker.tracer.event("topics_restored", topics=[OWN.topic, side.topic])
+        self.broker.tracer.event("request_failed", traceback=f"KeyError: {FOREIGN.topic}")
+        for channel in self.channels.values():
+            channel.take()
 
     # --- messages of every kind ---------------------------------------------------------------------------------------
     def _fill(self, side: Side) -> Records:

@@ -199,6 +199,12 @@ def shows_nothing(answers: list[Command]) -> None:
         assert FOREIGN.secret not in bytes(answer.body) and FOREIGN.secret not in text
 
 
+def names_nothing(answers: list[Command]) -> None:
+    """Neither a message nor a topic, group or client of the other account."""
+    for answer in answers:
+        assert FOREIGN.name not in repr((bytes(answer.body), answer.ext, answer.remark))
+
+
 @pytest.mark.parametrize("code", [pytest.param(code, id=RequestCode(code).name) for code in sorted(ROWS)])
 def test_own_topics_and_groups_are_served_and_no_others(request: pytest.FixtureRequest, code: int) -> None:
     row = ROWS[code]
@@ -214,7 +220,7 @@ def test_own_topics_and_groups_are_served_and_no_others(request: pytest.FixtureR
         else:
             answers = world.ask(command)
             assert answers and ResponseCode.NO_PERMISSION not in [answer.code for answer in answers], answers
-            shows_nothing(answers)
+            names_nothing(answers)
 
 
 @pytest.mark.parametrize("code", [pytest.param(code, id=RequestCode(code).name) for code in sorted(ROWS)])
@@ -294,6 +300,37 @@ def test_who_may_send_to_a_topic_ends_no_transaction_of_a_group_that_is_anothers
         "tranStateTableOffset": reply.ext["queueOffset"],
     }
     must_be_refused(world, end(world, FOREIGN, topic=OWN.topic, **fields))
+
+
+# --- what an answer names ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("code", "ext", "own"),
+    [
+        (C.GET_CONSUME_STATS, {"consumerGroup": OWN.group}, OWN.topic),
+        (C.QUERY_TOPICS_BY_CONSUMER, {"group": OWN.group}, OWN.topic),
+        (C.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": OWN.group}, OWN.topic),
+        (C.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": OWN.topic}, OWN.group),
+        (C.RMQHA_GET_HISTORY, {}, OWN.producers),
+    ],
+)
+def test_an_answer_names_what_the_account_may_use(shared: World, code: int, ext: dict[str, str], own: str) -> None:
+    """Each side's group has been at work in the other's topic; an admin is shown both."""
+    (answer,) = shared.ask(Command(code, dict(ext)))
+    assert answer.code == 0 and own in bytes(answer.body).decode()
+    names_nothing([answer])
+    (answer,) = shared.ask(Command(code, dict(ext)), "operator")
+    assert own in bytes(answer.body).decode() and FOREIGN.name in bytes(answer.body).decode()
+
+
+def test_the_traceback_of_a_bug_is_for_admins(shared: World) -> None:
+    for key, told in ((OWN.name, False), ("operator", True)):
+        (answer,) = shared.ask(Command(C.RMQHA_GET_HISTORY), key)
+        assert (b"request_failed" in bytes(answer.body)) is told
+
+
+def test_the_clients_of_a_producer_group_that_is_anothers_are_not_shown(shared: World) -> None:
+    """Though by default the account may use each group."""
+    must_be_refused(shared, Command(C.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": FOREIGN.producers}), key=READER)
 
 
 MIXED = (SCHEDULE, HALF, OP, GIVEN_UP)

@@ -10,6 +10,7 @@ from pathlib import Path
 from rmqha.host.access.accounts import AccessFile
 from rmqha.host.access.security import Security, ambient
 from rmqha.host.net.remoting import RemotingClient
+from rmqha.host.tracer import HostTracer
 from rmqha.model.access import Credentials
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import UnreachableError
@@ -67,6 +68,10 @@ async def answer(client: RemotingClient, address: str, code: int) -> int | None:
         return None
 
 
+async def history(client: RemotingClient, address: str) -> bytes:
+    return bytes((await client.call(address, Command(C.RMQHA_GET_HISTORY), 5000)).body)
+
+
 async def test_each_code_of_a_controller(tmp_path: Path) -> None:
     path = tmp_path / "accounts.yml"
     path.write_text(ACCOUNTS)
@@ -74,12 +79,16 @@ async def test_each_code_of_a_controller(tmp_path: Path) -> None:
     token = ambient.set(Security(accounts=AccessFile(path), credentials=OPERATOR))
     served, open_to_all = set(), set()
     try:
-        async with running(sole(tmp_path / "store")) as address:
+        tracer = HostTracer(write=lambda _: None)
+        tracer.event("request_failed", traceback="KeyError: a request's words")
+        async with running(sole(tmp_path / "store"), tracer) as address:
             async with RemotingClient(security=Security(credentials=ORDERS)) as client:
+                assert b"KeyError" not in await history(client, address), "a bug's traceback is for admins"
                 for code in RequestCode:
                     if await answer(client, address, code) != ResponseCode.NO_PERMISSION:
                         open_to_all.add(code)
             async with RemotingClient(security=Security(credentials=OPERATOR)) as client:
+                assert b"KeyError" in await history(client, address)
                 for code in RequestCode:
                     if await answer(client, address, code) != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                         served.add(code)

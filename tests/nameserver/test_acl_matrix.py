@@ -58,7 +58,10 @@ class World:
     def __init__(self) -> None:
         kv_config = KvConfig()
         self.kv_config = kv_config
-        self.server = NameServer(NamesrvConfig(), HostTracer(write=lambda _: None), ManualClock(0, 0), kv_config)
+        tracer = HostTracer(write=lambda _: None)
+        self.server = NameServer(NamesrvConfig(), tracer, ManualClock(0, 0), kv_config)
+        tracer.event("transaction_check_withheld", producer_group="ownGroup", topic=FOREIGN)
+        tracer.event("request_failed", traceback=f"KeyError: {FOREIGN}")
         accounts = Accounts(AccessList({"orders": ACCOUNT}))
         self.guard = AuthFilter(cast(Any, self.server), cast(AccessFile, accounts), Statistics())
         topic = {"perm": 6, "readQueueNums": 2, "topicSysFlag": 0, "writeQueueNums": 3}

@@ -23,6 +23,7 @@ from rmqha.model.offset import MASTER_ID, OPEN_END, BrokerId, Epoch
 from rmqha.model.principal import UNPROVEN
 from rmqha.port import Clock
 from rmqha.wire import lenient_json
+from rmqha.wire.auth.shown import events_shown
 from rmqha.wire.command import PROTOCOL_VERSION, Command
 from rmqha.wire.config_answer import ConfigAnswer
 
@@ -174,7 +175,8 @@ class AdminRequests:
         return command.reply(body=lenient_json.dumps(state.to_json()))
 
     def _events(self, channel: Channel, command: Command) -> Command:
-        return command.reply(body=lenient_json.dumps({"events": self._history(), **self._steps.view()}))
+        events = events_shown(command.principal, self._history())
+        return command.reply(body=lenient_json.dumps({"events": events, **self._steps.view()}))
 
     def _security_state(self, channel: Channel, command: Command) -> Command:
         return command.reply(body=lenient_json.dumps(security_watch.view(security.ambient.get())))

@@ -17,6 +17,7 @@ from rmqha.model.message import RETRY_PREFIX
 from rmqha.model.offset import PhyOffset, QueueOffset
 from rmqha.store.integrity.record_starts import StoredRecord
 from rmqha.wire import lenient_json
+from rmqha.wire.auth.shown import groups_shown
 from rmqha.wire.command import Command
 
 
@@ -130,7 +131,7 @@ class ConsumerRequests:
         """Groups that subscribe to the topic now or have committed an offset in it; mqadmin's queryMsgBy… ask."""
         topic = text(command, "topic")
         groups = sorted({*self._clients.groups_of(topic), *self._offsets.groups_of(topic)})
-        return command.reply(body=lenient_json.dumps({"groupList": groups}))
+        return command.reply(body=lenient_json.dumps({"groupList": groups_shown(command.principal, groups)}))
 
     # --- offsets ----------------------------------------------------------------------------------------------------
     def _query_offset(self, channel: Channel, command: Command) -> Command:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from rmqha.broker.requests.pull import PullProcessor
+from rmqha.broker.requests.record_access import require_producer
 from rmqha.broker.requests.request import (
     AdmittingState,
     Channel,
@@ -33,6 +34,7 @@ from rmqha.port import Clock
 from rmqha.store.log.record import decode
 from rmqha.store.reader import PullResult
 from rmqha.wire import lenient_json
+from rmqha.wire.auth.shown import topics_shown
 from rmqha.wire.command import FLAG_ONEWAY, Command, Language
 
 
@@ -99,24 +101,27 @@ class GroupRequests:
         group = self._clients.consumer_group(name)
         if group is None:
             raise RequestError(ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{name}] not online")
+        topics = topics_shown(command.principal, sorted(group.subscriptions))
         body = {
             "connectionSet": _connections(group.channels),
             "consumeFromWhere": group.consume_from_where,
             "consumeType": group.consume_type,
             "messageModel": group.message_model,
-            "subscriptionTable": {topic: _subscription(item) for topic, item in sorted(group.subscriptions.items())},
+            "subscriptionTable": {topic: _subscription(group.subscriptions[topic]) for topic in topics},
         }
         return command.reply(body=lenient_json.dumps(body))
 
     def _producer_connections(self, channel: Channel, command: Command) -> Command:
         name = text(command, "producerGroup")
+        require_producer(command, name)
         members = self._clients.producer_group(name)
         if members is None:
             raise RequestError(ResponseCode.SYSTEM_ERROR, f"the producer group[{name}] not exist")
         return command.reply(body=lenient_json.dumps({"connectionSet": _connections(members)}))
 
     def _topics_of_group(self, channel: Channel, command: Command) -> Command:
-        body = {"brokerAddr": self._config.address, "topicList": self._offsets.topics_of(text(command, "group"))}
+        topics = topics_shown(command.principal, self._offsets.topics_of(text(command, "group")))
+        body = {"brokerAddr": self._config.address, "topicList": topics}
         return command.reply(body=lenient_json.dumps(body))
 
     # --- settings ---------------------------------------------------------------------------------------------------
@@ -179,7 +184,7 @@ class GroupRequests:
         if asked:
             return asked
         topic = command.ext.get("topic")
-        topics = [topic] if topic else self._offsets.topics_of(group)
+        topics = [topic] if topic else topics_shown(command.principal, self._offsets.topics_of(group))
         connected = self._clients.consumer_group(group)
         if connected is None or not connected.subscriptions:
             return topics

@@ -1,0 +1,47 @@
+"""The part of an answer that an account is shown: it names no topic and no group that the account may not use. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rmqha.model.access import Needs, Permission
+from rmqha.model.principal import Principal
+
+_EITHER = Permission.PUB | Permission.SUB
+_TOPIC_FIELDS, _GROUP_FIELDS = ("topic", "topics"), ("producer_group",)
+NAMING_FIELDS = frozenset((*_TOPIC_FIELDS, *_GROUP_FIELDS))
+"""Fields of events that name what belongs to accounts."""
+ADMINS_EVENTS = frozenset({"http_failed", "request_failed"})
+"""A traceback may quote what a request said."""
+
+
+def topics_shown(principal: Principal, topics: Iterable[str]) -> list[str]:
+    """Topics that it may send to or read."""
+    if not principal.is_restricted:
+        return list(topics)
+    return [topic for topic in topics if not principal.refusal(Needs(topics=((topic, _EITHER),)))]
+
+
+def groups_shown(principal: Principal, groups: Iterable[str]) -> list[str]:
+    """Groups, of consumers or producers, that it has a permission on."""
+    if not principal.is_restricted:
+        return list(groups)
+    return [group for group in groups if not principal.refusal(Needs(groups=((group, _EITHER),)))]
+
+
+def events_shown(principal: Principal, events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Events without those that name somebody else's things; an admin is shown all."""
+    if not principal.is_restricted or principal.is_admin:
+        return events
+    return [event for event in events if event["event"] not in ADMINS_EVENTS and _is_shown(principal, event)]
+
+
+def _is_shown(principal: Principal, event: Mapping[str, Any]) -> bool:
+    topics, groups = _named(event, _TOPIC_FIELDS), _named(event, _GROUP_FIELDS)
+    return topics == topics_shown(principal, topics) and groups == groups_shown(principal, groups)
+
+
+def _named(event: Mapping[str, Any], fields: Iterable[str]) -> list[str]:
+    values = [event[name] for name in fields if name in event]
+    return [str(name) for value in values for name in (value if isinstance(value, list) else (value,))]
