@@ -9,14 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from controller.decisions.broker_id import apply_broker_id, next_broker_id
-from controller.decisions.clean import clean_brokers
-from controller.decisions.drain import drain
 from controller.decisions.elect_master import DEFAULT_PRIORITY, ElectionRequest
-from controller.decisions.maintenance import set_maintenance
+from controller.decisions.membership import (
+    MAX_TOTAL_REPLICAS,
+    ReplicaRegistration,
+    apply_broker_id,
+    clean_brokers,
+    drain,
+    next_broker_id,
+    register,
+    resize,
+    set_maintenance,
+)
 from controller.decisions.refusal import Refusal
-from controller.decisions.register import MAX_TOTAL_REPLICAS, ReplicaRegistration, register
-from controller.decisions.resize import resize
 from controller.decisions.sync_state_set import alter_sync_state_set
 from controller.elections.explain import explain
 from controller.elections.heartbeat import MAX_TIMEOUT_MS, Beat, BrokerKey

@@ -9,7 +9,7 @@ of offsets overflows 32 bits.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -258,3 +258,48 @@ def elected(
     eligible = () if unclean or acks_alone or not group.set_known else group.electable_ids
     survivors = tuple(member for member in eligible if member != winner and member in alive)
     return MasterElected(group.broker_name, winner, master_epoch, survivors, cause, at_ms, reason)
+
+
+# --- bytes at stake where a replica leads that need not hold everything -----------------------------------------------
+
+
+def lacking_bytes(own: LogEnd, other: LogEnd) -> int:
+    """Bytes of the log `other` that a master with the log `own` would have cut, at least. Epochs count before ends: of
+    a newer epoch the last byte is missing for sure, however far the own log reaches."""
+    if other.max_offset > own.max_offset:
+        return other.max_offset - own.max_offset
+    return 1 if other.epoch > own.epoch else 0
+
+
+def bytes_at_stake(own: LogEnd, others: Iterable[LogEnd]) -> int:
+    """Number of bytes that may be lost, at least: those that any of `others` has reported and `own` does not have."""
+    return max((lacking_bytes(own, other) for other in others), default=0)
+
+
+# --- the replica that a group prefers as master, and the time to give the role back to it -----------------------------
+
+LEVEL_BYTES = 8 * 1024 * 1024
+"""Bytes that a replica which is caught up may lack of the master's log, as last reported: a hand-over waits for the
+rest."""
+
+
+def preferred_master(group: BrokerGroup, traits: Mapping[BrokerId, Traits]) -> BrokerId | None:
+    """The lowest brokerElectionPriority, then the lowest id, of the replicas that may lead and are not withheld. None
+    while one of them has not reported its own."""
+    ids = [item for item in group.counted_ids if item not in group.withheld_ids]
+    if not ids or any(item not in traits for item in ids):
+        return None
+    return min(ids, key=lambda item: (traits[item].priority, item))
+
+
+def is_calm(
+    group: BrokerGroup, target: BrokerId, ends: Mapping[BrokerId, LogEnd], is_healthy: Callable[[BrokerId], bool]
+) -> bool:
+    """No trouble that a switch could make worse: every replica that counts is well and in the set, totalReplicas is not
+    changing, and `target` has caught up. `ends`: log ends as reported last."""
+    members = [item for item in group.counted_ids if item not in group.withheld_ids]
+    if group.next_total_replicas or group.master_id is None or target not in ends or group.master_id not in ends:
+        return False
+    if not all(item in group.sync_state_set and is_healthy(item) for item in members):
+        return False
+    return ends[group.master_id].max_offset - ends[target].max_offset <= LEVEL_BYTES

@@ -7,17 +7,24 @@ candidates → candidates: a silent candidate has reported more than the best th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from heapq import heappop, heappush
 
 from controller.config import ControllerConfig
-from controller.decisions.at_stake import bytes_at_stake
-from controller.decisions.elect_master import ElectionRequest, Electorate, LogEnd, choose, elected, electorate
+from controller.decisions.elect_master import (
+    ElectionRequest,
+    Electorate,
+    LogEnd,
+    bytes_at_stake,
+    choose,
+    elected,
+    electorate,
+)
 from controller.decisions.refusal import Refusal
 from controller.elections.heartbeat import BrokerKey, HeartbeatTable
-from controller.elections.probes import Probes
-from controller.state.action import Action, Notify, Reply
+from controller.state.action import Action, Notify, Probe, Reply
 from controller.state.answers import elect_answer, parse_log_end
 from controller.state.event import ACCEPTS_LOSS, Cause
 from controller.state.proposal import PendingRequest, Proposal
@@ -338,3 +345,35 @@ class Elections:
         if candidate_probe.election_request.cause in HANDED_OVER:
             self._tracer.event("hand_over_failed", group=name, why=remark)
         self._gave_up(now_ms, group, candidate_probe.election_request, refusal)
+
+
+# --- questions that the leading controller puts to brokers, each with a number and an end -----------------------------
+
+LOST_PROBE_FACTOR = 8
+"""A probe whose end the shell never reports is given up after so many of its time-outs."""
+
+
+class Probes:
+    """`probe_ids` never repeat in this process; `emit` takes actions."""
+
+    def __init__(self, emit: Callable[[Action], None], probe_ids: Iterator[int]) -> None:
+        self._emit = emit
+        self._probe_ids = probe_ids
+        self._given_up: list[tuple[int, int]] = []
+        """A heap of (deadline, probe id)."""
+
+    def send(self, now_ms: int, address: str, command: Command, timeout_ms: int) -> int:
+        probe_id = next(self._probe_ids)
+        heappush(self._given_up, (now_ms + LOST_PROBE_FACTOR * timeout_ms, probe_id))
+        self._emit(Probe(probe_id, address, command, timeout_ms))
+        return probe_id
+
+    def deadline_ms(self) -> int | None:
+        return self._given_up[0][0] if self._given_up else None
+
+    def lost(self, now_ms: int) -> list[int]:
+        """Probes that are given up now; those that were reported in time are among them and known no more."""
+        found = []
+        while self._given_up and self._given_up[0][0] <= now_ms:
+            found.append(heappop(self._given_up)[1])
+        return found

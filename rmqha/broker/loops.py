@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 
 from rmqha.broker.core import BrokerCore
-from rmqha.broker.replication.slice_size import SliceSize
+from rmqha.broker.replication.replica_driver import SliceSize
 from rmqha.port import Clock
 
 HOLD_TICK_MS = 100

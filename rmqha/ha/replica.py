@@ -24,7 +24,7 @@ from rmqha.ha.group_info import GroupInfo, parse_group_info
 from rmqha.ha.hand_over import HandOver
 from rmqha.ha.machine import Master, Promoting, RoleHolder, Slave
 from rmqha.ha.stream.client import HaClient
-from rmqha.ha.stream.copy_rate import CopyLimit
+from rmqha.ha.stream.copy_progress import CopyLimit
 from rmqha.ha.stream.copy_speed import CopySpeed
 from rmqha.ha.stream.replication_client import ClientState
 from rmqha.ha.stream.slaves import Slaves

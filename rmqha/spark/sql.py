@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from rmqha.model.error import RmqhaError, StoreError, UsageError
 from rmqha.scan.api import TYPES
-from rmqha.spark.errors import translate
 from rmqha.spark.local import session
 from rmqha.spark.options import ReadOptions
 
@@ -131,3 +131,25 @@ def referenced_columns(sql: str) -> tuple[str, ...] | None:
         return None
     words = {word.lower() for word in re.findall(r"\w+", text)}
     return tuple(name for name in TYPES if name.lower() in words) or ("queueId",)
+
+
+# --- errors of Spark, as the one sentence that a user needs -----------------------------------------------------------
+
+_OURS = re.compile(r"rmqha\.model\.error\.(\w+): ([^\n]+)")
+_CODE = re.compile(r"^\[[\w.]+\]\s*")
+
+
+def translate(error: PySparkException) -> RmqhaError:
+    """UsageError for SQL that cannot run and for wrong options or paths; StoreError for damaged files."""
+    text = str(error)
+    ours = _OURS.findall(text)
+    if ours:
+        kind, sentence = ours[-1]
+        return StoreError(sentence) if kind == "StoreError" else UsageError(sentence)
+    sentence = " ".join(_CODE.sub("", text).split(" SQLSTATE:")[0].split("\n\n")[0].split())
+    if isinstance(error, ParseException):
+        place = re.search(r"line (\d+), pos (\d+)", text)
+        return UsageError(f"SQL: {sentence}" + (f" (line {place[1]}, column {int(place[2]) + 1})" if place else ""))
+    if isinstance(error, AnalysisException):
+        return UsageError(f"SQL: {sentence}")
+    return RmqhaError(f"Spark: {sentence}")

@@ -18,8 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from rmqha.model.error import StoreError, UsageError
 from rmqha.scan.api import LogRange, StoreView, by_group, open_store, told_of
 from rmqha.scan.position import Position, between, end_within, has_reached, may_have_changed, position_at
-from rmqha.spark.loss import check_queues
-from rmqha.spark.options import ReadOptions
+from rmqha.spark.options import ReadOptions, check_queues
 from rmqha.spark.partition import UNKNOWN, LogPartition, Sizing, partitions, read
 
 Place = dict[str, int | str | None]

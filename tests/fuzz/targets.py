@@ -35,7 +35,7 @@ from rmqha.store.meta.sidecar import BadSidecarError
 from rmqha.store.meta.sidecar import decode as decode_sidecar
 from rmqha.store.meta.sidecar import encode as encode_sidecar
 from rmqha.store.queue.queue_min_offsets import parse as parse_queue_starts
-from rmqha.wire.bodies import parse_registration
+from rmqha.wire.bodies import pack, parse_registration, unpack
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser, encode_frame
 from rmqha.wire.ha_stream import (
@@ -49,7 +49,6 @@ from rmqha.wire.ha_stream import (
 from rmqha.wire.json_header import decode_json_header
 from rmqha.wire.legacy_ha import PlainTransferParser, ReportParser
 from rmqha.wire.lenient_json import loads
-from rmqha.wire.packed_registration import pack, unpack
 from rmqha.wire.raft_codec import decode_entry, decode_message, encode_entry, encode_message
 from rmqha.wire.raft_message import AppendRequest, Entry, EntryKind, Heartbeat, SnapshotChunk
 from rmqha.wire.rocketmq_header import decode_rocketmq_header

@@ -9,8 +9,14 @@ from typing import Any
 import pytest
 
 from rmqha.ha.action import AckStatus
-from rmqha.ha.flap_guard import FREE_COUNT, HOLD_MAX_MS, MAX_LEAVES_PER_WINDOW, WINDOW_MS, FlapGuard
-from rmqha.ha.sync_state_set_manager import DISCONNECT_GRACE_MS
+from rmqha.ha.sync_state_set_manager import (
+    DISCONNECT_GRACE_MS,
+    FREE_COUNT,
+    HOLD_MAX_MS,
+    MAX_LEAVES_PER_WINDOW,
+    WINDOW_MS,
+    FlapGuard,
+)
 from rmqha.model.code import RequestCode
 from rmqha.model.offset import BrokerId
 

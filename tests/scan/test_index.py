@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from rmqha.scan import api as scan_api
 from rmqha.scan import index as scan_index
-from rmqha.scan import named as scan_named
 from rmqha.scan.api import Decoding, Interval, ReadCounts, RowFilter, StoreView, open_store, read_store
 from tests.scan.test_api import golden
 from tests.scan.test_filter import everything, filters, matches, mixed
@@ -32,7 +32,7 @@ def small_steps() -> Iterator[None]:
         patch.setattr(scan_index, "STRIPE_BYTES", 1500)
         patch.setattr(scan_index, "FIRST_CHUNK_UNITS", 2)
         patch.setattr(scan_index.packs, "__defaults__", (200,))
-        patch.setattr(scan_named, "WINDOW_BYTES", 700)
+        patch.setattr(scan_api, "WINDOW_BYTES", 700)
         yield
 
 

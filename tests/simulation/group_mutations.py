@@ -9,8 +9,8 @@ from typing import Any
 from unittest.mock import patch
 
 from controller import requests as controller_requests
-from controller.decisions.broker_id import next_broker_id
 from controller.decisions.elect_master import elected
+from controller.decisions.membership import next_broker_id
 from controller.elections import election as controller_elections
 from controller.elections.heartbeat import BrokerKey, BrokerLive, HeartbeatTable
 from controller.elections.leadership import Leadership

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from rmqha.scan.api import ALL_ROWS, Interval, RowFilter
-from rmqha.spark.pushdown import push
+from rmqha.spark.source import push
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, 678000, tzinfo=UTC)
 MOMENT_MS = 1767323045678

@@ -17,9 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from rmqha.model.error import RmqhaError, StoreError, UsageError
 from rmqha.scan.api import TYPES, Decoding, open_store, read_store
 from rmqha.spark import audit
-from rmqha.spark.errors import translate
 from rmqha.spark.java import _launcher_home, bundled_java
-from rmqha.spark.sql import _answer, scan_count
+from rmqha.spark.sql import _answer, scan_count, translate
 from tests.scan.test_api import GOLDEN, unpack
 from tests.store.log_writer import LogWriter, Message
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from rmqha.cli.storage.fsck import fsck
 from rmqha.host.disk import HostDisk
 from rmqha.model.error import UsageError
-from rmqha.spark.errors import translate
+from rmqha.spark.sql import translate
 from rmqha.spark.write_rows import check_schema, parse_write_options
 from rmqha.spark.writer import CommitLogWriter, StagedPart
 from rmqha.store.config import StoreConfig

@@ -8,9 +8,8 @@ import zlib
 import pytest
 
 from rmqha.model.error import RemoteProtocolError
-from rmqha.wire.bodies import QueueData, TopicTableVersion, parse_registration
+from rmqha.wire.bodies import MAX_UNPACKED_BYTES, QueueData, TopicTableVersion, pack, parse_registration, unpack
 from rmqha.wire.command import Command
-from rmqha.wire.packed_registration import MAX_UNPACKED_BYTES, pack, unpack
 
 VERSION = {"counter": 3, "stateVersion": 2, "timestamp": 1}
 TABLE = {

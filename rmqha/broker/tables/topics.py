@@ -18,8 +18,8 @@ from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.message import CHECK_MAX_TOPIC, HALF_TOPIC, OP_TOPIC
 from rmqha.model.quota import TokenBucket
 from rmqha.port import Clock, Disk
+from rmqha.wire.bodies import pack
 from rmqha.wire.lenient_json import Entries, dumps
-from rmqha.wire.packed_registration import pack
 
 _MEMBERS = frozenset(
     {

@@ -19,10 +19,9 @@ import trio
 
 from rmqha.client.compression import MAX_BODY_BYTES, BodyTooLargeError
 from rmqha.client.consumers.assigned import Ahead, Assigned, number, reset_offsets
-from rmqha.client.consumers.membership import TAG, ConsumerMembership
+from rmqha.client.consumers.membership import TAG, ConsumerMembership, allocate_averagely
 from rmqha.client.consumers.message import Message, MessageBatch, MessageView
 from rmqha.client.consumers.offsets import BrokerOffsets, FileOffsets, Offsets, answered_offset
-from rmqha.client.consumers.rebalance import allocate_averagely
 from rmqha.client.heartbeat import CALL_TIMEOUT_MS
 from rmqha.client.producers.outgoing import check_topic
 from rmqha.client.route import Backoff, MessageQueue

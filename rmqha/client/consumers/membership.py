@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
-from rmqha.client.consumers.rebalance import parse_tags
 from rmqha.client.heartbeat import CALL_TIMEOUT_MS, Heartbeats
 from rmqha.client.route import TopicRoute
 from rmqha.client.session import ClientSession
@@ -114,3 +113,29 @@ def _client_ids(body: bytes) -> list[str]:
     if not isinstance(ids, list):
         raise RemoteProtocolError("the list of a consumer group's members is not readable")
     return sorted(str(item) for item in ids)
+
+
+# --- assignment of queues to the members of a consumer group ----------------------------------------------------------
+
+Q = TypeVar("Q")
+
+
+def allocate_averagely(queues: Sequence[Q], members: Sequence[str], member: str) -> list[Q]:
+    """The share of `member`: both lists sorted and equal for all members, each gets one run of neighbours, the first
+    ones a queue more if they do not divide evenly. [] for someone who is no member."""
+    if member not in members or not queues:
+        return []
+    index = members.index(member)
+    share, rest = divmod(len(queues), len(members))
+    start = index * share + min(index, rest)
+    return list(queues[start : start + share + (index < rest)])
+
+
+def parse_tags(expression: str) -> frozenset[str] | None:
+    """The tags of "A || B"; None means all ("*" or empty). Raises UsageError for an empty alternative."""
+    if expression.strip() in ("", "*"):
+        return None
+    tags = [part.strip() for part in expression.split("||")]
+    if not all(tags):
+        raise UsageError(f"tags {expression!r}: an alternative is empty; write TAG or TAG1 || TAG2")
+    return frozenset(tags)

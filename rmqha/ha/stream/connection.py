@@ -11,7 +11,7 @@ from __future__ import annotations
 from enum import Enum
 
 from rmqha.ha.action import Action, CloseHa, SendHa, SendLog
-from rmqha.ha.stream.copy_rate import CopyLimit, CopyRate
+from rmqha.ha.stream.copy_progress import CopyLimit, CopyRate
 from rmqha.ha.stream.peer_bytes import frames_of
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.error import RemoteProtocolError

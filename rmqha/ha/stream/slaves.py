@@ -5,7 +5,7 @@ from __future__ import annotations
 from rmqha.ha.action import Action, CloseHa
 from rmqha.ha.controller_client import ControllerClient
 from rmqha.ha.stream.connection import HaConnection
-from rmqha.ha.stream.copy_rate import CopyLimit
+from rmqha.ha.stream.copy_progress import CopyLimit
 from rmqha.ha.stream.door import Door, Visitor
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.offset import BrokerId, Epoch, PhyOffset

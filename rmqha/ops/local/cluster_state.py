@@ -12,8 +12,10 @@ import contextlib
 import fcntl
 import json
 import os
+import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,6 @@ from rmqha.model.error import RmqhaError, UsageError
 from rmqha.model.identity import join_address, parse_address
 from rmqha.ops.local.cluster_file import ClusterSpec, NodeKind, NodeSpec
 from rmqha.ops.local.supervisor import Process
-from rmqha.ops.local.trust import is_plain_name, is_server, refuse_foreign, refuse_foreign_if_there
 
 VERSION = 1
 FILE = "cluster.json"
@@ -279,3 +280,39 @@ def last_line(path: Path) -> str:
         lines = (line.strip(" |+-") for line in path.read_text(encoding="utf-8", errors="replace").splitlines())
         return next((line for line in reversed(list(lines)) if line), "")
     return ""
+
+
+# --- trust of a command: files that only this user can have written, processes that are our servers -------------------
+
+
+def refuse_foreign(path: Path) -> None:
+    """Raises UsageError for a file or directory that others may have written, or that is a link; OSError."""
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        raise UsageError(f"{path} is a symbolic link, which rmqha did not make: nothing was touched")
+    if found.st_uid != os.geteuid():
+        raise UsageError(f"{path} belongs to user {found.st_uid}, not to you: run this as its owner")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UsageError(f"others may write {path}: look at what it holds, then chmod -R go-w {path}")
+
+
+def refuse_foreign_if_there(path: Path) -> None:
+    try:
+        refuse_foreign(path)
+    except FileNotFoundError:
+        return
+
+
+def is_server(pid: int, config: Path) -> bool:
+    """True if the process runs one of our servers by this file."""
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    wanted = config.resolve()
+    return any(Path(given).resolve() == wanted for flag, given in pairwise(arguments) if flag == "-c")
+
+
+def is_plain_name(name: object) -> bool:
+    """Names one entry of a directory."""
+    return isinstance(name, str) and bool(name) and name not in (".", "..") and "/" not in name and "\0" not in name

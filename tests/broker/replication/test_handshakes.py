@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from rmqha.broker.replication.handshakes import Handshakes
+from rmqha.broker.replication.ha_service import Handshakes
 
 
 async def test_the_host_with_most_of_them_loses_its_oldest() -> None:

@@ -9,8 +9,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from rmqha.broker.replication.nameserver_link import RELEASED_COUNT, NameServerLink
-from rmqha.broker.replication.registration import NameServerRegistration
+from rmqha.broker.replication.nameserver_link import RELEASED_COUNT, NameServerLink, NameServerRegistration
 from rmqha.host.clock import HostClock
 from rmqha.host.net.remoting import RemotingClient
 from rmqha.model.code import ResponseCode

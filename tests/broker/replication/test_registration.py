@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rmqha.broker.replication.registration import RETRY_MS, AdvertisedState, NameServerRegistration, Step
+from rmqha.broker.replication.nameserver_link import RETRY_MS, AdvertisedState, NameServerRegistration, Step
 from rmqha.model.offset import BrokerId
 
 MASTER = BrokerId(0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmqha.broker.replication.slice_size import SliceSize
+from rmqha.broker.replication.replica_driver import SliceSize
 
 
 def test_slices_that_take_long_shrink_and_quick_ones_grow_again() -> None:

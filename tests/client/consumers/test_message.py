@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmqha.client.compression import MAX_BODY_BYTES, compression, decompress
+from rmqha.client.consumers.membership import allocate_averagely, parse_tags
 from rmqha.client.consumers.message import decode_messages
-from rmqha.client.consumers.rebalance import allocate_averagely, parse_tags
 from rmqha.client.producers.outgoing import OutgoingMessage, encode_batch
 from rmqha.model.error import RemoteProtocolError, UsageError
 from tests.client.fake import Stored, encode_stored, split_batch

@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from controller.decisions.at_stake import bytes_at_stake, lacking_bytes
-from controller.decisions.broker_id import apply_broker_id, next_broker_id
-from controller.decisions.clean import clean_brokers
-from controller.decisions.elect_master import LogEnd
+from controller.decisions.elect_master import LogEnd, bytes_at_stake, lacking_bytes
+from controller.decisions.membership import (
+    ReplicaRegistration,
+    apply_broker_id,
+    clean_brokers,
+    next_broker_id,
+    register,
+)
 from controller.decisions.refusal import Refusal
-from controller.decisions.register import ReplicaRegistration, register
 from controller.elections.heartbeat import NO_LOG
 from controller.state.event import (
     BrokerIdApplied,

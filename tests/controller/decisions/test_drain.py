@@ -2,12 +2,18 @@ from __future__ import annotations
 
 import pytest
 
-from controller.decisions.drain import drain
-from controller.decisions.elect_master import ElectionRequest, Electorate, LogEnd, Traits, electorate
-from controller.decisions.preferred import LEVEL_BYTES, is_calm, preferred_master
+from controller.decisions.elect_master import (
+    LEVEL_BYTES,
+    ElectionRequest,
+    Electorate,
+    LogEnd,
+    Traits,
+    electorate,
+    is_calm,
+    preferred_master,
+)
+from controller.decisions.membership import ReplicaRegistration, drain, register, resize
 from controller.decisions.refusal import Refusal
-from controller.decisions.register import ReplicaRegistration, register
-from controller.decisions.resize import resize
 from controller.decisions.sync_state_set import alter_sync_state_set
 from controller.state.event import BrokerRegistered, Cause, GroupResizing, ReplicaDrained
 from controller.state.replicas_info import BrokerGroup, ReplicasInfo

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from controller.decisions.membership import ReplicaRegistration, register
 from controller.decisions.refusal import Refusal
-from controller.decisions.register import ReplicaRegistration, register
 from controller.state.event import BrokerRegistered
 from controller.state.replicas_info import BrokerGroup
 from rmqha.model.offset import BrokerId

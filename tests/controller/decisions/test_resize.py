@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from controller.decisions.membership import finished, resize
 from controller.decisions.refusal import Refusal
-from controller.decisions.resize import finished, resize
 from controller.state.event import GroupResizing, GroupSized
 from tests.controller.values import make_group
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from rmqha.drill.error import DrillError
-from rmqha.drill.hosts.bad_cable import BadCable
+from rmqha.drill.hosts.namespaces import BadCable
 
 
 @contextmanager

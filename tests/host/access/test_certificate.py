@@ -10,7 +10,7 @@ import trustme
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmqha.host.access.certificate import earliest_end_ms
+from rmqha.host.access.live_files import earliest_end_ms
 
 END = datetime(2031, 5, 6, 7, 8, 9, tzinfo=UTC)
 GOOD = trustme.CA().cert_pem.bytes().decode()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nameserver.web.troubles import MAX_FINDINGS, troubles
+from nameserver.web.picture import MAX_FINDINGS, troubles
 from rmqha.ops.health.agreement import groups_of
 from rmqha.ops.health.findings import judge
 from rmqha.ops.health.survey import NodeReport, ServerKind
