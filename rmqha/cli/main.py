@@ -34,6 +34,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "purge": ("rmqha.cli.local.nodes:purge", "Delete the directory of a stopped local cluster."),
     "send": ("rmqha.cli.messaging.send:send", "Send the lines or JSON records of a file to a topic."),
     "receive": ("rmqha.cli.messaging.receive:receive", "Print the messages of a topic."),
+    "consumer": (
+        "rmqha.cli.messaging.consumer:consumer",
+        "Consumer groups: list, describe, lag, members, reset, skip, delete.",
+    ),
     "elect": ("rmqha.cli.local.elect:elect", "Hand the mastership of a group to another replica."),
     "join": ("rmqha.cli.local.join:join", "Add a replica to a running group, or take a drained one back."),
     "drain": ("rmqha.cli.local.drain:drain", "Take a replica out of the set, so that it may be stopped."),
@@ -79,7 +83,7 @@ SERVERS = {
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Local cluster": ("up", "down", "status", "start", "stop", "kill", "logs", "purge"),
-    "Messages": ("send", "receive", "topic"),
+    "Messages": ("send", "receive", "topic", "consumer"),
     "Watch": ("health", "top", "history", "explain", "explain-wait", "describe"),
     "Change": ("elect", "maintenance", "join", "drain", "remove", "config", "group", "quorum"),
     "Files of a store": ("log", "spark", "epochs", "fsck", "migrate"),

@@ -47,6 +47,7 @@ NODES = {"ns-1", "broker-a-1", "broker-a-2"}
         (["health"], {"broker-a"}),
         (["top"], {"broker-a"}),
         (["explain"], {"broker-a"}),
+        (["consumer"], {"ls", "describe", "lag", "members", "reset", "skip", "delete"}),
     ],
 )
 def test_names_of_the_cluster(words: list[str], values: set[str]) -> None:

@@ -7,12 +7,12 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from rmqha.cli.moments import moment
 from rmqha.cli.options import echo_json, output_option
 from rmqha.cli.render import console, table
 from rmqha.cli.storage.log_export import export_lines, export_parquet
@@ -46,20 +46,6 @@ log.add_command(kept)
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
-def _moment(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    """Milliseconds since 1970, from a number of them or ISO 8601 (local time unless it says otherwise)."""
-    if value is None:
-        return None
-    if value.isascii() and value.isdigit():
-        return int(value)
-    try:
-        return int(datetime.fromisoformat(value).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        raise UsageError(
-            f"{parameter.opts[0]} {value!r} is no time: write 2026-11-21T14:00:00 or milliseconds"
-        ) from None
-
-
 def directory_argument(command: F) -> F:
     """DIR: the command gets `directory: Path`."""
     return click.argument("directory", type=click.Path(path_type=Path), metavar="DIR")(command)
@@ -69,8 +55,8 @@ def choice_options(command: F) -> F:
     """Add the options that choose records: the command gets topic, queue, start, end, since, until, uncommitted."""
     for option in (
         click.option("--uncommitted", is_flag=True, help="Also what is behind the committed end."),
-        click.option("--until", callback=_moment, metavar="TIME", help="Stored before TIME."),
-        click.option("--since", callback=_moment, metavar="TIME", help="Stored at TIME or later."),
+        click.option("--until", callback=moment, metavar="TIME", help="Stored before TIME."),
+        click.option("--since", callback=moment, metavar="TIME", help="Stored at TIME or later."),
         click.option("--to", "end", type=click.IntRange(0), metavar="OFFSET", help="Physical offset to stop before."),
         click.option("--from", "start", type=click.IntRange(0), default=0, metavar="OFFSET", help="Physical offset."),
         click.option("--queue", type=click.IntRange(0), metavar="N", help="Only this queue."),

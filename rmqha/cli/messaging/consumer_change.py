@@ -1,0 +1,223 @@
+"""`rmqha consumer reset|skip|delete`: a consumer group goes on from elsewhere, or is no more. Each shows first what it
+will change."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rmqha.cli.messaging.asking import asked, group_argument, topic_option
+from rmqha.cli.moments import local_time, parse_time
+from rmqha.cli.options import echo_json, namesrv_option, output_option
+from rmqha.cli.plain_table import echo_table
+from rmqha.model.error import UsageError
+from rmqha.model.printable import printable
+
+if TYPE_CHECKING:
+    from rmqha.client.admin import Admin
+    from rmqha.ops.messaging.consumer_reset import QueueChange, ResetPlan, ResetResult, Target
+
+COLUMNS = [("QUEUE", "left"), ("BEFORE", "right"), ("AFTER", "right"), ("CHANGE", "left")]
+
+
+def parse_target(text: str, now_ms: int) -> Target:
+    """Target of first, last, a time or an offset. Raises UsageError, also for a time to come."""
+    from rmqha.ops.messaging.consumer_reset import Place, Target
+
+    if text in ("first", "last"):
+        return Target(Place(text))
+    if text.isascii() and text.isdigit():
+        return Target(Place.OFFSET, int(text))
+    at_ms = parse_time(text)
+    if at_ms is None or at_ms < 0:
+        raise UsageError(f"--to {text!r} must be first, last, a time such as 2026-11-21T14:00:00, or an offset")
+    if at_ms > now_ms:
+        raise UsageError(f"--to {text} is {local_time(at_ms)}, which is to come; for the end of each queue say last")
+    return Target(Place.TIME, at_ms)
+
+
+queue_option = click.option("--queue", metavar="QUEUE", help="Only this queue, such as broker-a:0.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Only show what would change.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+@click.command(epilog="Example: rmqha consumer reset billing --to 2026-11-21T14:00:00 --dry-run")
+@group_argument
+@click.option("--to", "place", required=True, metavar="PLACE", help="first, last, a time (ISO 8601) or an offset.")
+@topic_option(text="Topic; needed if the group reads several.")
+@queue_option
+@dry_run_option
+@yes_option
+@namesrv_option
+@output_option
+def reset(
+    group: str, place: str, topic: str | None, queue: str | None, dry_run: bool, yes: bool, namesrv: str, output: str
+) -> None:
+    """Let GROUP go on from another place: the first message, the last, those stored since a time, an offset.
+
+    Connected members notice at their next pull; of a group that nobody is connected of the next member begins there. An
+    offset needs --queue unless the topic has only one. Nothing is changed unless every master of the topic answers.
+
+    Exit code: 0 done, or shown with --dry-run; 1 some queues were not changed; 2 unclear, refused or nobody to ask.
+    """
+    import time
+
+    target = parse_target(place, time.time_ns() // 1_000_000)
+    _move(group, target, topic, queue, dry_run, yes, namesrv, output)
+
+
+@click.command(epilog="Example: rmqha consumer skip billing --queue broker-a:0 --count 1")
+@group_argument
+@click.option(
+    "--count", type=click.IntRange(1), metavar="N",
+    help="Messages of one queue to pass over; default: all that wait, in each queue.",
+)  # fmt: skip
+@topic_option(text="Topic; needed if the group reads several.")
+@queue_option
+@dry_run_option
+@yes_option
+@namesrv_option
+@output_option
+def skip(
+    group: str,
+    count: int | None,
+    topic: str | None,
+    queue: str | None,
+    dry_run: bool,
+    yes: bool,
+    namesrv: str,
+    output: str,
+) -> None:
+    """Let GROUP pass over the next N messages of a queue, or over all that wait.
+
+    The messages stay in the topic: `rmqha consumer reset` goes back to them. A --count needs --queue unless the topic
+    has only one.
+
+    Exit code: 0 done, or shown with --dry-run; 1 some queues were not changed; 2 unclear, refused or nobody to ask.
+    """
+    from rmqha.ops.messaging.consumer_reset import Place, Target
+
+    target = Target(Place.LAST) if count is None else Target(Place.SKIP, count)
+    _move(group, target, topic, queue, dry_run, yes, namesrv, output)
+
+
+def _move(
+    name: str,
+    target: Target,
+    topic: str | None,
+    queue: str | None,
+    dry_run: bool,
+    yes: bool,
+    namesrv: str,
+    output: str,
+) -> None:
+    from rmqha.ops.messaging import consumer_reset
+    from rmqha.ops.messaging.brokers import parse_queue
+    from rmqha.ops.messaging.consumer_group import look_at_group
+
+    wanted = None if queue is None else parse_queue(queue)
+
+    async def question(admin: Admin) -> ResetPlan:
+        group = await look_at_group(admin, name, topic, whole=False)
+        return await consumer_reset.plan(admin, group, consumer_reset.chosen_topic(group, topic), target, wanted)
+
+    made = asked(namesrv, question)
+    if output != "json":
+        _show_plan(made)
+    if dry_run or not any(change.moves for change in made.changes):
+        if output == "json":
+            echo_json(plan_json(made) | {"dryRun": dry_run, "changed": 0, "failed": {}})
+        elif dry_run:
+            click.echo("dry run: nothing was changed")
+        return
+    if not yes and not click.confirm(f"change the offsets of {printable(name, lines=False)}?", err=True):
+        raise UsageError("nothing changed")
+    result = asked(namesrv, lambda admin: consumer_reset.apply(admin, made))
+    _tell(made, result, output)
+
+
+def _change_words(change: QueueChange) -> str:
+    if not change.moves:
+        return "stays"
+    if change.before is None:
+        return "had committed nothing"
+    return f"{change.read_again} again" if change.read_again else f"{change.passed_over} passed over"
+
+
+def _show_plan(made: ResetPlan) -> None:
+    rows = [
+        [change.queue, "none" if change.before is None else change.before, change.after, _change_words(change)]
+        for change in made.changes
+    ]
+    echo_table(COLUMNS, rows)
+    again = sum(change.read_again for change in made.changes)
+    passed_over = sum(change.passed_over for change in made.changes)
+    members = f"{made.member_count} connected" if made.member_count else "nobody is connected"
+    click.echo(
+        printable(f"{made.group} in {made.topic}: {again} again, {passed_over} passed over; {members}", lines=False)
+    )
+
+
+def plan_json(made: ResetPlan) -> dict[str, Any]:
+    """The plan for scripts."""
+    return {
+        "group": made.group,
+        "topic": made.topic,
+        "members": made.member_count,
+        "by": {name: way.value for name, way in made.ways.items()},
+        "queues": [
+            {
+                "brokerName": change.queue.broker_name,
+                "queueId": change.queue.queue_id,
+                "before": change.before,
+                "after": change.after,
+                "readAgain": change.read_again,
+                "passedOver": change.passed_over,
+            }
+            for change in made.changes
+        ],
+    }
+
+
+def _tell(made: ResetPlan, result: ResetResult, output: str) -> None:
+    if output == "json":
+        failed = {str(queue): why for queue, why in result.failed.items()}
+        echo_json(plan_json(made) | {"dryRun": False, "changed": len(result.done), "failed": failed})
+    else:
+        count = len(result.done)
+        click.echo(f"{count} queue{'' if count == 1 else 's'} changed")
+        for queue, why in result.failed.items():
+            click.echo(f"rmqha: {queue} was not changed: {why}", err=True)
+    if result.failed:
+        sys.exit(1)
+
+
+@click.command(epilog="Example: rmqha consumer delete billing --yes")
+@group_argument
+@yes_option
+@namesrv_option
+@output_option
+def delete(group: str, yes: bool, namesrv: str, output: str) -> None:
+    """Delete the settings and offsets of GROUP at every broker, once none of its members is connected.
+
+    Its dead letters and what was sent back stay. A group of the same name that connects again begins as a new one.
+
+    Exit code: 0 deleted, 2 refused or nobody to ask.
+    """
+    from rmqha.ops.messaging.consumer_group import is_system_group, look_at_group
+    from rmqha.ops.messaging.consumer_reset import delete_group
+
+    if is_system_group(group):
+        raise UsageError(f"{group} is the servers' own; it stays")
+    found = asked(namesrv, lambda admin: look_at_group(admin, group, whole=False))
+    if not yes:
+        told = f"delete {group} with its offsets in {', '.join(found.topics) or 'no topic'} ({found.lag} wait)?"
+        if not click.confirm(printable(told, lines=False), err=True):
+            raise UsageError("nothing deleted")
+    deleted = asked(namesrv, lambda admin: delete_group(admin, group))
+    if output == "json":
+        echo_json({"group": group, "brokers": deleted})
+    else:
+        click.echo(f"{printable(group, lines=False)} is deleted in {', '.join(deleted)}")

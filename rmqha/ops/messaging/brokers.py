@@ -1,0 +1,144 @@
+"""Brokers to ask about topics and consumer groups: one of each broker group, side by side. Control plane."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import trio
+
+from rmqha.client.admin import Admin
+from rmqha.model.code import ResponseCode
+from rmqha.model.error import RemoteError, RmqhaError, UnreachableError, UsageError
+from rmqha.model.offset import MASTER_ID
+from rmqha.ops.answer import json_object, reading
+from rmqha.wire.command import Command
+from rmqha.wire.lenient_json import ObjectKey, loads
+
+AT_ONCE = 16
+"""Requests on their way at a time."""
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class QueueName:
+    """A queue of a topic, written broker:number as `receive` writes it."""
+
+    broker_name: str
+    queue_id: int
+
+    def __str__(self) -> str:
+        return f"{self.broker_name}:{self.queue_id}"
+
+
+def parse_queue(text: str) -> QueueName:
+    """Raises UsageError for what is not BROKER:N."""
+    broker_name, colon, number = text.rpartition(":")
+    if not colon or not broker_name or not (number.isascii() and number.isdigit()):
+        raise UsageError(f"queue {text!r} must be written GROUP:N, such as broker-a:0")
+    return QueueName(broker_name, int(number))
+
+
+@dataclass(frozen=True, slots=True)
+class AskedBroker:
+    """The broker that answers for its group: the master, or another replica while there is none."""
+
+    name: str
+    address: str
+    is_master: bool
+
+
+@dataclass
+class Told(Generic[T]):
+    """Answers by broker group, and why the others gave none."""
+
+    answers: dict[str, T] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
+
+
+def chosen(addresses: Mapping[str, Mapping[int, str]]) -> list[AskedBroker]:
+    """The one to ask of each group, by name; groups without any replica are left out."""
+    return [
+        AskedBroker(name, replicas.get(MASTER_ID) or replicas[min(replicas)], MASTER_ID in replicas)
+        for name, replicas in sorted(addresses.items())
+        if replicas
+    ]
+
+
+async def all_brokers(admin: Admin) -> list[AskedBroker]:
+    """Brokers to ask of every group that the name servers know."""
+    brokers = (await admin.cluster_info())["brokers"]
+    return chosen({name: group["addresses"] for name, group in brokers.items()})
+
+
+async def brokers_of_topic(admin: Admin, topic: str) -> list[AskedBroker]:
+    """Brokers to ask of the groups that hold the topic. Raises UsageError for one that the name servers do not know."""
+    return chosen((await route_of_topic(admin, topic))["brokers"])
+
+
+async def route_of_topic(admin: Admin, topic: str) -> dict[str, Any]:
+    """Route as `Admin.route` gives it. Raises UsageError for a topic that the name servers do not know."""
+    try:
+        return await admin.route(topic)
+    except RemoteError as error:
+        if error.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise UsageError(f"the name servers know no topic {topic!r}; see rmqha topic ls") from None
+        raise
+
+
+def require_masters(brokers: Iterable[AskedBroker]) -> None:
+    """Raise UnreachableError unless each answers as a master: a change is refused before any part of it is made."""
+    for broker in brokers:
+        if not broker.is_master:
+            raise UnreachableError(f"group {broker.name} has no master, so nothing was changed; wait for its election")
+
+
+async def side_by_side(
+    items: Collection[K], ask: Callable[[K], Awaitable[T]]
+) -> tuple[dict[K, T], dict[K, RmqhaError]]:
+    """Each item's answer, or why there is none; AT_ONCE at a time, in the order of the items."""
+    answers: dict[K, T] = {}
+    failures: dict[K, RmqhaError] = {}
+    limiter = trio.CapacityLimiter(AT_ONCE)
+
+    async def one(item: K) -> None:
+        async with limiter:
+            try:
+                answers[item] = await ask(item)
+            except RmqhaError as error:
+                failures[item] = error
+
+    async with trio.open_nursery() as nursery:
+        for item in items:
+            nursery.start_soon(one, item)
+    return (
+        {item: answers[item] for item in items if item in answers},
+        {item: failures[item] for item in items if item in failures},
+    )
+
+
+async def from_each(brokers: Collection[AskedBroker], ask: Callable[[AskedBroker], Awaitable[T]]) -> Told[T]:
+    """Ask them side by side."""
+    answers, failures = await side_by_side(brokers, ask)
+    return Told(
+        {broker.name: answer for broker, answer in answers.items()},
+        {broker.name: str(error) for broker, error in failures.items()},
+    )
+
+
+async def ask_json(admin: Admin, address: str, command: Command) -> dict[str, Any]:
+    """The object that a broker answers. Raises RemoteError, UnreachableError."""
+    return json_object(await admin.ask(address, command), address, "a broker's")
+
+
+def queue_table(body: Mapping[str, Any], address: str, member: str = "offsetTable") -> dict[tuple[str, int], Any]:
+    """(topic, queue id) → row of a table whose keys are queues, as objects or as their text."""
+    found = {}
+    with reading(address, "a broker's"):
+        for key, row in (body.get(member) or {}).items():
+            place = key if isinstance(key, ObjectKey) else loads(key)
+            found[str(place["topic"]), int(place["queueId"])] = row
+    return found

@@ -1,0 +1,329 @@
+"""A consumer group as all brokers tell it: members, subscriptions, how far it has read, what keeps it from reading.
+Control plane."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rmqha.client.admin import Admin
+from rmqha.client.route import PERM_READ
+from rmqha.model.access import SYSTEM_GROUP_PREFIX
+from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.error import RemoteError, UnreachableError, UsageError
+from rmqha.model.message import DLQ_PREFIX, RETRY_PREFIX
+from rmqha.ops.answer import reading
+from rmqha.ops.messaging.brokers import (
+    AskedBroker,
+    QueueName,
+    Told,
+    all_brokers,
+    ask_json,
+    brokers_of_topic,
+    from_each,
+    queue_table,
+    route_of_topic,
+    side_by_side,
+)
+from rmqha.wire.command import Command
+
+BROADCASTING = "BROADCASTING"
+SYSTEM_GROUPS = frozenset(
+    (
+        "TOOLS_CONSUMER",
+        "SCHEDULE_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "__MONITOR_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_OWNER",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_PULL",
+        "rmqha-receive",
+    )
+)
+"""Groups that servers and tools make for themselves."""
+
+
+def is_system_group(name: str) -> bool:
+    """True for a group that no application has made."""
+    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A group's progress in one queue. `committed` None: it has committed nothing there; `oldest_age_ms` is the age of
+    the first message that it has not read, None if there is none or the broker does not tell; `read_at_ms` the time at
+    which the last one that it has read was stored, 0 if that is not known."""
+
+    topic: str
+    queue: QueueName
+    committed: int | None
+    end: int
+    read_at_ms: int = 0
+    oldest_age_ms: int | None = None
+
+    @property
+    def lag(self) -> int:
+        """Messages that wait."""
+        return max(0, self.end - (self.committed or 0))
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """One client of the group. `brokers`: the broker groups that it is connected to."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+    brokers: tuple[str, ...]
+
+
+@dataclass
+class ConsumerGroup:
+    """`paused`: reasons why the group reads less than it subscribes to, by place; `silent`: brokers that did not tell,
+    with why."""
+
+    name: str
+    members: list[GroupMember] = field(default_factory=list)
+    message_model: str | None = None
+    consume_from: str | None = None
+    subscriptions: dict[str, str] = field(default_factory=dict)
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    progress: list[Progress] = field(default_factory=list)
+    retries_waiting: int | None = None
+    dead_letters: int | None = None
+    paused: dict[str, str] = field(default_factory=dict)
+    silent: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def topics(self) -> list[str]:
+        """Topics that it subscribes to or has offsets in, sorted; not its own retry topic."""
+        return sorted({*self.subscriptions, *(item.topic for item in self.progress)} - {RETRY_PREFIX + self.name})
+
+    @property
+    def lag(self) -> int:
+        """Messages that wait in all queues."""
+        return sum(item.lag for item in self.progress)
+
+    @property
+    def oldest_age_ms(self) -> int | None:
+        """Age of the oldest message that waits."""
+        return max((item.oldest_age_ms for item in self.progress if item.oldest_age_ms is not None), default=None)
+
+
+@dataclass
+class _Words:
+    """One broker's words about a group."""
+
+    settings: dict[str, Any] | None = None
+    connections: dict[str, Any] | None = None
+    topics: list[str] = field(default_factory=list)
+
+
+async def group_names(admin: Admin, *, every: bool = False) -> Told[list[str]]:
+    """Consumer groups that have settings at each broker; `every`: also those of servers and tools."""
+
+    async def ask(broker: AskedBroker) -> list[str]:
+        body = await ask_json(admin, broker.address, Command(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG))
+        with reading(broker.address, "a broker's"):
+            return sorted(name for name in body["subscriptionGroupTable"] if every or not is_system_group(name))
+
+    return await from_each(await all_brokers(admin), ask)
+
+
+async def look_at_groups(admin: Admin, names: Collection[str]) -> list[ConsumerGroup]:
+    """Each of them without ages of messages, retries and dead letters. An unknown one has nothing."""
+    brokers = await all_brokers(admin)
+    found, _ = await side_by_side(list(names), lambda name: _look(admin, name, brokers, None, ages=False))
+    return [found[name] for name in names if name in found]
+
+
+async def look_at_group(admin: Admin, name: str, topic: str | None = None, *, whole: bool = True) -> ConsumerGroup:
+    """Everything about a group, or about it in one topic; `whole` False leaves out retries, dead letters and what is
+    paused. Raises UsageError for a group, or for a topic of it, that nobody knows."""
+    brokers = await all_brokers(admin)
+    group = await _look(admin, name, brokers, topic, ages=True)
+    if not (group.settings or group.members or group.progress):
+        if group.silent:
+            raise UnreachableError(_only_silent(name, group.silent))
+        raise UsageError(f"no broker knows a consumer group {name!r}; see rmqha consumer ls")
+    if topic is not None and topic not in group.topics:
+        known = f"; it reads {', '.join(group.topics)}" if group.topics else ""
+        raise UsageError(f"group {name} neither subscribes to topic {topic} nor has offsets there{known}")
+    if whole:
+        group.retries_waiting = sum(
+            item.lag for item in await _progress_in(admin, group, RETRY_PREFIX + name, brokers, ages=False)
+        )
+        group.dead_letters = await stored_count(admin, DLQ_PREFIX + name)
+        group.paused |= await _paused(admin, group)
+    return group
+
+
+def _only_silent(name: str, silent: Mapping[str, str]) -> str:
+    told = "; ".join(f"{broker}: {reason}" for broker, reason in sorted(silent.items()))
+    return f"nobody tells of consumer group {name}: {told}"
+
+
+async def _look(
+    admin: Admin, name: str, brokers: Collection[AskedBroker], topic: str | None, *, ages: bool
+) -> ConsumerGroup:
+    told = await from_each(brokers, lambda broker: _words(admin, broker, name))
+    group = ConsumerGroup(name, silent=dict(told.silent))
+    topics: set[str] = set()
+    for broker_name, words in told.answers.items():
+        if words.settings:
+            group.settings[broker_name] = words.settings
+        topics |= set(words.topics)
+        if words.connections is not None:
+            group.message_model = group.message_model or words.connections.get("messageModel")
+            group.consume_from = group.consume_from or words.connections.get("consumeFromWhere")
+            for item in (words.connections.get("subscriptionTable") or {}).values():
+                group.subscriptions[str(item["topic"])] = str(item.get("subString") or "*")
+    group.members = _members({name: words.connections or {} for name, words in told.answers.items()})
+    group.subscriptions.pop(RETRY_PREFIX + name, None)
+    wanted = sorted((topics | set(group.subscriptions)) - {RETRY_PREFIX + name})
+    for each in wanted if topic is None else [item for item in wanted if item == topic]:
+        group.progress += await _progress_in(admin, group, each, brokers, ages=ages)
+    return group
+
+
+async def _words(admin: Admin, broker: AskedBroker, group: str) -> _Words:
+    """Settings, connections and topics with offsets; what the broker does not have of them is left out."""
+    words = _Words()
+    try:
+        command = Command(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group})
+        words.settings = await ask_json(admin, broker.address, command)
+    except RemoteError as error:
+        if error.code not in (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED):
+            raise
+    try:
+        command = Command(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
+        words.connections = await ask_json(admin, broker.address, command)
+    except RemoteError as error:
+        if error.code != ResponseCode.CONSUMER_NOT_ONLINE:
+            raise
+    body = await ask_json(admin, broker.address, Command(RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group}))
+    with reading(broker.address, "a broker's"):
+        words.topics = [str(topic) for topic in body.get("topicList") or []]
+        _members({broker.name: words.connections or {}})
+        for item in ((words.connections or {}).get("subscriptionTable") or {}).values():
+            item["topic"]
+    return words
+
+
+def _members(connections: Mapping[str, Mapping[str, Any]]) -> list[GroupMember]:
+    """Clients by id, each with the brokers that know it."""
+    found: dict[str, tuple[Mapping[str, Any], list[str]]] = {}
+    for broker_name, words in sorted(connections.items()):
+        for item in words.get("connectionSet") or ():
+            found.setdefault(str(item["clientId"]), (item, []))[1].append(broker_name)
+    return [
+        GroupMember(
+            client_id,
+            str(item.get("clientAddr") or ""),
+            str(item.get("language") or ""),
+            int(item.get("version") or 0),
+            tuple(names),
+        )
+        for client_id, (item, names) in sorted(found.items())
+    ]
+
+
+# --- how far ----------------------------------------------------------------------------------------------------------
+async def _progress_in(
+    admin: Admin, group: ConsumerGroup, topic: str, brokers: Iterable[AskedBroker], *, ages: bool
+) -> list[Progress]:
+    """In each queue of a topic, sorted. A broker that does not tell is noted in `silent`."""
+    asked = [broker for broker in brokers if broker.name not in group.silent]
+    told = await from_each(asked, lambda broker: _progress_at(admin, broker, group.name, topic, ages=ages))
+    group.silent |= told.silent
+    return sorted((item for rows in told.answers.values() for item in rows), key=lambda item: item.queue)
+
+
+async def _progress_at(admin: Admin, broker: AskedBroker, group: str, topic: str, *, ages: bool) -> list[Progress]:
+    command = Command(RequestCode.GET_CONSUME_STATS, {"consumerGroup": group, "topic": topic})
+    try:
+        rows = queue_table(await ask_json(admin, broker.address, command), broker.address)
+    except RemoteError as error:
+        if error.code != ResponseCode.TOPIC_NOT_EXIST:
+            raise
+        return []
+    age_of = await _ages(admin, broker, group, topic) if ages and rows else {}
+    found = []
+    for (_, queue_id), row in rows.items():
+        with reading(broker.address, "a broker's"):
+            committed, end = int(row["consumerOffset"]), int(row["brokerOffset"])
+            read_at_ms = int(row["lastTimestamp"])
+        sure = committed > 0 or await _has_committed(admin, broker, group, topic, queue_id)
+        waits = end > (committed if sure else 0)
+        found.append(
+            Progress(
+                topic,
+                QueueName(broker.name, queue_id),
+                committed if sure else None,
+                end,
+                read_at_ms if committed else 0,
+                age_of.get(queue_id) if waits else None,
+            )
+        )
+    return found
+
+
+async def _has_committed(admin: Admin, broker: AskedBroker, group: str, topic: str, queue_id: int) -> bool:
+    """True if offset 0 of an answer to request 208 is a committed one: it stands for none as well."""
+    ext = {"consumerGroup": group, "topic": topic, "queueId": str(queue_id), "setZeroIfNotFound": "false"}
+    try:
+        await admin.ask(broker.address, Command(RequestCode.QUERY_CONSUMER_OFFSET, ext))
+    except RemoteError as error:
+        if error.code != ResponseCode.QUERY_NOT_FOUND:
+            raise
+        return False
+    return True
+
+
+async def _ages(admin: Admin, broker: AskedBroker, group: str, topic: str) -> dict[int, int]:
+    """Queue id → age (ms) of the first message that waits; nothing of a broker that does not tell."""
+    command = Command(RequestCode.QUERY_CONSUME_TIME_SPAN, {"topic": topic, "group": group})
+    try:
+        body = await ask_json(admin, broker.address, command)
+    except RemoteError:
+        return {}
+    with reading(broker.address, "a broker's"):
+        spans = [(item["messageQueue"]["queueId"], int(item["delayTime"])) for item in body["consumeTimeSpanSet"]]
+    return {int(queue_id): delay_ms for queue_id, delay_ms in spans if delay_ms > 0}
+
+
+async def stored_count(admin: Admin, topic: str) -> int:
+    """Messages that a topic holds, 0 if there is no such topic. Raises UnreachableError, RemoteError."""
+    try:
+        brokers = await brokers_of_topic(admin, topic)
+    except UsageError:
+        return 0
+    total = 0
+    for broker in brokers:
+        command = Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+        rows = queue_table(await ask_json(admin, broker.address, command), broker.address)
+        with reading(broker.address, "a broker's"):
+            total += sum(int(row["maxOffset"]) - int(row["minOffset"]) for row in rows.values())
+    return total
+
+
+async def _paused(admin: Admin, group: ConsumerGroup) -> dict[str, str]:
+    """Settings of operators that keep the group from reading."""
+    found = {}
+    for broker_name, settings in group.settings.items():
+        if settings.get("consumeEnable") is False:
+            found[broker_name] = "the group may not read here (consumeEnable=false)"
+    for topic in group.topics:
+        try:
+            queues = (await route_of_topic(admin, topic))["queues"]
+        except UsageError:
+            found[topic] = "the topic is gone: the name servers do not know it"
+            continue
+        for broker_name, row in queues.items():
+            if not row["perm"] & PERM_READ:
+                found[f"{topic} in {broker_name}"] = "nobody may read the topic here (its permission)"
+    return found

@@ -1,0 +1,260 @@
+"""`rmqha consumer` on a real group, by the name server's address alone: what it tells, changes and refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from rmqha.client import Admin
+from rmqha.model.code import RequestCode
+from rmqha.wire.command import Command
+from tests.process.cluster import LocalCluster
+
+WAIT_S = 30
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    cluster = LocalCluster(tmp_path_factory.mktemp("consumers"), replicas=2)
+    try:
+        assert cluster.up().returncode == 0
+        yield cluster
+    finally:
+        cluster.down()
+
+
+class Remote:
+    """The cluster as it is seen from another machine: no directory, only an address."""
+
+    def __init__(self, cluster: LocalCluster, topic: str, *, queues: int = 2) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        assert self.run("topic", "create", topic, "--queues", str(queues)).returncode == 0
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.cluster.command(*arguments, "--namesrv", self.cluster.namesrv),
+            cwd="/",
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+
+    def json(self, *arguments: str) -> Any:
+        done = self.run(*arguments, "-o", "json")
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return json.loads(done.stdout)
+
+    def refused(self, *arguments: str, code: int = 2) -> str:
+        done = self.run(*arguments)
+        assert (done.returncode, done.stderr.count("\n")) == (code, 1), done
+        return done.stderr
+
+    def send(self, count: int) -> None:
+        assert self.run("send", "--topic", self.topic, *map(str, range(count))).returncode == 0
+
+    def read(self, group: str, count: int) -> None:
+        done = self.run("receive", "--topic", self.topic, "--group", group, "--max", str(count), "--idle", "20")
+        assert done.stdout.count("\n") == count, done
+
+    @contextmanager
+    def member(self, group: str) -> Iterator[Path]:
+        """A connected member, and the file where it writes a JSON line for each message."""
+        lines = self.cluster.scratch / f"{group}.jsonl"
+        arguments = ("receive", "--topic", self.topic, "--group", group, "-o", "json")
+        command = self.cluster.command(*arguments, "--namesrv", self.cluster.namesrv)
+        with lines.open("w") as out, subprocess.Popen(command, stdout=out) as process:
+            try:
+                yield lines
+            finally:
+                process.terminate()
+
+    def until(self, holds: Callable[[], object]) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not holds():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    def admin(self, code: RequestCode, ext: dict[str, str], body: bytes = b"") -> None:
+        async def ask() -> None:
+            async with Admin(self.cluster.namesrv) as admin:
+                for group in (await admin.cluster_info())["brokers"].values():
+                    await admin.ask(group["addresses"][0], Command(code, ext, body))
+
+        trio.run(ask)
+
+
+def offsets(told: Any) -> dict[int, tuple[int | None, int]]:
+    return {row["queueId"]: (row["committed"], row["end"]) for row in told["queues"]}
+
+
+def changes(told: Any) -> dict[int, tuple[int | None, int]]:
+    return {row["queueId"]: (row["before"], row["after"]) for row in told["queues"]}
+
+
+def test_how_far_a_group_is(cluster: LocalCluster) -> None:
+    remote = Remote(cluster, "Far")
+    remote.send(10)
+    remote.read("far", 4)
+    lag = remote.json("consumer", "lag", "far")
+    assert lag["lag"] == 6 and sum(end for _, end in offsets(lag).values()) == 10
+    assert sum(committed or 0 for committed, _ in offsets(lag).values()) == 4
+    # a queue that was never committed is not one at offset 0
+    assert all(committed != 0 for committed, _ in offsets(lag).values())
+    assert 0 < lag["oldestWaitsMs"] < 120_000
+    shown = remote.run("consumer", "lag", "far").stdout
+    assert shown.splitlines()[0].split()[:5] == ["TOPIC", "QUEUE", "COMMITTED", "END", "LAG"]
+    assert re.search(r"\nfar: 6 messages wait, the oldest for \d+", shown)
+    listed = {row["group"]: row for row in remote.json("consumer", "ls")["groups"]}
+    assert listed["far"] == {"group": "far", "members": 0, "messageModel": None, "topics": ["Far"], "lag": 6}
+    assert not {"TOOLS_CONSUMER", "CID_RMQ_SYS_TRANS"} & set(listed)
+    # the directory's own way gives the same
+    assert json.loads(cluster.rmqha("consumer", "lag", "far", "-o", "json").stdout)["lag"] == 6
+    assert "no broker knows a consumer group 'nobody'" in remote.refused("consumer", "describe", "nobody")
+    assert "neither subscribes to topic Other nor" in remote.refused("consumer", "lag", "far", "--topic", "Other")
+
+
+def test_who_reads_and_what_is_paused(cluster: LocalCluster) -> None:
+    remote = Remote(cluster, "Who", queues=1)
+    remote.send(3)
+    with remote.member("who"):
+        remote.until(lambda: len(remote.json("consumer", "ls")["groups"]) and remote.run(
+            "consumer", "members", "who").stdout.startswith("CLIENT"))  # fmt: skip
+        (member,) = remote.json("consumer", "members", "who")["members"]
+        assert member["address"].startswith("127.0.0.1:") and "@" in member["clientId"]
+        assert (member["language"], member["brokers"]) == ("PYTHON", ["broker-a"])
+        told = remote.json("consumer", "describe", "who")
+        assert (told["messageModel"], told["subscriptions"], told["paused"]) == ("CLUSTERING", {"Who": "*"}, {})
+        assert (told["retriesWaiting"], told["deadLetters"]) == (0, 0)
+        refused = remote.refused("consumer", "delete", "who", "--yes")
+        assert "has members" in refused and "nothing was deleted" in refused
+    settings = told["settings"]["broker-a"] | {"consumeEnable": False}
+    remote.admin(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, json.dumps(settings).encode())
+    told = remote.json("consumer", "describe", "who")
+    assert told["paused"] == {"broker-a": "the group may not read here (consumeEnable=false)"}
+    assert "paused: broker-a: the group may not read here" in remote.run("consumer", "describe", "who").stdout
+
+
+def test_a_group_that_nobody_is_connected_of_goes_on_from_elsewhere(cluster: LocalCluster) -> None:
+    remote = Remote(cluster, "Back")
+    remote.send(8)
+    remote.read("back", 8)
+    before = offsets(remote.json("consumer", "lag", "back"))
+    ends = {queue: end for queue, (_, end) in before.items()}
+    shown = remote.json("consumer", "reset", "back", "--to", "first", "--dry-run")
+    assert changes(shown) == {queue: (end, 0) for queue, end in ends.items()}
+    assert (shown["dryRun"], shown["changed"], shown["by"], shown["members"]) == (True, 0, {"broker-a": "broker"}, 0)
+    assert offsets(remote.json("consumer", "lag", "back")) == before
+
+    assert "8 again, 0 passed over" in remote.run("consumer", "reset", "back", "--to", "first", "--yes").stdout
+    assert remote.json("consumer", "lag", "back")["lag"] == 8
+    remote.read("back", 8)
+    # stored from now on: nothing yet
+    now = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime())
+    assert changes(remote.json("consumer", "reset", "back", "--to", now, "--dry-run")).keys() == ends.keys()
+    done = remote.json("consumer", "reset", "back", "--to", "2020-01-01", "--yes")
+    assert done["changed"] == len(ends) and {after for _, after in changes(done).values()} == {0}
+    done = remote.json("consumer", "reset", "back", "--to", "2", "--queue", "broker-a:1", "--yes")
+    assert changes(done) == {1: (0, 2)} and done["queues"][0]["passedOver"] == 2
+    done = remote.json("consumer", "skip", "back", "--queue", "broker-a:1", "--count", "1", "--yes")
+    assert changes(done) == {1: (2, 3)}
+    assert remote.json("consumer", "skip", "back", "--yes")["changed"] == 2 - (ends[1] == 3)
+    assert remote.json("consumer", "lag", "back")["lag"] == 0
+    # there already: nothing to ask, nothing to change
+    assert remote.json("consumer", "reset", "back", "--to", "last")["changed"] == 0
+
+
+def test_a_connected_group_goes_back_at_once(cluster: LocalCluster) -> None:
+    remote = Remote(cluster, "Online")
+    remote.send(5)
+    with remote.member("online") as lines:
+        remote.until(lambda: lines.read_text().count("\n") == 5)
+        done = remote.json("consumer", "reset", "online", "--to", "first", "--yes")
+        assert (done["members"], done["failed"]) == (1, {})
+        remote.until(lambda: lines.read_text().count("\n") >= 10)
+        places = [json.loads(line) for line in lines.read_text().splitlines()]
+        again = [(row["queueId"], row["queueOffset"]) for row in places[5:10]]
+        assert sorted(again) == sorted((row["queueId"], row["queueOffset"]) for row in places[:5])
+
+
+def test_a_broker_that_leaves_it_to_the_members(cluster: LocalCluster) -> None:
+    """useServerSideResetOffset=false, as brokers before 5.0: members go to a time, an offset is committed for a group
+    without any."""
+    remote = Remote(cluster, "Old", queues=1)
+    remote.send(4)
+    remote.read("old", 4)
+    for node in ("broker-a-1", "broker-a-2"):
+        assert cluster.rmqha("config", "set", node, "useServerSideResetOffset=false").returncode == 0
+    try:
+        done = remote.json("consumer", "reset", "old", "--to", "1", "--yes")
+        assert (done["by"], changes(done), done["changed"]) == ({"broker-a": "commit"}, {0: (4, 1)}, 1)
+        assert offsets(remote.json("consumer", "lag", "old")) == {0: (1, 4)}
+        with remote.member("old") as lines:
+            remote.until(lambda: lines.read_text().count("\n") == 3)
+            refused = remote.refused("consumer", "reset", "old", "--to", "2", "--yes")
+            assert "give first, last or a time, or stop the members" in refused
+            done = remote.json("consumer", "reset", "old", "--to", "first", "--yes")
+            assert (done["by"], done["changed"]) == ({"broker-a": "members"}, 1)
+            remote.until(lambda: lines.read_text().count("\n") == 7)
+    finally:
+        for node in ("broker-a-1", "broker-a-2"):
+            cluster.rmqha("config", "set", node, "useServerSideResetOffset=true")
+
+
+def test_what_is_unclear_is_refused_and_changes_nothing(cluster: LocalCluster) -> None:
+    remote = Remote(cluster, "Clear")
+    other = Remote(cluster, "Clear2", queues=1)
+    for each in (remote, other):
+        each.send(4)
+        each.read("clear", 4)
+    before = offsets(remote.json("consumer", "lag", "clear", "--topic", "Clear"))
+    for words, sentence in (
+        ("reset clear --to first", "reads Clear, Clear2: say which with --topic"),
+        ("reset clear --to 1 --topic Clear", "a number fits only one: say which with --queue"),
+        ("reset clear --to 99 --topic Clear2", "offset 99 is not in broker-a:0, which holds 0 to 4"),
+        ("reset clear --to 1795478269793 --topic Clear2", "For a time write it as"),
+        ("reset clear --to 2999-01-01 --topic Clear", "is to come; for the end of each queue say last"),
+        ("reset clear --to soon", "must be first, last, a time"),
+        ("reset clear --to first --topic Clear --queue broker-a", "must be written GROUP:N"),
+        ("reset clear --to first --topic Clear --queue broker-a:7", "no queue broker-a:7 of the topic"),
+        ("skip clear --count 1 --topic Clear", "say which with --queue"),
+        ("delete TOOLS_CONSUMER --yes", "TOOLS_CONSUMER is the servers' own; it stays"),
+    ):
+        assert sentence in remote.refused("consumer", *words.split())
+    # a question that is not answered with yes
+    done = remote.run("consumer", "reset", "clear", "--to", "first", "--topic", "Clear")
+    assert done.returncode != 0 and "change the offsets of clear?" in done.stderr
+    assert offsets(remote.json("consumer", "lag", "clear", "--topic", "Clear")) == before
+
+
+def test_a_group_is_deleted_with_its_offsets(cluster: LocalCluster) -> None:
+    remote = Remote(cluster, "Gone")
+    remote.send(4)
+    remote.read("gone", 4)
+    assert remote.json("consumer", "delete", "gone", "--yes") == {"group": "gone", "brokers": ["broker-a"]}
+    assert "gone" not in {row["group"] for row in remote.json("consumer", "ls")["groups"]}
+    assert "no broker knows" in remote.refused("consumer", "lag", "gone")
+    remote.read("gone", 4)
+
+
+def test_a_watch_shows_each_look(cluster: LocalCluster) -> None:
+    remote = Remote(cluster, "Watch", queues=1)
+    remote.send(2)
+    remote.read("watch", 1)
+    command = cluster.command("consumer", "lag", "watch", "-w", "--interval", "0.2", "-o", "json")
+    with subprocess.Popen([*command, "--namesrv", cluster.namesrv], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["lag"] == 1
+        remote.send(3)
+        remote.until(lambda: json.loads(process.stdout.readline())["lag"] == 4)  # type: ignore[union-attr]
+        process.terminate()
