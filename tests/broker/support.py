@@ -29,8 +29,8 @@ from rmqha.store.store import Store
 from rmqha.wire.command import Command
 from rmqha.wire.frame import FrameParser
 from rmqha.wire.ha_stream import SlaveAck, SlaveHandshake
-from rmqha.wire.lenient_json import dumps
 from tests.support.clock import ManualClock
+from tests.support.controller import ScriptedController
 from tests.support.tracer import RecordingTracer
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -80,47 +80,6 @@ class FakeChannel:
         return command
 
 
-class ScriptedController:
-    """Answers as a controller whose group has `master_id` as master (None: no master) with `members` in the set."""
-
-    def __init__(self, broker_id: int = 1) -> None:
-        self.broker_id = broker_id
-        self.master_id: int | None = broker_id
-        self.master_address = "127.0.0.1:1"
-        self.epoch = 1
-        self.set_epoch = 1
-        self.members = [broker_id]
-        self.reachable = True
-        self.addresses: dict[int, str] = {}
-        """Of replicas that have registered."""
-
-    def reply(self, command: Command) -> Command | None:
-        if not self.reachable:
-            return None
-        match command.code:
-            case RequestCode.CONTROLLER_GET_NEXT_BROKER_ID:
-                return command.reply(0, {"nextBrokerId": str(self.broker_id)})
-            case RequestCode.CONTROLLER_APPLY_BROKER_ID:
-                return command.reply(0, {})
-            case RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET:
-                self.members = json.loads(bytes(command.body))["syncStateSet"]
-                self.set_epoch += 1
-                return command.reply(0, {"newSyncStateSetEpoch": str(self.set_epoch)}, self.body())
-            case _:
-                return command.reply(0, self.ext(), self.body())
-
-    def ext(self) -> dict[str, str]:
-        ext = {"masterEpoch": str(self.epoch), "syncStateSetEpoch": str(self.set_epoch)}
-        if self.master_id is not None:
-            ext |= {"masterBrokerId": str(self.master_id), "masterAddress": self.master_address}
-            known = {str(number): ["127.0.0.1:1"] for number in range(1, 10)}
-            ext["registered"] = json.dumps(known | {str(key): [item] for key, item in self.addresses.items()})
-        return ext
-
-    def body(self) -> bytes:
-        return dumps({"syncStateSet": self.members, "syncStateSetEpoch": self.set_epoch})
-
-
 class _Ports:
     """Performs the driver's actions: controllers answer at once, HA actions are noted."""
 
@@ -129,7 +88,7 @@ class _Ports:
         self.ha_actions: list[tuple[Any, ...]] = []
 
     def call(self, action: CallController) -> None:
-        reply = self._broker.controller.reply(action.command)
+        reply = self._broker.controller.answer(action.command)
         self._broker.core.driver.controller_replied(action.call_id, reply)
 
     def open(self, conn_id: int, address: str) -> None:
@@ -259,7 +218,7 @@ class Broker:
         self.open = True
         self.clock = ManualClock()
         self.tracer = RecordingTracer()
-        self.controller = ScriptedController()
+        self.controller = ScriptedController.of(1)
         defaults = {
             "metadata_sync": "periodic",
             "listen_port": 20911,

@@ -120,14 +120,14 @@ def test_the_disk_is_counted_as_df_does(broker: Broker) -> None:
 
 def test_id_is_applied_for_once_and_kept(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker()
-    broker.controller.broker_id = broker.controller.master_id = 7
+    broker.controller.next_broker_id = broker.controller.master = 7
     broker.start()
     assert broker.core.replica.broker_id == 7
     broker.close()
     assert (broker.directory / "brokerIdentity").read_text() == "DefaultCluster#broker-a#7"
     again = make_broker()
-    again.controller.broker_id = 9
-    again.controller.master_id = 7
+    again.controller.next_broker_id = 9
+    again.controller.master = 7
     again.start()
     assert again.core.replica.broker_id == 7
 

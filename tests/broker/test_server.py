@@ -28,8 +28,9 @@ from rmqha.model.message import encode_properties
 from rmqha.store.log.record import decode
 from rmqha.store.meta.boot_file import LastStop
 from rmqha.wire.command import Command
-from tests.broker.support import MAX_FRAME_BYTES, Broker, ScriptedController, pull_command, send_command
+from tests.broker.support import MAX_FRAME_BYTES, Broker, pull_command, send_command
 from tests.host.access.test_peer_filter import sharing
+from tests.support.controller import ScriptedController
 
 LIMIT_S = 10
 
@@ -39,7 +40,6 @@ class Registry:
 
     def __init__(self) -> None:
         self.controller = ScriptedController()
-        self.controller.master_id = None
         self.addresses = self.controller.addresses
         self.ha_addresses: dict[int, str] = {}
         self.registered: dict[str, int] = {}
@@ -66,25 +66,19 @@ class Registry:
             case RequestCode.UNREGISTER_BROKER:
                 self.registered.pop(ext["brokerAddr"], None)
                 return command.reply(0, {})
-            case RequestCode.CONTROLLER_GET_NEXT_BROKER_ID:
-                return command.reply(0, {"nextBrokerId": str(len(self.addresses) + 1)})
             case RequestCode.CONTROLLER_REGISTER_BROKER:
                 self.addresses[int(ext["brokerId"])] = ext["brokerAddress"]
                 self.ha_addresses[int(ext["brokerId"])] = ext["haAddress"]
-                if controller.master_id is None:
+                if controller.master is None:
                     self.elect(int(ext["brokerId"]))
-        reply = controller.reply(command)
+        reply = controller.answer(command)
         assert reply is not None
-        if controller.master_id is not None and "masterAddress" in reply.ext:
-            reply.ext["masterHaAddress"] = self.ha_addresses.get(controller.master_id, "")
+        if controller.master is not None and "masterAddress" in reply.ext:
+            reply.ext["masterHaAddress"] = self.ha_addresses.get(controller.master, "")
         return reply
 
     def elect(self, broker_id: int) -> None:
-        controller = self.controller
-        controller.master_id, controller.master_address = broker_id, self.addresses[broker_id]
-        controller.epoch += 1
-        controller.set_epoch += 1
-        controller.members = [broker_id]
+        self.controller.elect(broker_id)
 
     def codes(self) -> set[int]:
         return {command.code for command in self.requests}

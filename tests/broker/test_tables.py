@@ -369,7 +369,7 @@ def test_groups(broker: Broker) -> None:
 
 def test_only_a_master_changes_tables(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker()
-    broker.controller.master_id = 2
+    broker.controller.master = 2
     broker.start()
     body = lenient_json.dumps({"groupName": "G"})
     for command in (

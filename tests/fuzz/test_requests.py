@@ -123,7 +123,7 @@ def test_a_name_server_lives_through_any_request(commands: list[Command]) -> Non
 @pytest.fixture(scope="module")
 def slave(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     found = Broker(tmp_path_factory.mktemp("fuzz-slave"), total_replicas=2, slave_read_enable=True)
-    found.controller.master_id = 7
+    found.controller.master = 7
     found.start()
     assert not found.core.replica.is_master
     yield found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, field
 from typing import Any
 
 from rmqha.ha.action import (
@@ -19,111 +17,14 @@ from rmqha.ha.action import (
     SendLog,
 )
 from rmqha.ha.replica import Replica
-from rmqha.model.code import RequestCode, ResponseCode
+from rmqha.model.code import ResponseCode
 from rmqha.model.config.servers import BrokerConfig
 from rmqha.model.identity import Role
 from rmqha.model.offset import PhyOffset
-from rmqha.wire.command import Command
+from tests.support.controller import ScriptedController
 from tests.support.tracer import RecordingTracer
 
 from .memory_log import MemoryIdentity, MemoryLog
-
-
-@dataclass
-class ScriptedController:
-    """Answers as a controller would; the test decides who is elected and when it is away or silent."""
-
-    addresses: dict[int, str] = field(default_factory=dict)
-    master: int | None = None
-    epoch: int = 0
-    members: list[int] = field(default_factory=list)
-    set_epoch: int = 0
-    away: bool = False
-    lose_alter_replies: bool = False
-    refuse_alter: int = 0
-    elected_unclean: bool = False
-    total_replicas: int = 0
-    drained: list[int] = field(default_factory=list)
-    config_text: bytes = b"enableElectUncleanMaster=false\n"
-    silent: bool = False
-    """Requests are under way and nothing comes back."""
-    tells_registered: bool = True
-    """As our controllers do; Apache's are asked for it."""
-    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """What hosts' names stand for."""
-    forgotten: set[int] = field(default_factory=set)
-    seen: list[Command] = field(default_factory=list)
-
-    def group(self) -> tuple[dict[str, str], bytes]:
-        ext = {"masterEpoch": str(self.epoch), "syncStateSetEpoch": str(self.set_epoch)}
-        if self.total_replicas:
-            ext["totalReplicas"] = str(self.total_replicas)
-        if self.drained:
-            ext["drainedIds"] = ";".join(map(str, self.drained))
-        if self.elected_unclean:
-            ext["electedUnclean"] = "true"
-        if self.tells_registered:
-            ext["registered"] = json.dumps({key: [address] for key, address in self.addresses.items()})
-        if self.master is not None:
-            ext |= {"masterBrokerId": str(self.master), "masterAddress": self.addresses[self.master]}
-        body = {"syncStateSet": self.members, "syncStateSetEpoch": self.set_epoch}
-        return ext, json.dumps(body).encode()
-
-    def elect(self, broker_id: int) -> Command:
-        self.master, self.epoch, self.members = broker_id, self.epoch + 1, [broker_id]
-        self.set_epoch += 1
-        ext, body = self.group()
-        return Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, ext, body)
-
-    def answer(self, command: Command) -> Command | None:
-        if self.away:
-            return None
-        self.seen.append(command)
-        ext, body = self.group()
-        match command.code:
-            case RequestCode.CONTROLLER_GET_NEXT_BROKER_ID:
-                return command.reply(ext={"nextBrokerId": str(len(self.addresses) + 1)})
-            case RequestCode.CONTROLLER_GET_CONFIG:
-                return command.reply(body=self.config_text)
-            case RequestCode.CONTROLLER_APPLY_BROKER_ID:
-                self.forgotten.discard(int(command.ext["appliedBrokerId"]))
-                return command.reply(ext=dict(command.ext))
-            case RequestCode.CONTROLLER_REGISTER_BROKER if int(command.ext["brokerId"]) in self.forgotten:
-                return command.reply(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED)
-            case RequestCode.CONTROLLER_REGISTER_BROKER:
-                self.addresses[int(command.ext["brokerId"])] = command.ext["brokerAddress"]
-                return command.reply(ext=ext, body=body)
-            case RequestCode.CONTROLLER_GET_SYNC_STATE_DATA:
-                rows = [{"brokerId": key, "brokerAddress": item} for key, item in self.addresses.items()]
-                inside = [row for row in rows if row["brokerId"] in self.members]
-                outside = [row for row in rows if row["brokerId"] not in self.members]
-                table = {
-                    name: {"inSyncReplicas": inside, "notInSyncReplicas": outside} for name in self._names(command)
-                }
-                return command.reply(body=json.dumps({"replicasInfoTable": table}).encode())
-            case RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET:
-                return self._alter(command)
-            case RequestCode.CONTROLLER_ELECT_MASTER:
-                code = ResponseCode.CONTROLLER_ELECT_MASTER_FAILED
-                return command.reply(code, ext if self.master else {}, body if self.master else b"")
-        return command.reply(ext=ext, body=body)
-
-    @staticmethod
-    def _names(command: Command) -> list[str]:
-        return [str(name) for name in json.loads(bytes(command.body))]
-
-    def _alter(self, command: Command) -> Command | None:
-        wanted = json.loads(bytes(command.body))
-        if int(command.ext["masterEpoch"]) != self.epoch or wanted["syncStateSetEpoch"] != self.set_epoch:
-            return command.reply(ResponseCode.CONTROLLER_FENCED_SYNC_STATE_SET_EPOCH)
-        if self.refuse_alter:
-            return command.reply(self.refuse_alter)
-        self.members = wanted["syncStateSet"]
-        self.set_epoch += 1
-        body = json.dumps({"syncStateSet": self.members, "syncStateSetEpoch": self.set_epoch}).encode()
-        if self.lose_alter_replies:
-            return None
-        return command.reply(ext={"newSyncStateSetEpoch": str(self.set_epoch)}, body=body)
 
 
 class Node:

@@ -1,4 +1,4 @@
-"""A few whole runs inside `make test`; many are in `make sim`. And the canary: a seed means the same in every process."""
+"""A few whole runs inside `make test`; `make sim` has many. And the canary: a seed means the same in every process."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Clocks and tracers that tests of all packages share."""
+"""Clocks, tracers and controllers that tests of all packages share."""

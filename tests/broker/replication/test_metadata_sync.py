@@ -107,7 +107,7 @@ class Slave:
         self.master = None
         self.sync.role_changed()
         controller = self.broker.controller
-        controller.broker_id = controller.master_id = 2
+        controller.next_broker_id = controller.master = 2
         controller.epoch, controller.set_epoch, controller.members = epoch, epoch, [2]
         self.broker.run(1000)
         assert self.core.driver.is_serving
@@ -129,7 +129,7 @@ def line(broker: Broker) -> Line:
 @pytest.fixture
 def slave(line: Line, make_broker: Callable[..., Broker]) -> Slave:
     broker = make_broker("slave")
-    broker.controller.broker_id, broker.controller.master_id = 2, 1
+    broker.controller.next_broker_id, broker.controller.master = 2, 1
     return Slave(broker.start(), line)
 
 
@@ -201,7 +201,7 @@ async def test_a_killed_slave_says_nothing_before_its_tables_are_written_again(
     monkeypatch.setattr(table_follower, "RETRY_MS", 1)
     with patch.object(config_table, "write", side_effect=full) as write:
         broker = make_broker("slave")
-        broker.controller.broker_id, broker.controller.master_id = 2, 1
+        broker.controller.next_broker_id, broker.controller.master = 2, 1
         again = Slave(broker.start(), line)
         files = again.core.topics.file, again.core.groups.file
         assert not any(file.is_saved for file in files)

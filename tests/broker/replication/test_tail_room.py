@@ -236,6 +236,6 @@ def test_a_connection_that_closes_leaves_the_line(make_broker: Callable[..., Bro
 def test_a_master_that_is_overtaken_refuses_those_in_line(make_broker: Callable[..., Broker]) -> None:
     broker, large = overloaded(make_broker), FakeChannel()
     broker.core.processor.received(large, [send_command(body=BODY)])
-    broker.controller.master_id, broker.controller.epoch = 2, 2
+    broker.controller.master, broker.controller.epoch = 2, 2
     broker.run(1000)
     assert large.one().code == ResponseCode.SERVICE_NOT_AVAILABLE

@@ -251,8 +251,8 @@ def test_a_slave_takes_its_masters_offsets_and_no_orders(filled: Broker) -> None
     assert table.take_reset("G", "T", 0) is None
     filled.core.driver.stopping()
     controller = filled.controller
-    controller.epoch, controller.master_id = 2, 2
-    filled.ask(Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, controller.ext(), controller.body()))
+    controller.epoch, controller.master = 2, 2
+    filled.ask(controller.notice())
     assert reset(filled).code == ResponseCode.SYSTEM_ERROR
     assert filled.ask(Command(RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "G"})).code == 1
 

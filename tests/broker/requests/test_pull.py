@@ -163,7 +163,7 @@ def test_only_committed_records(make_broker: Callable[..., Broker]) -> None:
 
 def demoted(broker: Broker) -> Broker:
     """The same replica as slave of another master."""
-    broker.controller.master_id, broker.controller.epoch = 2, 2
+    broker.controller.master, broker.controller.epoch = 2, 2
     broker.run(1000)
     assert not broker.core.driver.is_serving
     return broker
@@ -224,7 +224,7 @@ def test_a_slave_serves_nothing_above_its_confirm_offset(make_broker: Callable[.
     for body in (b"a", b"b"):
         master.ask(send_command(body=body))
     slave = make_broker("slave", ha_mode="cp", total_replicas=3)
-    slave.controller.broker_id, slave.controller.master_id = 2, 1
+    slave.controller.next_broker_id, slave.controller.master = 2, 1
     slave.start()
     slave.core.topics.put(TopicConfig("T", 4, 4))
     slave.store.append_raw(PhyOffset(0), master.store.view(PhyOffset(0), 1 << 20))

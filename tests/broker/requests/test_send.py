@@ -236,7 +236,7 @@ def test_timeouts_and_demotion_end_waits_with_their_codes(make_broker: Callable[
     late = channel.one()
     assert late.code == ResponseCode.FLUSH_SLAVE_TIMEOUT and late.ext["queueOffset"] == "0"
     broker.core.processor.received(channel, [passed_on()])
-    broker.controller.master_id, broker.controller.epoch = 2, 2
+    broker.controller.master, broker.controller.epoch = 2, 2
     broker.run(1000)
     written = channel.one()
     assert written.code == ResponseCode.SERVICE_NOT_AVAILABLE and UNWRITTEN not in written.ext

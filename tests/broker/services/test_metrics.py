@@ -13,9 +13,7 @@ from rmqha.broker.services import metrics, traffic
 from rmqha.broker.services.exposed import ExposedBroker
 from rmqha.host.metrics import exposition
 from rmqha.host.net.statistics import Statistics
-from rmqha.model.code import RequestCode
 from rmqha.model.series import filled
-from rmqha.wire.command import Command
 from rmqha.wire.ha_stream import SlaveStreamParser
 from tests.broker.support import Broker, pull_command, send_command
 
@@ -117,11 +115,9 @@ def test_a_master_shows_its_slaves_and_a_slave_does_not(make_broker: Callable[..
     assert one(found, "rocketmq_ha_slave_lag_bytes", slave="2", in_sync="true") == 0
     assert one(found, "rocketmq_ha_writable") == 1
     assert one(found, "rocketmq_broker_permission") == 6
-    broker.controller.master_id, broker.controller.epoch = 2, 2
-    broker.controller.master_address = "127.0.0.1:9"
-    broker.core.driver.role_notified(
-        Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, broker.controller.ext(), broker.controller.body())
-    )
+    broker.controller.master, broker.controller.epoch = 2, 2
+    broker.controller.addresses[2] = "127.0.0.1:9"
+    broker.core.driver.role_notified(broker.controller.notice())
     found = scrape(shown)
     assert one(found, "rocketmq_ha_role", role="slave") == 1
     assert one(found, "rocketmq_ha_epoch") == 2

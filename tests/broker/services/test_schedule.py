@@ -192,8 +192,8 @@ def test_a_slave_delivers_nothing_and_a_new_master_goes_on(make_broker: Callable
     broker.ask(delayed(1, b"x"))
     broker.core.driver.stopping()
     controller = broker.controller
-    controller.epoch, controller.master_id = 2, 2
-    broker.ask(Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, controller.ext(), controller.body()))
+    controller.epoch, controller.master = 2, 2
+    broker.ask(controller.notice())
     broker.run(5000)
     assert not broker.core.driver.is_serving and broker.core.schedule.delivered_count == 0
     broker.close()

@@ -107,8 +107,8 @@ def test_a_slave_takes_no_end(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker().start()
     half = broker.ask(prepared(broker))
     controller = broker.controller
-    controller.epoch, controller.master_id = 2, 2
-    broker.ask(Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, controller.ext(), controller.body()))
+    controller.epoch, controller.master = 2, 2
+    broker.ask(controller.notice())
     assert broker.ask(end_of(half, COMMIT)).code == ResponseCode.SERVICE_NOT_AVAILABLE
     broker.run(60_000)
     assert len(bodies(broker, HALF, 0)) == 1

@@ -137,7 +137,7 @@ def test_offsets(make_broker: Callable[..., Broker]) -> None:
     for wrong in ({"topic": "Nope"}, {"queueId": "9"}, {"commitOffset": "-1"}, {"commitOffset": "x"}):
         command = Command(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": "5", **wrong})
         assert broker.ask(command).code != 0
-    broker.controller.master_id, broker.controller.epoch = 2, 2
+    broker.controller.master, broker.controller.epoch = 2, 2
     broker.run(1000)
     refused = broker.ask(Command(RequestCode.UPDATE_CONSUMER_OFFSET, {**ask, "commitOffset": "7"}))
     assert refused.code == ResponseCode.SYSTEM_ERROR and broker.ask(query).ext == {"offset": "4"}

@@ -69,8 +69,8 @@ def test_a_new_role_forgets_all_locks(broker: Broker) -> None:
     assert locked(broker, "a", 0) == [0]
     broker.core.driver.stopping()
     controller = broker.controller
-    controller.epoch, controller.master_id = 2, 2
-    notice = Command(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, controller.ext(), controller.body())
+    controller.epoch, controller.master = 2, 2
+    notice = controller.notice()
     broker.ask(notice)
     assert broker.ask(lock_command("a", 0)).code == ResponseCode.SYSTEM_ERROR
     assert not broker.core.locks.is_ordered("G")

@@ -166,7 +166,7 @@ def test_only_so_many_follow(broker: Broker) -> None:
 
 def test_a_slave_has_no_tables_to_follow(make_broker: Callable[..., Broker]) -> None:
     broker = make_broker()
-    broker.controller.master_id = 2
+    broker.controller.master = 2
     slave = Slave(broker.start(), 3)
     slave.poll()
     assert "not the master of epoch" in (slave.channel.one().remark or "")
@@ -174,7 +174,7 @@ def test_a_slave_has_no_tables_to_follow(make_broker: Callable[..., Broker]) -> 
 
 def test_a_new_role_ends_polls(broker: Broker, slave: Slave) -> None:
     slave.poll()
-    broker.controller.epoch, broker.controller.master_id = 2, 2
+    broker.controller.epoch, broker.controller.master = 2, 2
     broker.run(1000)
     assert slave.channel.one().code == ResponseCode.SYSTEM_ERROR
 
@@ -302,7 +302,7 @@ def test_without_a_majority_nothing_is_changed(make_broker: Callable[..., Broker
 
 def test_a_deposed_master_says_that_the_outcome_is_open(strict: Broker) -> None:
     channel = asked(strict, update_topic())
-    strict.controller.epoch, strict.controller.master_id = 2, 2
+    strict.controller.epoch, strict.controller.master = 2, 2
     strict.run(1000)
     reply = channel.one()
     assert reply.code == ResponseCode.SYSTEM_ERROR and "whether the change survives is not known" in (
