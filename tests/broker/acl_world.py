@@ -164,7 +164,7 @@ class World:
                 "consumerDataSet": [{"groupName": side.group, "subscriptionDataSet": both}],
             }
             core.processor.received(self.channels[side], [Command(RequestCode.HEART_BEAT, {}, dumps(beat))])
-            self.broker.tracer.event("transaction_check_withheld", producer_group=side.producers, topic=side.topic)
+            self.broker.tracer.event("delayed_message_not_delivered", producer_group=side.producers, topic=side.topic)
             self.broker.tracer.event("topics_restored", topics=[OWN.topic, side.topic])
         self.broker.tracer.event("request_failed", traceback=f"KeyError: {FOREIGN.topic}")
         for channel in self.channels.values():
