@@ -53,7 +53,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "describe": ("rmqha.cli.admin.describe:describe", "Tell what a cluster, group, broker or topic is and promises."),
     "config": ("rmqha.cli.settings.command:config", "Show, compare and change the keys of running nodes."),
-    "topic": ("rmqha.cli.admin.topic:topic", "List, make and delete topics."),
+    "topic": ("rmqha.cli.admin.topic:topic", "List, describe, make, change and delete topics."),
     "group": ("rmqha.cli.admin.group:group", "Change what the controllers keep about a broker group."),
     "quorum": ("rmqha.cli.admin.quorum:quorum", "The controllers' own group: show, add, remove, transfer, snapshot."),
     "doctor": ("rmqha.cli.diagnosis.doctor:doctor", "Examine nodes and their machine: findings, each with its fix."),

@@ -47,6 +47,7 @@ NODES = {"ns-1", "broker-a-1", "broker-a-2"}
         (["health"], {"broker-a"}),
         (["top"], {"broker-a"}),
         (["explain"], {"broker-a"}),
+        (["topic"], {"ls", "describe", "create", "alter", "delete"}),
         (["consumer"], {"ls", "describe", "lag", "members", "reset", "skip", "delete"}),
     ],
 )

@@ -6,20 +6,14 @@ import json
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import trio
 
-from rmqha.client import Admin
 from rmqha.model.code import RequestCode
-from rmqha.wire.command import Command
 from tests.process.cluster import LocalCluster
-
-WAIT_S = 30
+from tests.process.remote import Remote
 
 
 @pytest.fixture(scope="module")
@@ -30,68 +24,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield cluster
     finally:
         cluster.down()
-
-
-class Remote:
-    """The cluster as it is seen from another machine: no directory, only an address."""
-
-    def __init__(self, cluster: LocalCluster, topic: str, *, queues: int = 2) -> None:
-        self.cluster = cluster
-        self.topic = topic
-        assert self.run("topic", "create", topic, "--queues", str(queues)).returncode == 0
-
-    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.cluster.command(*arguments, "--namesrv", self.cluster.namesrv),
-            cwd="/",
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
-
-    def json(self, *arguments: str) -> Any:
-        done = self.run(*arguments, "-o", "json")
-        assert (done.returncode, done.stderr) == (0, ""), done
-        return json.loads(done.stdout)
-
-    def refused(self, *arguments: str, code: int = 2) -> str:
-        done = self.run(*arguments)
-        assert (done.returncode, done.stderr.count("\n")) == (code, 1), done
-        return done.stderr
-
-    def send(self, count: int) -> None:
-        assert self.run("send", "--topic", self.topic, *map(str, range(count))).returncode == 0
-
-    def read(self, group: str, count: int) -> None:
-        done = self.run("receive", "--topic", self.topic, "--group", group, "--max", str(count), "--idle", "20")
-        assert done.stdout.count("\n") == count, done
-
-    @contextmanager
-    def member(self, group: str) -> Iterator[Path]:
-        """A connected member, and the file where it writes a JSON line for each message."""
-        lines = self.cluster.scratch / f"{group}.jsonl"
-        arguments = ("receive", "--topic", self.topic, "--group", group, "-o", "json")
-        command = self.cluster.command(*arguments, "--namesrv", self.cluster.namesrv)
-        with lines.open("w") as out, subprocess.Popen(command, stdout=out) as process:
-            try:
-                yield lines
-            finally:
-                process.terminate()
-
-    def until(self, holds: Callable[[], object]) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not holds():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-
-    def admin(self, code: RequestCode, ext: dict[str, str], body: bytes = b"") -> None:
-        async def ask() -> None:
-            async with Admin(self.cluster.namesrv) as admin:
-                for group in (await admin.cluster_info())["brokers"].values():
-                    await admin.ask(group["addresses"][0], Command(code, ext, body))
-
-        trio.run(ask)
 
 
 def offsets(told: Any) -> dict[int, tuple[int | None, int]]:

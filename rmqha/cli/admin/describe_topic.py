@@ -43,6 +43,11 @@ def topic_command(name: str, namesrv: str, output: str) -> None:
 
     Exit code: 0 every group of it was asked, 1 one could not be, 2 there is no such topic or nobody to ask.
     """
+    describe_topic(name, namesrv, output)
+
+
+def describe_topic(name: str, namesrv: str, output: str) -> None:
+    """Print it; exit code 1 if a group of it could not be asked."""
     view = trio.run(_look, namesrv, name)
     if output == "json":
         echo_json(view)
@@ -59,7 +64,7 @@ async def _look(namesrv: str, name: str) -> dict[str, Any]:
             route = await admin.route(name)
         except RemoteError as error:
             if error.code == ResponseCode.TOPIC_NOT_EXIST:
-                raise UsageError(f"the name servers {namesrv} know no topic {name!r}; see rmqha topic list") from None
+                raise UsageError(f"the name servers {namesrv} know no topic {name!r}; see rmqha topic ls") from None
             raise
         groups = []
         for group, addresses in sorted(route["brokers"].items()):

@@ -1,56 +1,65 @@
-"""`rmqha topic`: topics listed, made, deleted. Control plane."""
+"""`rmqha topic`: topics listed, described, made, changed, deleted. Control plane."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import trio
 
+from rmqha.cli.messaging.asking import asked, complete_topic
 from rmqha.cli.options import complete_group, echo_json, namesrv_option, output_option
-from rmqha.client.admin import Admin
-from rmqha.client.producers.outgoing import check_topic
+from rmqha.cli.plain_table import echo_table
 from rmqha.model.error import UsageError
 from rmqha.model.printable import printable
 
+if TYPE_CHECKING:
+    from rmqha.client.admin import Admin
+    from rmqha.ops.messaging.topics import TopicChange, TopicEdit, TopicShape
+
 MAX_QUEUE_COUNT = 1024
-_SYSTEM = frozenset(
-    (
-        "TBW102",
-        "SELF_TEST_TOPIC",
-        "SCHEDULE_TOPIC_XXXX",
-        "BenchmarkTest",
-        "OFFSET_MOVED_EVENT",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-    )
-)
-_SYSTEM_PREFIXES = ("%", "RMQ_SYS_", "rmq_sys_")
-
-
-def of_users(names: list[str], info: dict[str, Any]) -> list[str]:
-    """Without the servers' own: retries, dead letters, and one called as each group and cluster of `info`."""
-    servers = {*info["brokers"], *info["clusters"], *_SYSTEM}
-    return [name for name in names if name not in servers and not name.startswith(_SYSTEM_PREFIXES)]
+PERMISSIONS = ("none", "write", "read", "both")
+COLUMNS = [("GROUP", "left"), ("", "left"), ("BEFORE", "left"), ("AFTER", "left")]
 
 
 @click.group()
 def topic() -> None:
-    """List, make and delete topics; `rmqha describe topic` tells of one."""
+    """List, describe, make, change and delete topics."""
 
 
-@topic.command("list", epilog="Example: rmqha topic list -o json")
-@click.option("--all", "every", is_flag=True, help="Also the servers' own, retries and dead letters.")
+name_argument = click.argument("name", metavar="TOPIC", shell_complete=complete_topic)
+group_option = click.option(
+    "--group", "groups", multiple=True, shell_complete=complete_group, help="Where; repeatable. Default: all groups."
+)
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+all_option = click.option("--all", "every", is_flag=True, help="Also the servers' own, retries and dead letters.")
+
+
+@topic.command("ls", epilog="Example: rmqha topic ls -o json")
+@all_option
+@namesrv_option
+@output_option
+def ls_command(every: bool, namesrv: str, output: str) -> None:
+    """Print the names of the topics that the name server knows."""
+    _list(every, namesrv, output)
+
+
+@topic.command("list", hidden=True, epilog="Example: rmqha topic list -o json")
+@all_option
 @namesrv_option
 @output_option
 def list_command(every: bool, namesrv: str, output: str) -> None:
-    """Print the names of the topics that the name server knows."""
+    """Print the names of the topics: another name of `rmqha topic ls`."""
+    _list(every, namesrv, output)
 
-    async def asked() -> list[str]:
-        async with Admin(namesrv) as admin:
-            names = await admin.topics()
-            return names if every else of_users(names, await admin.cluster_info())
 
-    names = trio.run(asked)
+def _list(every: bool, namesrv: str, output: str) -> None:
+    async def question(admin: Admin) -> list[str]:
+        from rmqha.ops.messaging.topics import of_users
+
+        names = await admin.topics()
+        return names if every else of_users(names, await admin.cluster_info())
+
+    names = asked(namesrv, question)
     if output == "json":
         echo_json(names)
     else:
@@ -58,14 +67,26 @@ def list_command(every: bool, namesrv: str, output: str) -> None:
             click.echo(printable(name, lines=False))
 
 
+@topic.command("describe", epilog="Example: rmqha topic describe orders")
+@name_argument
+@namesrv_option
+@output_option
+def describe_command(name: str, namesrv: str, output: str) -> None:
+    """Tell in which groups TOPIC is, its queues with their offsets, and what those groups promise.
+
+    Exit code: 0 every group of it was asked, 1 one could not be, 2 there is no such topic or nobody to ask.
+    """
+    from rmqha.cli.admin.describe_topic import describe_topic
+
+    describe_topic(name, namesrv, output)
+
+
 @topic.command(epilog="Example: rmqha topic create orders --queues 16")
 @click.argument("name", metavar="TOPIC")
 @click.option(
     "--queues", type=click.IntRange(1, MAX_QUEUE_COUNT), default=8, show_default=True, help="In each group, to read."
 )
-@click.option(
-    "--group", "groups", multiple=True, shell_complete=complete_group, help="Where; repeatable. Default: all groups."
-)
+@group_option
 @click.option("--attribute", "attributes", multiple=True, metavar="KEY=VALUE", help="Such as queue.type=BatchCQ.")
 @namesrv_option
 @output_option
@@ -77,12 +98,10 @@ def create(
     In CP the answer comes when the SyncStateSet of each group holds the change.
     """
     pairs = dict(_pair(text) for text in attributes)
-
-    async def asked() -> list[str]:
-        async with Admin(namesrv) as admin:
-            return await admin.create_topic(name, queue_count=queues, groups=groups or None, attributes=pairs)
-
-    made = trio.run(asked)
+    made = asked(
+        namesrv,
+        lambda admin: admin.create_topic(name, queue_count=queues, groups=groups or None, attributes=pairs),
+    )
     if not made:
         raise UsageError(f"the name servers {namesrv} know no group, so nothing was made; see rmqha health")
     if output == "json":
@@ -98,9 +117,137 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
+# --- alter ------------------------------------------------------------------------------------------------------------
+def _edit(
+    queues: int | None, read_queues: int | None, write_queues: int | None, perm: str | None, attributes: tuple[str, ...]
+) -> TopicEdit:
+    """Raises UsageError for nothing to change and for options that contradict each other."""
+    from rmqha.ops.messaging.topics import PERMISSIONS as BITS
+    from rmqha.ops.messaging.topics import TopicEdit
+
+    if queues is not None and (read_queues is not None or write_queues is not None):
+        raise UsageError("--queues stands for --read-queues and --write-queues: give it alone")
+    wanted: dict[str, str | None] = {}
+    for text in attributes:
+        if text.startswith("-") and "=" not in text:
+            wanted[text[1:]] = None
+        else:
+            key, value = _pair(text)
+            wanted[key] = value
+    edit = TopicEdit(
+        queues if read_queues is None else read_queues,
+        queues if write_queues is None else write_queues,
+        None if perm is None else BITS[perm],
+        wanted,
+    )
+    if edit == TopicEdit():
+        raise UsageError("nothing to change: give --queues, --read-queues, --write-queues, --permission or --attribute")
+    return edit
+
+
+@topic.command(epilog="Example: rmqha topic alter orders --queues 16 --dry-run")
+@name_argument
+@click.option(
+    "--queues", type=click.IntRange(1, MAX_QUEUE_COUNT), metavar="N", help="In each group, to read and write."
+)
+@click.option("--read-queues", type=click.IntRange(0, MAX_QUEUE_COUNT), metavar="N", help="In each group, to read.")
+@click.option("--write-queues", type=click.IntRange(0, MAX_QUEUE_COUNT), metavar="N", help="In each group, to write.")
+@click.option("--permission", type=click.Choice(PERMISSIONS), help="What clients may do.")
+@click.option(
+    "--attribute", "attributes", multiple=True, metavar="KEY=VALUE", help="Set it; -KEY removes it. Repeatable."
+)
+@group_option
+@click.option("--dry-run", is_flag=True, help="Only show what would change.")
+@yes_option
+@namesrv_option
+@output_option
+def alter(
+    name: str,
+    queues: int | None,
+    read_queues: int | None,
+    write_queues: int | None,
+    permission: str | None,
+    attributes: tuple[str, ...],
+    groups: tuple[str, ...],
+    dry_run: bool,
+    yes: bool,
+    namesrv: str,
+    output: str,
+) -> None:
+    """Change TOPIC in the groups that hold it; what is not given stays as it is.
+
+    To have fewer queues, lower --write-queues first, and --read-queues once the others are read: it asks before
+    messages become unreadable. In CP the answer comes when the SyncStateSet of each group holds the change.
+
+    Exit code: 0 done, or shown with --dry-run; 2 refused or nobody to ask.
+    """
+    from rmqha.ops.messaging import topics
+
+    edit = _edit(queues, read_queues, write_queues, permission, attributes)
+    changes = asked(namesrv, lambda admin: topics.plan_edit(admin, name, edit, groups))
+    if output != "json":
+        _show_changes(changes)
+    unread = sum(count for change in changes for count in change.unread.values())
+    if unread and not dry_run and not yes:
+        question = f"{unread} messages of {name} are in queues that nobody could read then; go on?"
+        if not click.confirm(question, err=True):
+            raise UsageError("nothing changed")
+    done = [] if dry_run else asked(namesrv, lambda admin: topics.apply_edit(admin, name, changes))
+    if output == "json":
+        echo_json({
+            "topic": name,
+            "dryRun": dry_run,
+            "changed": done,
+            "groups": [
+                {
+                    "group": change.broker.name,
+                    "before": _shape_json(change.before),
+                    "after": _shape_json(change.after),
+                    "unread": {str(queue): count for queue, count in change.unread.items()},
+                }
+                for change in changes
+            ],
+        })  # fmt: skip
+    elif dry_run:
+        click.echo("dry run: nothing was changed")
+    else:
+        click.echo(f"{name}: changed in {', '.join(done)}" if done else f"{name}: is so already")
+
+
+def _permission(perm: int) -> str:
+    return PERMISSIONS[perm >> 1 & 3]
+
+
+def _shape_json(shape: TopicShape) -> dict[str, Any]:
+    return {
+        "readQueues": shape.read_queues,
+        "writeQueues": shape.write_queues,
+        "permission": _permission(shape.perm),
+        "attributes": dict(shape.attributes),
+    }
+
+
+def _show_changes(changes: list[TopicChange]) -> None:
+    rows = []
+    for change in changes:
+        before, after = _shape_json(change.before), _shape_json(change.after)
+        for what in before:
+            if before[what] != after[what]:
+                rows.append([change.broker.name, what, _value(before[what]), _value(after[what])])
+    if rows:
+        echo_table(COLUMNS, rows)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={text}" for key, text in sorted(value.items())) or "none"
+    return str(value)
+
+
+# --- delete -----------------------------------------------------------------------------------------------------------
 @topic.command(epilog="Example: rmqha topic delete orders --yes")
-@click.argument("name", metavar="TOPIC")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@name_argument
+@yes_option
 @namesrv_option
 @output_option
 def delete(name: str, yes: bool, namesrv: str, output: str) -> None:
@@ -108,24 +255,22 @@ def delete(name: str, yes: bool, namesrv: str, output: str) -> None:
 
     Made again, its queues go on behind their old ends.
     """
+    from rmqha.client.producers.outgoing import check_topic
+    from rmqha.ops.messaging.topics import of_users
+
     check_topic(name)
 
-    async def known() -> bool:
-        async with Admin(namesrv) as admin:
-            names = await admin.topics()
-            if name in names and name not in of_users(names, await admin.cluster_info()):
-                raise UsageError(f"{name} is the servers' own; it stays")
-            return name in names
+    async def known(admin: Admin) -> bool:
+        names = await admin.topics()
+        if name in names and name not in of_users(names, await admin.cluster_info()):
+            raise UsageError(f"{name} is the servers' own; it stays")
+        return name in names
 
-    async def asked() -> list[str]:
-        async with Admin(namesrv) as admin:
-            return await admin.delete_topic(name)
-
-    if not trio.run(known):
-        raise UsageError(f"the name servers {namesrv} know no topic {name!r}; see rmqha topic list")
+    if not asked(namesrv, known):
+        raise UsageError(f"the name servers {namesrv} know no topic {name!r}; see rmqha topic ls")
     if not yes and not click.confirm(f"delete {name} with its messages in all groups?", err=True):
         raise UsageError("nothing deleted")
-    deleted = trio.run(asked)
+    deleted = asked(namesrv, lambda admin: admin.delete_topic(name))
     if output == "json":
         echo_json({"topic": name, "groups": deleted})
     else:

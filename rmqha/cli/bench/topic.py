@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import trio
 
-from rmqha.cli.admin.topic import of_users
 from rmqha.client.admin import Admin
 from rmqha.model.code import RequestCode, ResponseCode
 from rmqha.model.error import RemoteError, UnreachableError, UsageError
 from rmqha.model.offset import MASTER_ID
+from rmqha.ops.messaging.topics import of_users
 from rmqha.wire.command import Command
 
 OWN = "rmqha_bench"

@@ -1,9 +1,26 @@
-"""Topics: which are the users' own. Control plane."""
+"""Topics: which are the users' own; one as each broker group keeps it, and another shape for it. Control plane."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from rmqha.client.admin import Admin
+from rmqha.client.route import PERM_READ, PERM_WRITE
+from rmqha.model.code import RequestCode
+from rmqha.model.error import UsageError
+from rmqha.ops.answer import reading
+from rmqha.ops.messaging.brokers import (
+    AskedBroker,
+    QueueName,
+    ask_json,
+    chosen,
+    queue_table,
+    require_masters,
+    route_of_topic,
+)
+from rmqha.wire.command import Command
 
 _SYSTEM = frozenset(
     (
@@ -16,6 +33,7 @@ _SYSTEM = frozenset(
     )
 )
 _SYSTEM_PREFIXES = ("%", "RMQ_SYS_", "rmq_sys_")
+PERMISSIONS = {"none": 0, "write": PERM_WRITE, "read": PERM_READ, "both": PERM_READ | PERM_WRITE}
 
 
 def of_users(names: Sequence[str], info: Mapping[str, Any]) -> list[str]:
@@ -23,3 +41,144 @@ def of_users(names: Sequence[str], info: Mapping[str, Any]) -> list[str]:
     `Admin.cluster_info`."""
     servers = {*info["brokers"], *info["clusters"], *_SYSTEM}
     return [name for name in names if name not in servers and not name.startswith(_SYSTEM_PREFIXES)]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicShape:
+    """A topic as one broker group keeps it."""
+
+    read_queues: int
+    write_queues: int
+    perm: int
+    order: bool = False
+    sys_flag: int = 0
+    filter_type: str = "SINGLE_TAG"
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicEdit:
+    """What an operator wants changed; None and nothing leave it as it is. `attributes`: a value, or None to remove."""
+
+    read_queues: int | None = None
+    write_queues: int | None = None
+    perm: int | None = None
+    attributes: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicChange:
+    """A topic in one broker group before and after. `unread`: messages of queues that nobody may read then."""
+
+    broker: AskedBroker
+    before: TopicShape
+    after: TopicShape
+    attributes: str
+    unread: Mapping[QueueName, int] = field(default_factory=dict)
+
+    @property
+    def changes(self) -> bool:
+        """False if the group keeps it so already."""
+        return self.before != self.after
+
+
+def edited(shape: TopicShape, edit: TopicEdit) -> TopicShape:
+    """The shape after the edit. Raises UsageError for one that would take messages that nobody may read."""
+    attributes: dict[str, str] = dict(shape.attributes)
+    for name, value in edit.attributes.items():
+        if value is None:
+            if name not in attributes:
+                raise UsageError(f"the topic has no attribute {name!r}; it has {', '.join(attributes) or 'none'}")
+            del attributes[name]
+        else:
+            attributes[name] = value
+    made = replace(
+        shape,
+        read_queues=shape.read_queues if edit.read_queues is None else edit.read_queues,
+        write_queues=shape.write_queues if edit.write_queues is None else edit.write_queues,
+        perm=shape.perm if edit.perm is None else shape.perm & ~(PERM_READ | PERM_WRITE) | edit.perm,
+        attributes=attributes,
+    )
+    if made.write_queues > made.read_queues and made != shape:
+        raise UsageError(
+            f"{made.write_queues} queues to write and {made.read_queues} to read would take messages that nobody "
+            "reads; give both"
+        )
+    return made
+
+
+def attributes_text(edit: TopicEdit) -> str:
+    """The field of request 17: `+name=value` sets, `-name` removes."""
+    return ",".join(f"-{name}" if value is None else f"+{name}={value}" for name, value in edit.attributes.items())
+
+
+async def plan_edit(admin: Admin, topic: str, edit: TopicEdit, groups: Collection[str] = ()) -> list[TopicChange]:
+    """The change in each of `groups`, of all that hold the topic if none is given. Raises UsageError for a topic or a
+    group of it that there is not, UnreachableError unless every master answers."""
+    brokers = chosen((await route_of_topic(admin, topic))["brokers"])
+    for name in groups:
+        if name not in {broker.name for broker in brokers}:
+            known = ", ".join(broker.name for broker in brokers)
+            raise UsageError(f"group {name} does not hold topic {topic}; it is in {known}")
+    brokers = [broker for broker in brokers if not groups or broker.name in groups]
+    require_masters(brokers)
+    found = []
+    for broker in brokers:
+        before = await shape_at(admin, broker, topic)
+        after = edited(before, edit)
+        unread = (
+            await _unread(admin, broker, topic, after.read_queues) if after.read_queues < before.read_queues else {}
+        )
+        found.append(TopicChange(broker, before, after, attributes_text(edit), unread))
+    return found
+
+
+async def shape_at(admin: Admin, broker: AskedBroker, topic: str) -> TopicShape:
+    """A topic as a broker keeps it (request 351)."""
+    body = await ask_json(admin, broker.address, Command(RequestCode.GET_TOPIC_CONFIG, {"topic": topic}))
+    with reading(broker.address, "a broker's"):
+        return TopicShape(
+            int(body["readQueueNums"]),
+            int(body["writeQueueNums"]),
+            int(body["perm"]),
+            bool(body.get("order")),
+            int(body.get("topicSysFlag") or 0),
+            str(body.get("topicFilterType") or "SINGLE_TAG"),
+            {str(name): str(value) for name, value in (body.get("attributes") or {}).items()},
+        )
+
+
+async def _unread(admin: Admin, broker: AskedBroker, topic: str, read_queues: int) -> dict[QueueName, int]:
+    """Messages of the queues that are no longer to be read."""
+    command = Command(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+    rows = queue_table(await ask_json(admin, broker.address, command), broker.address)
+    with reading(broker.address, "a broker's"):
+        counts = {queue_id: int(row["maxOffset"]) - int(row["minOffset"]) for (_, queue_id), row in rows.items()}
+    return {
+        QueueName(broker.name, queue_id): count
+        for queue_id, count in sorted(counts.items())
+        if queue_id >= read_queues and count
+    }
+
+
+async def apply_edit(admin: Admin, topic: str, changes: Collection[TopicChange]) -> list[str]:
+    """Change the topic; the groups that were changed. In CP each answers once its SyncStateSet holds the change."""
+    done = []
+    for change in changes:
+        if not change.changes:
+            continue
+        after = change.after
+        ext = {
+            "topic": topic,
+            "defaultTopic": "TBW102",
+            "readQueueNums": str(after.read_queues),
+            "writeQueueNums": str(after.write_queues),
+            "perm": str(after.perm),
+            "topicFilterType": after.filter_type,
+            "topicSysFlag": str(after.sys_flag),
+            "order": str(after.order).lower(),
+            "attributes": change.attributes,
+        }
+        await admin.ask(change.broker.address, Command(RequestCode.UPDATE_AND_CREATE_TOPIC, ext))
+        done.append(change.broker.name)
+    return done
