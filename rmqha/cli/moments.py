@@ -56,7 +56,8 @@ def age_text(age_ms: int | None) -> str:
         return ""
     if age_ms < 1_000:
         return f"{age_ms}ms"
-    left, parts = age_ms // 1_000, []
+    left = age_ms // 1_000
+    parts: list[str] = []
     for unit, size in _AGE_STEPS:
         count, left = divmod(left, size)
         if count or parts:

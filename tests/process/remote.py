@@ -46,8 +46,9 @@ class Remote:
             code = ended.code
         finally:
             sys.stdin = before
-        out.flush(), err.flush()
-        told = [stream.buffer.getvalue() for stream in (out, err)]  # type: ignore[attr-defined]
+        out.flush()
+        err.flush()
+        told = [stream.buffer.getvalue() for stream in (out, err)]
         self.raw = told[0]
         assert isinstance(code, int)
         return subprocess.CompletedProcess(words, code, told[0].decode("utf-8", "replace"), told[1].decode())

@@ -37,7 +37,7 @@ def test_a_topic_is_altered_and_keeps_the_rest(cluster: LocalCluster) -> None:
     assert remote.json("topic", "alter", "Shape", "--permission", "read")["changed"] == ["broker-a"]
     group = remote.json("topic", "describe", "Shape")["groups"][0]
     assert (group["readQueues"], group["writeQueues"], group["permission"]) == (4, 4, "read")
-    for words, sentence in (
+    for wrong, sentence in (
         (("alter", "Shape"), "nothing to change"),
         (("alter", "Shape", "--queues", "2", "--read-queues", "2"), "give it alone"),
         (("alter", "Shape", "--read-queues", "2"), "would take messages that nobody reads"),
@@ -45,7 +45,7 @@ def test_a_topic_is_altered_and_keeps_the_rest(cluster: LocalCluster) -> None:
         (("alter", "Nowhere", "--queues", "2"), "know no topic 'Nowhere'; see rmqha topic ls"),
         (("alter", "Shape", "--attribute", "x"), "must be KEY=VALUE"),
     ):
-        assert sentence in remote.refused("topic", *words)
+        assert sentence in remote.refused("topic", *wrong)
     # messages would become unreadable: asked, and nothing is done without an answer
     done = remote.run("topic", "alter", "Shape", "--queues", "1")
     assert done.returncode != 0 and "messages of Shape are in queues that nobody could read" in done.stderr

@@ -58,7 +58,7 @@ class TopicShape:
 
 @dataclass(frozen=True, slots=True)
 class TopicEdit:
-    """What an operator wants changed; None and nothing leave it as it is. `attributes`: a value, or None to remove."""
+    """Changes that an operator wants; None and nothing leave it as it is. `attributes`: a value, or None to remove."""
 
     read_queues: int | None = None
     write_queues: int | None = None
